@@ -1,8 +1,8 @@
-"""The seam of compaction: what triggers and strategies look at, and what they answer. Pure; one file per family.
+"""The seam of compaction: what triggers and strategies look at, and what they answer. Pure.
 
-A trigger says when, a strategy says what: a pure function of a `Snapshot` that answers with a `Plan`. Neither
-performs I/O. `palimpsest.sessions.compacting.compactor` reads the snapshot, has the plan summarised, and commits it.
-Cuts, which a view needs to fit its budget, are planned in `palimpsest.context.cut`.
+A trigger says when, a strategy says what: it is a pure function from a `Snapshot` to a `Plan`. Neither performs I/O.
+`palimpsest.sessions.compacting.compactor` reads the snapshot, has the plan summarised, and commits it. Each family of
+strategies has a module. Cuts, which a view needs to fit its budget, are planned in `palimpsest.context.cut`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Reason = Literal[
 
 
 class InteractionGroups(msgspec.Struct, frozen=True):
-    """A human message (`turn`, its `seq`; 0: the preamble) and the groups until the next one, without what is inactive.
+    """The active groups of one interaction: a human message and everything until the next one.
 
-    `open` says that it is the newest of the log, and has no final answer yet, or an unanswered call. Every other one is
-    completed, answered or not.
+    `turn` is the `seq` of the human message (0: the preamble). `open` is set for the newest interaction of the log if
+    it has no final answer yet, or an unanswered call. All others are completed, answered or not.
     """
 
     turn: int
@@ -54,12 +54,12 @@ class InteractionGroups(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """What it costs."""
+        """Its cost in tokens."""
         return sum(group.cost for group in self.groups)
 
     @property
     def messages(self) -> int:
-        """How many provider messages it is."""
+        """How many provider messages it takes."""
         return sum(group.messages for group in self.groups)
 
 
@@ -70,18 +70,17 @@ def _shown(summary: Summary) -> int:
 class Snapshot(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A session as triggers and strategies see it.
 
-    `interactions` are what is active, oldest first; a preamble, where there is one, comes first. `archived` are those
-    of the archive that no summary covers (what cuts and other strategies have evicted; for a strategy that may take
-    nothing from there what cuts have evicted since the last compaction, where its triggers count interactions); pinned
-    groups are never there. `summaries` are the current ones, oldest first. `pinned` are the `seq`s that every context
-    keeps, system messages among them. `max_tokens` and `max_messages` are the session's limits (None: none), in counted
-    tokens. `accessed` says when an entry was accessed last, on the session's access clock, which stands at `clock`; an
-    entry that is not there was accessed when it was appended. `now` is in microseconds since 1970. `seen` is the
-    session's `next_seq` of when the strategy that looks ran last (0: it never did), `tried` that of when a compaction
-    has failed since (0: none has). `weigh` says what a current summary costs
-    in a context; the next one costs what its text does and `fence`, about: the tags and the label around it, and the
-    message that it is. `notes` is what a note in the place of an old result costs, by its `seq`;
-    below the `seq` `mask` results are notes already.
+    `interactions` are the active ones, oldest first, after a preamble if there is one. `archived` are the archived ones
+    that no summary covers, without pinned groups: cuts and other strategies have evicted them. A strategy that may take
+    nothing from the archive sees only what cuts have evicted since the last compaction, and only if its triggers count
+    interactions. `summaries` are the current ones, oldest first. `pinned` are the `seq`s that every context keeps,
+    system messages included. `max_tokens` and `max_messages` are the session's limits (None: none), in counted tokens.
+    `accessed` maps entries to their last access on the session's access clock, which stands at `clock`; an entry
+    missing there was accessed when it was appended. `now` is in microseconds since 1970. `seen` is the session's
+    `next_seq` at the last run of the strategy (0: it never ran), `tried` that of a compaction that has failed since (0:
+    none has). `weigh` returns what a current summary costs in a context. The next summary costs its text and about
+    `fence`, which stands for the tags and the label around it, and the overhead of its message. `notes` maps old
+    results by `seq` to the cost of a note in their place; results below the `seq` `mask` are notes already.
     """
 
     interactions: Sequence[InteractionGroups]
@@ -107,26 +106,26 @@ class Snapshot(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=Tru
 
     @property
     def tokens(self) -> int:
-        """What the active set costs, current summaries included."""
+        """Tokens of the active set, current summaries included."""
         return sum(i.tokens for i in self.interactions) + self.standing(self.summaries)
 
     def standing(self, summaries: Sequence[Summary]) -> int:
-        """What these current `summaries` cost in a context, fences included."""
+        """Return what these current summaries cost in a context, fences included."""
         return sum(map(self.weigh, summaries))
 
     @property
     def messages(self) -> int:
-        """How many provider messages the active set is, one for each current summary included."""
+        """How many provider messages the active set takes, with one for each current summary."""
         return sum(i.messages for i in self.interactions) + len(self.summaries)
 
     @property
     def entries(self) -> int:
-        """How many entries are active; summaries are not counted."""
+        """How many entries are active, without summaries."""
         return sum(len(group.entries) for group in self.groups)
 
 
 class Step(msgspec.Struct, repr_omit_defaults=True, frozen=True):
-    """One rung of a plan: its `name`, how many `entries` it takes, and `tokens` out of the active set, and `why`."""
+    """One rung of a plan: its `name`, how many `entries` it takes, the `tokens` saved in the active set, and `why`."""
 
     name: str
     entries: int
@@ -137,10 +136,10 @@ class Step(msgspec.Struct, repr_omit_defaults=True, frozen=True):
 class Plan(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What to do, in whole groups: cover by a summary, evict to the archive, erase for good, mask old results.
 
-    The next summary covers `cover` beside what the summaries in `fold` (revisions) cover, which it supersedes; its text
-    is to take `summary_tokens` and may take `summary_most` (0: whatever still saves, fence included). `evict` and
-    `erase` are ranges of `seq`s, `mask` is the `seq` below which tool results become notes, `steps` tell what is done.
-    A plan that does nothing says why in `reason`.
+    The next summary covers `cover` and what the summaries in `fold` (revisions) cover, and supersedes these. Its text
+    should take `summary_tokens` and may take `summary_most` (0: anything that still saves tokens, fence included).
+    `evict` and `erase` are ranges of `seq`s. Tool results below the `seq` `mask` become notes. `steps` report what is
+    done. A plan that does nothing says why in `reason`.
     """
 
     cover: tuple[Span, ...] = ()
@@ -167,7 +166,7 @@ class Plan(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
 class TriggerDecision(msgspec.Struct, repr_omit_defaults=True, frozen=True):
     """Whether a `rule` has `fired`, what was `observed`, and the `threshold` that it was compared with by `op`.
 
-    Of several rules it is the first that fired; where none did, the one that was nearest to its threshold.
+    It describes the first rule that fired; if none did, the one nearest to its threshold.
     """
 
     fired: bool
@@ -178,10 +177,10 @@ class TriggerDecision(msgspec.Struct, repr_omit_defaults=True, frozen=True):
 
 
 class Strategy(Protocol):
-    """When to compact, and what. `name` is how results and events call it.
+    """When to compact, and what. `name` identifies it in results and events.
 
-    `summarizes` says that its plans may cover entries: the session's summarizer makes the summaries. `erases` says that
-    they may erase some. Either is shown the whole archive, too.
+    `summarizes` says that its plans may cover entries; the session's summarizer then writes the summaries. `erases`
+    says that its plans may erase entries. A strategy with either of them sees the whole archive, too.
     """
 
     @property
@@ -200,5 +199,5 @@ class Strategy(Protocol):
     def triggers(self) -> Triggers: ...
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what to do with `snapshot`. A pure function; it never raises for a valid one."""
+        """Return what to do with the session. A pure function that never raises for a valid snapshot."""
         ...

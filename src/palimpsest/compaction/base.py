@@ -1,4 +1,4 @@
-"""What strategies have in common: a name, triggers, limits and low water, how their summaries are made. Pure."""
+"""What strategies have in common: name, triggers, limits and low water, and the style of summaries. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from palimpsest.errors import ConfigError
 from palimpsest.log import values
 
 KEEP = 2
-"""Interactions that a strategy keeps unless it is told."""
+"""How many interactions a strategy keeps by default."""
 
 
 class Triggered(msgspec.Struct, frozen=True, kw_only=True):
-    """A strategy that may run by itself. Two of one session need two names: by its name its last run is remembered."""
+    """A strategy that may run by itself. Its last run is remembered by `name`, so each one of a session has its own."""
 
     triggers: Triggers = Triggers()
     name: str
@@ -77,7 +77,7 @@ class Summarizing(Triggered, frozen=True, kw_only=True):
 
 
 class Limited(Protocol):
-    """A strategy that takes away down to a share, low water, of its own limits or the session's."""
+    """A strategy that reduces the active set to low water, a share of its own limits or the session's."""
 
     @property
     def low_water(self) -> float: ...
@@ -93,7 +93,7 @@ class Limited(Protocol):
 
 
 def check_limits(strategy: Limited) -> None:
-    """Check limits and low water; `Triggers.threshold` is from then on a share of the strategy's own limits."""
+    """Check limits and low water, and make `Triggers.threshold` a share of the strategy's own limits, if it has any."""
     assert isinstance(strategy, msgspec.Struct), "strategies with limits are structs of ours"
     values.share("low_water", strategy.low_water, one=False)
     values.whole("max_tokens", strategy.max_tokens, 1, none=True)
@@ -101,14 +101,16 @@ def check_limits(strategy: Limited) -> None:
     triggers = strategy.triggers
     if triggers.threshold is not None and strategy.low_water >= triggers.threshold:
         raise ConfigError("low_water", strategy.low_water, f"a share under the threshold, {triggers.threshold}")
-    own = {name: getattr(strategy, name) for name in ("max_tokens", "max_messages")}
-    own = {name: limit for name, limit in own.items() if limit is not None and getattr(triggers, name) is None}
-    if own:  # the strategy is being made: nobody has seen it
-        msgspec.structs.force_setattr(strategy, "triggers", msgspec.structs.replace(triggers, **own))
+    own_limits = {name: getattr(strategy, name) for name in ("max_tokens", "max_messages")}
+    own_limits = {
+        name: limit for name, limit in own_limits.items() if limit is not None and getattr(triggers, name) is None
+    }
+    if own_limits:  # safe, since nobody else has seen the new strategy
+        msgspec.structs.force_setattr(strategy, "triggers", msgspec.structs.replace(triggers, **own_limits))
 
 
 def check_keep(keep: int, triggers: Triggers) -> None:
-    """Check how many interactions are kept: fewer than the number that alone makes the strategy run."""
+    """Check how many interactions are kept: fewer than the number that alone triggers the strategy."""
     values.whole("interaction_keep", keep)
     quantity = triggers.interaction_threshold_qty or 0
     if triggers.enabled == ("interaction_threshold_qty",) and keep >= quantity:
@@ -118,7 +120,7 @@ def check_keep(keep: int, triggers: Triggers) -> None:
 
 
 def low(strategy: Limited, snapshot: Snapshot) -> Room:
-    """Return low water in tokens and messages; None where there is no limit."""
+    """Return low water in tokens and messages (None: no limit)."""
     tokens = strategy.max_tokens or snapshot.max_tokens
     messages = strategy.max_messages or snapshot.max_messages
     share = strategy.low_water

@@ -1,4 +1,4 @@
-"""The strategy neuralyzer: forget for good. Pure."""
+"""The strategy neuralyzer, which erases for good. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from palimpsest.log import spans
 class Neuralyzer(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Erase every interaction older than the newest `interaction_keep` completed ones, without a trace of its text.
 
-    Archived originals and summaries go with them, and so does what came before the first interaction. Pinned and
-    system entries, kept and open interactions stay. No model is called.
+    Archived originals and summaries are erased with them, and so is everything before the first interaction. Pinned
+    and system entries, kept and open interactions stay. No model is called.
 
     Args:
         interaction_keep: how many of the newest completed interactions stay; 2 by default.
-        triggers: when it runs by itself; by default no rule is on.
-        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+        triggers: when the strategy runs by itself; by default no rule is on.
+        name: its name in results and events; its last run is remembered by it, so each strategy of a session needs its
+            own.
     """
 
     interaction_keep: int = KEEP
@@ -33,16 +34,19 @@ class Neuralyzer(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
         return True
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what is erased, of `snapshot`."""
-        before = self._boundary(snapshot)
-        if before <= 1:
+        """Return what to erase."""
+        boundary = self._boundary(snapshot)
+        if boundary <= 1:
             return Plan(reason="nothing_to_compact")
-        leaving = [group for group in loose(snapshot) if group.turn < before]
-        old = [group for group in archived(snapshot) if group.turn < before]
-        covered = spans.common(spans.union(*(summary.covers for summary in snapshot.summaries)), [(1, before - 1)])
-        gone = {group.seq for group in leaving}
-        staying = [*spans_of(group for group in snapshot.groups if group.seq not in gone), *spans.of(snapshot.pinned)]
-        erase = spans.minus(spans.union(spans_of(leaving), spans_of(old), covered), staying)
+        leaving = [group for group in loose(snapshot) if group.turn < boundary]
+        old_archived = [group for group in archived(snapshot) if group.turn < boundary]
+        covered = spans.common(spans.union(*(summary.covers for summary in snapshot.summaries)), [(1, boundary - 1)])
+        leaving_seqs = {group.seq for group in leaving}
+        kept = [
+            *spans_of(group for group in snapshot.groups if group.seq not in leaving_seqs),
+            *spans.of(snapshot.pinned),
+        ]
+        erase = spans.minus(spans.union(spans_of(leaving), spans_of(old_archived), covered), kept)
         if not erase:
             return Plan(reason="nothing_to_compact")
         summaries = [summary for summary in snapshot.summaries if spans.common(summary.covers, erase)]
@@ -51,10 +55,11 @@ class Neuralyzer(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
         return Plan(erase=erase, steps=(Step("erase", spans.size(erase), saved, why),))
 
     def _boundary(self, snapshot: Snapshot) -> int:
-        """The `seq` before which all goes: where the kept interactions begin, or else what is open; 1: nothing goes.
+        """Return the `seq` before which everything is erased (1: nothing is).
 
-        Interactions of the archive count as kept, too. Where fewer are known than are to be kept, those that a
-        summary covers may be among them.
+        It is the beginning of the kept interactions, or of the open one if none are kept. Interactions of the archive
+        count as kept, too. If fewer are known than are to be kept, nothing is erased, since the others may be covered
+        by a summary.
         """
         still_open = [interaction.turn for interaction in snapshot.interactions if interaction.open]
         turns = {i.turn for i in (*completed(snapshot), *snapshot.archived)}.difference(still_open, [0])

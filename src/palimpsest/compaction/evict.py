@@ -1,6 +1,7 @@
 """Strategies that evict whole groups to the archive: simple_fifo, lru, token_aware_lru. Pure.
 
-The last remaining group always stays. What is evicted stays recallable, and a summarizing strategy may cover it later.
+The last remaining group always stays. Evicted groups can still be recalled, and a summarizing strategy may cover them
+later.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from palimpsest.log import values
 
 
 class _Evicting(Triggered, frozen=True, kw_only=True):
-    """Evicts groups, in an order of its own, down to low water.
+    """Evicts groups down to low water, in an order that subclasses define.
 
-    `low_water` is a share of `max_tokens` and `max_messages`, which stand in for the session's limits where given. The
-    newest `interaction_keep` completed interactions stay, shrunk in whole groups to `recent_tokens`.
+    `low_water` is a share of `max_tokens` and `max_messages`, which replace the session's limits if given. The newest
+    `interaction_keep` completed interactions stay, reduced in whole groups to `recent_tokens`.
     """
 
     interaction_keep: int = 0
@@ -35,39 +36,40 @@ class _Evicting(Triggered, frozen=True, kw_only=True):
         values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def leaving(self, snapshot: Snapshot) -> list[Group]:
-        """Return the groups of `snapshot` that may leave, oldest first."""
+        """Return the groups that may leave, oldest first."""
         return outside(snapshot, self.interaction_keep, self.recent_tokens)
 
-    def down(self, snapshot: Snapshot, order: Iterable[Group], why: str, unlimited: int) -> Plan:
-        """Evict from `snapshot`, in this `order`, to low water; `why` is told.
+    def down(self, snapshot: Snapshot, order: Iterable[Group], why: str, without_limit: int) -> Plan:
+        """Evict in this `order` down to low water; `why` is reported.
 
-        Without a limit `unlimited` messages stay, where anything is new.
+        Without a limit `without_limit` messages stay, provided that something is new since the last run.
         """
         target = low(self, snapshot)
         if target == Room(None, None) and has_news(snapshot):
-            target = Room(None, unlimited + len(snapshot.summaries))
+            target = Room(None, without_limit + len(snapshot.summaries))
         return evicting(down_to(snapshot, order, target), why, target)
 
 
 class SimpleFifo(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """Evict the oldest first: down to low water, and where messages are not limited at least a quarter of them.
+    """Evict the oldest groups first, down to low water; if messages are not limited, at least a quarter of them.
 
-    The quarter goes only where something is new since the last run.
+    The quarter is evicted only if something is new since the last run.
 
     Args:
         interaction_keep: how many of the newest completed interactions stay; 0 by default.
-        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
-        low_water: the share of the limits that it goes down to, over 0 and under 1; 0.5 by default.
-        max_tokens: tokens of the active set in the place of the session's limit; None: that one.
-        max_messages: messages of the active set in the place of the session's limit; None: that one.
-        triggers: when it runs by itself; by default no rule is on.
-        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+        recent_tokens: the most tokens of what stays, which shrinks in whole groups; None: any number.
+        low_water: the share of the limits to go down to, over 0 and under 1; 0.5 by default.
+        max_tokens: the limit of the active set in tokens; None: the session's limit.
+        max_messages: the limit of the active set in messages; None: the session's limit.
+        triggers: when the strategy runs by itself; by default no rule is on.
+        name: its name in results and events; its last run is remembered by it, so each strategy of a session needs its
+            own.
     """
 
     name: str = "simple_fifo"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which groups go, of `snapshot`."""
+        """Return which groups to evict."""
         target = low(self, snapshot)
         if target.messages is None and has_news(snapshot):
             target = Room(target.tokens, snapshot.messages - _messages(snapshot) // 4)
@@ -75,48 +77,50 @@ class SimpleFifo(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
 
 
 class Lru(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """Evict first what was accessed longest ago; a group is as fresh as its freshest member, ties go oldest first.
+    """Evict first what was accessed longest ago. A group counts as its latest access; of equal groups the oldest goes.
 
-    Without any limit half of the messages go, where something is new since the last run.
+    Without any limit half of the messages are evicted, if something is new since the last run.
 
     Args:
         interaction_keep: how many of the newest completed interactions stay; 0 by default.
-        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
-        low_water: the share of the limits that it goes down to, over 0 and under 1; 0.5 by default.
-        max_tokens: tokens of the active set in the place of the session's limit; None: that one.
-        max_messages: messages of the active set in the place of the session's limit; None: that one.
-        triggers: when it runs by itself; by default no rule is on.
-        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+        recent_tokens: the most tokens of what stays, which shrinks in whole groups; None: any number.
+        low_water: the share of the limits to go down to, over 0 and under 1; 0.5 by default.
+        max_tokens: the limit of the active set in tokens; None: the session's limit.
+        max_messages: the limit of the active set in messages; None: the session's limit.
+        triggers: when the strategy runs by itself; by default no rule is on.
+        name: its name in results and events; its last run is remembered by it, so each strategy of a session needs its
+            own.
     """
 
     name: str = "lru"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which groups go, of `snapshot`."""
+        """Return which groups to evict."""
         order = sorted(self.leaving(snapshot), key=lambda group: _accessed(group, snapshot))
         return self.down(snapshot, order, "what was accessed longest ago first", _messages(snapshot) // 2)
 
 
 class TokenAwareLru(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """Evict first what has the largest product of staleness and tokens; ties go oldest first.
+    """Evict first what has the largest product of staleness and tokens; of equal groups the oldest goes first.
 
-    Staleness is how far the access clock has moved on since the last access, and one more. Without any limit half of
-    the messages go, where something is new since the last run.
+    Staleness is one more than the ticks of the access clock since the last access. Without any limit half of the
+    messages are evicted, if something is new since the last run.
 
     Args:
         interaction_keep: how many of the newest completed interactions stay; 0 by default.
-        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
-        low_water: the share of the limits that it goes down to, over 0 and under 1; 0.5 by default.
-        max_tokens: tokens of the active set in the place of the session's limit; None: that one.
-        max_messages: messages of the active set in the place of the session's limit; None: that one.
-        triggers: when it runs by itself; by default no rule is on.
-        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+        recent_tokens: the most tokens of what stays, which shrinks in whole groups; None: any number.
+        low_water: the share of the limits to go down to, over 0 and under 1; 0.5 by default.
+        max_tokens: the limit of the active set in tokens; None: the session's limit.
+        max_messages: the limit of the active set in messages; None: the session's limit.
+        triggers: when the strategy runs by itself; by default no rule is on.
+        name: its name in results and events; its last run is remembered by it, so each strategy of a session needs its
+            own.
     """
 
     name: str = "token_aware_lru"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which groups go, of `snapshot`."""
+        """Return which groups to evict."""
         after = snapshot.clock + 1
         order = sorted(self.leaving(snapshot), key=lambda group: (_accessed(group, snapshot) - after) * group.cost)
         return self.down(snapshot, order, "the largest staleness x tokens first", _messages(snapshot) // 2)
@@ -131,7 +135,7 @@ def evicting(groups: Sequence[Group], why: str, target: Room) -> Plan:
 
 
 def down_to(snapshot: Snapshot, order: Iterable[Group], target: Room) -> list[Group]:
-    """Return the groups that leave, in this order, until what remains fits; one group that is not fixed remains."""
+    """Return the groups to evict, in this order, until the rest fits. At least one group that is not fixed remains."""
     tokens, messages = snapshot.tokens, snapshot.messages
     remaining = sum(not is_fixed(group, snapshot) for group in snapshot.groups)
     chosen: list[Group] = []
@@ -144,11 +148,11 @@ def down_to(snapshot: Snapshot, order: Iterable[Group], target: Room) -> list[Gr
 
 
 def described(room: Room) -> str:
-    """The target, in words."""
-    said = [
+    """Return the target as words."""
+    limits = [
         f"{size} {unit}" for size, unit in ((room.messages, "messages"), (room.tokens, "tokens")) if size is not None
     ]
-    return " and ".join(said) or "what there is"
+    return " and ".join(limits) or "what there is"
 
 
 def _accessed(group: Group, snapshot: Snapshot) -> int:
@@ -156,5 +160,5 @@ def _accessed(group: Group, snapshot: Snapshot) -> int:
 
 
 def _messages(snapshot: Snapshot) -> int:
-    """How many messages are active, summaries apart, which are not evicted."""
+    """Return how many messages are active, without summaries, which are not evicted."""
     return snapshot.messages - len(snapshot.summaries)

@@ -1,4 +1,4 @@
-"""Checking a plan before it is carried out: a strategy of a user's own may answer with anything. Pure."""
+"""Check a plan before it is carried out: a strategy written by a user may return anything. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TAKING = ("cover", "evict", "erase")
 
 
 def planned(strategy: Strategy, snapshot: Snapshot) -> Plan:
-    """Return what the strategy plans. Raises ConfigError, naming it, where it raises, or plans what may not be done."""
+    """Return the strategy's plan. Raises ConfigError, naming the strategy, if it raises or breaks a rule."""
     where = f"strategy {strategy.name}"
     try:
         plan = strategy.plan(snapshot)
-    except Exception as fault:  # the boundary to a user's code: whatever it raises, nothing has happened yet
+    except Exception as fault:  # user code may raise anything; nothing has happened yet
         raise ConfigError(f"{where}: plan", repr(fault), "a Plan, for every snapshot") from fault
     if not isinstance(plan, Plan):
         raise ConfigError(f"{where}: plan", plan, "a Plan")
@@ -31,11 +31,11 @@ def planned(strategy: Strategy, snapshot: Snapshot) -> Plan:
 
 
 def _faults(strategy: Strategy, plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield which fields of a plan hold what may not be done, and what they may hold."""
+    """Yield the fields of a plan with forbidden values, and what they may hold."""
     for field in _TAKING:
         if not _are_spans(getattr(plan, field)):
             yield field, "pairs of first and last seq, ascending and apart from each other"
-    yield from _of_figures(plan, snapshot)
+    yield from _figure_faults(plan, snapshot)
     if (plan.cover or plan.fold) and not strategy.summarizes:
         yield "cover" if plan.cover else "fold", "nothing: its `summarizes` is false"
     if plan.erase and not strategy.erases:
@@ -44,14 +44,15 @@ def _faults(strategy: Strategy, plan: Plan, snapshot: Snapshot) -> Iterator[tupl
         yield "erase", "nothing beside what is covered, evicted or masked"
     if spans.common(plan.cover, plan.evict):
         yield "evict", "nothing that is covered, too"
-    yield from _of_groups(plan, snapshot)
+    yield from _group_faults(plan, snapshot)
 
 
-def _are_spans(where: object) -> bool:
-    if not isinstance(where, tuple | list):
+def _are_spans(value: object) -> bool:
+    """Whether this is a list of pairs of whole numbers, ascending and disjoint."""
+    if not isinstance(value, tuple | list):
         return False
     pairs: list[Span] = []
-    for pair in where:
+    for pair in value:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(is_whole, pair)):
             return False
         pairs.append((pair[0], pair[1]))
@@ -69,7 +70,8 @@ def _are_steps(steps: object) -> bool:
     )
 
 
-def _of_figures(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _figure_faults(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield the faults of the fields that hold numbers, steps and a reason."""
     current = [summary.revision for summary in snapshot.summaries]
     fold = plan.fold
     if not isinstance(fold, tuple | list) or len(set(fold)) != len(fold) or not set(fold) <= set(current):
@@ -86,13 +88,15 @@ def _of_figures(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "mask", f"a seq up to that of the newest active group, {newest}"
 
 
-def _of_groups(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield what takes something that is not there, may not leave, or is half of a group."""
+def _group_faults(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield the fields that take entries that do not exist, may not leave, or are part of a group."""
     last = snapshot.interactions[-1] if snapshot.interactions else None
-    asked = last.turn if last is not None and last.open else 0
-    active = [group for group in snapshot.groups if is_free(group, snapshot) and (not asked or group.seq != asked)]
+    open_turn = last.turn if last is not None and last.open else 0
+    active = [
+        group for group in snapshot.groups if is_free(group, snapshot) and (not open_turn or group.seq != open_turn)
+    ]
     archive = [group for i in snapshot.archived for group in i.groups if is_free(group, snapshot)]
-    covered = spans.minus(spans.union(*(made.covers for made in snapshot.summaries)), spans.of(snapshot.pinned))
+    covered = spans.minus(spans.union(*(summary.covers for summary in snapshot.summaries)), spans.of(snapshot.pinned))
     for field, groups, others in (
         ("evict", active, ()),
         ("cover", [*archive, *active], ()),
@@ -101,7 +105,7 @@ def _of_groups(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         taken: tuple[Span, ...] = getattr(plan, field)
         if not taken:
             continue
-        whole = _within(groups, taken)
+        whole = _whole_groups(groups, taken)
         if whole is None:
             yield field, "whole groups: an entry of one leaves with all the others"
         elif spans.minus(taken, spans.union(whole, others)):
@@ -109,16 +113,16 @@ def _of_groups(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             yield field, f"{kind} that are neither pinned, nor of the system, nor open"
 
 
-def _within(groups: Iterable[Group], taken: Iterable[Span]) -> tuple[Span, ...] | None:
-    """Where the groups lie that are taken; None where one is taken in part. What is taken may reach beyond any log."""
+def _whole_groups(groups: Iterable[Group], taken: Iterable[Span]) -> tuple[Span, ...] | None:
+    """Return the spans of the taken groups, or None if one is taken only in part. Spans may reach beyond the log."""
     groups = list(groups)
     places = [entry.seq for group in groups for entry in group.entries]
-    there = spans.common(tuple(taken), [(min(places), max(places))]) if places else ()
-    wanted, found = set(spans.members(there)), list[int]()
+    taken_places = spans.common(tuple(taken), [(min(places), max(places))]) if places else ()
+    taken_seqs, whole_seqs = set(spans.members(taken_places)), list[int]()
     for group in groups:
         seqs = {entry.seq for entry in group.entries}
-        if seqs & wanted:
-            if not seqs <= wanted:
+        if seqs & taken_seqs:
+            if not seqs <= taken_seqs:
                 return None
-            found += seqs
-    return spans.of(found)
+            whole_seqs += seqs
+    return spans.of(whole_seqs)

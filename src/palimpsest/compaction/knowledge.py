@@ -1,4 +1,4 @@
-"""What a summarizer says of its knowledge base, and of how texts are split for it. Pure."""
+"""The options of a summarizer's knowledge base, and of how texts are split for it. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from palimpsest.log.codec import ready
 from palimpsest.log.ids import is_id
 
 SearchType: TypeAlias = Literal["similarity", "mmr", "keyword", "hybrid"]
-"""How a knowledge base is searched: by meaning, by meaning or words with variety, by words, by both."""
+"""How a knowledge base is searched: by meaning, by meaning or words with variety, by words, or by both."""
 SEARCH_TYPES: tuple[SearchType, ...] = ("similarity", "mmr", "keyword", "hybrid")
 
 MODES = ("always", "on_demand", "never")
-"""When contexts are given what a knowledge base holds; any other text is a condition."""
+"""When contexts get what a knowledge base holds. Any other text is a condition."""
 
 Embed: TypeAlias = "str | Callable[[list[str]], Any] | object"
-"""What makes a vector of each text: a model's name, such as "wordllama", a function or coroutine function of a list of
-texts, or an object with `embed_documents` or `encode`."""
+"""What makes a vector of each text: a model's name, such as "wordllama", a function or coroutine function that takes a
+list of texts, or an object with `embed_documents` or `encode`."""
 
 EMBEDS = ("embed_documents", "encode")
 EMBEDDER = 'a model\'s name such as "wordllama", a function from a list of texts to vectors, or an object with encode'
@@ -35,17 +35,17 @@ _PLACEHOLDERS = ("session_id", "user_id")
 
 
 class TextSplitter(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
-    """How texts are split into the chunks that a knowledge base holds.
+    """How texts are split into the chunks of a knowledge base.
 
     Args:
         type: where a text is cut: "recursive" (default) at paragraphs, else lines, sentences, words; "sentence";
             "markdown" before headings; "none": not at all.
-        chunk_size: what a chunk holds at most; 512 by default.
-        chunk_overlap: what a chunk repeats of the one before it, at most, less than `chunk_size`; 64 by default.
-        unit: of both: "tokens" (default) or "chars".
-        separators: texts behind which is cut, the best first, in the place of those of the type; None: these.
+        chunk_size: the most that a chunk holds; 512 by default.
+        chunk_overlap: the most that a chunk repeats of the one before it, less than `chunk_size`; 64 by default.
+        unit: the unit of both: "tokens" (default) or "chars".
+        separators: texts to cut after, the best first, instead of those of the type; None: those of the type.
         keep_separator: whether a chunk keeps the separators that it begins and ends with; True by default.
-        min_chunk: the last chunk repeats so much of the one before it that it has this size; 0 by default.
+        min_chunk: the least size of the last chunk, which repeats more of the one before it to reach it; 0 by default.
         add_start_index: whether the metadata of a chunk says at which character it begins; False by default.
     """
 
@@ -65,15 +65,15 @@ class TextSplitter(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
         values.whole("chunk_overlap", self.chunk_overlap)
         values.whole("min_chunk", self.min_chunk)
         if self.chunk_overlap >= self.chunk_size:
-            told = f"less than chunk_size, which is {self.chunk_size}"
-            raise ConfigError("chunk_overlap", self.chunk_overlap, told)
+            allowed = f"less than chunk_size, which is {self.chunk_size}"
+            raise ConfigError("chunk_overlap", self.chunk_overlap, allowed)
         if self.min_chunk > self.chunk_size:
             raise ConfigError("min_chunk", self.min_chunk, f"at most chunk_size, which is {self.chunk_size}")
-        given = self.separators
-        if given is not None:
-            texts = isinstance(given, tuple) and all(isinstance(one, str) for one in given)
-            if not texts or len(given) > MOST_SEPARATORS:
-                raise ConfigError("separators", given, f"a list of at most {MOST_SEPARATORS} texts, or None")
+        separators = self.separators
+        if separators is not None:
+            all_texts = isinstance(separators, tuple) and all(isinstance(separator, str) for separator in separators)
+            if not all_texts or len(separators) > MOST_SEPARATORS:
+                raise ConfigError("separators", separators, f"a list of at most {MOST_SEPARATORS} texts, or None")
         for name in ("keep_separator", "add_start_index"):
             values.switch(name, getattr(self, name))
 
@@ -82,22 +82,22 @@ ready(TextSplitter)
 
 
 class KnowledgeBase(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
-    """The collection that a summarizer's summaries go into, and what contexts are given from it.
+    """The collection that a summarizer's summaries are stored in, and what contexts get from it.
 
     Args:
-        collection_id: its name, in which `{session_id}` and `{user_id}` stand for those of the session.
-        search_mode: when contexts are given what answers the newest human message: "always" (default), "never", only
-            "on_demand", when somebody searches, or where a condition holds, such as "session.message_count > 20".
+        collection_id: its name, in which `{session_id}` and `{user_id}` stand for the ids of the session and its user.
+        search_mode: when contexts get what answers the newest human message: "always" (default), "never", only
+            "on_demand" (by explicit searches), or if a condition holds, such as "session.message_count > 20".
         top_k: the most chunks that a search finds; 4 by default.
         search_type: "keyword", "similarity", "hybrid" (both) or "mmr" (with variety); None: "hybrid" with an embedder,
             else "keyword".
-        score_threshold: the least score of a chunk that is found, from 0 to 1; None: any.
-        fetch_k: how many chunks "mmr" and "hybrid" choose from; None: 20, or four times `top_k` where that is more.
-        lambda_mult: what counts for "mmr", from 0, variety alone, to 1, the question alone; 0.5 by default.
-        max_tokens: tokens that a context is given from it, at most; None: as many as the tail has room for.
-        write: whether summaries go into it; True by default. False: it is only searched.
+        score_threshold: the least score of a found chunk, from 0 to 1; None: any.
+        fetch_k: how many chunks "mmr" and "hybrid" choose from; None: 20, or four times `top_k` if that is more.
+        lambda_mult: what counts for "mmr", from 0 (only variety) to 1 (only the question); 0.5 by default.
+        max_tokens: the most tokens that a context gets from it; None: as many as the tail has room for.
+        write: whether summaries are stored in it (True by default), or it is only searched.
         embedder: what makes a vector of each text: a model's name such as "wordllama", a function or coroutine function
-            of a list of texts, or an object with `embed_documents` or `encode`. None: words are compared.
+            that takes a list of texts, or an object with `embed_documents` or `encode`. None: words are compared.
     """
 
     collection_id: str
@@ -122,38 +122,38 @@ class KnowledgeBase(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_onl
 
     @property
     def reads(self) -> bool:
-        """Whether contexts are given anything from it without being asked."""
+        """Whether contexts get anything from it without an explicit search."""
         return self.search_mode not in ("on_demand", "never")
 
     def collection(self, session: str, user: str | None) -> str:
-        """Return the collection of a session. Raises ConfigError where it names a user, and there is none.
+        """Return the collection of a session. Raises ConfigError if it names a user and the session has none.
 
         Args:
             session: the session's id.
-            user: whose it is; None: nobody's.
+            user: the session's user; None: none.
         """
         if user is None and "{user_id}" in self.collection_id:
             allowed = "a session with a user, for a collection of each user: memory.session(…, user=…)"
             raise ConfigError("knowledge_base.collection_id", self.collection_id, allowed)
-        known = {"session_id": session, "user_id": user or ""}
-        named = _NAMED.sub(lambda found: known[found[1]], self.collection_id)
-        check_collection(named, "knowledge_base.collection_id", named=True)
-        return named
+        ids = {"session_id": session, "user_id": user or ""}
+        name = _NAMED.sub(lambda match: ids[match[1]], self.collection_id)
+        check_collection(name, "knowledge_base.collection_id", named=True)
+        return name
 
 
-def check_collection(given: object, where: str, *, named: bool = False) -> None:
-    """Raise ConfigError for what is no collection's name; one that is `named` has no placeholders any more."""
-    if not isinstance(given, str) or not given.strip() or not (named or is_id(given)):
-        raise ConfigError(where, given, "the name of a collection: 1 to 256 characters, no control characters")
-    for found in () if named else _NAMED.finditer(given):
-        if found[1] not in _PLACEHOLDERS:
-            raise ConfigError(where, given, "no placeholder but {session_id} and {user_id}")
+def check_collection(name: object, where: str, *, named: bool = False) -> None:
+    """Raise ConfigError unless this is the name of a collection; once `named`, without placeholders."""
+    if not isinstance(name, str) or not name.strip() or not (named or is_id(name)):
+        raise ConfigError(where, name, "the name of a collection: 1 to 256 characters, no control characters")
+    for match in () if named else _NAMED.finditer(name):
+        if match[1] not in _PLACEHOLDERS:
+            raise ConfigError(where, name, "no placeholder but {session_id} and {user_id}")
 
 
 def check_search(
     search_type: object, top_k: object, score_threshold: object, fetch_k: object, lambda_mult: object, embedder: object
 ) -> None:
-    """Raise ConfigError, naming it, for how nothing can be searched."""
+    """Raise ConfigError, naming the option, for options that do not define a search."""
     if search_type is not None:
         values.choice("search_type", search_type, SEARCH_TYPES)
     values.whole("top_k", top_k, 1)
@@ -169,7 +169,7 @@ def check_search(
 
 
 def _embeds(given: object) -> bool:
-    """Whether it can be an embedder: a name, a function, or an object with one of its verbs."""
+    """Whether this can be an embedder: a name, a function, or an object with one of the methods in `EMBEDS`."""
     if isinstance(given, str):
         return bool(given.strip())
     return callable(given) or any(callable(getattr(given, name, None)) for name in EMBEDS)
@@ -179,16 +179,16 @@ BLOCKS: dict[str, type[KnowledgeBase | TextSplitter]] = {
     "knowledge_base": KnowledgeBase,
     "text_splitter": TextSplitter,
 }
-"""Keys of a summarizer, and what a mapping under each says."""
+"""Options of a summarizer, and the type that a mapping under each describes."""
 
 
 def loaded(key: str, given: object, where: str) -> Any:
-    """Return what a summarizer was given under one of these keys. Raises ConfigError naming the place.
+    """Return the block that a summarizer was given under this key. Raises ConfigError naming the place.
 
     Args:
         key: one of `BLOCKS`.
-        given: a mapping, whose None is what is not given; the object itself, or None.
-        where: where it stands.
+        given: a mapping, in which None means not given; the object itself; or None.
+        where: the place of the block.
     """
     kind = BLOCKS[key]
     if given is None or isinstance(given, kind):
@@ -212,19 +212,20 @@ Linked: TypeAlias = tuple[KnowledgeBase, TextSplitter]
 
 
 def linked(strategies: Sequence[object], persistence: str) -> list[Linked]:
-    """Return the knowledge bases that strategies name, each with its splitter. Raises ConfigError for one that writes
-    in a session of which nothing is stored.
+    """Return the knowledge bases that strategies name, each with its splitter.
+
+    Raises ConfigError for one that writes in a session of which nothing is stored.
 
     Args:
-        strategies: the session's.
-        persistence: when what is added to it is stored.
+        strategies: the session's strategies.
+        persistence: when the session stores what is added to it.
     """
-    found = list[Linked]()
+    result = list[Linked]()
     for strategy in strategies:
         base = getattr(strategy, "knowledge_base", None)
         if base is not None:
-            found.append((base, getattr(strategy, "text_splitter", None) or TextSplitter()))
+            result.append((base, getattr(strategy, "text_splitter", None) or TextSplitter()))
             if base.write and persistence == "ephemeral":
-                told = "write=False in a session that is ephemeral: nothing of it is stored"
-                raise ConfigError("knowledge_base.write", True, told)
-    return found
+                allowed = "write=False in a session that is ephemeral: nothing of it is stored"
+                raise ConfigError("knowledge_base.write", True, allowed)
+    return result

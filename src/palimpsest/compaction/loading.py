@@ -1,7 +1,7 @@
-"""Strategies from what a user wrote: an object, a name, native keys, or a block of Alquimia's or Compozy's. Pure.
+"""Make strategies from what a user wrote: an object, a name, native keys, or a block of Alquimia's or Compozy's. Pure.
 
 A native mapping names its `strategy`; Alquimia's has `long_term_memory_id`, Compozy's `type`. In all of them the rules
-of `Triggers` may stand beside the strategy's own keys; a native one may also put them under `triggers`.
+of `Triggers` may be given beside the strategy's own keys; a native one may also have them under `triggers`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ StrategyName: TypeAlias = Literal[
     "superseded_contexts",
     "token_aware_lru",
 ]
-"""The strategies that come with Palimpsest. For one of your own, a type checker wants an object or a mapping."""
+"""The strategies that come with Palimpsest. A strategy of your own is given as an object or a mapping, for type
+checkers."""
 
 STRATEGIES = Registry("strategy", "palimpsest.strategies", NAMES)
 """Strategies by name. `STRATEGIES.register("mine", Mine)` adds a class, or a function that returns a strategy."""
 
 FLUSHES = ("simple_fifo", "lru", "hybrid_summary", "token_aware_lru")
-"""Compozy's strategies; `fifo` is the first of them, too."""
+"""Compozy's strategies; `fifo` is another name of the first."""
 
 SHARED: dict[str, Any] = {
     "interaction_keep": 0,
@@ -66,7 +67,7 @@ SHARED: dict[str, Any] = {
     "on_tools_success_threshold": (),
     "on_tools_error_threshold": (),
 }
-"""The keys that every block of Alquimia's has, with their defaults, where ours are others."""
+"""Keys that every block of Alquimia's has, with their defaults if these differ from ours."""
 
 BLOCKS: dict[str, dict[str, Any]] = {
     "summarizer": {
@@ -77,20 +78,21 @@ BLOCKS: dict[str, dict[str, Any]] = {
     },
     "neuralyzer": {"interaction_threshold_qty": -1, "interaction_threshold_tokens": -1},
 }
-"""What Alquimia's strategies override."""
+"""Defaults that Alquimia's strategies override."""
 
 FULL = {"threshold": 0.8}
-"""When strategies that have a limit to keep run, unless they are told."""
+"""The trigger of strategies with a limit to keep, unless another is given."""
 
 USUAL: dict[str, dict[str, Any]] = {
     "summarizer": {"interaction_threshold_qty": 20, "interaction_threshold_tokens": 20_000},
     **dict.fromkeys((*FLUSHES, "mask_results", "superseded_contexts"), FULL),
-    "ladder": {"threshold": 1.0},  # earlier only gives room away: a context that would evict asks for it first
+    "ladder": {"threshold": 1.0},  # earlier runs waste room: a context that would evict asks for one first
 }
-"""The rules of a strategy that is given by name, or natively without any rule. What erases never runs unasked."""
+"""The default rules of a strategy given by name, or natively without any rule. A strategy that erases never runs
+unasked."""
 
 LOW_WATER = 0.5 / 0.8
-"""Low water as a share of the threshold, where that is so low that the default low water does not fit under it."""
+"""Low water as a share of the threshold, used if the threshold is at or below the default low water."""
 
 _ALIASES = {"cod-summarizer": "summarizer", "fifo": "simple_fifo"}
 _RULES = Triggers.__struct_fields__
@@ -98,38 +100,38 @@ _NAMED = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def load(given: object, where: str = "long_term") -> tuple[tuple[Strategy, ...], list[str]]:
-    """Return the strategies that are given, in order, and warnings.
+    """Return the given strategies in order, and warnings.
 
-    `given` is a strategy, its name, a mapping, or a list of these; None is none. A second one of a kind that has no
-    name of its own is numbered: `summarizer`, `summarizer-2`. Raises ConfigError naming the place of what is wrong:
-    `where`, its index in a list, its key.
+    `given` is a strategy, its name, a mapping, or a list of these; None gives none. A second strategy of a kind without
+    a name of its own is numbered: `summarizer`, `summarizer-2`. Raises ConfigError naming the place of the mistake:
+    `where`, the index in a list, the key.
     """
     if given is None:
         return (), []
-    many: Iterable[tuple[str, object]] = [(where, given)]
+    items: Iterable[tuple[str, object]] = [(where, given)]
     if isinstance(given, Sequence) and not isinstance(given, str):
-        many = ((f"{where}[{i}]", each) for i, each in enumerate(given))
-    found: list[Strategy] = []
+        items = ((f"{where}[{i}]", item) for i, item in enumerate(given))
+    strategies: list[Strategy] = []
     warnings: list[str] = []
-    for place, each in many:
-        strategy = _numbered(_one(each, place, warnings), [other.name for other in found])
-        if any(strategy.name == other.name for other in found):
+    for place, item in items:
+        strategy = _numbered(_strategy_of(item, place, warnings), [other.name for other in strategies])
+        if any(strategy.name == other.name for other in strategies):
             raise ConfigError(f"{place}.name", strategy.name, "a name that no other strategy of this session has")
         if not strategy.triggers.enabled:
             warnings.append(f"{place}: {strategy.name} has no enabled trigger, so it can never fire by itself")
-        found.append(strategy)
-    return tuple(found), warnings
+        strategies.append(strategy)
+    return tuple(strategies), warnings
 
 
 def load_with_knowledge(
     given: object, where: str, persistence: str
 ) -> tuple[tuple[Strategy, ...], list[str], list[knowledge.Linked]]:
-    """The same, with the knowledge bases of the strategies, for a session of this persistence."""
-    strategies, told = load(given, where)
-    return strategies, told, knowledge.linked(strategies, persistence)
+    """Like `load`, but also return the strategies' knowledge bases, checked for a session of this persistence."""
+    strategies, warnings = load(given, where)
+    return strategies, warnings, knowledge.linked(strategies, persistence)
 
 
-def _one(given: object, where: str, warnings: list[str]) -> Strategy:
+def _strategy_of(given: object, where: str, warnings: list[str]) -> Strategy:
     if isinstance(given, str):
         return _native(given, {}, where, where)
     if isinstance(given, Mapping):
@@ -137,36 +139,37 @@ def _one(given: object, where: str, warnings: list[str]) -> Strategy:
     return _checked(given, where)
 
 
-def _numbered(strategy: Strategy, taken: Sequence[str]) -> Strategy:
-    """The strategy by a name that is not taken, where it has only that of its kind."""
+def _numbered(strategy: Strategy, taken_names: Sequence[str]) -> Strategy:
+    """Return the strategy with a free name, if it has the default name of its kind and that is taken."""
     if not isinstance(strategy, Struct):
         return strategy
-    own = next((field.default for field in fields(strategy) if field.name == "name"), None)
-    if strategy.name != own or own not in taken:
+    default_name = next((field.default for field in fields(strategy) if field.name == "name"), None)
+    if strategy.name != default_name or default_name not in taken_names:
         return strategy
-    free = next(name for number in count(2) if (name := f"{own}-{number}") not in taken)
+    free = next(name for number in count(2) if (name := f"{default_name}-{number}") not in taken_names)
     numbered: Strategy = replace(strategy, name=free)
     return numbered
 
 
 def _checked(given: Any, where: str) -> Strategy:
-    """Return the object if it is a strategy."""
+    """Return the object if it is a strategy. Raises ConfigError otherwise."""
     missing = [
         name for name in ("name", "summarizes", "erases", "style", "triggers", "plan") if not hasattr(given, name)
     ]
     if missing or isinstance(given, type):
-        lacks = f"; it has no {', no '.join(missing)}" if missing else ""
-        raise ConfigError(where, given, f"a strategy, its name, or a mapping of its options{lacks}")
+        hint = f"; it has no {', no '.join(missing)}" if missing else ""
+        raise ConfigError(where, given, f"a strategy, its name, or a mapping of its options{hint}")
     for name, kind in (("style", Style), ("triggers", Triggers)):
         if not isinstance(getattr(given, name), kind):
             raise ConfigError(f"{where}.{name}", getattr(given, name), f"a {kind.__name__}")
-    with _within(where):
+    with _in_place(where):
         values.text("name", given.name, none=False)
     strategy: Strategy = given
     return strategy
 
 
 def _mapping(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy:
+    """Make a strategy from a mapping, by the key that tells whose block it is."""
     if "long_term_memory_id" in block:
         return _alquimia(block, where)
     if "strategy" in block:
@@ -180,7 +183,7 @@ def _mapping(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy
 
 
 def _native(name: object, options: dict[str, Any], where: str, at: str) -> Strategy:
-    """Make the strategy of this name; `at` is where the name stands."""
+    """Make the strategy of this name; `at` is the place of the name."""
     if not isinstance(name, str):
         raise ConfigError(at, name, f"the name of a strategy: {', '.join(NAMES)}")
     try:
@@ -193,30 +196,32 @@ def _native(name: object, options: dict[str, Any], where: str, at: str) -> Strat
 
 
 def _alquimia(block: dict[str, Any], where: str) -> Strategy:
+    """Make a strategy from Alquimia's keys, with Alquimia's defaults."""
     name = block.pop("long_term_memory_id")
-    with _within(where):
+    with _in_place(where):
         values.choice("long_term_memory_id", name, ("summarizer", "cod-summarizer", "neuralyzer"))
     name = _ALIASES.get(name, name)
     return _make(STRATEGIES.find(name), {**SHARED, **BLOCKS[name], **block}, where)
 
 
 def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy:
+    """Make a strategy from Compozy's keys, with Compozy's defaults."""
     name = block.pop("type", "simple_fifo")
     if _ALIASES.get(str(name), name) not in FLUSHES:
         raise ConfigError(f"{where}.type", name, ", ".join(FLUSHES), nearest=nearest(name, FLUSHES))
     threshold = block.pop("summarize_threshold", FULL["threshold"])
-    with _within(where):
+    with _in_place(where):
         values.share("summarize_threshold", threshold)
         if "threshold" in block:
             raise ConfigError("threshold", block["threshold"], "nothing beside summarize_threshold, which is the same")
         if name != "hybrid_summary":
-            _ignore(block, name, where, warnings)
+            _drop_ignored(block, name, where, warnings)
     documented = {"interaction_keep": 0, "on_failure": "keep"} if name == "hybrid_summary" else {}
     return _make(STRATEGIES.find(name), {**documented, **block, "threshold": threshold}, where)
 
 
-def _ignore(block: dict[str, Any], name: str, where: str, warnings: list[str]) -> None:
-    """Check and leave out what only `hybrid_summary` heeds."""
+def _drop_ignored(block: dict[str, Any], name: str, where: str, warnings: list[str]) -> None:
+    """Check and remove options that only `hybrid_summary` uses."""
     if "summary_tokens" in block:
         values.whole("summary_tokens", block["summary_tokens"], 1)
     if "summarize_oldest_percent" in block:
@@ -228,54 +233,54 @@ def _ignore(block: dict[str, Any], name: str, where: str, warnings: list[str]) -
 
 
 def _make(target: Any, options: dict[str, Any], where: str) -> Strategy:
-    """Make a strategy of its class, or by its function, with the rules among the options gathered."""
+    """Make a strategy by its class or function, with the trigger rules among the options gathered."""
     if not callable(target):
         if options:
             raise ConfigError(f"{where}.{next(iter(options))}", options, "no options: it is registered as it is")
         return _checked(target, where)
-    known = signature(target).parameters
-    options = _with_triggers(options, known, where)
-    if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
-        values.known(where, options, [*known, *_RULES] if "triggers" in known else [*known], inside=True)
-    for name, parameter in known.items():
+    parameters = signature(target).parameters
+    options = _with_triggers(options, parameters, where)
+    if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        values.known(where, options, [*parameters, *_RULES] if "triggers" in parameters else [*parameters], inside=True)
+    for name, parameter in parameters.items():
         if parameter.default is Parameter.empty and name not in options and parameter.kind in _NAMED:
             raise ConfigError(
                 f"{where}.{name}", None, "a value: there is no default for it, so give a mapping that has it"
             )
     threshold = getattr(options.get("triggers"), "threshold", None) or 1
-    if "low_water" in known and "low_water" not in options and known["low_water"].default >= threshold:
+    if "low_water" in parameters and "low_water" not in options and parameters["low_water"].default >= threshold:
         options["low_water"] = threshold * LOW_WATER
     for key in knowledge.BLOCKS:
-        if key in known and key in options:
+        if key in parameters and key in options:
             options[key] = knowledge.loaded(key, options[key], f"{where}.{key}")
-    with _within(where):
-        made = target(**options)
-    return _checked(made, where)
+    with _in_place(where):
+        strategy = target(**options)
+    return _checked(strategy, where)
 
 
-def _with_triggers(options: dict[str, Any], known: Mapping[str, Parameter], where: str) -> dict[str, Any]:
-    """Return the options with one `Triggers` in place of the rules that stand among them or under `triggers`."""
-    if "triggers" not in known:
+def _with_triggers(options: dict[str, Any], parameters: Mapping[str, Parameter], where: str) -> dict[str, Any]:
+    """Return the options with one `Triggers` instead of the rules among them or under `triggers`."""
+    if "triggers" not in parameters:
         return options
-    flat = {key: value for key, value in options.items() if key in _RULES and key not in known}
-    rest = {key: value for key, value in options.items() if key not in flat}
-    given = rest.get("triggers")
+    rules_beside = {key: value for key, value in options.items() if key in _RULES and key not in parameters}
+    others = {key: value for key, value in options.items() if key not in rules_beside}
+    given = others.get("triggers")
     if given is None or not isinstance(given, Mapping):
-        place, rules = where, flat
-        if isinstance(given, Triggers) and not flat:
-            return rest
+        place, rules = where, rules_beside
+        if isinstance(given, Triggers) and not rules_beside:
+            return others
     else:
         place, rules = f"{where}.triggers", {str(key): value for key, value in given.items()}
         values.known(place, rules, _RULES, inside=True)
-    if given is not None and (flat or not isinstance(given, Mapping)):
+    if given is not None and (rules_beside or not isinstance(given, Mapping)):
         raise ConfigError(f"{where}.triggers", given, "a Triggers or a mapping, and no rules beside it")
-    with _within(place):
-        return {**rest, "triggers": Triggers(**rules)}
+    with _in_place(place):
+        return {**others, "triggers": Triggers(**rules)}
 
 
 @contextmanager
-def _within(where: str) -> Iterator[None]:
-    """Let a ConfigError that names an option name its place, too."""
+def _in_place(where: str) -> Iterator[None]:
+    """Add the place to a ConfigError that names only an option."""
     try:
         yield
     except ConfigError as fault:

@@ -1,4 +1,4 @@
-"""Strategies that lose nothing of a conversation: old results become notes, old versions of contexts go. Pure."""
+"""Strategies that lose nothing of a conversation: mask old results, and evict old versions of contexts. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from palimpsest.log import values
 
 
 class MaskResults(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """Show a note in place of tool results older than the recent window; the calls stay, and so does the newest group.
+    """Show a note instead of tool results older than the recent window. The calls and the newest group stay.
 
     Args:
-        interaction_keep: how many of the newest completed interactions are the window, with what is open; 1 by default.
-        recent_entries: how many of the last entries are the window instead; None: interactions are.
-        recent_tokens: tokens that the window shrinks to, in whole groups, inside an open interaction, too; None: it
-            does not.
-        triggers: when it runs by itself; by default no rule is on.
-        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+        interaction_keep: how many of the newest completed interactions are the window, beside what is open; 1 by
+            default.
+        recent_entries: how many of the last entries are the window instead; None: whole interactions are counted.
+        recent_tokens: the most tokens of the window, which shrinks in whole groups, also inside an open interaction;
+            None: any number.
+        triggers: when the strategy runs by itself; by default no rule is on.
+        name: its name in results and events; its last run is remembered by it, so each strategy of a session needs its
+            own.
     """
 
     interaction_keep: int = 1
@@ -34,7 +36,7 @@ class MaskResults(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True)
         values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return up to where results are masked, of `snapshot`."""
+        """Return up to which `seq` results are masked."""
         window = recent(snapshot, keep=self.interaction_keep, entries=self.recent_entries, tokens=self.recent_tokens)
         mask = watermark(snapshot, window)
         saved = masked(snapshot, mask)
@@ -44,17 +46,18 @@ class MaskResults(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True)
 
 
 class SupersededContexts(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """Evict the versions of a named context that a newer one has replaced.
+    """Evict versions of a named context that a newer version has replaced.
 
     Args:
-        triggers: when it runs by itself; by default no rule is on.
-        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
+        triggers: when the strategy runs by itself; by default no rule is on.
+        name: its name in results and events; its last run is remembered by it, so each strategy of a session needs its
+            own.
     """
 
     name: str = "superseded_contexts"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which versions go, of `snapshot`."""
+        """Return which versions to evict."""
         old = superseded(snapshot)
         if not old:
             return Plan(reason="nothing_to_compact")
@@ -62,13 +65,13 @@ class SupersededContexts(Triggered, repr_omit_defaults=True, frozen=True, kw_onl
 
 
 def watermark(snapshot: Snapshot, window: Recent) -> int:
-    """The `seq` before which results may be masked: where the window begins, or the newest group."""
+    """Return the `seq` before which results may be masked: where the window begins, or the newest group."""
     groups = snapshot.groups
     return min(window.start, groups[-1].seq) if groups else 0
 
 
 def masked(snapshot: Snapshot, mask: int) -> dict[int, int]:
-    """Return what masking up to `mask` saves: tokens by the `seq` of each result that becomes a note by it."""
+    """Return the tokens saved by masking up to `mask`, by the `seq` of each result that becomes a note."""
     saved = {}
     for group in snapshot.groups:
         if snapshot.mask >= mask or is_fixed(group, snapshot):
@@ -96,10 +99,10 @@ def superseded(snapshot: Snapshot) -> list[Group]:
 
 
 def mask_step(saved: dict[int, int]) -> Step:
-    """What masking these results does."""
+    """Return the step that masks these results."""
     return Step("mask_results", len(saved), sum(saved.values()), "old tool results become notes")
 
 
 def superseded_step(old: list[Group]) -> Step:
-    """What evicting these versions does."""
+    """Return the step that evicts these versions."""
     return Step("superseded_contexts", len(old), cost(old), "a newer version of the same context follows")

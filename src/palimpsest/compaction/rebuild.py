@@ -1,4 +1,4 @@
-"""Making a summary anew of what is left of the entries that one covered before an erasure took it along. Pure."""
+"""Make a summary anew from what is left of its entries after an erasure withdrew it. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from palimpsest.log.summary import REBUILD
 
 
 class Rebuild(Summarizing, frozen=True, kw_only=True):
-    """Cover what lies in `where` and is in the archive, in about `summary_tokens`.
+    """Cover the archived entries in `where` by a summary of about `summary_tokens`.
 
-    A summary that stands again in place of the one that was lost is folded in: it tells of what is not there any more.
+    An earlier version that took the place of the lost summary is folded in: it tells of flushed entries.
     """
 
     where: tuple[Span, ...]
@@ -23,12 +23,12 @@ class Rebuild(Summarizing, frozen=True, kw_only=True):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return what the new summary covers."""
         groups = [group for group in archived(snapshot) if spans.within(self.where, group.entries[0].seq)]
-        again = [made for made in snapshot.summaries if not spans.minus(made.covers, self.where)]
-        size = min(self.summary_tokens, cost(groups) + snapshot.standing(again) - 1 - snapshot.fence)
+        restored = [summary for summary in snapshot.summaries if not spans.minus(summary.covers, self.where)]
+        size = min(self.summary_tokens, cost(groups) + snapshot.standing(restored) - 1 - snapshot.fence)
         if not groups:
             return Plan(reason="nothing_to_compact")
         if size < 1:
             return Plan(reason="no_gain")
         step = Step("summarize", count(groups), 0, "what an erasure has left of it")
-        fold = tuple(made.revision for made in again)
+        fold = tuple(summary.revision for summary in restored)
         return Plan(cover=spans_of(groups), fold=fold, summary_tokens=size, steps=(step,))

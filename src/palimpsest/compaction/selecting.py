@@ -1,7 +1,7 @@
-"""What strategies may take and what they may not: shared by all of them. Pure.
+"""What strategies may take and what not, shared by all of them. Pure.
 
-System and pinned entries and calls that may still be answered always stay. So does the open interaction, except where a
-strategy counts in entries (`recent_entries`): then only its human message does, beside the recent window.
+System and pinned entries and calls that may still be answered always stay. So does the open interaction, unless a
+strategy counts in entries (`recent_entries`): then only its human message stays, beside the recent window.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from palimpsest.log.spans import Span
 
 
 def spans_of(groups: Iterable[Group]) -> tuple[Span, ...]:
-    """Return where the entries of these groups lie."""
+    """Return the spans of the entries of these groups."""
     return spans.of(entry.seq for group in groups for entry in group.entries)
 
 
 def cost(groups: Iterable[Group]) -> int:
-    """What these groups cost, in tokens."""
+    """Return the cost of these groups in tokens."""
     return sum(group.cost for group in groups)
 
 
 def count(groups: Iterable[Group]) -> int:
-    """How many entries these groups hold."""
+    """Return how many entries these groups hold."""
     return sum(len(group.entries) for group in groups)
 
 
 def is_fixed(group: Group, snapshot: Snapshot) -> bool:
-    """Whether the group is pinned or of the system, and so in every context."""
+    """Whether the group is in every context, because it is pinned or holds a system message."""
     return group.pinned or any(
         entry.seq in snapshot.pinned or (entry.kind == "message" and entry.role == "system") for entry in group.entries
     )
 
 
 def is_free(group: Group, snapshot: Snapshot) -> bool:
-    """Whether the group itself may leave: it is not fixed, and no call in it may still be answered."""
+    """Whether the group may leave: it is not fixed, and no call in it waits for its result."""
     return not group.pending and not is_fixed(group, snapshot)
 
 
 def completed(snapshot: Snapshot) -> list[InteractionGroups]:
-    """Return the completed active interactions, oldest first: those of which something may leave."""
+    """Return the completed active interactions of which something may leave, oldest first."""
     return _completed(snapshot.interactions, snapshot)
 
 
@@ -57,18 +57,18 @@ def _completed(interactions: Iterable[InteractionGroups], snapshot: Snapshot) ->
 
 
 def uncovered(snapshot: Snapshot) -> list[InteractionGroups]:
-    """Return the interactions that no summary covers, oldest first: those that are active, and those of the archive.
+    """Return the interactions that no summary covers, oldest first, from the active set and the archive.
 
-    One of which a cut has evicted a part is there once, whole.
+    An interaction of which a cut has evicted a part is returned once, whole.
     """
     if not snapshot.archived:
         return list(snapshot.interactions)
-    found: dict[int, InteractionGroups] = {}
+    by_turn: dict[int, InteractionGroups] = {}
     for part in (*snapshot.archived, *snapshot.interactions):
-        before = found.get(part.turn)
-        groups = part.groups if before is None else tuple(sorted((*before.groups, *part.groups), key=_seq))
-        found[part.turn] = InteractionGroups(part.turn, groups, part.open)
-    return [found[turn] for turn in sorted(found)]
+        earlier = by_turn.get(part.turn)
+        groups = part.groups if earlier is None else tuple(sorted((*earlier.groups, *part.groups), key=_seq))
+        by_turn[part.turn] = InteractionGroups(part.turn, groups, part.open)
+    return [by_turn[turn] for turn in sorted(by_turn)]
 
 
 def _seq(group: Group) -> int:
@@ -78,13 +78,14 @@ def _seq(group: Group) -> int:
 def countable(snapshot: Snapshot) -> list[InteractionGroups]:
     """Return the completed interactions that triggers count, oldest first: those that no summary covers.
 
-    What a context's cuts have evicted counts like the rest, or a budget would keep them from ever being enough.
+    Interactions evicted by a context's cuts count, too. Otherwise cuts could keep the number below a threshold for
+    ever.
     """
     return _completed(uncovered(snapshot), snapshot)
 
 
 def loose(snapshot: Snapshot, *, with_open: bool = False) -> list[Group]:
-    """Return the active groups that may leave, oldest first; `with_open` takes those of open interactions, too."""
+    """Return the active groups that may leave, oldest first; `with_open` includes those of open interactions."""
     return [
         group
         for interaction in snapshot.interactions
@@ -95,31 +96,31 @@ def loose(snapshot: Snapshot, *, with_open: bool = False) -> list[Group]:
 
 
 def archived(snapshot: Snapshot) -> list[Group]:
-    """Return the groups of the archive that no summary covers, oldest first."""
+    """Return the groups of the archive that no summary covers and that may leave, oldest first."""
     return [group for interaction in snapshot.archived for group in interaction.groups if is_free(group, snapshot)]
 
 
 def outside(snapshot: Snapshot, keep: int, tokens: int | None) -> list[Group]:
-    """Return the active groups that may leave, but for the newest `keep` interactions, shrunk to `tokens`."""
+    """Return the active groups that may leave, except for the newest `keep` interactions, reduced to `tokens`."""
     return older(snapshot, recent(snapshot, keep=keep, tokens=tokens)) if keep else loose(snapshot)
 
 
 def has_news(snapshot: Snapshot) -> bool:
-    """Whether anything was appended since the strategy ran last."""
+    """Whether anything was appended since the strategy last ran."""
     return any(group.entries[-1].seq >= snapshot.seen for group in snapshot.groups)
 
 
 class Recent(msgspec.Struct, frozen=True):
-    """The recent window: all from `start` (a `seq`) on, and the human message at `human` (0: none) before it.
+    """The recent window: everything from `start` (a `seq`) on, and the human message at `human` (0: none) before it.
 
-    That is the one of the interaction which the window begins in the middle of.
+    That is the message of the interaction in the middle of which the window begins.
     """
 
     start: int
     human: int = 0
 
     def holds(self, group: Group) -> bool:
-        """Whether the group is in it."""
+        """Whether the window holds this group."""
         return group.seq >= self.start or group.seq == self.human
 
 
@@ -128,19 +129,18 @@ def recent(
 ) -> Recent:
     """Return the recent window.
 
-    It holds the newest `keep` completed interactions and all that is open; or the last `entries` (None: not counted),
-    extended back to the start of the interaction that the oldest of them is in. It shrinks, in whole groups, to
-    `tokens`, but never to less than the newest group. Where the extension leaves fewer than `minimum` entries that may
-    leave, it does without.
+    It holds the newest `keep` completed interactions and everything open; or the last `entries` (None: not counted),
+    extended back to the start of the interaction of the oldest of them. It shrinks, in whole groups, to `tokens`, but
+    never below the newest group. If the extension leaves fewer than `minimum` entries that may leave, it is dropped.
     """
     groups = snapshot.groups
     starts = [_kept_from(snapshot, groups, keep)] if entries is None else _counted_from(groups, entries)
     if entries is not None and keep:
-        kept = _kept_from(snapshot, groups, keep)
-        starts = [min(start, kept) for start in starts]
+        keep_start = _kept_from(snapshot, groups, keep)
+        starts = [min(start, keep_start) for start in starts]
     window = Recent(0)
     for start in starts:
-        window = _from(snapshot, groups, _shrunk(groups, start, tokens))
+        window = _window_from(snapshot, groups, _shrunk(groups, start, tokens))
         if count(older(snapshot, window, with_open=entries is not None)) >= minimum:
             break
     return window
@@ -152,18 +152,18 @@ def older(snapshot: Snapshot, window: Recent, *, with_open: bool = False) -> lis
 
 
 def _kept_from(snapshot: Snapshot, groups: Sequence[Group], keep: int) -> int:
-    """The place of the first group of the kept interactions. Where there are no more than these, all is kept."""
-    done = completed(snapshot)
-    if len(done) <= keep:
+    """Return the index of the first kept group. Everything is kept if there are not more interactions than `keep`."""
+    completed_interactions = completed(snapshot)
+    if len(completed_interactions) <= keep:
         return 0
     if keep:
-        return groups.index(done[-keep].groups[0])
+        return groups.index(completed_interactions[-keep].groups[0])
     still_open = [interaction for interaction in snapshot.interactions if interaction.open]
     return groups.index(still_open[0].groups[0]) if still_open else len(groups)
 
 
 def _counted_from(groups: Sequence[Group], entries: int) -> list[int]:
-    """The place of the first group of the interaction, and of the group, in which the last `entries` begin."""
+    """Return the index of the first group of the interaction, and of the group, in which the last `entries` begin."""
     start, missing = len(groups), entries
     while start and missing > 0:
         start -= 1
@@ -175,16 +175,18 @@ def _counted_from(groups: Sequence[Group], entries: int) -> list[int]:
 
 
 def _shrunk(groups: Sequence[Group], start: int, tokens: int | None) -> int:
+    """Move the start of a window on, group by group, until it has at most so many tokens."""
     if tokens is None:
         return start
-    held = cost(groups[start:])
-    while held > tokens and start < len(groups) - 1:
-        held -= groups[start].cost
+    tokens_held = cost(groups[start:])
+    while tokens_held > tokens and start < len(groups) - 1:
+        tokens_held -= groups[start].cost
         start += 1
     return start
 
 
-def _from(snapshot: Snapshot, groups: Sequence[Group], start: int) -> Recent:
+def _window_from(snapshot: Snapshot, groups: Sequence[Group], start: int) -> Recent:
+    """Return the window that begins with the group at this index."""
     if start < len(groups):
         first = groups[start]
         return Recent(first.seq, first.turn if first.turn != first.seq else 0)

@@ -1,7 +1,8 @@
 """Strategies that cover what leaves by a summary: summarizer and hybrid_summary. Pure.
 
-What the archive holds uncovered is covered first. An anchored summary takes the current ones in and supersedes them, so
-that there is one; a chain adds one at a time, until the chain itself is long and its oldest are rolled up into one.
+What the archive holds uncovered is covered first. An anchored summary takes in the current summaries and supersedes
+them, so that there is only one. A chain adds one summary at a time, until the chain itself is long and its oldest
+summaries are rolled up into one.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ SHARE = 0.25
 
 
 class Proportional(Summarizing, frozen=True, kw_only=True):
-    """A strategy whose summaries are a share of what they stand for.
+    """A strategy whose summaries take a share of what they stand for.
 
-    They aim at `target_ratio` of it, at no less than `summary_floor` tokens, at no more than `max_summary_tokens` or a
-    quarter of the session's limit, and always at less than what they take the place of.
+    They aim at `target_ratio` of it, at least `summary_floor` tokens, at most `max_summary_tokens` or a quarter of the
+    session's limit, and always at less than what they replace.
     """
 
     target_ratio: float = 0.3
@@ -52,7 +53,7 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
         values.whole("max_summary_tokens", self.max_summary_tokens, 1, none=True)
 
     def size(self, snapshot: Snapshot, source: int, replaced: int) -> int:
-        """Tokens of a summary in `snapshot` of `source` tokens, which takes the place of `replaced` tokens."""
+        """Return the tokens to aim at for a summary of `source` tokens that takes the place of `replaced` tokens."""
         target = max(ceil(values.part(self.target_ratio, source)), self.summary_floor)
         if self.max_summary_tokens is not None:
             target = min(target, self.max_summary_tokens)
@@ -61,7 +62,7 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
         return min(target, replaced - 1 - snapshot.fence)
 
     def anchored(self, snapshot: Snapshot, new: int) -> int:
-        """Tokens of the next version of the anchored summary of `snapshot`, which takes in `new` tokens of entries."""
+        """Return the tokens to aim at for the next version of the anchored summary, with `new` tokens of entries."""
         source = new + sum(summary.source_tokens for summary in snapshot.summaries)
         return self.size(snapshot, source, new + snapshot.standing(snapshot.summaries))
 
@@ -69,33 +70,34 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
 class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Cover everything older than what is kept by a summary.
 
-    With `recent_entries` older open interactions keep only their newest human message.
+    With `recent_entries`, of an older part of an open interaction only the newest human message stays.
 
     Args:
-        interaction_keep: how many of the newest completed interactions stay, with what is open; None: 2, or 0 with
+        interaction_keep: how many of the newest completed interactions stay, beside what is open; None: 2, or 0 with
             `recent_entries`.
-        recent_entries: how many of the last entries stay, extended back to the start of their interaction; None:
-            interactions do.
-        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
-        min_entries: fewer entries than that are left alone; 1 by default.
-        summaries: "anchored" (default), one that grows by versions, or "chain", one for each compaction.
-        triggers: when it runs by itself; by default no rule is on.
-        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
-        cod_max_loops: passes of Chain of Density, 3 by default; 0: one plain summary.
-        instructions: a focus that is added to the summary's prompt; None: none.
-        prompt_template: what replaces the prompt, with `{content}` in it; None: the prompt of Palimpsest.
-        on_failure: what becomes of it where a summarizer gave no acceptable summary: take the "heuristic" (default), or
-            "keep" everything as it is.
-        rebuild_every: after how many folds the summary is made anew from the entries, 5 by default; 0: never.
-        bare_heuristic: whether a summary without a model tells counts, tools, sources of contexts, first and last
-            message alone; False by default: what it finds worth keeping, too.
-        knowledge_base: a `KnowledgeBase` that its summaries go into and contexts are given from, or a mapping with its
-            fields; None: none.
-        text_splitter: how the summaries are split for it, a `TextSplitter`, or a mapping with its fields; None: as this
-            does by default.
-        target_ratio: a summary's tokens as a share of what it stands for, over 0 and up to 1; 0.3 by default.
-        summary_floor: tokens that a summary aims at, at least; 120 by default.
-        max_summary_tokens: tokens that a summary aims at, at most; None: a quarter of the session's limit.
+        recent_entries: how many of the last entries stay, extended back to the start of their interaction; None: whole
+            interactions are counted instead.
+        recent_tokens: the most tokens of what stays, which shrinks in whole groups; None: any number.
+        min_entries: the least entries worth a summary; 1 by default.
+        summaries: "anchored" (default), one summary that grows by versions, or "chain", one for each compaction.
+        triggers: when the strategy runs by itself; by default no rule is on.
+        name: its name in results and events; its last run is remembered by it, so each strategy of a session needs its
+            own.
+        cod_max_loops: the most passes of Chain of Density; 3 by default, 0: one plain summary.
+        instructions: a focus to add to the summary's prompt; None: none.
+        prompt_template: a prompt to use instead, with `{content}` in it; None: the prompt of Palimpsest.
+        on_failure: what to do if a summarizer gives no acceptable summary: use the "heuristic" one (default), or "keep"
+            everything as it is.
+        rebuild_every: after how many folds the summary is made anew from the entries; 5 by default, 0: never.
+        bare_heuristic: whether a summary without a model holds only counts, tools, sources of contexts, first and last
+            message; False (default): also what it finds worth keeping.
+        knowledge_base: a `KnowledgeBase` that its summaries are stored in and contexts are served from, or a mapping
+            with its fields; None: none.
+        text_splitter: how summaries are split for the knowledge base: a `TextSplitter`, or a mapping with its fields;
+            None: its defaults.
+        target_ratio: a summary's tokens as a share of those that it stands for, over 0 and up to 1; 0.3 by default.
+        summary_floor: the least tokens that a summary aims at; 120 by default.
+        max_summary_tokens: the most tokens that a summary aims at; None: a quarter of the session's limit.
     """
 
     interaction_keep: int | None = None
@@ -107,7 +109,7 @@ class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True
 
     def __post_init__(self) -> None:
         Proportional.__post_init__(self)
-        if self.interaction_keep is None:  # the strategy is being made: nobody has seen it
+        if self.interaction_keep is None:  # safe, since nobody else has seen the new strategy
             msgspec.structs.force_setattr(self, "interaction_keep", KEEP if self.recent_entries is None else 0)
         values.whole("interaction_keep", self.interaction_keep)
         check_keep(self.interaction_keep or 0, self.triggers)
@@ -117,7 +119,7 @@ class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True
         values.choice("summaries", self.summaries, ("anchored", "chain"))
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what the next summary covers, of `snapshot`."""
+        """Return what the next summary covers."""
         if self.summaries == "chain" and (rolled := self._rolled_up(snapshot)):
             return rolled
         window = recent(
@@ -125,7 +127,9 @@ class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True
             keep=self.interaction_keep or 0,
             entries=self.recent_entries,
             tokens=self.recent_tokens,
-            minimum=self.min_entries if has_news(snapshot) else 0,  # what the last run has left is not cut closer
+            minimum=self.min_entries
+            if has_news(snapshot)
+            else 0,  # without news nothing that the last run left is cut closer
         )
         leaving = older(snapshot, window, with_open=self.recent_entries is not None)
         covered = [*archived(snapshot), *leaving]
@@ -137,7 +141,7 @@ class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True
         return covering(snapshot, leaving, covered, folded, size, why, most=most)
 
     def _rolled_up(self, snapshot: Snapshot) -> Plan | None:
-        """Take the oldest of a chain over a quarter of the session's tokens into one, down to half of that."""
+        """Roll up the oldest summaries of a chain over a quarter of the session's tokens, down to half of that."""
         chain = snapshot.summaries
         if not snapshot.max_tokens or len(chain) < 2:
             return None
@@ -154,33 +158,34 @@ class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True
 
 
 class HybridSummary(Summarizing, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """Cover the oldest interactions by a summary of at most `summary_tokens`, and keep the newest as it is.
+    """Cover the oldest interactions by a summary of at most `summary_tokens`, and keep the newest one as it is.
 
-    At least one interaction leaves. Where nothing is new since the last run, only low water counts.
+    At least one interaction is covered. If nothing is new since the last run, only low water counts.
 
     Args:
         summary_tokens: the most tokens of the summary.
-        summarize_oldest_percent: the share of the entries that may leave which leaves, over 0 and up to 1; 0.5 by
+        summarize_oldest_percent: the share to summarise of the entries that may leave, over 0 and up to 1; 0.5 by
             default.
         interaction_keep: how many of the newest completed interactions stay; 2 by default.
-        recent_tokens: tokens that what stays shrinks to, in whole groups; None: it does not.
-        low_water: the share of the limits that it goes down to, over 0 and under 1; 0.5 by default.
-        max_tokens: tokens of the active set in the place of the session's limit; None: that one.
-        max_messages: messages of the active set in the place of the session's limit; None: that one.
-        triggers: when it runs by itself; by default no rule is on.
-        name: how results and events call it, and by what its last run is remembered: two of one session need two names.
-        cod_max_loops: passes of Chain of Density, 3 by default; 0: one plain summary.
-        instructions: a focus that is added to the summary's prompt; None: none.
-        prompt_template: what replaces the prompt, with `{content}` in it; None: the prompt of Palimpsest.
-        on_failure: what becomes of it where a summarizer gave no acceptable summary: take the "heuristic" (default), or
-            "keep" everything as it is.
-        rebuild_every: after how many folds the summary is made anew from the entries, 5 by default; 0: never.
-        bare_heuristic: whether a summary without a model tells counts, tools, sources of contexts, first and last
-            message alone; False by default: what it finds worth keeping, too.
-        knowledge_base: a `KnowledgeBase` that its summaries go into and contexts are given from, or a mapping with its
-            fields; None: none.
-        text_splitter: how the summaries are split for it, a `TextSplitter`, or a mapping with its fields; None: as this
-            does by default.
+        recent_tokens: the most tokens of what stays, which shrinks in whole groups; None: any number.
+        low_water: the share of the limits to go down to, over 0 and under 1; 0.5 by default.
+        max_tokens: the limit of the active set in tokens; None: the session's limit.
+        max_messages: the limit of the active set in messages; None: the session's limit.
+        triggers: when the strategy runs by itself; by default no rule is on.
+        name: its name in results and events; its last run is remembered by it, so each strategy of a session needs its
+            own.
+        cod_max_loops: the most passes of Chain of Density; 3 by default, 0: one plain summary.
+        instructions: a focus to add to the summary's prompt; None: none.
+        prompt_template: a prompt to use instead, with `{content}` in it; None: the prompt of Palimpsest.
+        on_failure: what to do if a summarizer gives no acceptable summary: use the "heuristic" one (default), or "keep"
+            everything as it is.
+        rebuild_every: after how many folds the summary is made anew from the entries; 5 by default, 0: never.
+        bare_heuristic: whether a summary without a model holds only counts, tools, sources of contexts, first and last
+            message; False (default): also what it finds worth keeping.
+        knowledge_base: a `KnowledgeBase` that its summaries are stored in and contexts are served from, or a mapping
+            with its fields; None: none.
+        text_splitter: how summaries are split for the knowledge base: a `TextSplitter`, or a mapping with its fields;
+            None: its defaults.
     """
 
     summary_tokens: int
@@ -201,25 +206,25 @@ class HybridSummary(Summarizing, repr_omit_defaults=True, frozen=True, kw_only=T
         values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what the next summary covers, of `snapshot`."""
-        target, news = low(self, snapshot), has_news(snapshot)
-        quota = floor(values.part(self.summarize_oldest_percent, count(loose(snapshot)))) if news else 0
-        before, leaving = archived(snapshot), list[Group]()
-        run = _Run(self, snapshot, cost(before))
+        """Return what the next summary covers."""
+        target, is_new = low(self, snapshot), has_news(snapshot)
+        quota = floor(values.part(self.summarize_oldest_percent, count(loose(snapshot)))) if is_new else 0
+        archive, leaving = archived(snapshot), list[Group]()
+        run = _Run(self, snapshot, cost(archive))
         for block in self._blocks(snapshot):
-            is_due = (news and not run.interactions) or run.entries + count(block) <= quota
+            is_due = (is_new and not run.interactions) or run.entries + count(block) <= quota
             if not is_due and run.holds(target):
                 break
             run.take(block)
             leaving += block
-        covered = [*before, *leaving]
+        covered = [*archive, *leaving]
         if not covered:
             return Plan(reason="nothing_to_compact")
         why = "the oldest interactions"
         return covering(snapshot, leaving, covered, snapshot.summaries, run.size, why, most=self.summary_tokens)
 
     def _blocks(self, snapshot: Snapshot) -> list[list[Group]]:
-        """What may leave, by interaction: all but the newest one. A preamble leaves only before an interaction."""
+        """Return what may leave, by interaction: all but the newest. A preamble leaves only before an interaction."""
         newest = snapshot.interactions[-1].turn if snapshot.interactions else 0
         groups = outside(snapshot, self.interaction_keep, self.recent_tokens)
         blocks = [block for block in by_interaction(groups) if block[0].turn != newest]
@@ -246,7 +251,7 @@ class _Run:
 
     @property
     def size(self) -> int:
-        """Tokens of the summary: those that it may take, or less where it would save nothing."""
+        """Tokens of the summary: those that it may take, or fewer if it would save nothing."""
         return min(self.most, self.source + self.folded - 1 - self.fence)
 
     def holds(self, target: Room) -> bool:
@@ -267,7 +272,7 @@ def covering(
     *,
     most: int = 0,
 ) -> Plan:
-    """Return the plan for a summary of `size` tokens of the groups covered, of which those leaving are active."""
+    """Return the plan for a summary of `size` tokens that covers these groups; those in `leaving` are active."""
     if size < 1:
         return Plan(reason="no_gain")
     entries = count(covered) or sum(summary.entries for summary in folded)

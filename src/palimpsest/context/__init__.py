@@ -1,1 +1,1 @@
-"""From entries and a budget to what a model is given: the window, the cut, the short-term rules, the result. Pure."""
+"""Build what a model is given from entries and a budget: window, cut, short-term rules, result. Pure."""

@@ -1,6 +1,6 @@
-"""The account of a context: what each part of it costs, what is in it, what is not and why. Pure.
+"""The account of a context: what each part costs, what is in it, what was left out and why. Pure.
 
-Loaded when it is asked for: most programs send a context, and look at its tokens.
+Imported only when a report is asked for: most programs send a context and look at its tokens at most.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from palimpsest.tokens.media import is_unsized
 class Parts(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Counted tokens of a context by part; their sum is `Context.counted`.
 
-    `system` is the system text, `tools` are the schemas, `overhead` is what the provider adds to every request, `head`
-    what a cut, or facts in the prefix, have put before the log, `summaries` with their fences, `log` what stands in
-    place, `tail` what comes behind it.
+    `system` is the system text, `tools` are the schemas, and `overhead` is what the provider adds to every request.
+    `head` is what comes before the log: pinned entries and open human messages that a cut has passed, and facts in the
+    prefix. `summaries` includes their fences. `log` is what is shown in place, and `tail` what comes behind it.
     """
 
     system: int
@@ -39,7 +39,11 @@ class Parts(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
 
 
 class LeftOut(NamedTuple):
-    """A run of entries that the context does not hold: `first` and `last` `seq`, how many `entries`, the `reason`."""
+    """A run of entries that the context does not hold.
+
+    `first` and `last` are its bounds by `seq`, `entries` says how many entries it has, and `reason` why they are left
+    out.
+    """
 
     first: int
     last: int
@@ -48,17 +52,17 @@ class LeftOut(NamedTuple):
 
 
 class Report(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What is in a context, what is not and why.
+    """What is in a context, what is not, and why.
 
-    `entries`, `messages` and `interactions` are how many stand in it, `parts` what they cost. `first_seq` and
-    `last_seq` bound what stands in place; `pinned`, `summaries` (their ids) and `anchors` come before it. `masked`,
-    `clamped` and `repaired` list entries shown in another form (repaired: calls given a stand-in result). `pending` are
-    the calls of the open group, which is held back until they are answered. `adapted` names what this format has
-    nothing like, and what became of it. `epoch_reason` says why the epoch of this context began (None: it is the
-    first), `new_cut` whether this call made the cut; `rungs` are the steps of the ladder that it took then, at
-    `tokens_before_cut`. `left_out` are runs of entries that it does not hold. `warnings` are things a user should know,
-    `notes` says why a cut was not stored. `lead` names the scopes whose facts stand before the log, `tail` what stands
-    behind it.
+    `entries`, `messages` and `interactions` count what the context holds; `parts` says what it costs. `first_seq` and
+    `last_seq` bound the entries shown in place; `pinned`, `summaries` (by id) and `anchors` come before them. `masked`,
+    `clamped` and `repaired` list the entries shown in another form (repaired: calls given a stand-in result). `pending`
+    are the calls of the open group, which is held back until they are answered. `adapted` names what this format cannot
+    express, and what was sent instead. `epoch_reason` says why the epoch of this context began (None: it is the first).
+    `new_cut` says whether this call made the cut; then `rungs` are the steps of the ladder that it took, and
+    `tokens_before_cut` is the size before it. `left_out` are the runs of entries that the context does not hold.
+    `warnings` are things that a user should know, and `notes` say why a cut was not stored. `lead` names the scopes
+    whose facts come before the log, `tail` names what comes behind it.
     """
 
     entries: int
@@ -87,10 +91,10 @@ class Report(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
 
 
 class Prefix(NamedTuple):
-    """The part of a context that the next ones of its epoch repeat byte for byte.
+    """The part of a context that the next contexts of its epoch repeat byte for byte.
 
-    `messages` counts system, head and log messages; `tokens` what they and the tools cost; `hash` is
-    SHA-256 over their canonical JSON.
+    `messages` counts system, head and log messages, `tokens` is what they and the tools cost, and `hash` is SHA-256
+    over their canonical JSON.
     """
 
     messages: int
@@ -105,14 +109,17 @@ def report_of(
     fmt: Format,
     cut: Cut,
     head: Head,
-    **known: Any,
+    **fields: Any,
 ) -> Report:
-    """The report of a window, with what comes ahead of it; `known` are the fields that these do not tell."""
+    """Return the report of a window and of the groups `ahead` of it.
+
+    `fields` are the fields of the report that cannot be derived from the other arguments.
+    """
     everything = [*ahead, *window.groups]
     items = [item for group in everything for item in group.items]
-    left = _archived(cut, head, ahead, [summary for summary, _ in summaries])
-    left += [LeftOut(entry.seq, entry.seq, 1, reason) for entry, reason in window.left_out]
-    left.extend(LeftOut(held.seq, held.entries[-1].seq, len(held.entries), "open calls") for held in window.pending)
+    left_out = _archived(cut, head, ahead, [summary for summary, _ in summaries])
+    left_out += [LeftOut(entry.seq, entry.seq, 1, reason) for entry, reason in window.left_out]
+    left_out.extend(LeftOut(held.seq, held.entries[-1].seq, len(held.entries), "open calls") for held in window.pending)
     forms: dict[str, list[CostedEntry]] = {}
     for item in items:
         forms.setdefault(item.form, []).append(item)
@@ -122,10 +129,10 @@ def report_of(
     unsized = [
         item.entry.seq
         for item in forms.get("whole", ())
-        if is_unsized(item.entry) and is_own(item.entry, fmt.name)  # elsewhere it is a line of text
+        if is_unsized(item.entry) and is_own(item.entry, fmt.name)  # other formats show such an item as a line of text
     ]
     if unsized:
-        known["warnings"] = (*known.get("warnings", ()), _not_counted(spans.of(unsized)))
+        fields["warnings"] = (*fields.get("warnings", ()), _not_counted(spans.of(unsized)))
     return Report(
         entries=sum(item.form != "placeholder" for item in items),
         interactions=len({group.turn for group in everything if group.turn}),
@@ -137,31 +144,31 @@ def report_of(
         masked=tuple(item.entry.seq for item in forms.get("masked", ())),
         clamped=tuple(item.entry.seq for item in forms.get("clamped", ())),
         repaired=tuple(item.entry.call_id or str(item.entry.answers) for item in forms.get("placeholder", ())),
-        left_out=tuple(left),
+        left_out=tuple(left_out),
         adapted=tuple(adapted),
-        **known,
+        **fields,
     )
 
 
-def _not_counted(where: Sequence[spans.Span]) -> str:
-    entries = "entry {} holds" if spans.size(where) == 1 else "entries {} hold"
-    what = "documents, sound or films of which only an address or an id is known: what they cost is not counted"
-    return f"{entries.format(spans.told(where))} {what}"
+def _not_counted(ranges: Sequence[spans.Span]) -> str:
+    entries = "entry {} holds" if spans.size(ranges) == 1 else "entries {} hold"
+    reason = "documents, sound or films of which only an address or an id is known: what they cost is not counted"
+    return f"{entries.format(spans.told(ranges))} {reason}"
 
 
 def _archived(cut: Cut, head: Head, ahead: Sequence[Group], summaries: Sequence[Summary]) -> list[LeftOut]:
-    """What lies in the archive: what the summaries cover, what was hidden, and what was evicted without either."""
+    """Return what lies in the archive: entries covered by the summaries, hidden, or evicted without either."""
     shown = spans.of(entry.seq for group in ahead for entry in group.entries)
     before = spans.visible(head.rewound, head.first_seq - 1, cut.start)
     archived = spans.minus(spans.union(before, cut.skipped), shown)
     covered = spans.common(archived, spans.union(*(summary.covers for summary in summaries)))
-    left = []
+    runs = []
     hidden = spans.common(spans.minus(archived, covered), cut.hidden)
-    for where, reason in (
+    for ranges, reason in (
         (covered, "covered by a summary"),
         (hidden, "hidden"),
         (spans.minus(archived, spans.union(covered, hidden)), "evicted to the archive"),
     ):
-        if where:
-            left.append(LeftOut(where[0][0], where[-1][1], spans.size(where), reason))
-    return sorted(left)
+        if ranges:
+            runs.append(LeftOut(ranges[0][0], ranges[-1][1], spans.size(ranges), reason))
+    return sorted(runs)

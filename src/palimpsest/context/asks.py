@@ -1,7 +1,7 @@
-"""What laying out a context asks of the log. The pure part yields an ask, is sent what it asked for, and goes on.
+"""What the pure part of a context asks of the log. It yields an ask, is sent the answer, and continues.
 
-So what is decided is written once, as plain functions, and whoever can read the log answers: from a thread, on an event
-loop, or out of a list.
+So the decision is written once, in plain generator functions, and anything that can read the log may drive it: a
+thread, an event loop, or a test with a list of entries.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class Newest(msgspec.Struct, frozen=True):
-    """The session's head as it is now: answered by a `Head`, an empty one for a session that does not exist.
+    """The session's head as it is now. The answer is a `Head`, an empty one for a session that does not exist.
 
-    What is computed of that answer alone, up to the next ask, takes no time to speak of.
+    What is computed between this answer and the next ask takes next to no time, so it needs no thread.
     """
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Up to `limit` entries between two places, both exclusive, with their counts: answered by a list of entries."""
+    """Up to `limit` entries with `after` < `seq` < `before`, with their counts. The answer is a list of entries."""
 
     after: int
     before: int
@@ -32,38 +32,38 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Places(msgspec.Struct, frozen=True):
-    """The entries at these places, with their counts, in order: answered by a list of entries."""
+    """The entries with these `seqs`, with their counts, in log order. The answer is a list of entries."""
 
     seqs: AbstractSet[int]
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """What the record of a compaction says that was made at this revision (0: none was): answered by a `Compaction`."""
+    """The record of the compaction made at this `revision` (0: there was none). The answer is a `Compaction`."""
 
     revision: int
 
 
 class Recalled(msgspec.Struct, frozen=True):
-    """What was remembered of the session as the head that was told last has it: answered by that, or by None."""
+    """What is remembered of the session at the head answered last. The answer is a `Recollection`, or None."""
 
 
 class Long(msgspec.Struct, frozen=True):
-    """That what is computed from here on may take long, however little was read: answered by None."""
+    """Announces that the computation from here on may take long, however little was read. The answer is None."""
 
 
 Ask: TypeAlias = Newest | Page | Places | Compacted | Recalled | Long
 Steps: TypeAlias = Generator[Ask, Any, T]
-"""What asks, and comes to a T."""
+"""A generator that yields asks and returns a T."""
 
 
 class Done(msgspec.Struct, Generic[T], frozen=True):
-    """That the steps have ended, and what they came to."""
+    """The steps have ended; `value` is what they returned."""
 
     value: T
 
 
 def advance(steps: Steps[T], answer: object) -> Ask | Done[T]:
-    """Answer the last ask (None: begin), and return the next one, or the end."""
+    """Send the answer to the last ask (None to begin), and return the next ask, or `Done` at the end."""
     try:
         ask: Ask = steps.send(answer)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""What a context may cost: limits resolved to numbers, and what a call brings itself. Pure."""
+"""What a context may cost: limits resolved to numbers, and the cost of what a call brings itself. Pure."""
 
 from __future__ import annotations
 
@@ -21,31 +21,30 @@ if TYPE_CHECKING:
 
 
 Shares: TypeAlias = tuple[tuple[str, float], ...]
-"""Tags, and the share of the budget that entries with each take at most."""
+"""Pairs of a tag and the largest share of the budget that entries with this tag may take."""
 
 
 class Beside(NamedTuple):
-    """Counted tokens and messages that may stand beside the log; None: any number."""
+    """Room for what is shown beside the log, in counted tokens and in messages (None: any number)."""
 
     tokens: int
     messages: int | None
 
     def less(self, tokens: int, messages: int) -> Beside:
-        """What is left of it beside these."""
+        """Return the room that remains once `tokens` in `messages` are taken from it."""
         return Beside(self.tokens - tokens, None if self.messages is None else self.messages - messages)
 
 
 class Budget(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Limits resolved to numbers, in tokens.
 
-    `limit` bounds the whole request and the answer: the smaller of `max_tokens` and the model's window.
-    `reserve` is kept for the answer, `fixed` is what system text, tools and the request itself cost. `share` is
-    `max_context_ratio` of the window, or `max_log_tokens`: the log takes no more, whatever else there is (None: not
-    given). `tail` is kept
-    for what comes behind the log, `room` is what is left for the log: high water; `low_water` is where a cut stops.
-    `factor` is how many of the provider's tokens one counted token stands for (1 where the model's tokenizer is
-    public); `room`, `low_water`, `fixed` and `tail` are counted tokens. `max_messages` bounds provider messages of the
-    log, `tail_messages` those of what comes behind it.
+    `limit` bounds the request and the answer together: the smaller of `max_tokens` and the model's window. `reserve` is
+    kept for the answer. `fixed` is the cost of system text, tools and the request itself. `share` is the most that the
+    log may take whatever else there is: `max_context_ratio` of the window, or `max_log_tokens` (None: neither was
+    given). `tail` is kept for what comes behind the log. `room` is what remains for the log: high water. `low_water` is
+    the size that a cut goes down to. `factor` is how many of the provider's tokens one counted token stands for (1
+    where the model's tokenizer is public); `room`, `low_water`, `fixed` and `tail` are counted tokens. `max_messages`
+    bounds the provider messages of the log, `tail_messages` those of what comes behind it.
     """
 
     limit: int
@@ -61,7 +60,7 @@ class Budget(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
 
     @property
     def beside(self) -> Beside:
-        """The room of what is not of the log."""
+        """The room for what is shown beside the log."""
         return Beside(self.tail, self.tail_messages)
 
     @property
@@ -71,21 +70,22 @@ class Budget(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
 
     @property
     def counted_limit(self) -> int:
-        """The limit, or the share where that is less, in counted tokens."""
+        """The limit, or the share if that is smaller, in counted tokens."""
         return unscaled(self.limit if self.share is None else min(self.limit, self.share), self.factor)
 
     def down_to(self, part: float) -> tuple[int, int | None]:
-        """Where a cut stops that goes down to this `part` of the limits (0 to 1): counted tokens of the log, and
-        messages.
+        """Return the tokens and messages of the log after a cut down to `part` (0 to 1) of the limits.
+
+        Tokens are counted ones; messages are None if they are not limited.
         """
         messages = None if self.max_messages is None else max(int(self.max_messages * part), 1)
-        return _level(self.limit, self.share, self.factor, self.fixed, self.room, part), messages
+        return _cut_level(self.limit, self.share, self.factor, self.fixed, self.room, part), messages
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What limits come to, in the provider's tokens; None: no bound.
+    """What the limits come to with a model, in the provider's tokens (None: no bound).
 
-    `limit` and `reserve` are of the whole request, `share` is of the log alone.
+    `limit` and `reserve` apply to the whole request, `share` to the log alone.
     """
 
     limit: int | None
@@ -93,60 +93,61 @@ class Bounds(msgspec.Struct, frozen=True):
     share: int | None
 
     def log(self, factor: float) -> int | None:
-        """What the log may take, in counted tokens, where a call brings nothing itself."""
+        """Return what the log may take, in counted tokens, if a call brings nothing itself (None: no bound)."""
         request = None if self.limit is None else self.limit - self.reserve
-        known = [bound for bound in (request, self.share) if bound is not None]
-        return unscaled(min(known), factor) if known else None
+        bounds = [bound for bound in (request, self.share) if bound is not None]
+        return unscaled(min(bounds), factor) if bounds else None
 
 
 LEAST_FACTOR = 0.8
-"""No tokenizer of a large model makes less of a text than this share of OpenAI's tokens. A report below it is none of
-the whole input (some providers leave out what a cache served), and nothing is learned from it."""
+"""The smallest plausible ratio of the provider's tokens to counted ones: no tokenizer of a large model makes fewer
+tokens of a text than this share of OpenAI's. A smaller report does not cover the whole input (some providers leave out
+what a cache served), so nothing is learned from it."""
 
 MOST_FACTOR = 4.0
-"""The most that a report makes of one counted token: beyond it lies what the context does not hold, such as tools that
-`context()` was not told of."""
+"""The largest ratio that is learned from a report. A larger one comes from input that the context does not hold, such
+as tools that `context()` was not given."""
 
 
 def learned(usage: Usage | None, margin: float) -> float:
-    """The provider's tokens for one counted token, by what was reported for the same margin; else the margin.
+    """Return the provider's tokens for one counted token: from the usage reported with this margin, else the margin.
 
-    It is never less than one, so that no report lets a context pass which has too many tokens as they are counted.
+    The result is never less than 1, so that no report admits a context that is too large by its own count.
     """
-    ratio = _ratio(usage, margin)
+    ratio = _reported_ratio(usage, margin)
     return margin if ratio is None or ratio < LEAST_FACTOR else min(max(ratio, 1.0), MOST_FACTOR)
 
 
 def doubt(usage: Usage | None, margin: float) -> str | None:
-    """Why what was reported does not scale budgets as it is; None where it does, or where there is nothing to scale."""
-    ratio = _ratio(usage, margin)
+    """Return why the reported usage does not scale budgets unchanged; None if it does, or nothing is to be scaled."""
+    ratio = _reported_ratio(usage, margin)
     if ratio is None or LEAST_FACTOR <= ratio <= MOST_FACTOR:
         return None
-    told = f"the reported input is {ratio:.2g} times what was counted"
+    finding = f"the reported input is {ratio:.2g} times what was counted"
     if ratio < LEAST_FACTOR:
-        return f"{told}, so budgets keep the margin of {margin:g}: are cached tokens part of `input_tokens`?"
-    return f"{told}, of which budgets heed {MOST_FACTOR:g}: was everything that was sent given to `context()`?"
+        return f"{finding}, so budgets keep the margin of {margin:g}: are cached tokens part of `input_tokens`?"
+    return f"{finding}, of which budgets heed {MOST_FACTOR:g}: was everything that was sent given to `context()`?"
 
 
-def _ratio(usage: Usage | None, margin: float) -> float | None:
+def _reported_ratio(usage: Usage | None, margin: float) -> float | None:
     if margin == 1.0 or usage is None or not usage.counted or usage.margin != margin:
         return None
     return usage.input_tokens / usage.counted
 
 
 def scaled(counted: int, factor: float) -> int:
-    """Counted tokens in the provider's scale, rounded up."""
+    """Convert counted tokens to the provider's scale, rounding up."""
     return counted if factor == 1.0 else -int(-counted * factor // 1)
 
 
 def unscaled(tokens: int, factor: float) -> int:
-    """The most counted tokens whose `scaled` figure is at most `tokens`."""
+    """Return the largest number of counted tokens that `scaled` converts to at most `tokens`."""
     counted = int(tokens / factor)
     return counted if scaled(counted, factor) <= tokens else counted - 1
 
 
 class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session or a call says about its budget, not yet resolved. Tokens; None: not given."""
+    """The limits that a session or a call was given, in tokens, not yet resolved (None: not given)."""
 
     max_tokens: int | None = None
     max_messages: int | None = None
@@ -169,11 +170,11 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bounds_of(limits: BudgetLimits, model: Model | None, name: str | None) -> Bounds:
-    """Return what the limits come to with this model. Raises ConfigError for a share of an unknown window.
+    """Resolve the limits for this model. Raises ConfigError for a share of a window that is not known.
 
-    A reserve that is not given is 0 beside `max_tokens`, else the model's output limit, but at most half of the
-    limit: some models may answer with as much as they read. Nothing comes off a share of the window, neither for the
-    answer nor for what a call brings itself: these, with the log, are held within the window.
+    Without a given reserve, it is 0 beside `max_tokens`, else the model's output limit, but at most half of the limit,
+    because some models may answer with as much as they read. A share of the window is not reduced by the reserve or by
+    what a call brings itself; the window still bounds these and the log together.
     """
     window, share = model.window if model is not None else None, None
     if limits.max_context_ratio is not None:
@@ -192,15 +193,15 @@ def bounds_of(limits: BudgetLimits, model: Model | None, name: str | None) -> Bo
 
 
 LOW_WATER = 0.36
-"""Share of the limit that a cut goes down to, system text and tools included: the lowest bill that still holds
+"""Share of the limit that a cut goes down to, system text and tools included: the lowest bill measured that still holds
 enough of real tool-calling conversations at 8,000 and at 16,000 tokens (`bench/cache_bill.py`)."""
 
 LEAST_LOW_WATER, MOST_LOW_WATER = 0.2, 0.8
-"""Shares of the room that a cut keeps at least, where system text and tools take most of the limit, and at most, where
-reserve and tail do, unless low water is a larger one: else it would lie above the room."""
+"""Bounds of low water, as shares of the room: the least, for system text and tools that take most of the limit, and the
+most, for a reserve and a tail that do (low water would lie above the room), unless the option `low_water` is larger."""
 
 
-def _level(limit: int, share: int | None, factor: float, fixed: int, room: int, part: float) -> int:
+def _cut_level(limit: int, share: int | None, factor: float, fixed: int, room: int, part: float) -> int:
     target = int(limit / factor * part) - fixed
     if share is not None:
         target = min(target, int(share / factor * part))
@@ -208,7 +209,7 @@ def _level(limit: int, share: int | None, factor: float, fixed: int, room: int, 
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """What a budget is resolved from, beside what the call brings itself."""
+    """What a budget is resolved from, apart from what the call brings itself."""
 
     bounds: Bounds
     limits: BudgetLimits
@@ -217,13 +218,13 @@ class Allowance(msgspec.Struct, frozen=True):
     tail_share: float = 0.0
 
     def beside(self, fixed: Fixed) -> Reckoned:
-        """What a call that brings so much leaves of it."""
+        """Return the budget that remains for the log beside what the call brings itself."""
         return Reckoned(self, fixed, self._resolved(fixed.tokens))
 
     def _resolved(self, fixed: int) -> Budget | None:
         limit, reserve, share = self.bounds.limit, self.bounds.reserve, self.bounds.share
-        factor, most, tail_share = self.factor, self.limits.max_messages, self.tail_share
-        if limit is None and most is None and share is None:
+        factor, cap, tail_share = self.factor, self.limits.max_messages, self.tail_share
+        if limit is None and cap is None and share is None:
             return None
         if limit is None:
             limit, reserve = 2**62, 0
@@ -232,26 +233,26 @@ class Allowance(msgspec.Struct, frozen=True):
             room = min(room, unscaled(share, factor))
         tail = int(max(room, 0) * tail_share)
         room -= tail
-        kept = min(max(int(most * tail_share), 1), most - 1) if most is not None and tail_share else None
+        tail_messages = min(max(int(cap * tail_share), 1), cap - 1) if cap is not None and tail_share else None
         return Budget(
             limit=limit,
             reserve=reserve,
             fixed=fixed,
             room=room,
-            low_water=_level(limit, share, factor, fixed, room, self.low),
+            low_water=_cut_level(limit, share, factor, fixed, room, self.low),
             share=share,
             factor=factor,
-            max_messages=most - (kept or 0) if most is not None else None,
+            max_messages=cap - (tail_messages or 0) if cap is not None else None,
             tail=tail,
-            tail_messages=kept,
+            tail_messages=tail_messages,
         )
 
 
 class Reckoned(msgspec.Struct, frozen=True):
-    """What a call brings itself, and the budget that it leaves (None: nothing bounds the context).
+    """What a call brings itself, and the budget that this leaves (None: nothing bounds the context).
 
-    Where `fixed` is a bound, so is all of it. That may show that a context fits, and says nothing else: what is
-    decided, kept or told is of `exactly`.
+    Where `fixed` is an upper bound, the budget is a lower bound. That may prove that a context fits, but nothing else:
+    whatever is decided, stored or reported uses `exactly`.
     """
 
     allowance: Allowance
@@ -259,33 +260,33 @@ class Reckoned(msgspec.Struct, frozen=True):
     budget: Budget | None
 
     def exactly(self) -> Reckoned:
-        """The same, by what the call brings as it is counted."""
+        """Return the same with what the call brings counted exactly."""
         return self if self.fixed.exact else self.allowance.beside(self.fixed.counted())
 
 
-def shares_of(given: Mapping[str, float] | None) -> Shares:
-    """Return the shares by tag. Raises ConfigError, naming the tag, for what is none."""
-    if given is None:
+def shares_of(shares: Mapping[str, float] | None) -> Shares:
+    """Return the shares by tag as pairs. Raises ConfigError, naming the tag, for an invalid share."""
+    if shares is None:
         return ()
-    if not isinstance(given, Mapping):
-        raise ConfigError("tag_shares", type(given).__name__, "a mapping of tags to shares, or None")
-    for tag, share in given.items():
+    if not isinstance(shares, Mapping):
+        raise ConfigError("tag_shares", type(shares).__name__, "a mapping of tags to shares, or None")
+    for tag, share in shares.items():
         if not isinstance(tag, str) or not tag:
             raise ConfigError("tag_shares", tag, "tags that are text")
         if not values.is_number(share) or not 0 <= share <= 1:
             raise ConfigError(f"tag_shares[{tag!r}]", share, "a share of the budget from 0 to 1")
-    return tuple(given.items())
+    return tuple(shares.items())
 
 
 def refuse_fixed(room: int, reserve: int, fixed: Fixed) -> None:
-    """Raise BudgetImpossible where what the call brings itself leaves less than no room."""
+    """Raise BudgetImpossible if the room is negative: what the call brings itself exceeds the limit."""
     if room < 0:
         parts = {"system": fixed.system_tokens, "tools": fixed.tools_tokens, "overhead": fixed.prime}
         raise BudgetImpossible(fixed.tokens, room + fixed.tokens, {**parts, "reserve": reserve})
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """What a call brings itself: system text and tools, with their cost in counted tokens."""
+    """What a call brings itself: system text and tools, and their counted tokens (an upper bound unless `exact`)."""
 
     system: str | None
     tools: Sequence[Message]
@@ -298,18 +299,18 @@ class Fixed(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """All of it."""
+        """The cost of all of it, and of the request itself."""
         return self.system_tokens + self.tools_tokens + self.prime
 
     def counted(self) -> Fixed:
-        """The same, counted."""
+        """Return the same with exact counts."""
         return measure(self.system, self.tools, self.counter, self.format, exact=True)
 
 
 def measure(system: str | None, tools: Sequence[Message], counter: TokenCounter, fmt: Format, *, exact: bool) -> Fixed:
     """Count what a call brings itself: exactly, or by an upper bound that needs no vocabulary.
 
-    What this process has counted before is exact either way.
+    Texts that this process has counted before are exact either way.
     """
     bound = None if exact else getattr(counter, "upper_bound", None)
     exact, system_tokens, tools_tokens = True, 0, 0
@@ -319,31 +320,31 @@ def measure(system: str | None, tools: Sequence[Message], counter: TokenCounter,
     if tools:
         newer = getattr(counter, "name", "") != "cl100k_base"
         count = partial(tool_schema_tokens, tools, counter, gpt4o_family=newer)
-        most = None if bound is None else lambda text: 64 * len(tools) + 4 * len(text.encode("utf-8", "surrogatepass"))
-        tools_tokens, counted = _cost(counter, "tools", compact(tools), count, most)
-        exact = exact and counted
+        upper = None if bound is None else lambda text: 64 * len(tools) + 4 * len(text.encode("utf-8", "surrogatepass"))
+        tools_tokens, tools_exact = _cost(counter, "tools", compact(tools), count, upper)
+        exact = exact and tools_exact
     prime = fmt.prime + (fmt.tools_prime if tools else 0) if counter.overhead else 0
     return Fixed(system, tools, system_tokens, tools_tokens, prime, exact, counter, fmt)
 
 
 KNOWN = 64
-"""Texts whose counts are remembered: most programs have few system texts and lists of tools."""
+"""How many texts keep their counts: most programs have few system texts and lists of tools."""
 
 _known: dict[tuple[int, str, str], tuple[TokenCounter, int]] = {}
-"""Counts by the counter's id (which is its own while it is kept here), what was counted, and its text."""
+"""Counts by the counter's id, kind of text, and text. The counter is kept, too, so that no other can get its id."""
 
 
 def _cost(
-    counter: TokenCounter, what: str, text: str, count: Callable[[], int], bound: Callable[[str], int] | None
+    counter: TokenCounter, kind: str, text: str, count: Callable[[], int], bound: Callable[[str], int] | None
 ) -> tuple[int, bool]:
-    """What a text costs, and whether that is exact: counted before, or now, where there is no bound to take instead."""
-    if (known := _known.get((id(counter), what, text))) is not None:
-        return known[1], True
+    """Return what a text costs, and whether that is exact: it was counted before, or `bound` is None."""
+    if (remembered := _known.get((id(counter), kind, text))) is not None:
+        return remembered[1], True
     if bound is not None:
         return bound(text), False
     failures, tokens = failures_of(counter), count()
-    if failures_of(counter) == failures:  # else another one counted in its place
+    if failures_of(counter) == failures:  # otherwise a fallback counter has counted in its place
         if len(_known) >= KNOWN:
             _known.clear()
-        _known[id(counter), what, text] = counter, tokens
+        _known[id(counter), kind, text] = counter, tokens
     return tokens, True

@@ -1,4 +1,4 @@
-"""How an item that is too large is shortened: to which size, and where its text is cut. Pure."""
+"""Shorten an item that is too large: to which size, and which parts of its text are kept. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from palimpsest.log.entry import Entry, Reasoning, Text
 from palimpsest.log.head import Clamp
 
 HEAD_SHARE = 0.7
-"""Of a clamped text, the share of characters kept from its beginning: what something is stands there."""
+"""Share of the kept characters that come from the beginning of a clamped text, which says what the text is."""
 
 
 def may_clamp(entry: Entry) -> bool:
-    """Whether the entry may be shortened: not what a human or the system says, and no message with media."""
+    """Whether the entry may be shortened: no human or system message, and no message with media."""
     if entry.is_human or (entry.kind == "message" and entry.role == "system"):
         return False
     if isinstance(entry.content, str) or entry.kind != "message":
@@ -23,7 +23,10 @@ def may_clamp(entry: Entry) -> bool:
 
 
 def level(costs: Sequence[int], free: int) -> int:
-    """The most that each item may cost so that all fit into `free`: what small ones leave goes to the others."""
+    """Return the largest cost per item with which all items fit into `free`.
+
+    What items below that level leave unused goes to the larger ones.
+    """
     for i, cost in enumerate(sorted(costs)):
         share = max(free, 0) // (len(costs) - i)
         if cost > share:
@@ -33,9 +36,9 @@ def level(costs: Sequence[int], free: int) -> int:
 
 
 def shortened(entry: Entry, limit: int, meter: Meter) -> Clamp | None:
-    """Return the clamp that makes the entry cost at most `limit` tokens, or as near as its marker allows.
+    """Return the clamp with which the entry costs at most `limit` tokens, or as near as the marker allows.
 
-    None where that saves nothing.
+    None if that saves nothing.
     """
     count = meter.counter.count
     text = entry.text if entry.kind == "tool_call" else guard(entry.text)

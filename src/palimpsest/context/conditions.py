@@ -1,8 +1,9 @@
 """Conditions: short expressions over a message, its interaction and its session. Pure.
 
-What may be written is decided here, once, at load; simpleeval, its tables cut to the same list, computes the
-answer. A path (`message.metadata.lang`) becomes one node and is looked up here, by mapping key only: simpleeval
-never meets an attribute, a name or a live object. Lists and tuples are one kind. The functions:
+What may be written is decided here, once, when a condition is loaded. simpleeval, with its tables cut down to the same
+list, computes the answer. A path such as `message.metadata.lang` becomes one node and is looked up here by mapping keys
+only, so simpleeval never meets an attribute, a name or a live object. Lists and tuples are treated alike. The
+functions:
 
     len(x)              characters of a text, items of a list, keys of a mapping; 0 for None
     lower(x)            the text in lower case, or the list with each item so; None stays None
@@ -42,11 +43,11 @@ _ROLES: dict[object, str] = {"human": "user", "ai": "assistant", "function": "to
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """A checked expression; `parse` makes it. Two conditions of the same text are equal.
+    """A checked expression, made by `parse`. Two conditions with the same text are equal.
 
-    `names` are those of message, interaction and session that it uses. `per_message` says that it is asked of
-    each message rather than of an interaction. `dynamic` says that the answer for one entry can change as the
-    log grows: it uses `message.index`, `message.age`, or anything of the interaction or session.
+    `names` says which of message, interaction and session the expression uses. `per_message` is set if it is evaluated
+    for each message rather than for an interaction. `dynamic` is set if the answer for one entry can change as the log
+    grows: the expression uses `message.index`, `message.age`, or anything of the interaction or session.
     """
 
     text: str
@@ -56,28 +57,28 @@ class Condition:
     _tree: ast.expr = field(repr=False, compare=False)
 
     def holds(self, values: Mapping[str, Mapping[str, object]]) -> bool:
-        """Return whether the condition is true of `values`, which map each of `names` to a plain mapping.
+        """Return whether the condition is true of `values`, which maps each of `names` to a plain mapping.
 
-        A declared field that is missing is None, and so is a key of metadata, at any depth. The work is at most 100
-        steps, each linear in what it touches. Any thread may call this at any time. Raises ConditionFailed when
-        there is no answer (`None < 3`, an index out of range) or one of the mappings is missing.
+        A declared field that is missing is None, and so is a missing key of metadata at any depth. The work is at most
+        100 steps, each linear in the size of what it touches. Thread-safe. Raises ConditionFailed if there is no answer
+        (`None < 3`, an index out of range) or if one of the mappings is missing.
         """
         evaluator = _evaluator()
         outer, evaluator.names = evaluator.names, values
         try:
             return bool(evaluator.eval(self.text, self._tree))
-        except Exception as error:  # whatever the values provoke is one answer: the caller keeps the entry
+        except Exception as error:  # whatever the values cause is handled alike: the caller keeps the entry
             raise ConditionFailed(self.text, error) from error
         finally:
             evaluator.names = outer
 
 
 def parse(text: str, where: str = "conditions") -> Condition:
-    """Return the condition that `text` states. `where` names the option that it stands in.
+    """Return the condition that `text` states. `where` names the option that holds it.
 
-    Raises ConfigError, which quotes the expression and the column, for whatever is not one expression of the
-    language, names what does not exist, or exceeds 1,000 characters, 100 nodes (every name, key, constant, list,
-    call and operation is one) or a nesting depth of 20.
+    Raises ConfigError, which quotes the expression and the column, if the text is not one expression of the language,
+    uses an unknown name, or exceeds 1,000 characters, 100 nodes (every name, key, constant, list, call and operation is
+    one) or a nesting depth of 20.
     """
     if not isinstance(text, str):
         raise ConfigError(where, text, "a condition as text, such as \"message.role != 'tool'\"")
@@ -85,15 +86,15 @@ def parse(text: str, where: str = "conditions") -> Condition:
         raise ConfigError(where, text, f"at most {MAX_CHARACTERS:,} characters (there are {len(text):,})")
     check = _Check(text.strip(), where)
     tree = check.visit(check.read())
-    _evaluator()  # a missing simpleeval shows at load, not at the first message
+    _evaluator()  # raises now if simpleeval is not installed, and not at the first message
     names = frozenset(root for root, _ in check.used)
     dynamic = not names <= {"message"} or not check.used.isdisjoint({("message", "index"), ("message", "age")})
     return Condition(text=check.text, names=names, per_message="message" in names, dynamic=dynamic, _tree=tree)
 
 
 @cache
-def _takes(name: str) -> Signature:
-    """What a function of the language is called with."""
+def _signature_of(name: str) -> Signature:
+    """Return the signature of a function of the language."""
     return signature(_FUNCTIONS[name])
 
 
@@ -105,14 +106,14 @@ class _Path(ast.expr):
 
 
 class _Check(ast.NodeTransformer):
-    """Refuses all that the language has not, turns each chain of keys into one `_Path`, reads role aliases."""
+    """Refuses what the language does not have, turns each chain of keys into one `_Path`, and resolves role aliases."""
 
     def __init__(self, text: str, where: str) -> None:
         self.text, self.where = text, where
         self.used: set[tuple[str, str | int]] = set()  # (root, field)
 
     def fault(self, at: ast.expr | tuple[int, int], allowed: str, near: str | None = None) -> ConfigError:
-        """Return the config error for the node, or the (line, column), `at`. Columns count characters from 1."""
+        """Return the ConfigError for a node or a (line, column). Columns count characters from 1."""
         lines = re.split(r"\r\n?|\n", self.text)  # as Python's tokenizer splits them
         if isinstance(at, ast.expr):
             part = f", at {shorten(ast.get_source_segment(self.text, at), 40)}"
@@ -123,7 +124,7 @@ class _Check(ast.NodeTransformer):
         return ConfigError(f"{self.where}, {place}{part}", self.text, allowed, nearest=near)
 
     def read(self) -> ast.expr:
-        """Return the tree of the text, within the caps. Goes level by level, as the depth is not yet known."""
+        """Parse the text within the caps. The tree is walked level by level, since recursion might exceed the stack."""
         try:
             tree = ast.parse(self.text, "<condition>", mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # also NUL, surrogates, deep nesting
@@ -134,7 +135,7 @@ class _Check(ast.NodeTransformer):
             nodes, depth = nodes + len(level), depth + 1
             if nodes > MAX_NODES or depth > MAX_DEPTH:
                 raise self.fault(tree, f"at most {MAX_NODES} nodes, nested at most {MAX_DEPTH} deep")
-            level = [each for node in level for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+            level = [child for node in level for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         return tree
 
     def visit(self, node: ast.AST) -> Any:
@@ -146,9 +147,9 @@ class _Check(ast.NodeTransformer):
             case ast.Compare():
                 return self._comparison(node)
             case ast.UnaryOp() | ast.BinOp() if not isinstance(node.op, ast.Not):
-                known = isinstance(node.op, ast.Add | ast.Sub | ast.UAdd | ast.USub)
-                parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.Constant | ast.List | ast.Tuple)]
-                if not known or not all(isinstance(getattr(n, "value", None), int | float) for n in parts):
+                is_sum = isinstance(node.op, ast.Add | ast.Sub | ast.UAdd | ast.USub)
+                literals = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.Constant | ast.List | ast.Tuple)]
+                if not is_sum or not all(isinstance(getattr(n, "value", None), int | float) for n in literals):
                     raise self.fault(node, "`+` and `-`, on numbers, and no other arithmetic")
             case ast.Constant(value=value) if not isinstance(value, str | int | float | None):
                 raise self.fault(node, "constants that are text, numbers, True, False or None")
@@ -157,6 +158,7 @@ class _Check(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _comparison(self, node: ast.Compare) -> ast.AST:
+        """Check a comparison: roles are canonical, and `is` compares only with None."""
         self.generic_visit(node)
         for op, left, right in zip(node.ops, [node.left, *node.comparators], node.comparators, strict=False):
             if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
@@ -166,21 +168,23 @@ class _Check(ast.NodeTransformer):
         return node
 
     def _call(self, node: ast.Call) -> ast.expr:
+        """Check a call: a known function with arguments that it takes."""
         name = getattr(node.func, "id", "")
         if name not in _FUNCTIONS:
             near = nearest(name or getattr(node.func, "attr", ""), _FUNCTIONS)
             raise self.fault(node, f"of functions {_CALLS}, and no methods", near)
-        takes = _takes(name)
+        parameters = _signature_of(name)
         try:
-            takes.bind(*node.args, **{each.arg or "": each for each in node.keywords})
+            parameters.bind(*node.args, **{arg.arg or "": arg for arg in node.keywords})
         except TypeError:
-            raise self.fault(node, f"{name}({', '.join(takes.parameters)})") from None
-        node.args = [self.visit(each) for each in node.args]
+            raise self.fault(node, f"{name}({', '.join(parameters.parameters)})") from None
+        node.args = [self.visit(arg) for arg in node.args]
         if name in ("contains", "any_of"):
             _read_roles(node.args)
         return node
 
     def _path(self, node: ast.Name | ast.Attribute | ast.Subscript) -> _Path:
+        """Turn a chain of names, attributes and subscripts into one `_Path` of a known field."""
         chain: list[ast.expr] = [node]
         while isinstance(chain[0], ast.Attribute | ast.Subscript):
             chain.insert(0, chain[0].value)
@@ -188,7 +192,7 @@ class _Check(ast.NodeTransformer):
         root = getattr(base, "id", "")
         if root not in FIELDS:
             raise self.fault(base, f"fields of {_ROOTS}, and calls of {_CALLS}", nearest(root, [*FIELDS, *_FUNCTIONS]))
-        name, *below = [self._key(each) for each in links] or [""]
+        name, *below = [self._key(link) for link in links] or [""]
         if name not in FIELDS[root]:
             allowed = f"the fields of {root}: {', '.join(FIELDS[root])}"
             raise self.fault(chain[:2][-1], allowed, nearest(name, FIELDS[root]))
@@ -200,6 +204,7 @@ class _Check(ast.NodeTransformer):
         return path
 
     def _key(self, node: ast.expr) -> str | int:
+        """Return the key of one link in a chain."""
         match node:
             case ast.Attribute(attr=name) if not name.startswith("_"):
                 return name
@@ -211,7 +216,7 @@ class _Check(ast.NodeTransformer):
 
 
 def _read_roles(operands: list[ast.expr]) -> None:
-    """Make role aliases canonical in what is compared with `message.role`: constants and lists of them."""
+    """Replace role aliases by the canonical roles in constants that are compared with `message.role`, also in lists."""
     if any(isinstance(each, _Path) and (each.root, each.keys) == ("message", ("role",)) for each in operands):
         for each in [item for operand in operands for item in getattr(operand, "elts", [operand])]:
             if isinstance(each, ast.Constant):
@@ -219,15 +224,16 @@ def _read_roles(operands: list[ast.expr]) -> None:
 
 
 def _look_up(values: Mapping[str, Mapping[str, object]], path: _Path) -> object:
-    found: Any = values[path.root]
+    """Return the value of a path, by mapping keys and list indices only. A missing key gives None."""
+    value: Any = values[path.root]
     for key in path.keys:
-        if isinstance(found, Mapping):
-            found = found.get(key)
-        elif isinstance(key, int) and isinstance(found, list | tuple | str):
-            found = found[key]
-        elif found is not None:
-            raise TypeError(f"a value of type {type(found).__name__} has no key {key!r}")
-    return list(found) if isinstance(found, tuple) else found  # so that it can equal a literal
+        if isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(key, int) and isinstance(value, list | tuple | str):
+            value = value[key]
+        elif value is not None:
+            raise TypeError(f"a value of type {type(value).__name__} has no key {key!r}")
+    return list(value) if isinstance(value, tuple) else value  # a tuple would not equal a list literal
 
 
 def _add(left: Any, right: Any) -> Any:
@@ -237,8 +243,8 @@ def _add(left: Any, right: Any) -> Any:
 
 
 def _parts(*given: Any) -> tuple[Any, ...]:
-    parts = [each for one in given for each in (one if isinstance(one, list) else [one]) if each is not None]
-    if len(parts) > MAX_NODES:  # they may come from the values, and each is looked for
+    parts = [part for arg in given for part in (arg if isinstance(arg, list) else [arg]) if part is not None]
+    if len(parts) > MAX_NODES:  # lists may come from the values, and each part costs one search
         raise ValueError(f"at most {MAX_NODES} parts may be looked for, not {len(parts)}")
     return tuple(parts)
 
@@ -263,18 +269,18 @@ def _any_of(x: Any, part: Any, /, *more: Any) -> bool:
 
 
 def _evaluator() -> Any:
-    """Return the evaluator of this thread: it holds the names of a run, and costs more to build than a run."""
-    found: Any = getattr(_thread, "evaluator", None)
-    if found is None:
+    """Return this thread's evaluator. It holds the names of the run, and building one costs more than a run."""
+    evaluator: Any = getattr(_thread, "evaluator", None)
+    if evaluator is None:
         from simpleeval import DEFAULT_OPERATORS, EvalWithCompoundTypes  # type: ignore[import-untyped]  # lazy: 13 ms
 
-        found = EvalWithCompoundTypes({kind: DEFAULT_OPERATORS[kind] for kind in _STOCK}, {}, {})
-        found.operators[ast.Add] = _add  # the stock one joins text and lists; the stock `-` takes numbers only
-        found.functions = _FUNCTIONS
-        found.nodes = {kind: found.nodes[kind] for kind in _NODES} | {ast.Tuple: found.nodes[ast.List]}
-        found.nodes[_Path] = lambda path: _look_up(found.names, path)
-        _thread.evaluator = found
-    return found
+        evaluator = EvalWithCompoundTypes({kind: DEFAULT_OPERATORS[kind] for kind in _STOCK}, {}, {})
+        evaluator.operators[ast.Add] = _add  # the stock `+` joins text and lists; the stock `-` takes numbers only
+        evaluator.functions = _FUNCTIONS
+        evaluator.nodes = {kind: evaluator.nodes[kind] for kind in _NODES} | {ast.Tuple: evaluator.nodes[ast.List]}
+        evaluator.nodes[_Path] = lambda path: _look_up(evaluator.names, path)
+        _thread.evaluator = evaluator
+    return evaluator
 
 
 _thread = threading.local()

@@ -1,9 +1,8 @@
-"""Planning a cut: the rungs of the budget ladder that need no summarizer: mask, evict, clamp, give up. Pure.
+"""Plan a cut: the rungs of the budget ladder that need no summarizer: mask, evict, clamp, give up. Pure.
 
-Whole interactions are kept, newest first, down to low water, so that the next cut is many turns away.
-Results before the newest group are masked. Where the newest interaction alone does not fit, its oversized
-items are clamped, then its oldest groups are evicted (its human message stays), then its newest group is
-clamped to what is left. What then still does not fit raises BudgetImpossible.
+Whole interactions are kept, newest first, down to low water, so that the next cut is many turns away. Tool results
+before the newest group are masked. If the newest interaction alone does not fit, oversized items are clamped, its
+oldest groups evicted (not its human message), and its newest group clamped. Raises BudgetImpossible if nothing fits.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from palimpsest.log import spans
 from palimpsest.log.head import RENDERER, Clamp, Cut
 
 Oversize = Literal["clamp", "drop", "error", "keep_newest"]
-"""What becomes of what is over the budget by itself: it is cut short, left out or refused, or exceeds the budget."""
+"""What happens to an interaction that alone exceeds the budget: it is clamped, left out, refused, or kept over
+budget."""
 OVERSIZE: tuple[Oversize, ...] = ("clamp", "drop", "error", "keep_newest")
 
 
@@ -31,35 +31,35 @@ class Room(msgspec.Struct, frozen=True):
     messages: int | None
 
     def holds(self, tokens: int, messages: int) -> bool:
-        """Whether so many tokens in so many messages fit; exactly equal fits."""
+        """Whether so many tokens and messages fit; exactly equal fits."""
         return (self.tokens is None or tokens <= self.tokens) and (self.messages is None or messages <= self.messages)
 
     def less(self, messages: int) -> Room:
-        """The room for so many messages fewer."""
+        """Return this room with so many messages fewer."""
         return Room(self.tokens, None if self.messages is None else self.messages - messages)
 
     def within(self, other: Room) -> Room:
-        """This room with no more messages than the other."""
-        known = [room.messages for room in (self, other) if room.messages is not None]
-        return Room(self.tokens, min(known) if known else None)
+        """Return this room with no more messages than `other` has."""
+        limits = [room.messages for room in (self, other) if room.messages is not None]
+        return Room(self.tokens, min(limits) if limits else None)
 
 
 class Sight(msgspec.Struct, frozen=True):
     """What a cut is planned from.
 
-    `groups` are shown as if every old result were whole, oldest first; `partial` says that the first of
-    them belongs to an interaction (or preamble) that began before what was read. `head` are pinned groups
-    and open human messages from before. `room` is high water, `target` low water.
+    `groups` are shown as if every old result were whole, oldest first. `partial` says that the first of them belongs to
+    an interaction (or preamble) that began before what was read. `head` are pinned groups and open human messages from
+    before the window. `room` is high water, `target` low water.
     """
 
     groups: Sequence[Group]
     head: Sequence[Group]
     ends: int
-    """Behind the last group, whole, but before what of it waits for more; where nothing is shown, where the first group
-    begins that was read from its beginning: the window does, too."""
+    """Where the window ends: one past the last group, or where the part of it begins that waits for a result. If
+    nothing is shown, where the window begins: at the first group whose beginning was read."""
     partial: bool
     more: bool
-    """Whether older entries were not read, because the room was full before."""
+    """Whether older entries were not read, because the room was already full."""
     pinned: frozenset[int]
     cut: Cut
     room: Room
@@ -68,15 +68,15 @@ class Sight(msgspec.Struct, frozen=True):
     masks: bool
     """Whether old tool results may be replaced by a note."""
     gap: bool
-    """Whether older interactions that still fit are taken after one that does not."""
+    """Whether older interactions that fit are still taken after one that does not."""
     oversize: Oversize
 
 
 class CutPlan(msgspec.Struct, frozen=True):
-    """What to do: the next cut, the groups it shows (after its head), what it saves, and why.
+    """A planned cut: the next cut, what it leaves out and shortens, its size before and after, and the rungs it took.
 
-    `opening` is how many messages the format puts before the first of them. `over` says that the plan exceeds the
-    room on purpose (`oversize: keep_newest`).
+    `opening` counts the messages that the format puts before the first group shown. `over`: the plan exceeds the room
+    on purpose (`oversize: keep_newest`).
     """
 
     cut: Cut
@@ -92,158 +92,158 @@ class CutPlan(msgspec.Struct, frozen=True):
 
 
 CLAMP_SHARE = 4
-"""An item of the newest interaction, its newest group apart, over a quarter of low water is oversized: it is
-clamped before others are evicted."""
+"""An item of the newest interaction that costs more than this fraction (a quarter) of low water is oversized. It is
+clamped before other groups are evicted. Items of the newest group are exempt."""
 
 
 def plan(sight: Sight) -> CutPlan:
-    """Return the next cut for a window that does not fit its room. Raises BudgetImpossible where nothing does."""
-    found = _Ladder(sight).climb()
-    if found.over or sight.room.holds(found.tokens_after, found.messages_after + found.opening):
-        return found
-    room = sight.room.less(found.opening)
+    """Return the next cut for a window that does not fit its room. Raises BudgetImpossible if no cut fits."""
+    planned = _Ladder(sight).climb()
+    if planned.over or sight.room.holds(planned.tokens_after, planned.messages_after + planned.opening):
+        return planned
+    room = sight.room.less(planned.opening)
     return _Ladder(msgspec.structs.replace(sight, room=room, target=sight.target.within(room))).climb()
 
 
 def nothing(sight: Sight) -> CutPlan:
-    """Return the cut that shows no interaction at all: only system and pinned entries."""
-    empty = _Ladder(sight)
-    empty.given = msgspec.structs.replace(sight, target=Room(-1, None))
-    empty.rungs.append("evict")
-    found = empty.finish(over=False)
-    if not sight.room.holds(found.tokens_after, found.messages_after + found.opening):
-        empty.impossible(0, found.opening)
-    return found
+    """Return the cut that shows no interaction at all, only system and pinned entries."""
+    ladder = _Ladder(sight)
+    ladder.sight = msgspec.structs.replace(sight, target=Room(-1, None))
+    ladder.rungs.append("evict")
+    planned = ladder.finish(over=False)
+    if not sight.room.holds(planned.tokens_after, planned.messages_after + planned.opening):
+        ladder.impossible(0, planned.opening)
+    return planned
 
 
 class _Ladder:
-    """The state of one planning run: what is kept so far and what it costs."""
+    """The state of one planning run: the groups kept so far and what they cost."""
 
     def __init__(self, sight: Sight) -> None:
-        self.given = sight
+        self.sight = sight
         self.meter = sight.meter
         shown = [*sight.head, *sight.groups]
-        self.before = sum(group.cost for group in shown)
+        self.tokens_before = sum(group.cost for group in shown)
         self.mask = sight.groups[-1].seq if sight.groups and sight.masks else sight.cut.mask
         self.clamps: dict[int, Clamp] = {}
         for group in shown:
             group.pinned = bool(sight.pinned) and any(entry.seq in sight.pinned for entry in group.entries)
-            if not _is_whole_message(group):  # it is shown as it is, whatever else is
+            if not _is_whole_message(group):  # a whole message is shown the same under any cut
                 fill(group, self.mask, self.clamps, self.meter)
         self.pins = [group for group in shown if group.pinned]
-        self.moved = {group.seq for group in sight.head}
-        self.groups = [group for group in shown if not group.pinned or group.seq not in self.moved]
+        self.head_seqs = {group.seq for group in sight.head}
+        self.groups = [group for group in shown if not group.pinned or group.seq not in self.head_seqs]
         self.interactions = by_interaction(self.groups)
         self.tokens = sum(group.cost for group in self.pins)
         self.messages = self.count(self.pins)
         self.kept: dict[int, Group] = {}
         self.anchors: list[int] = []
         self.start = sight.ends
-        self.rungs: list[str] = ["mask"] if any(_form(group, "masked") for group in shown) else []
+        self.rungs: list[str] = ["mask"] if any(_count_form(group, "masked") for group in shown) else []
 
     # --- taking groups
 
     def take(self, groups: Iterable[Group]) -> None:
-        """Keep these groups. Pinned ones are counted already; those from before the window stay ahead of it."""
+        """Keep these groups. Pinned groups are counted already. Those from before the window stay ahead of it."""
         for group in groups:
             if not group.pinned:
                 self.tokens += group.cost
                 self.messages += self.count([group])
             self.kept[group.seq] = group
-            if group.seq in self.moved:
+            if group.seq in self.head_seqs:
                 self.anchors.extend(entry.seq for entry in group.entries)
 
     def take_from(self, groups: Sequence[Group]) -> None:
-        """Keep these groups as the beginning of the window."""
+        """Keep these groups and let the window begin with them."""
         self.take(groups)
-        in_place = [group.seq for group in groups if group.seq not in self.moved]
+        in_place = [group.seq for group in groups if group.seq not in self.head_seqs]
         if in_place:
             self.start = in_place[0]
 
     def fits(self, groups: Sequence[Group], room: Room) -> bool:
-        """Whether these groups fit beside what is kept."""
+        """Whether these groups fit beside the groups kept so far."""
         tokens = sum(group.cost for group in groups if not group.pinned)
         messages = self.count([group for group in groups if not group.pinned])
         return room.holds(self.tokens + tokens, self.messages + messages)
 
     def count(self, groups: Iterable[Group]) -> int:
-        """How many messages they are, where their number is limited: to make it out takes rendering them."""
-        limited = self.given.room.messages is not None or self.given.target.messages is not None
+        """Return the number of messages of these groups, but 0 if messages are not limited, since counting renders."""
+        limited = self.sight.room.messages is not None or self.sight.target.messages is not None
         return sum(group.messages for group in groups) if limited else 0
 
     # --- the rungs
 
     def climb(self) -> CutPlan:
-        """Take interactions from the newest while they fit low water; treat the newest one specially."""
-        given = self.given
-        if not given.room.holds(self.tokens, self.messages):
+        """Take interactions, newest first, while they fit low water; a newest one that does not fit is cut down."""
+        sight = self.sight
+        if not sight.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
         over = False
         for age, interaction in enumerate(reversed(self.interactions)):
-            whole = not given.partial or not _is_first(interaction, given.groups)
-            if whole and self.fits(interaction, given.target):
+            whole = not sight.partial or not _holds_first(interaction, sight.groups)
+            if whole and self.fits(interaction, sight.target):
                 self.take_from(interaction)
             elif age == 0:
-                over = self.newest(interaction, whole)
-                if not given.gap:
+                over = self.take_newest(interaction, whole)
+                if not sight.gap:
                     break
-            elif not given.gap:
+            elif not sight.gap:
                 break
         return self.finish(over)
 
-    def newest(self, interaction: list[Group], whole: bool) -> bool:
-        """Keep what can be kept of a newest interaction over low water; return whether the room is exceeded."""
-        given = self.given
-        if whole and self.fits(interaction, given.room):
+    def take_newest(self, interaction: list[Group], whole: bool) -> bool:
+        """Keep what can be kept of a newest interaction over low water. Return whether the plan exceeds the room."""
+        sight = self.sight
+        if whole and self.fits(interaction, sight.room):
             self.take_from(interaction)
             return False
-        if given.oversize == "keep_newest":
+        if sight.oversize == "keep_newest":
             self.take_from(interaction)
             return True
-        if given.oversize == "error":
-            more = [group for group in interaction if not group.pinned]
-            self.impossible(sum(group.cost for group in more), self.count(more))
-        if given.oversize == "drop":
+        if sight.oversize == "error":
+            unpinned = [group for group in interaction if not group.pinned]
+            self.impossible(sum(group.cost for group in unpinned), self.count(unpinned))
+        if sight.oversize == "drop":
             self.rungs.append("drop")
             return False
         self.shrink(interaction)
         return False
 
     def shrink(self, interaction: list[Group]) -> None:
-        """Clamp the oversized, evict the oldest groups, clamp the newest group: the human message stays whole."""
-        given = self.given
+        """Clamp oversized items, evict the oldest groups, and clamp the newest group. The human message stays whole."""
+        sight = self.sight
         human = [group for group in interaction if group.seq == group.turn]
-        if human and not self.fits(human, given.room):
+        if human and not self.fits(human, sight.room):
             self.impossible(human[0].cost, self.count(human[:1]))
-        rest = [group for group in interaction if group not in human and group.entries[0].seq == group.seq]
+        following = [group for group in interaction if group not in human and group.entries[0].seq == group.seq]
         self.take(human)
-        target = given.target if self.fits((), given.target) else given.room
+        target = sight.target if self.fits((), sight.target) else sight.room
         if target.tokens is not None:
-            for group in rest[:-1]:
+            for group in following[:-1]:
                 self.clamp(group, max(target.tokens // CLAMP_SHARE, 1))
         kept: list[Group] = []
-        for group in reversed(rest):
+        for group in reversed(following):
             if not self.fits([group], target) and (kept or not self.squeeze(group, target)):
                 break
             self.take([group])
             kept.append(group)
-        if rest and not kept:
+        if following and not kept:
             self.rungs.append(NEWEST)
-        in_place = [group for group in (*human, *rest) if group.seq not in self.moved]
-        if len(kept) == len(rest) and in_place:
+        in_place = [group for group in (*human, *following) if group.seq not in self.head_seqs]
+        if len(kept) == len(following) and in_place:
             self.start = in_place[0].seq
         elif kept:
             self.start = kept[-1].seq
-        self.anchors.extend(group.seq for group in human if group.seq < self.start and group.seq not in self.moved)
+        self.anchors.extend(group.seq for group in human if group.seq < self.start and group.seq not in self.head_seqs)
 
     def squeeze(self, group: Group, target: Room) -> bool:
-        """Make the newest group fit the room, clamping its items; False where even that is too much."""
-        if not self.fits([group], self.given.room) and target.tokens is not None:
+        """Clamp the items of the newest group until it fits the room. Return False if it does not fit even then."""
+        if not self.fits([group], self.sight.room) and target.tokens is not None:
             self.clamp(group, level([item.cost for item in group.items], target.tokens - self.tokens))
-        return self.fits([group], self.given.room)
+        return self.fits([group], self.sight.room)
 
     def clamp(self, group: Group, limit: int) -> None:
-        """Shorten every item of the group that costs more than `limit`, but never a human or system message."""
+        """Clamp each item of the group that costs more than `limit`, except human and system messages."""
         changed = False
         for item in group.items:
             entry = item.entry
@@ -259,31 +259,31 @@ class _Ladder:
     # --- the end
 
     def finish(self, over: bool) -> CutPlan:
-        """Add the open human messages that still fit low water, and write the cut."""
-        given, cut = self.given, self.given.cut
+        """Add the open human messages that still fit low water, and build the plan with its cut."""
+        sight, cut = self.sight, self.sight.cut
         for group in self.open_humans():
-            if group.seq not in self.kept and group.seq < self.start and self.fits([group], given.target):
+            if group.seq not in self.kept and group.seq < self.start and self.fits([group], sight.target):
                 self.take([group])
-                if group.seq not in self.moved:
+                if group.seq not in self.head_seqs:
                     self.anchors.append(group.seq)
         evicted = [group for group in self.groups if group.seq not in self.kept and not group.pinned]
-        if not evicted and not given.more:
+        if not evicted and not sight.more:
             self.start = min(cut.start, self.start)
-        if not over and not given.room.holds(self.tokens, self.messages):
+        if not over and not sight.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
-        gone = cut.still_gone(self.start, given.pinned)
-        gone.extend((group.seq, min(group.last, given.ends - 1)) for group in evicted if group.seq >= self.start)
+        gone = cut.still_gone(self.start, sight.pinned)
+        gone.extend((group.seq, min(group.last, sight.ends - 1)) for group in evicted if group.seq >= self.start)
         shown = {entry.seq for group in (*self.pins, *self.kept.values()) for entry in group.entries}
         clamps = tuple(self.clamps[seq] for seq in sorted(self.clamps) if seq in shown)
-        for happened, rung in ((evicted, "evict"), (clamps, "clamp")):
-            if happened and rung not in self.rungs:
+        for affected, rung in ((evicted, "evict"), (clamps, "clamp")):
+            if affected and rung not in self.rungs:
                 self.rungs.append(rung)
-        new = msgspec.structs.replace(
+        next_cut = msgspec.structs.replace(
             cut,
             start=self.start,
             mask=self.mask,
-            # Even where they say nothing, or are left out: then this cut knows of it.
-            pins=tuple(sorted({*given.pinned, *(entry.seq for group in self.pins for entry in group.entries)})),
+            # Also pins that show nothing or are left out: otherwise they would seem new, and make another cut due.
+            pins=tuple(sorted({*sight.pinned, *(entry.seq for group in self.pins for entry in group.entries)})),
             anchors=tuple(sorted(seq for seq in self.anchors if seq < self.start)),
             clamps=clamps,
             gone=tuple(sorted(gone)),
@@ -291,21 +291,21 @@ class _Ladder:
             renderer=RENDERER,
         )
         return CutPlan(
-            cut=new,
+            cut=next_cut,
             evicted=sum(len(group.entries) for group in evicted),
-            masked=sum(_form(group, "masked") for group in self.kept.values()),
+            masked=sum(_count_form(group, "masked") for group in self.kept.values()),
             clamped=len(clamps),
-            tokens_before=self.before,
+            tokens_before=self.tokens_before,
             tokens_after=self.tokens,
             messages_after=self.messages,
-            opening=self.opening(new),
+            opening=self.opening(next_cut),
             over=over,
             rungs=tuple(self.rungs),
         )
 
     def opening(self, cut: Cut) -> int:
-        """How many messages the format puts before the first group that this cut shows."""
-        if self.given.room.messages is None:
+        """Return how many messages the format puts before the first group that this cut shows."""
+        if self.sight.room.messages is None:
             return 0
         shown = sorted({group.seq: group for group in (*self.pins, *self.kept.values())}.values(), key=lambda g: g.seq)
         ahead = [group for group in shown if cut.passed([group.seq])]
@@ -315,19 +315,19 @@ class _Ladder:
         return sum(opening(group, self.meter.format) for group in (pinned or ahead or shown)[:1])
 
     def open_humans(self) -> list[Group]:
-        """Human messages of the trailing interactions without a final answer, newest first."""
-        found: list[Group] = []
+        """Return the human messages of the trailing interactions without a final answer, newest first."""
+        humans: list[Group] = []
         for interaction in reversed(self.interactions):
             items = interaction[-1].items
             final = items[-1].entry if items else None
             if final is not None and final.kind == "message" and final.role == "assistant":
                 break
-            found.extend(group for group in interaction if group.seq == group.turn)
-        return found
+            humans.extend(group for group in interaction if group.seq == group.turn)
+        return humans
 
     def impossible(self, tokens: int, messages: int) -> NoReturn:
-        """Raise BudgetImpossible: so much more than what is kept would be needed."""
-        room = self.given.room
+        """Raise BudgetImpossible: `tokens` and `messages` are needed on top of what is kept."""
+        room = self.sight.room
         pinned = sum(group.cost for group in self.pins)
         if room.tokens is not None and self.tokens + tokens > room.tokens:
             parts = {"pinned and system entries": pinned, "newest interaction": self.tokens - pinned + tokens}
@@ -337,7 +337,7 @@ class _Ladder:
         raise BudgetImpossible(needed, room.messages or 0, parts, "messages")
 
 
-def _is_first(interaction: Sequence[Group], groups: Sequence[Group]) -> bool:
+def _holds_first(interaction: Sequence[Group], groups: Sequence[Group]) -> bool:
     return bool(groups) and any(group is groups[0] for group in interaction)
 
 
@@ -346,5 +346,5 @@ def _is_whole_message(group: Group) -> bool:
     return len(items) == 1 and items[0].entry.kind == "message" and items[0].form == "whole" and not group.bounded
 
 
-def _form(group: Group, form: str) -> int:
+def _count_form(group: Group, form: str) -> int:
     return sum([item.form == form for item in group.items])

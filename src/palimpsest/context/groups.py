@@ -1,4 +1,4 @@
-"""Groups of entries: how each entry is shown, what that costs, and what a provider is sent of it. Pure."""
+"""Groups of entries: how each entry is shown, what it costs, and which entries are rendered together. Pure."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
 
 NEWEST = "newest"
-"""The rung of a cut which leaves out the newest group: it is too large, and nothing of it can be shortened enough."""
+"""The rung of a cut that leaves out even the newest group, because it cannot be shortened enough."""
 
 
 class Meter:
-    """What entries cost in one format and by one counter, in tokens.
+    """Costs of entries in tokens, for one format and one counter.
 
-    A stored count is used as it is. Where there is none, `cost` takes an upper bound, unless `exact` is
-    set: then it counts and remembers in `counted` (by `seq`) what is to be stored.
+    A stored count is used as it is. Without one, `cost` uses an upper bound, unless `exact` is set: then it counts, and
+    keeps the count in `counted` (by `seq`) to be stored.
     """
 
     def __init__(
@@ -47,52 +47,53 @@ class Meter:
     ) -> None:
         self.counter, self.format, self.model = counter, fmt, model
         self.stored = stored or {}
-        """Counts by `seq` that entries were read without, for they were stored later."""
+        """Counts by `seq` that were stored after the entries were read."""
         self.memo: dict[int, int] = {}
-        """Counts by `seq` that were made before, and were not stored."""
+        """Counts by `seq` that were made before and are not stored yet."""
         self.exact = False
         self.counted: dict[int, int] = {}
         self.provisional: dict[int, int] = {}
-        """Counts by `seq` that are not the counter's own, for it failed: they are made again, and never stored."""
+        """Counts by `seq` from a fallback, because the counter failed: they are counted again next time, and never
+        stored."""
         self._failures = failures_of(counter)
         self.guessed = 0
-        """How many costs are bounds."""
+        """How many of the returned costs are upper bounds."""
         self._bounds = counter if isinstance(counter, Encoding) else None
-        self.overhead: Callable[[Entry], int] = fmt.overhead if counter.overhead else _nothing
-        """What the provider adds to an entry: nothing where the counter is a plain function of the user."""
+        self.overhead: Callable[[Entry], int] = fmt.overhead if counter.overhead else _no_overhead
+        """The provider's overhead of an entry in tokens: 0 where the counter is a plain function of the user."""
 
     @property
     def is_provisional(self) -> bool:
-        """Whether anything was counted by another counter since this was made, for its own failed."""
+        """Whether the counter has failed since this meter was made, so that a fallback counted for it."""
         return failures_of(self.counter) != self._failures
 
     def cost(self, entry: Entry) -> int:
-        """Tokens of an entry shown as it is, with its provider's overhead."""
+        """Return the tokens of an entry shown whole, with the provider's overhead."""
         tokens = entry.tokens
         if tokens is None:
             seq = entry.seq
             tokens = self.counted.get(seq)
             if tokens is None and (tokens := self.stored.get(seq)) is None:
-                tokens = self._measure(entry)
+                tokens = self._counted_or_bound(entry)
         if type(entry.content) is str:
             return tokens + self.overhead(entry)
-        return self._sent(entry, tokens)
+        return self._with_media(entry, tokens)
 
     def whole(self, entry: Entry) -> int:
-        """The exact cost of an entry shown as it is, whether or not bounds would do."""
-        return self._sent(entry, self.texts(entry))
+        """Return the exact cost of an entry shown whole, even where bounds would suffice."""
+        return self._with_media(entry, self.texts(entry))
 
-    def _sent(self, entry: Entry, tokens: int) -> int:
+    def _with_media(self, entry: Entry, tokens: int) -> int:
         if type(entry.content) is not str and has_media(entry):
-            from palimpsest.tokens.media import media_tokens  # three milliseconds, for who sends media
+            from palimpsest.tokens.media import media_tokens  # takes 3 ms, so only for entries with media
 
             tokens += media_tokens(entry, self.model)
         return tokens + self.overhead(entry)
 
     def texts(self, entry: Entry) -> int:
-        """The exact count of the entry's texts, remembered to be stored."""
+        """Return the exact count of the entry's texts, and keep it to be stored."""
         tokens = entry.tokens
-        if tokens is None and (tokens := self._found(entry.seq)) is None:
+        if tokens is None and (tokens := self._looked_up(entry.seq)) is None:
             tokens = self.memo.get(entry.seq)
             if tokens is None:
                 tokens = self.provisional.get(entry.seq)
@@ -108,27 +109,30 @@ class Meter:
             self.counted[entry.seq] = tokens
         return tokens
 
-    def _found(self, seq: int) -> int | None:
+    def _looked_up(self, seq: int) -> int | None:
         tokens = self.counted.get(seq)
         return self.stored.get(seq) if tokens is None else tokens
 
-    def note(self, entry: Entry, note: str, known: int) -> int:
-        """Cost of one of our own one-line notes in the entry's place; `known` is its count in OpenAI's encodings."""
-        return (known if self._bounds is not None else self.counter.count(note)) + self.overhead(entry)
+    def note(self, entry: Entry, note: str, encoding_count: int) -> int:
+        """Return the cost of a fixed one-line note in the entry's place.
 
-    def _measure(self, entry: Entry) -> int:
+        `encoding_count` is the note's count in each of OpenAI's encodings.
+        """
+        return (encoding_count if self._bounds is not None else self.counter.count(note)) + self.overhead(entry)
+
+    def _counted_or_bound(self, entry: Entry) -> int:
         if self.exact or self._bounds is None or entry.seq in self.memo:
             return self.texts(entry)
         self.guessed += 1
         return sum(map(self._bounds.upper_bound, counted_texts(entry)))
 
 
-def _nothing(_: Entry) -> int:
+def _no_overhead(_: Entry) -> int:
     return 0
 
 
 class CostedEntry(Shown, frozen=True, gc=False):
-    """One entry of a group as it is shown, with its cost; `form` says how."""
+    """One entry of a group as it is shown, with its cost. `form` says how it is shown."""
 
     cost: int = 0
     form: str = "whole"  # or "masked", "clamped", "data", "placeholder"
@@ -137,7 +141,8 @@ class CostedEntry(Shown, frozen=True, gc=False):
 class Group:
     """Entries that are shown or left out together, with their cost in tokens and in provider messages.
 
-    Where it is `bounded` the cost is an upper bound.
+    `seq` is that of its first entry, `turn` that of the human message of its interaction (0: the preamble), and `last`
+    that of its last entry. `bounded` is set where the cost is an upper bound.
     """
 
     cost = 0
@@ -151,42 +156,42 @@ class Group:
         self.items: list[CostedEntry] = []
 
     def again(self) -> Group:
-        """Another one that is as this is. The module `copy` would take each cold start a millisecond."""
+        """Return a shallow copy. (Importing the module `copy` would add a millisecond to each cold start.)"""
         other = Group.__new__(Group)
         vars(other).update(vars(self))
         return other
 
     @property
     def messages(self) -> int:
-        """How many messages of the format it is, before neighbours of one role are merged; made out when asked for."""
+        """How many provider messages the group makes before neighbours of one role are merged. Rendered once."""
         if self._messages is None:
             assert self._format is not None, "shown in a format"
             self._messages = len(self._format.render(self.items)) if self.items else 0
         return self._messages
 
     def show(self, items: list[CostedEntry], fmt: Format, messages: int | None = None) -> None:
-        """Show these items in this format, as so many messages where that is known."""
+        """Show these items in this format. `messages` is their number of provider messages (None: not known yet)."""
         self.items, self.cost = items, sum([item.cost for item in items])
         self._format, self._messages = fmt, messages
 
 
 def counted_anew(groups: Iterable[Group], cut: Cut, meter: Meter) -> list[Group]:
-    """The groups of a cut with exact costs: new ones in the place of those that have bounds."""
+    """Return the groups of a cut with exact costs: groups whose cost is a bound are replaced by counted copies."""
     meter.exact = True
     clamps = {clamp.seq: clamp for clamp in cut.clamps}
-    found = []
+    recounted = []
     for group in groups:
         if group.bounded:
-            exact = group.again()  # others may have the one that was
+            exact = group.again()  # the original may be shared with remembered views
             fill(exact, cut.mask, clamps, meter)
-            found.append(exact)
+            recounted.append(exact)
         else:
-            found.append(group)
-    return found
+            recounted.append(group)
+    return recounted
 
 
 def by_group(entries: Iterable[Entry]) -> list[Group]:
-    """Entries in log order as groups, by the links that they have."""
+    """Split entries in log order into groups, by their `group`."""
     groups: list[Group] = []
     for entry in entries:
         if groups and groups[-1].seq == entry.group:
@@ -197,26 +202,26 @@ def by_group(entries: Iterable[Entry]) -> list[Group]:
 
 
 def by_interaction(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return the groups, oldest first, by the interaction that they are of; a preamble is one, too."""
+    """Split groups, oldest first, by interaction. A preamble counts as one, too."""
     return [list(members) for _, members in groupby(groups, attrgetter("turn"))]
 
 
 def by_pause(members: Sequence[Entry]) -> list[list[Entry]]:
-    """Return a group's entries by the messages of the model that a pause parts, results with their calls.
+    """Split a group's entries at the model's pauses. Results stay with their calls.
 
-    Each is rendered by itself: what was sent before a pause does not change when the model has gone on.
+    Each run is rendered by itself, so that what was sent before a pause does not change once the model has gone on.
     """
     runs: list[list[Entry]] = [[]]
-    places: dict[int, int] = {}
+    run_of_call: dict[int, int] = {}
     paused = False
     for entry in members:
         if entry.kind == "tool_result":
-            runs[places.get(entry.answers, -1)].append(entry)
+            runs[run_of_call.get(entry.answers, -1)].append(entry)
             continue
         if paused and not entry.continues:
             runs.append([])
         if entry.kind == "tool_call":
-            places[entry.seq] = len(runs) - 1
+            run_of_call[entry.seq] = len(runs) - 1
         runs[-1].append(entry)
         paused = entry.pauses
     return runs
@@ -225,8 +230,11 @@ def by_pause(members: Sequence[Entry]) -> list[list[Entry]]:
 def fill(
     group: Group, mask: int, clamps: Mapping[int, Clamp], meter: Meter, left_out: list[tuple[Entry, str]] | None = None
 ) -> None:
-    """Decide how each entry of a closed group is shown, and what the group costs."""
-    members, guessed = group.entries, meter.guessed
+    """Decide how each entry of a closed group is shown, and what the group costs.
+
+    Entries that are not shown are added to `left_out` with the reason.
+    """
+    members, guessed_before = group.entries, meter.guessed
     items: list[CostedEntry] = []
     if len(members) == 1 and is_plain(members[0]) and members[0].seq not in clamps:
         shown_whole(group, meter)
@@ -235,12 +243,12 @@ def fill(
     answered = {entry.answers for entry in members if entry.kind == "tool_result" and not entry.late}
     for entry in members:
         kind, seq = entry.kind, entry.seq
-        native = kind == "tool_result" and entry.answers in calls and not entry.late
-        if kind == "tool_result" and entry.answers and not entry.late and not native:
-            _leave(left_out, entry, "its call was erased")
+        is_answer = kind == "tool_result" and entry.answers in calls and not entry.late
+        if kind == "tool_result" and entry.answers and not entry.late and not is_answer:
+            _note_left_out(left_out, entry, "its call was erased")
         elif seq in clamps:
-            items.append(_clamped(entry, clamps[seq], native, meter))
-        elif native:
+            items.append(_clamped(entry, clamps[seq], is_answer, meter))
+        elif is_answer:
             if seq < mask and not group.pinned and is_maskable(entry):
                 note = mask_note(entry)
                 items.append(CostedEntry(entry, note, cost=meter.note(entry, note, mask_tokens(seq)), form="masked"))
@@ -249,24 +257,24 @@ def fill(
         elif kind in ("tool_result", "context", "summary"):
             items.append(CostedEntry(entry, data=True, cost=meter.cost(entry), form="data"))
         elif kind == "message" and is_empty(entry) and not (len(members) > 1 and any(map(_continues, members))):
-            _leave(left_out, entry, "empty")
+            _note_left_out(left_out, entry, "empty")
         else:
             items.append(CostedEntry(entry, cost=meter.cost(entry)))
     for seq in sorted(calls - answered):
         call = next(entry for entry in members if entry.seq == seq)
         items.append(stand_in(call, meter))
-    group.show(_begun(items, meter), meter.format)
-    group.bounded = meter.guessed > guessed
+    group.show(_with_message_overhead(items, meter), meter.format)
+    group.bounded = meter.guessed > guessed_before
 
 
-def _begun(items: list[CostedEntry], meter: Meter) -> list[CostedEntry]:
-    """The items, where what began their message is not shown: the first of it that is pays for the message."""
+def _with_message_overhead(items: list[CostedEntry], meter: Meter) -> list[CostedEntry]:
+    """Charge the overhead of a message to its first shown item, where the entry that began the message is not shown."""
     for i, item in enumerate(items):
         entry = item.entry
         if entry.kind in ("message", "tool_call") and not item.data:
             if entry.continues:
-                more = meter.overhead(msgspec.structs.replace(entry, continues=False)) - meter.overhead(entry)
-                items[i] = msgspec.structs.replace(item, cost=item.cost + more)
+                added = meter.overhead(msgspec.structs.replace(entry, continues=False)) - meter.overhead(entry)
+                items[i] = msgspec.structs.replace(item, cost=item.cost + added)
             break
     return items
 
@@ -276,28 +284,28 @@ def _continues(entry: Entry) -> bool:
 
 
 def is_plain(entry: Entry) -> bool:
-    """Whether this is a message of text alone, as most are: by itself it is shown whole, whatever the time."""
+    """Whether this is a message of text alone, as most are. If it is alone in its group, it is always shown whole."""
     return entry.kind == "message" and type(entry.content) is str and entry.content != "" and entry.expires_at is None
 
 
 def shown_whole(group: Group, meter: Meter) -> Group:
-    """Show the group's one entry as it is."""
-    entry, guessed = group.entries[0], meter.guessed
+    """Show the single entry of this group whole."""
+    entry, guessed_before = group.entries[0], meter.guessed
     group.cost = cost = meter.cost(entry)
-    group.bounded = meter.guessed > guessed
+    group.bounded = meter.guessed > guessed_before
     group.items = [CostedEntry(entry, cost=cost)]
-    group._format, group._messages = meter.format, 1  # noqa: SLF001 (what `show` does, for most groups)
+    group._format, group._messages = meter.format, 1  # noqa: SLF001 (inlines `show`, since most groups come here)
     return group
 
 
-def _clamped(entry: Entry, clamp: Clamp, native: bool, meter: Meter) -> CostedEntry:
+def _clamped(entry: Entry, clamp: Clamp, is_answer: bool, meter: Meter) -> CostedEntry:
     text = clamp_text(entry, clamp)
-    data = entry.kind in ("tool_result", "context", "summary") and not native
+    data = entry.kind in ("tool_result", "context", "summary") and not is_answer
     return CostedEntry(entry, text, data, clamp.tokens + meter.overhead(entry), "clamped")
 
 
 def clamp_text(entry: Entry, clamp: Clamp) -> str:
-    """The shortened text of a clamped entry; a call's arguments stay a JSON object."""
+    """Return the shortened text of a clamped entry. The arguments of a call stay a JSON object."""
     if entry.kind != "tool_call":
         text = clamped(guard(entry.text), entry, clamp.head, clamp.tail, clamp.left_out)
         return shown_text(entry, guard(text))
@@ -305,30 +313,30 @@ def clamp_text(entry: Entry, clamp: Clamp) -> str:
 
 
 def stand_in(call: Entry, meter: Meter) -> CostedEntry:
-    """What is shown as the result of a call that was never answered."""
+    """Return the item shown as the result of a call that was never answered."""
     result = Entry(
         kind="tool_result", role="tool", content=NO_RESULT, answers=call.seq, name=call.name, call_id=call.call_id
     )
     return CostedEntry(result, cost=meter.note(result, NO_RESULT, NO_RESULT_TOKENS), form="placeholder")
 
 
-def _leave(left_out: list[tuple[Entry, str]] | None, entry: Entry, reason: str) -> None:
+def _note_left_out(left_out: list[tuple[Entry, str]] | None, entry: Entry, reason: str) -> None:
     if left_out is not None:
         left_out.append((entry, reason))
 
 
 def most(entry: Entry, meter: Meter) -> int:
-    """Tokens of an entry shown as it is, a call with what stands in for its result while there is none."""
+    """Return the most tokens that an entry can cost: shown whole, and for a call with its stand-in result."""
     return meter.cost(entry) + (stand_in(entry, meter).cost if entry.kind == "tool_call" else 0)
 
 
 def opening(group: Group, fmt: Format) -> int:
-    """How many messages the format puts before the group where it is the first."""
+    """Return how many messages the format puts before this group if the group comes first."""
     messages = fmt.render(group.items) if group.items else []
     return max(len(fmt.join(None, messages).messages) - len(messages), 0)
 
 
 def most_messages(entry: Entry) -> int:
-    """How many messages an entry is at most in any format, with what stands in for the result of a call."""
+    """Return the most messages that an entry can take in any format, for a call with its stand-in result."""
     parts = 1 if isinstance(entry.content, str) else max(len(entry.content), 1)
     return parts + (entry.kind == "tool_call")

@@ -1,6 +1,6 @@
-"""A view of a session: what a cut shows, what that costs, and whether it fits. Pure: it asks for what it needs.
+"""Lay out a view of a session: what a cut shows, what it costs, and whether it fits. Pure; it asks for what it needs.
 
-Whoever makes a context lays it out as the present cut shows it, and again for every cut that is considered.
+A context is laid out once as the present cut shows it, and again for every cut that is considered.
 """
 
 from __future__ import annotations
@@ -30,61 +30,61 @@ if TYPE_CHECKING:
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What was read under one cut, and what it shows."""
+    """What was read under one cut, and what the cut shows of it."""
 
     head: Head
     cut: Cut
     reckoned: Reckoned
     entries: Sequence[Entry]
     more: bool
-    """Whether entries older than those read may still be shown: the window is larger than its room."""
+    """Whether older entries than those read may still be shown: then the window is larger than its room."""
     before: list[Group]
     window: Window
     format: Format
     summaries: list[tuple[Summary, Group]]
     answer: Entry | None
-    """The newest of the entries that were read which is the model's."""
+    """The newest entry from the model among those that were read."""
 
     @property
     def budget(self) -> Budget | None:
-        """The budget, as it is reckoned."""
+        """The budget, from exact figures or from bounds, as in `reckoned`."""
         return self.reckoned.budget
 
     @property
     def ahead(self) -> Sequence[Group]:
-        """What comes before the window."""
+        """The groups that come before the window."""
         return ahead(self.before, self.summaries, self.cut)
 
     @property
     def gone(self) -> tuple[tuple[int, int], ...]:
-        """What the cut leaves out, and what has expired or was superseded under it."""
+        """What the cut leaves out, and what has expired or was superseded since."""
         return tuple(sorted({*self.cut.gone, *((seq, seq) for seq, _ in self.window.stale)}))
 
     @property
     def beginning(self) -> int:
-        """Where the first group begins whose beginning was read; behind the log where none was."""
+        """Where the first group begins whose beginning was read, or the end of the log if there is none."""
         return next((entry.seq for entry in self.entries if entry.seq == entry.group), self.head.next_seq)
 
     def beside_summaries(self, room: Room) -> Room:
-        """What of this room the summaries leave."""
+        """Return what the summaries leave of this room."""
         taken = sum(group.cost for _, group in self.summaries)
         tokens = None if room.tokens is None else room.tokens - taken
         return type(room)(tokens, None if room.messages is None else room.messages - len(self.summaries))
 
     @property
     def tokens(self) -> int:
-        """What all of it costs under this cut."""
+        """What everything shown under this cut costs."""
         return sum([group.cost for group in self.ahead]) + sum([group.cost for group in self.window.groups])
 
     @property
     def fits(self) -> bool:
-        """Whether all of it was read and is within the room."""
+        """Whether everything was read and is within the room."""
         if self.budget is None:
             return True
         return not self.more and self.within(self.budget.room, self.budget.max_messages)
 
     def within(self, tokens: int, messages: int | None) -> bool:
-        """Whether what was read is no more than so many tokens and messages (None: any number)."""
+        """Whether what was read takes at most so many tokens and messages (None: any number)."""
         if messages is not None:
             shown = [*self.ahead, *self.window.groups]
             count = sum(group.messages for group in shown)
@@ -94,60 +94,63 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def is_unshown(layout: Layout) -> bool:
-    """Whether something is pinned that the cut does not show, and knows nothing of: the cut has passed it, or a
-    condition, or the cut, leaves it out."""
+    """Whether an entry is pinned that the cut neither shows nor knows of.
+
+    Either the cut has passed it, or the cut or a condition leaves its group out.
+    """
     window, unknown = layout.window, set(layout.head.pinned).difference(layout.cut.pins)
     if not unknown or layout.cut.passed(unknown):
         return bool(unknown)
     groups = {entry.group for entry, why in window.left_out if why in (BY_CUT, BY_CONDITION)}
     members = [entry for group in (*window.groups, *window.pending) for entry in group.entries]
-    members += [entry for entry, _ in window.left_out]  # for whatever reason: its group is shown for it
+    members += [entry for entry, _ in window.left_out]  # left out for any reason: the pin makes its group shown
     return any(entry.seq in unknown and entry.group in groups for entry in members)
 
 
 class View(msgspec.Struct, frozen=True):
-    """A layout that fitted, with what of it is made once for all the contexts that go on with it. Nothing of it is
-    changed, but for the counts in `memo`, whoever adds them.
+    """A layout that fitted, with what is prepared once for all later contexts that continue it.
 
-    It was laid out by these terms, of a log of so many entries, while `waiting` was the group that waits for more.
+    `terms` are those it was laid out by, `waiting` the group that might wait for more entries then. A view is
+    immutable, except that anyone may add counts to `memo`.
     """
 
     terms: Terms
     layout: Layout
     waiting: int
     guessed: int
-    """How many costs are bounds."""
+    """How many of the costs are upper bounds."""
     ready: Ready
     memo: dict[int, int]
 
     def stored_as(self, cut: Cut) -> View:
-        """The same, of its cut as that was stored; what that has passed is counted no more."""
+        """Return this view with its cut as it was stored, without counts of entries that the cut has passed."""
         memo = {seq: count for seq, count in self.memo.copy().items() if seq >= cut.start}
         return msgspec.structs.replace(self, layout=msgspec.structs.replace(self.layout, cut=cut), memo=memo)
 
     def serves(self, terms: Terms, head: Head, cut: Cut) -> bool:
-        """Whether what it shows is what this cut of the same log shows by these terms, as far as it goes."""
-        own, then = self.terms, self.layout.head
-        same = (own.view, own.conditions, own.model) == (terms.view, terms.conditions, terms.model)
-        if not same or own.format is not terms.format or own.counter.name != terms.counter.name:
+        """Whether this cut of the same log shows, by these terms, what the view shows, as far as the view goes."""
+        old, old_head = self.terms, self.layout.head
+        same_terms = (old.view, old.conditions, old.model) == (terms.view, terms.conditions, terms.model)
+        if not same_terms or old.format is not terms.format or old.counter.name != terms.counter.name:
             return False
-        if self.layout.cut != cut or not 0 <= head.next_seq - then.next_seq <= CHUNK:
+        if self.layout.cut != cut or not 0 <= head.next_seq - old_head.next_seq <= CHUNK:
             return False
         waiting, ahead = waiting_in(head), {entry.group for group in self.layout.before for entry in group.entries}
         return waiting == self.waiting or not ahead.intersection((waiting, self.waiting))
 
 
 class Recollection(msgspec.Struct, frozen=True):
-    """What is remembered of a session: counts by `seq` that its entries were read without, and how it was shown."""
+    """What is remembered of a session: its view, and counts by `seq` that were stored after its entries were read."""
 
     stored: Mapping[int, int] = {}
     view: View | None = None
 
 
 class LayoutReader:
-    """Lays out views of one session for one call; `now` is the time of expiry, in microseconds since 1970.
+    """Lays out views of one session for one call.
 
-    `stored` are counts that entries were read without.
+    Entries expire by `now`, in microseconds since 1970. `stored` are counts that were stored after the entries were
+    read.
     """
 
     def __init__(
@@ -164,38 +167,46 @@ class LayoutReader:
         self.reader = reader(self.meter, masks=terms.masks, whole=terms.keeps_newest)
 
     def again(self, head: Head, cut: Cut, view: View) -> Steps[Layout | None]:
-        """Lay out what `view` of this cut would, from what was laid out before and what has come since; None where that
-        takes more."""
+        """Lay out the same cut as `view` by adding the entries that have come since.
+
+        None if that is not possible, and everything has to be laid out anew.
+        """
         if not view.serves(self._terms, head, cut):
             return None
-        first, more = view.layout.head.next_seq, list[Entry]()
+        first, new_entries = view.layout.head.next_seq, list[Entry]()
         if head.next_seq > first:
-            more = (yield Page(first - 1, head.next_seq, CHUNK, newest_first=True))[::-1]
-            if len(more) != head.next_seq - first:
+            new_entries = (yield Page(first - 1, head.next_seq, CHUNK, newest_first=True))[::-1]
+            if len(new_entries) != head.next_seq - first:
                 return None
         if self._long:
             yield Long()
         self.meter.guessed, self.meter.memo = view.guessed, view.memo
         rules = self._static_rules(cut)
-        window = look_on(view.layout.window, more, cut, self.meter, now=self._now, conditions=rules)
+        window = look_on(view.layout.window, new_entries, cut, self.meter, now=self._now, conditions=rules)
         if window is None:
             return None
         reckoned = self._reckoned(cut)
-        answer = _answer(more) or view.layout.answer
+        answer = _newest_answer(new_entries) or view.layout.answer
         return msgspec.structs.replace(
             view.layout, head=head, cut=cut, reckoned=reckoned, entries=(), window=window, answer=answer
         )
 
     def counted(self, layout: Layout) -> Layout:
-        """The same with every figure counted."""
+        """Return the layout with every figure counted exactly."""
         self.meter.exact = True
         reckoned = self._reckoned(layout.cut)
-        before, groups = [counted_anew(some, layout.cut, self.meter) for some in (layout.before, layout.window.groups)]
+        before, groups = [
+            counted_anew(shown, layout.cut, self.meter) for shown in (layout.before, layout.window.groups)
+        ]
         window = msgspec.structs.replace(layout.window, groups=groups)
         return msgspec.structs.replace(layout, reckoned=reckoned, before=before, window=window)
 
     def remembered(self, layout: Layout, before: View | None) -> View:
-        """What is to be remembered of a layout that fits; what is made once is made where others have come before."""
+        """Return the view to remember of a layout that fits.
+
+        Messages are prepared only if something was remembered before: a session's first context renders them for its
+        caller alone.
+        """
         ready = before.ready if before is not None else Ready()
         if self._goes_on:
             ready = ready.extended(layout.window.groups[: layout.window.end.groups], layout.format)
@@ -216,11 +227,11 @@ class LayoutReader:
         more: bool = False,
         whole: bool = False,
     ) -> Steps[Layout]:
-        """Lay out what the cut shows, newest first, until the room is full, or all with `whole`.
+        """Lay out what the cut shows, newest first, until the room is full, or all of it with `whole`.
 
-        `known` entries need no reading; `more` says that older ones were left unread. With `planning`, pinned entries
-        and the open human message from before, unless it was hidden, are read, too, whether or not the present cut
-        shows them.
+        `known` entries are not read again; `more` says that older ones were left unread. With `planning`, pinned
+        entries and the open human message from before the window (unless it was hidden) are included, whether or not
+        the present cut shows them.
         """
         terms = self._terms
         rules = [] if terms.exact else self._static_rules(cut)
@@ -238,40 +249,45 @@ class LayoutReader:
                 seqs.add(first.turn)
         newest: dict[str, int] = {}
         before = yield from self.reader.ahead(head, seqs, cut, known or (), self._now, newest, whole=planning)
-        if planning and before.groups:  # reading may have stopped within a group that comes first, whole
+        if planning and before.groups:  # reading may have stopped inside a group that now comes first, whole
             ahead = {group.seq for group in before.groups}
             entries = [entry for entry in entries if entry.group not in ahead]
         window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
         expires = min(before.expires, window.expires)
         window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale], expires=expires)
         summaries = (yield from self.reader.summaries(cut.summaries)) if cut.summaries else []
-        fmt, answer = self.meter.format, _answer(entries)
+        fmt, answer = self.meter.format, _newest_answer(entries)
         return Layout(head, cut, reckoned, entries, more, before.groups, window, fmt, summaries, answer)
 
     def to_plan(self, layout: Layout, cut: Cut) -> Steps[Layout]:
-        """What a cut shows, to plan the next from: as it is laid out, every figure counted, where that is all of it."""
-        head, own, groups = layout.head, layout.cut, layout.window.groups
+        """Lay out what a cut shows, to plan the next cut from. All figures are exact.
+
+        If this layout already holds all that the cut shows, only the groups are copied.
+        """
+        head, present, groups = layout.head, layout.cut, layout.window.groups
         alone = not (layout.more or layout.before or head.pinned or cut.pins or cut.anchors or cut.summaries)
-        begins = bool(groups) and groups[0].seq == cut.start and groups[0].turn in (0, cut.start)
-        same = own == msgspec.structs.replace(cut, reason=own.reason, factor=own.factor, facts=own.facts)
-        if not (alone and begins and same and self.reader.is_one_page(head, cut)):
+        begins_at_start = bool(groups) and groups[0].seq == cut.start and groups[0].turn in (0, cut.start)
+        same_cut = present == msgspec.structs.replace(
+            cut, reason=present.reason, factor=present.factor, facts=present.facts
+        )
+        if not (alone and begins_at_start and same_cut and self.reader.is_one_page(head, cut)):
             return (yield from self.view(head, cut, planning=True))
         reckoned = self._reckoned(cut)
-        apart = [group.again() for group in groups]  # planning marks them
-        window = msgspec.structs.replace(layout.window, groups=apart)
+        copies = [group.again() for group in groups]  # planning changes groups, and these may be remembered
+        window = msgspec.structs.replace(layout.window, groups=copies)
         return msgspec.structs.replace(layout, cut=cut, reckoned=reckoned, window=window)
 
     def read(self, head: Head, cut: Cut) -> Steps[tuple[list[Entry], bool]]:
-        """The entries that `view` would read of this cut, and whether it would leave older ones unread."""
+        """Return the entries that `view` would read for this cut, and whether it would leave older ones unread."""
         rules = [] if self._terms.exact else self._static_rules(cut)
         return (yield from self._read(head, cut, rules))
 
     def _read(
         self, head: Head, cut: Cut, rules: list[AppliedCondition], *, whole: bool = False
     ) -> Steps[tuple[list[Entry], bool]]:
-        # What was given when its cut was made is given whole: it fitted then.
-        given = self._terms.past and cut.revision == head.revision
-        everything = given or whole or (self.meter.exact and self._terms.walks_all)
+        # A context of the past whose cut was made at that revision is read whole: it fitted then.
+        is_given = self._terms.past and cut.revision == head.revision
+        everything = is_given or whole or (self.meter.exact and self._terms.walks_all)
 
         def room_of() -> Steps[int | None]:
             if self._long:
@@ -279,38 +295,42 @@ class LayoutReader:
             budget = self._reckoned(cut).budget
             return None if budget is None or everything else budget.room
 
-        found = yield from self.reader.window(head, cut, room_of, rules)
-        if self._long:  # nothing may have been read
+        read = yield from self.reader.window(head, cut, room_of, rules)
+        if self._long:  # `room_of` does not run if there was nothing to read
             yield Long()
-        return found
+        return read
 
     def _static_rules(self, cut: Cut) -> list[AppliedCondition]:
-        """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""
+        """Return the conditions that depend on one message alone.
+
+        For a context of the past they are those that its cut has recorded, else those of the session's options.
+        """
         terms = self._terms
-        rules = [rule for _, found in terms.strategies for rule in found]
+        rules = [rule for _, applied_rules in terms.strategies for rule in applied_rules]
         if terms.past and cut.revision and cut.conditions != terms.conditions:
-            from palimpsest.context.short_term import applied  # with conditions, four milliseconds
+            from palimpsest.context.short_term import applied  # takes 4 ms, so only with conditions
 
             rules = applied(cut.conditions, terms.failures)
         return [rule for rule in rules if not rule.condition.dynamic]
 
     def factor(self, head: Head) -> float:
-        """The provider's tokens for one counted token, from reported usage where there is any."""
+        """Return the provider's tokens for one counted token, from reported usage if there is any."""
         return learned(head.usage, self._terms.margin)
 
     def _reckoned(self, cut: Cut) -> Reckoned:
+        """Return the budget under this cut. Raises BudgetImpossible if exact figures leave no room."""
         terms, exact = self._terms, self.meter.exact
         if exact not in self._fixed:
             self._fixed[exact] = measure(terms.system, terms.tools, terms.counter, terms.format, exact=exact)
         factor = cut.factor or terms.margin
         allowance = Allowance(terms.bounds, terms.limits, factor, terms.low_water, terms.tail_share)
         reckoned = allowance.beside(self._fixed[exact])
-        if terms.stands_beside and reckoned.budget is not None:  # what has room there is shown, and kept with the cut
+        if terms.stands_beside and reckoned.budget is not None:  # what fits there is shown and stored with the cut
             reckoned = reckoned.exactly()
         if exact and (budget := reckoned.budget) is not None:
             refuse_fixed(budget.room, budget.reserve, reckoned.fixed)
         return reckoned
 
 
-def _answer(entries: Sequence[Entry]) -> Entry | None:
+def _newest_answer(entries: Sequence[Entry]) -> Entry | None:
     return next((entry for entry in reversed(entries) if entry.role == "assistant"), None)

@@ -1,4 +1,4 @@
-"""The context of a session as it is now, by the terms that it is under: its own, or those before. Pure."""
+"""The context of a session as it is now, by its current terms or by those it keeps until its next cut. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from palimpsest.errors import BudgetImpossible
 from palimpsest.log.head import Head
 
 REDEFINED = "changed definition"
-"""Why a cut is made that the definition before makes due: by the new one."""
+"""Reason of a cut that the previous definition made due. The cut itself is made by the new definition."""
 
 
 class NotRead(Exception):
-    """What a definition says has not been read yet."""
+    """The definition with this digest has not been read from the store yet."""
 
     def __init__(self, digest: str) -> None:
         self.digest = digest
@@ -28,32 +28,33 @@ class NotRead(Exception):
 
 
 Before: TypeAlias = Callable[[Head], Terms | None]
-"""The terms that a session of this head keeps until its next cut; None: those of the call hold. Raises NotRead."""
+"""Returns the terms that a session with this head keeps until its next cut (None: the call's terms apply). Raises
+NotRead."""
 
 
 def newest(
     terms: Terms, now: int, *, last_try: bool, before: Before | None = None
 ) -> Steps[tuple[Settled, Context | None]]:
-    """Settle what is shown of a session as it is now, and the context of that.
+    """Settle what is shown of the session as it is now, and build its context.
 
-    Where it is under other terms than these, it is shown as these have it, until they make a cut due: that is made by
-    the new ones.
+    `before` may return older terms that still apply. They are used until they make a cut due; that cut is made by
+    `terms`.
 
-    None for the context: a new cut is to be stored first, or, but for the last try, others have begun an epoch
-    meanwhile: then some texts may be as they were, and others as they are.
+    The context is None if a new cut has to be stored first. It is also None if another writer began an epoch meanwhile,
+    since some of the texts may then be older than others; the last try returns a context of no epoch instead.
     """
     head: Head = yield Newest()
     recalled: Recollection | None = yield Recalled()
-    held = before(head) if before is not None else None
-    settled = (yield from _held(held, now, head, recalled)) if held is not None else None
+    held_terms = before(head) if before is not None else None
+    settled = (yield from _settled_by(held_terms, now, head, recalled)) if held_terms is not None else None
     if settled is None:
-        terms = terms if held is None else msgspec.structs.replace(terms, due=REDEFINED)
+        terms = terms if held_terms is None else msgspec.structs.replace(terms, due=REDEFINED)
         settled = yield from Settler(terms, now, recalled=recalled).settle(head)
     if settled.reason is not None:
         return settled, None
-    given = settled.given(head, head.epoch)
+    context = settled.given(head, head.epoch)
     if (yield Newest()).epoch == head.epoch:
-        return settled, given
+        return settled, context
     if not last_try:
         return settled, None
     yield Long()
@@ -61,8 +62,8 @@ def newest(
     return settled, settled.given(head, None, (note,))
 
 
-def _held(terms: Terms, now: int, head: Head, recalled: Recollection | None) -> Steps[Settled | None]:
-    """What is shown by the terms before; None: they make a cut due, or have no room for what may not be left out."""
+def _settled_by(terms: Terms, now: int, head: Head, recalled: Recollection | None) -> Steps[Settled | None]:
+    """Settle by the older terms. None if they make a cut due, or have no room for what may not be left out."""
     try:
         settled = yield from Settler(terms, now, recalled=recalled).settle(head)
     except BudgetImpossible:

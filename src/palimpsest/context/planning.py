@@ -1,4 +1,4 @@
-"""From what is laid out to the plan of its next cut: its room, and what may become of what is shown. Pure."""
+"""From a layout to the plan of its next cut: the room it has, and what may become of what is shown. Pure."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 def planned_of(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> CutPlan:
-    """Return the plan of a cut of this layout, down to `target` (None: all of the room).
+    """Return the plan of a cut of this layout, down to `target` (None: the whole room).
 
-    With a `strategy` it is one step of an exact walk. Raises BudgetImpossible where nothing fits.
+    With a `strategy` the plan is one step of an exact walk. Raises BudgetImpossible if no cut fits.
     """
-    sight = _sight(terms, layout, target, strategy, meter)
+    sight = _sight_of(terms, layout, target, strategy, meter)
     if strategy is not None and strategy.memory_max_tokens is not None and strategy.memory_max_tokens <= 0:
         return nothing(sight)
     return plan(sight)
 
 
 def is_worth(layout: Layout, after: Layout, plan: CutPlan | None, share: float, cold: float | None) -> bool:
-    """Whether a cut that only size asks for, down to this share, is worth the prefix that it breaks (`cold`: no cache
-    has that any more).
+    """Whether a cut that only size asks for is worth the cached prefix that it breaks.
 
-    What fits has to become less. What exceeds its room on purpose, and would with more notes as well, has to become
-    less by as much as lies between high and low water: else each further group would make a cut of its own.
+    `share` is how far the cut goes down; `cold` is set if the cache has lost the prefix anyway. A layout that fits has
+    to become smaller. One that exceeds its room on purpose, and would even with more notes, has to shrink by at least
+    the distance between high and low water: otherwise each further group would make another cut.
     """
     saved, budget = layout.tokens - after.tokens, layout.budget
     if layout.fits:
@@ -42,17 +42,18 @@ def is_worth(layout: Layout, after: Layout, plan: CutPlan | None, share: float, 
     return saved > (0 if cold is not None else budget.room - budget.down_to(share)[0])
 
 
-def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> Sight:
+def _sight_of(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> Sight:
+    """Return what the cut is planned from."""
     oversize = terms.strategies[0][0].oversize if terms.strategies and strategy is None else "clamp"
     room = Room(layout.budget.room, layout.budget.max_messages) if layout.budget else Room(None, None)
     if strategy is not None:
-        oversize, room = strategy.oversize, _own_room(layout, room, strategy)
-    room, first = layout.beside_summaries(room), layout.entries[0] if layout.entries else None
+        oversize, room = strategy.oversize, _strategy_room(layout, room, strategy)
+    room, oldest = layout.beside_summaries(room), layout.entries[0] if layout.entries else None
     return Sight(
         groups=layout.window.groups,
         head=layout.before,
-        ends=_end(layout),
-        partial=layout.more and first is not None and first.turn != first.seq,
+        ends=_window_end(layout),
+        partial=layout.more and oldest is not None and oldest.turn != oldest.seq,
         more=layout.more,
         pinned=frozenset(layout.head.pinned),
         cut=layout.cut,
@@ -65,22 +66,22 @@ def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxToken
     )
 
 
-def _end(layout: Layout) -> int:
-    """Behind all that is shown, with what is hidden of its group; where nothing is, where the window begins."""
+def _window_end(layout: Layout) -> int:
+    """Return where the window ends, as in `Sight.ends`; if nothing is shown, where it begins."""
     groups, waiting = layout.window.groups, layout.window.pending
     if not groups:
         return layout.beginning if layout.more else layout.cut.start
     return min(groups[-1].last + 1, waiting[0].seq) if waiting else groups[-1].last + 1
 
 
-def _own_room(layout: Layout, room: Room, strategy: MaxTokens) -> Room:
-    """The room that a strategy of its own budget leaves."""
+def _strategy_room(layout: Layout, room: Room, strategy: MaxTokens) -> Room:
+    """Return the room under the strategy's own budget."""
     if strategy.memory_max_tokens is None or strategy.memory_max_tokens <= 0:
         return room
-    own = strategy.memory_max_tokens - layout.reckoned.fixed.tokens
-    refuse_fixed(own, 0, layout.reckoned.fixed)
+    tokens = strategy.memory_max_tokens - layout.reckoned.fixed.tokens
+    refuse_fixed(tokens, 0, layout.reckoned.fixed)
     if not strategy.count_pinned:
         pinned = set(layout.head.pinned)
         groups = [*layout.before, *layout.window.groups]
-        own += sum(g.cost for g in groups if any(entry.seq in pinned for entry in g.entries))
-    return msgspec.structs.replace(room, tokens=own if room.tokens is None else min(own, room.tokens))
+        tokens += sum(g.cost for g in groups if any(entry.seq in pinned for entry in g.entries))
+    return msgspec.structs.replace(room, tokens=tokens if room.tokens is None else min(tokens, room.tokens))

@@ -1,4 +1,4 @@
-"""What a provider is sent of groups, and what of it is made once and given often. Pure."""
+"""Render groups to provider messages, and keep those that later contexts repeat. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from palimpsest.formats.wording import sendable
 
 
 def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) -> list[Message]:
-    """The group's provider messages, without text that no provider takes and without tags that look like ours.
+    """Return the group's provider messages, without text that no provider takes and with our fence tags defused.
 
-    Nothing of them is a part of an entry that can change: whoever is given them may change them.
+    The messages share no mutable part with the entries, so the caller may change them.
     """
     items = group.items
     if len(items) == 1 and adapted is None:
         entry = items[0].entry
         bare = entry.name is entry.call_id is None and entry.native is None and not entry.lone
-        if bare and type(entry.content) is str and "<" not in entry.content:  # as most are
+        if bare and type(entry.content) is str and "<" not in entry.content:  # the common case needs no cleaning
             return fmt.render(items)
     if adapted is not None:
         adapted.extend(note for item in items if item.text is None for note in unsaid(item.entry, fmt.name))
@@ -31,9 +31,9 @@ def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) ->
     shown: list[CostedEntry] = []
     for item in items:
         entry = item.entry
-        new = guarded(entry)
-        if new is not entry:
-            item = msgspec.structs.replace(item, entry=new)  # noqa: PLW2901 (it stands in its place)
+        clean = guarded(entry)
+        if clean is not entry:
+            item = msgspec.structs.replace(item, entry=clean)  # noqa: PLW2901 (it stands in its place)
         pauses, lone = pauses or entry.pauses, lone or entry.lone
         lends = lends or entry.native is not None or type(entry.content) is not str
         shown.append(item)
@@ -49,9 +49,9 @@ def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) ->
 
 
 def copied(message: Message) -> Message:
-    """The same message, of which nothing is a part of this one that can change: it holds what JSON does."""
-    same: Message = msgspec.to_builtins(message)
-    return same
+    """Return a deep copy of a message, which holds only what JSON can."""
+    copy: Message = msgspec.to_builtins(message)
+    return copy
 
 
 def _scrubbed(value: Any) -> Any:
@@ -66,27 +66,29 @@ _HOLDING = frozenset((dict, list))
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The messages of the first groups of a window, which nobody is given but as copies; `deep` are the places of those
-    that hold more than texts."""
+    """The prepared messages of the first groups of a window. Callers get copies.
+
+    `deep` are the indices of those messages that hold more than texts.
+    """
 
     groups: int = 0
     messages: list[Message] = []
     deep: list[int] = []
 
     def extended(self, groups: Sequence[Group], fmt: Format) -> Ready:
-        """The messages of so many groups, of which these are the first ones."""
+        """Return the prepared messages of all these groups, of which the first ones are prepared already."""
         if len(groups) == self.groups:
             return self
-        more = [message for group in groups[self.groups :] for message in rendered(group, fmt)]
-        deep = [i for i, message in enumerate(more, len(self.messages)) if _is_deep(message)]
-        return Ready(len(groups), [*self.messages, *more], [*self.deep, *deep])
+        added = [message for group in groups[self.groups :] for message in rendered(group, fmt)]
+        deep = [i for i, message in enumerate(added, len(self.messages)) if _is_deep(message)]
+        return Ready(len(groups), [*self.messages, *added], [*self.deep, *deep])
 
     def copies(self) -> list[Message]:
-        """The messages, for somebody who may change them."""
-        found = [message.copy() for message in self.messages]
+        """Return copies of the messages, which the caller may change."""
+        copies = [message.copy() for message in self.messages]
         for place in self.deep:
-            found[place] = copied(found[place])
-        return found
+            copies[place] = copied(copies[place])
+        return copies
 
 
 def _is_deep(message: Message) -> bool:

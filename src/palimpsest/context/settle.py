@@ -1,7 +1,7 @@
-"""Deciding what a context shows: the present cut while it holds, else a new one, planned from what the log holds. Pure.
+"""Decide what a context shows: the present cut while it holds, else a new one, planned from what the log holds. Pure.
 
-It asks for what it needs (`palimpsest.context.asks`) and commits nothing: whoever has it settle says whether the cut
-is to be stored.
+The decision asks for what it needs (`palimpsest.context.asks`) and commits nothing: the caller decides whether a new
+cut is stored.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ if TYPE_CHECKING:
     from palimpsest.context.tail import Lead, TailPart
 
 HIGH_WATER, COLD, EXACT, CROWDED = "high water", "a cold cache", "an exact walk", "a full share"
-"""Why one does that holds no more, whose provider has forgotten what it was sent, that is made at every call, or whose
-entries of a tag take more than their share."""
+"""Reasons for a new cut: the present one does not fit any more, the provider's cache is cold, an exact walk makes one
+at every call, or entries with a tag take more than their share."""
 
 _replace = msgspec.structs.replace
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What is shown, counted by `meter`; why that is a new cut (None: it is not), and how that was planned (None:
-    nothing was left out)."""
+    """What a context shows, counted by `meter`; why its cut is new (None: it is not); its plan (None: all is shown)."""
 
     layout: Layout
     meter: Meter
@@ -45,16 +44,16 @@ class Settled(msgspec.Struct, frozen=True):
     reason: str | None = None
     plan: CutPlan | None = None
     view: View | None = None
-    """What is to be remembered of it."""
+    """What to remember for the next context."""
     lead: Lead | None = None
-    """Facts that stand before the log."""
+    """Facts that come before the log."""
     tail: Sequence[TailPart] = ()
-    """What is to stand behind it."""
+    """What comes behind the log."""
 
     def given(self, head: Head, epoch: int | None, notes: Sequence[str] = ()) -> Context:
-        """Return the context of what is shown: of this head, and of an epoch where its cut is stored.
+        """Build the context of this head, and of this epoch if its cut is stored.
 
-        Raises InvalidContext where a rule of the provider is broken, which is a fault of ours.
+        Raises InvalidContext if a rule of the provider is broken, which is a fault of this library.
         """
         layout, plan, reason = self.layout, self.plan, self.reason
         over = plan.over if plan is not None else reason is None and not layout.fits
@@ -75,7 +74,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Settler:
-    """Settles one context; `now` is the time of expiry, in microseconds since 1970."""
+    """Settles one context. Entries expire by `now`, in microseconds since 1970."""
 
     def __init__(
         self,
@@ -90,27 +89,27 @@ class Settler:
         self._leads: dict[tuple[int, object], Lead] = {}
 
     def settle(self, head: Head) -> Steps[Settled]:
-        """Return what is shown of a session of this head."""
+        """Return what is shown of the session with this head."""
         if self._terms.exact:
             self._meter.exact = True
-            return (yield from self._walk((yield from self._planning(head, Cut(start=head.first_seq)))))
-        layout, reason = (yield from self._as_before(head)), None
+            return (yield from self._walk((yield from self._to_plan(head, Cut(start=head.first_seq)))))
+        layout, reason = (yield from self._continued(head)), None
         if isinstance(layout, Settled):
             return layout
         if layout is None:
             cut = head.cut_of(self._terms.view)
             entries, more = yield from self._layouts.read(head, cut)
             layout = yield from self._layouts.view(head, cut, entries, more=more)
-            reason = self._due(layout)
-            if reason is None and holds(layout, self._cold(layout), self._terms.tag_shares):
-                return self._remembered(layout)
-            yield Long()  # bounds left it open, or a cut is due anyway: from here on every figure is counted
+            reason = self._due_reason(layout)
+            if reason is None and holds(layout, self._cold_share(layout), self._terms.tag_shares):
+                return self._with_view(layout)
+            yield Long()  # upper bounds left it open, or a cut is due anyway: from here on every figure is counted
             self._meter.exact = True
             layout = yield from self._layouts.view(head, cut, None if more else entries)
-            reason = reason or self._due(layout)  # more may have been read
-            if reason is None and holds(layout, self._cold(layout), self._terms.tag_shares):
-                return self._remembered(layout)
-        cold = self._cold(layout)
+            reason = reason or self._due_reason(layout)  # more may have been read
+            if reason is None and holds(layout, self._cold_share(layout), self._terms.tag_shares):
+                return self._with_view(layout)
+        cold = self._cold_share(layout)
         if reason is None and is_crowded(layout, self._terms.tag_shares):
             reason = CROWDED
         share, settled = cold or self._terms.low_water, None
@@ -118,53 +117,52 @@ class Settler:
             settled = yield from self._recut(layout, reason, share)
         except BudgetImpossible:
             if reason is not None or not layout.fits:
-                raise  # else only the cache is cold, and what was pinned since, shortened, has no room whole
+                raise  # otherwise only the cache is cold, and a new pin, shown clamped so far, has no room whole
         if settled is None or (reason is None and not is_worth(layout, settled.layout, settled.plan, share, cold)):
-            return self._remembered(layout)
+            return self._with_view(layout)
         return _replace(settled, view=self._layouts.remembered(settled.layout, None))
 
-    def _as_before(self, head: Head) -> Steps[Settled | Layout | None]:
-        """What is shown where that goes on with what was shown before, and fits; where it shows too much, how it is
-        laid out, with every figure counted. None: nothing is known."""
-        before = self._recalled.view if self._recalled is not None else None
-        if before is None:
+    def _continued(self, head: Head) -> Steps[Settled | Layout | None]:
+        """Continue the remembered view: return what is shown if it fits, else its exact layout (None: no view)."""
+        view = self._recalled.view if self._recalled is not None else None
+        if view is None:
             return None
-        layout = yield from self._layouts.again(head, head.cut_of(self._terms.view), before)
-        if layout is not None and self._due(layout) is None:
-            cold = self._cold(layout)
+        layout = yield from self._layouts.again(head, head.cut_of(self._terms.view), view)
+        if layout is not None and self._due_reason(layout) is None:
+            cold = self._cold_share(layout)
             if holds(layout, cold, self._terms.tag_shares):
-                return self._remembered(layout, before)
+                return self._with_view(layout, view)
             yield Long()
             if self._meter.guessed or not layout.reckoned.fixed.exact:
                 layout = self._layouts.counted(layout)
                 if holds(layout, cold, self._terms.tag_shares):
-                    return self._remembered(layout, before)
+                    return self._with_view(layout, view)
             self._meter.exact, self._meter.guessed = True, 0
             return layout
         self._meter.exact, self._meter.guessed = False, 0
         return None
 
-    def _cold(self, layout: Layout) -> float | None:
+    def _cold_share(self, layout: Layout) -> float | None:
         return cold_share(layout, self._terms.cache_life, self._now, self._terms.low_water)
 
     def _within_shares(self, layout: Layout, cut: Cut) -> Cut:
-        """The cut without what takes more than its share."""
+        """Return the cut without entries that exceed the shares of their tags."""
         if not self._terms.tag_shares:
             return cut
-        from palimpsest.context.shares import within_shares  # only for who has shares
+        from palimpsest.context.shares import within_shares  # imported only for sessions with tag shares
 
         part = 1.0 if self._terms.exact else self._terms.low_water
         return within_shares(layout, cut, self._terms.tag_shares, part)
 
-    def _remembered(self, layout: Layout, before: View | None = None) -> Settled:
+    def _with_view(self, layout: Layout, before: View | None = None) -> Settled:
         return _replace(self._settled(layout), view=self._layouts.remembered(layout, before))
 
-    def stored(self, then: Head, *, whole: bool = False) -> Steps[Settled]:
+    def stored(self, head: Head, *, whole: bool = False) -> Steps[Settled]:
         """Return what a head's newest cut shows: all that was given when it was made (or `whole`), else what fits."""
-        layout = yield from self._layouts.view(then, then.cut_of(self._terms.view), whole=whole)
+        layout = yield from self._layouts.view(head, head.cut_of(self._terms.view), whole=whole)
         if not (layout.fits or layout.budget is None or (layout.budget.room < 0 and layout.reckoned.fixed.exact)):
-            self._meter.exact = True  # bounds left it open
-            layout = yield from self._layouts.view(then, layout.cut, None if layout.more else layout.entries)
+            self._meter.exact = True  # upper bounds left it open
+            layout = yield from self._layouts.view(head, layout.cut, None if layout.more else layout.entries)
         return self._settled(layout)
 
     def _settled(self, layout: Layout, reason: str | None = None, plan: CutPlan | None = None) -> Settled:
@@ -177,23 +175,23 @@ class Settler:
         return Settled(layout, self._meter, self._terms.margin, reason, plan, lead=lead, tail=self._terms.tail)
 
     def _lead(self, layout: Layout, at: int) -> Lead:
-        """The facts of this time before the log, as far as the budget has room for them."""
-        from palimpsest.context.tail import lead_of  # only for who has one
+        """Return the facts before the log as of time `at`, as far as the budget has room for them."""
+        from palimpsest.context.tail import lead_of  # imported only for sessions with facts before the log
 
         room = layout.budget.beside if layout.budget is not None else None
         if (at, room) not in self._leads:
             self._leads[at, room] = lead_of(self._terms.lead or (), at, room, self._meter)
         return self._leads[at, room]
 
-    def _shows_others(self, layout: Layout) -> bool:
-        """Whether the facts that stand before the log are not those that the cut shows."""
+    def _facts_changed(self, layout: Layout) -> bool:
+        """Whether the facts before the log are not those that the cut shows."""
         shown = layout.cut.facts
         if self._terms.lead is None or shown is None:
             return self._terms.lead is not None or shown is not None
         return self._lead(layout, shown.at).mark != shown.mark
 
-    def _due(self, layout: Layout) -> str | None:
-        """Why the present cut may not be used again, whatever fits."""
+    def _due_reason(self, layout: Layout) -> str | None:
+        """Return why the present cut may not be used any more, even if it fits (None: it may)."""
         if layout.cut.renderer != RENDERER:
             return "a new renderer"
         if layout.cut.conditions != self._terms.conditions:
@@ -202,14 +200,14 @@ class Settler:
             return "compaction"
         if is_unshown(layout):
             return "pinned"
-        if self._shows_others(layout):
+        if self._facts_changed(layout):
             return "facts"
         return layout.window.stale[0][1] if layout.window.stale else self._terms.due
 
     def _recut(self, layout: Layout, reason: str | None, share: float) -> Steps[Settled]:
-        """Cut down to a share of the limits, or only leave out what is stale where the rest fits."""
+        """Cut down to a `share` of the limits, or only leave out what is stale if the rest fits."""
         head = layout.head
-        why = COLD if layout.fits else HIGH_WATER
+        by_size = COLD if layout.fits else HIGH_WATER
         cut = _replace(
             layout.cut,
             gone=layout.gone,
@@ -217,21 +215,21 @@ class Settler:
             factor=self._layouts.factor(head),
             facts=None,
             renderer=RENDERER,
-            reason=reason or why,
+            reason=reason or by_size,
         )
-        if compacted := cut.compaction != head.compaction:  # whatever else is a reason
+        if compacted := cut.compaction != head.compaction:  # also if there is another reason
             cut = yield from self._after_compaction(head, cut)
-            if self._terms.summary_share is not None:  # a share that was given is kept to, whatever has room
+            if self._terms.summary_share is not None:  # a share that was given applies even if there is room
                 cut = yield from self._with_short_summaries(layout, cut)
         elif reason is not None:
             cut = yield from self._with_pins(head, cut)
         if reason is not None:
             layout = yield from self._layouts.view(head, cut)
-            if layout.window.stale:  # what a restore has brought back may have expired, or have been superseded
+            if layout.window.stale:  # entries that a restore brought back may have expired or been superseded
                 cut = _replace(cut, gone=layout.gone)
                 layout = yield from self._layouts.view(head, cut)
-            if (fewer := self._within_shares(layout, cut)) is not cut:
-                cut = fewer
+            if (reduced := self._within_shares(layout, cut)) is not cut:
+                cut = reduced
                 layout = yield from self._layouts.view(head, cut)
             if layout.fits:
                 return self._settled(layout, reason)
@@ -239,48 +237,48 @@ class Settler:
         layout = yield from self._layouts.to_plan(layout, cut)
         cut = _replace(cut, gone=layout.gone)
         for _, rules in self._terms.strategies:
-            cut = self._sifted(layout, cut, rules)
+            cut = self._without_failing(layout, cut, rules)
         cut = self._within_shares(layout, cut)
         if cut.gone != layout.cut.gone:
-            layout = yield from self._planning(head, cut)
+            layout = yield from self._to_plan(head, cut)
         target = Room(*layout.budget.down_to(share)) if layout.budget else Room(None, None)  # by the new factor
-        return (yield from self._cut(layout, reason or why, None if compacted else target))
+        return (yield from self._cut(layout, reason or by_size, None if compacted else target))
 
     def _walk(self, layout: Layout) -> Steps[Settled]:
-        """Walk the log anew, strategy by strategy, each on what the one before left."""
+        """Walk the log anew, strategy by strategy, each on what the previous one left."""
         if layout.head.compaction:
             cut = yield from self._after_compaction(layout.head, layout.cut)
-            bounds = [one.memory_max_tokens for one, _ in self._terms.strategies if one.memory_max_tokens is not None]
-            cut = yield from self._with_short_summaries(layout, cut, max(min(bounds), 0) if bounds else None)
-            layout = yield from self._planning(layout.head, cut)
+            limits = [one.memory_max_tokens for one, _ in self._terms.strategies if one.memory_max_tokens is not None]
+            cut = yield from self._with_short_summaries(layout, cut, max(min(limits), 0) if limits else None)
+            layout = yield from self._to_plan(layout.head, cut)
         if layout.window.stale:
-            layout = yield from self._again(layout, _replace(layout.cut, gone=layout.gone))
+            layout = yield from self._relaid(layout, _replace(layout.cut, gone=layout.gone))
         settled = self._settled(layout, EXACT)
         for strategy, rules in self._terms.strategies:
-            cut = self._sifted(layout, _replace(layout.cut, reason=EXACT), rules)
+            cut = self._without_failing(layout, _replace(layout.cut, reason=EXACT), rules)
             cut = self._within_shares(layout, cut)
-            layout = yield from self._again(layout, cut)
+            layout = yield from self._relaid(layout, cut)
             settled = yield from self._cut(layout, EXACT, None, strategy)
             layout = settled.layout
         return settled
 
-    def _planning(self, head: Head, cut: Cut) -> Steps[Layout]:
-        """What a cut shows, to plan the next from."""
+    def _to_plan(self, head: Head, cut: Cut) -> Steps[Layout]:
+        """Lay out what a cut shows, to plan the next cut from."""
         return self._layouts.view(head, cut, planning=True)
 
-    def _again(self, layout: Layout, cut: Cut) -> Steps[Layout]:
-        """The same entries under another cut, to plan from: with all that is pinned before them, as it is sent, too."""
+    def _relaid(self, layout: Layout, cut: Cut) -> Steps[Layout]:
+        """Lay out the same entries under another cut, to plan from, including what is pinned before them."""
         return self._layouts.view(layout.head, cut, layout.entries, planning=True, more=layout.more)
 
     def _after_compaction(self, head: Head, cut: Cut) -> Steps[Cut]:
-        """The cut from which a view starts anew: without what is covered or evicted, with what stands for it."""
+        """Return the first cut after a compaction: without what is covered or evicted, with the summaries instead."""
         state = yield from self.reader.compaction(head)
         inactive = state.inactive
         empty = _replace(cut, start=head.next_seq, pins=(), anchors=(), skipped=(), summaries=())
         pinned = (yield from self._layouts.view(head, empty, (), planning=True)).before
-        ahead = [(group.seq, group.last) for group in pinned]  # whole groups, tombstones included
-        visible = spans.visible(spans.union(inactive, ahead, head.rewound), head.first_seq - 1, head.next_seq)
-        start = (yield from self.reader.first(visible)) or head.next_seq
+        pinned_spans = [(group.seq, group.last) for group in pinned]  # whole groups, tombstones included
+        candidates = spans.visible(spans.union(inactive, pinned_spans, head.rewound), head.first_seq - 1, head.next_seq)
+        start = (yield from self.reader.first(candidates)) or head.next_seq
         cut = _replace(
             cut,
             start=start,
@@ -296,22 +294,22 @@ class Settler:
         return (yield from self._with_pins(head, cut))
 
     def _with_pins(self, head: Head, cut: Cut) -> Steps[Cut]:
-        """The cut with all that is pinned, whole groups, but for what has expired or was superseded.
+        """Return the cut with the whole groups of all pins, except for expired or superseded entries.
 
-        What conditions or cuts had left out comes back, in its place where the cut has not passed that.
+        Pins that were left out come back: in their place, unless the cut has passed that.
         """
         pinned = set(head.pinned)
         everywhere = _replace(cut, start=head.next_seq, pins=(), anchors=(), gone=())
-        seen = yield from self._layouts.view(head, everywhere, (), planning=True)
-        groups = [group for group in seen.before if any(entry.seq in pinned for entry in group.entries)]
+        pinned_layout = yield from self._layouts.view(head, everywhere, (), planning=True)
+        groups = [group for group in pinned_layout.before if any(entry.seq in pinned for entry in group.entries)]
         pins = pinned.union(entry.seq for group in groups for entry in group.entries)
-        back = [(group.seq, group.last) for group in groups]
-        gone = [piece for span in cut.gone for piece in spans.minus([span], back)]
-        stale = [(seq, seq) for seq, _ in seen.window.stale]
+        returning = [(group.seq, group.last) for group in groups]
+        gone = [piece for span in cut.gone for piece in spans.minus([span], returning)]
+        stale = [(seq, seq) for seq, _ in pinned_layout.window.stale]
         return _replace(cut, gone=tuple(sorted({*gone, *stale})), pins=tuple(sorted(pins)))
 
     def _with_short_summaries(self, layout: Layout, cut: Cut, limit: int | None = None) -> Steps[Cut]:
-        """The cut with its summaries within their share of the budget, or of `limit`: interactions want the room."""
+        """Shorten the cut's summaries to their share of the budget, or of `limit`, to leave room for interactions."""
         budget = layout.budget
         if budget is not None:
             limit = budget.counted_limit if limit is None else min(limit, budget.counted_limit)
@@ -325,11 +323,11 @@ class Settler:
         )
         return cut.showing(shown)
 
-    def _sifted(self, layout: Layout, cut: Cut, rules: list[AppliedCondition]) -> Cut:
-        """The cut without what conditions drop."""
+    def _without_failing(self, layout: Layout, cut: Cut, rules: list[AppliedCondition]) -> Cut:
+        """Return the cut without the entries that fail the conditions."""
         if not rules:
             return cut
-        from palimpsest.context.short_term import sift  # with conditions, four milliseconds
+        from palimpsest.context.short_term import sift  # takes 4 ms, so only with conditions
 
         gone = sift(layout.window.groups, rules, layout.head, self._meter, self._terms.session)
         return _replace(cut, gone=tuple(sorted({*cut.gone, *gone})))
@@ -337,14 +335,14 @@ class Settler:
     def _cut(
         self, layout: Layout, reason: str, target: Room | None, strategy: MaxTokens | None = None
     ) -> Steps[Settled]:
-        """Cut: with the summaries where they leave room for what may not be left out, else without them."""
+        """Cut with the summaries, or without them if they leave no room for what may not be left out."""
         try:
             planned = planned_of(self._terms, layout, target, strategy, self._meter)
         except BudgetImpossible:
             if not layout.summaries:
                 raise
-            cut = layout.cut.showing(())  # what they cover stays in reach
-            layout = yield from (self._planning(layout.head, cut) if strategy is None else self._again(layout, cut))
+            cut = layout.cut.showing(())  # recall still finds what the summaries cover
+            layout = yield from (self._to_plan(layout.head, cut) if strategy is None else self._relaid(layout, cut))
             planned = planned_of(self._terms, layout, target, strategy, self._meter)
         layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries or None)
         return self._settled(layout, reason, planned)

@@ -1,7 +1,7 @@
 """Shares of the budget that entries with a tag may take, whatever else has room. Pure.
 
-An entry has the tags that its metadata says: `tags`, a text or a list of texts. Its group counts for each of them. What
-is pinned, and the human message of the newest interaction, are exempt.
+The tags of an entry are in its metadata under `tags`, as a text or a list of texts. A group counts for each tag of its
+entries. Pinned entries, system messages and the human message of the newest interaction are exempt.
 """
 
 from __future__ import annotations
@@ -17,53 +17,55 @@ from palimpsest.log.head import Cut, Head
 
 
 def is_over(layout: Layout, shares: Shares) -> bool:
-    """Whether entries with one of these tags take more than its share."""
-    return any(_over(layout, tag, share) for tag, share in shares)
+    """Whether the entries of any of these tags take more than its share."""
+    return any(_is_tag_over(layout, tag, share) for tag, share in shares)
 
 
 def within_shares(layout: Layout, cut: Cut, shares: Shares, part: float) -> Cut:
-    """The cut without the oldest groups of each tag that takes more than its share, down to this `part` of the share:
-    else each further one would make a cut of its own."""
+    """Leave out the oldest groups of each tag that exceeds its share, down to this `part` of the share.
+
+    Stopping at the full share would let each further group make a cut.
+    """
     gone = set[int]()
     for tag, share in shares:
-        if not _over(layout, tag, share):
+        if not _is_tag_over(layout, tag, share):
             continue
         groups = _tagged(layout, tag)
-        left = sum(group.cost for group in groups)
+        remaining = sum(group.cost for group in groups)
         for group in groups:
-            if left <= int(_most(layout, share) * part):
+            if remaining <= int(_most_tokens(layout, share) * part):
                 break
-            left -= group.cost
+            remaining -= group.cost
             gone.update(entry.seq for entry in group.entries)
     if not gone:
         return cut
     return msgspec.structs.replace(cut, gone=tuple(sorted({*cut.gone, *spans.of(gone)})))
 
 
-def _most(layout: Layout, share: float) -> int:
+def _most_tokens(layout: Layout, share: float) -> int:
     return int(values.part(share, layout.budget.counted_limit)) if layout.budget is not None else 0
 
 
-def _over(layout: Layout, tag: str, share: float) -> bool:
+def _is_tag_over(layout: Layout, tag: str, share: float) -> bool:
     if layout.budget is None:
         return False
-    return sum(group.cost for group in _tagged(layout, tag)) > _most(layout, share)
+    return sum(group.cost for group in _tagged(layout, tag)) > _most_tokens(layout, share)
 
 
 def _tagged(layout: Layout, tag: str) -> list[Group]:
-    """The groups of the window that have this tag, and no right to stay, oldest first."""
+    """Return the window's groups with this tag that are not exempt, oldest first."""
     return [
         group
         for group in layout.window.groups
-        if any(_has(entry, tag) for entry in group.entries)
-        and not any(_stays(entry, layout.head) for entry in group.entries)
+        if any(_has_tag(entry, tag) for entry in group.entries)
+        and not any(_is_exempt(entry, layout.head) for entry in group.entries)
     ]
 
 
-def _has(entry: Entry, tag: str) -> bool:
-    given = (entry.metadata or {}).get("tags")
-    return tag in given if isinstance(given, list) else given == tag
+def _has_tag(entry: Entry, tag: str) -> bool:
+    tags = (entry.metadata or {}).get("tags")
+    return tag in tags if isinstance(tags, list) else tags == tag
 
 
-def _stays(entry: Entry, head: Head) -> bool:
+def _is_exempt(entry: Entry, head: Head) -> bool:
     return entry.role == "system" or entry.seq in head.pinned or entry.seq == head.turn

@@ -51,7 +51,7 @@ _FIELDS = MaxTokens.__struct_fields__
 
 
 def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, list[str]]:
-    """Return the strategy that a block describes, checked, and warnings. Raises ConfigError naming the key."""
+    """Check a block, and return the strategy that it describes, with warnings. Raises ConfigError naming the key."""
     if isinstance(block, MaxTokens):
         given: dict[str, Any] = {name: getattr(block, name) for name in _FIELDS}
     elif isinstance(block, Mapping):
@@ -89,16 +89,16 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
 
 
 class AppliedCondition:
-    """A condition as a session applies it: one that fails to evaluate keeps its entry and is remembered.
+    """A condition as a session applies it: if it cannot be evaluated, the entry is kept and the failure is remembered.
 
-    With `strict` it raises. `failures` are the messages of those that failed, each once.
+    With `strict` the failure raises. `failures` maps the text of a failed condition to its first message.
     """
 
     def __init__(self, condition: Condition, strict: bool, failures: dict[str, str]) -> None:
         self.condition, self._strict, self._failures = condition, strict, failures
 
     def holds(self, values: Mapping[str, Mapping[str, object]]) -> bool:
-        """Whether the entry meets the condition, or the condition says nothing about it."""
+        """Whether the entry meets the condition. True if it cannot be evaluated, unless `strict`."""
         try:
             return self.condition.holds(values)
         except ConditionFailed as failure:
@@ -109,51 +109,51 @@ class AppliedCondition:
 
 
 def applied(conditions: Iterable[str], failures: dict[str, str], *, strict: bool = False) -> list[AppliedCondition]:
-    """Conditions ready to apply; `failures` collects those that cannot be evaluated."""
+    """Parse conditions for use; `failures` collects those that cannot be evaluated."""
     return [AppliedCondition(parse(text), strict, failures) for text in conditions]
 
 
 def sift(
     groups: Sequence[Group], rules: Iterable[AppliedCondition], head: Head, meter: Meter, session: str
 ) -> list[tuple[int, int]]:
-    """Return what the conditions drop from these groups, as ranges of seqs.
+    """Return the entries of these groups that the conditions drop, as ranges of `seq`.
 
-    Those that name a message are asked of each message, the others of whole interactions. System messages are exempt,
-    groups with a pinned entry, and the human message of an open interaction.
+    Conditions that name a message are evaluated for each message, the others for whole interactions. Exempt are system
+    messages, groups with a pinned entry, and the human message of an open interaction.
     """
     rules = list(rules)
     if not rules:
         return []
     interactions = by_interaction(groups)
-    facts = {
+    session_values = {
         "id": session,
         "message_count": head.entries,
         "interaction_count": head.turns,
         "tokens": sum(group.cost for group in groups),
         "metadata": head.metadata,
     }
-    failed: set[int] = set()
+    dropped_seqs: set[int] = set()
     for age, interaction in enumerate(reversed(interactions)):
         index = head.turns - 1 - age if interaction[0].turn else -1
-        values = {"interaction": interaction_values(interaction, index, age), "session": facts}
+        values = {"interaction": interaction_values(interaction, index, age), "session": session_values}
         members = [entry for group in interaction for entry in group.entries]
         last = members[-1]
         is_open = not (last.kind == "message" and last.role == "assistant")
         pinned = {group.seq for group in interaction if any(_is_pinned(entry, head) for entry in group.entries)}
-        whole = all(rule.holds(values) for rule in rules if not rule.condition.per_message)
+        interaction_holds = all(rule.holds(values) for rule in rules if not rule.condition.per_message)
         for i, entry in enumerate(members):
             if entry.group in pinned or (entry.is_human and is_open):
                 continue
-            calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
-            values["message"] = message_values(entry, meter, calls, entry.seq - 1, age)
-            if not whole or not all(rule.holds(values) for rule in rules if rule.condition.per_message):
-                failed.add(entry.seq)
+            has_calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
+            values["message"] = message_values(entry, meter, has_calls, entry.seq - 1, age)
+            if not interaction_holds or not all(rule.holds(values) for rule in rules if rule.condition.per_message):
+                dropped_seqs.add(entry.seq)
     for group in groups:
-        if not failed.isdisjoint(entry.seq for entry in group.entries):
-            dropped: list[tuple[Entry, str]] = []
-            without(group.entries, failed, dropped)
-            failed |= {entry.seq for entry, _ in dropped}
-    return list(spans.of(failed))
+        if not dropped_seqs.isdisjoint(entry.seq for entry in group.entries):
+            dropped_entries: list[tuple[Entry, str]] = []
+            without(group.entries, dropped_seqs, dropped_entries)
+            dropped_seqs |= {entry.seq for entry, _ in dropped_entries}
+    return list(spans.of(dropped_seqs))
 
 
 def _is_pinned(entry: Entry, head: Head) -> bool:
@@ -161,7 +161,7 @@ def _is_pinned(entry: Entry, head: Head) -> bool:
 
 
 def interaction_values(groups: Sequence[Group], index: int, age: int) -> dict[str, object]:
-    """What a condition may see of one interaction. `age` is 0 for the newest, `index` -1 for the preamble."""
+    """Return what a condition may see of one interaction. `age` is 0 for the newest, `index` -1 for the preamble."""
     members = [entry for group in groups for entry in group.entries]
     results = [entry for entry in members if entry.kind == "tool_result"]
     calls = [entry for entry in members if entry.kind == "tool_call"]
@@ -181,8 +181,10 @@ def interaction_values(groups: Sequence[Group], index: int, age: int) -> dict[st
 
 
 def chosen(short_term: Any, conditions: Sequence[str], oversize: str) -> tuple[tuple[MaxTokens, ...], list[str], bool]:
-    """Return the strategies that the options of a session come to, what is to be warned of, and whether the log is
-    walked anew for each context. Raises ConfigError, naming the option, for what cannot be."""
+    """Return the strategies that a session's options select, their warnings, and whether contexts walk the log anew.
+
+    Raises ConfigError, naming the option, for options that contradict each other or are invalid.
+    """
     if short_term and conditions:
         raise ConfigError("conditions", conditions, "conditions inside short_term, where that is given")
     if not short_term:
@@ -199,4 +201,4 @@ def chosen(short_term: Any, conditions: Sequence[str], oversize: str) -> tuple[t
     cuts = {strategy.cut for strategy in strategies}
     if len(cuts) > 1:
         raise ConfigError("short_term", sorted(cuts), "one kind of cut for all strategies")
-    return strategies, [text for _, found in loaded for text in found], cuts == {"exact"}
+    return strategies, [text for _, warnings in loaded for text in warnings], cuts == {"exact"}

@@ -1,4 +1,4 @@
-"""What a context is computed by, beside the log: what the options of its session say, and its call."""
+"""What a context is computed by, apart from the log: the options of its session and the arguments of the call."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 FEW_TOOLS = 64
-"""Schemas of tools that are written out and measured in well under a millisecond."""
+"""How many tool schemas are serialized and measured in well under a millisecond."""
 
 SUMMARY_SHARE = 0.25
-"""Share of the budget that summaries take at most, where interactions want the room."""
+"""Share of the budget that summaries take at most if interactions need the room."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What a context is computed by.
 
-    `margin` is the provider's tokens for one counted token before any usage was reported, `low_water` the share of the
-    budget that a cut goes down to. `cache_life`: for how many microseconds after a call the provider's cache is taken
-    to hold what was sent (None: for ever). `masks`: whether old results may become notes. `exact`: whether the log is
-    walked anew instead of keeping a window. `past`: whether the context is of an earlier revision. Summaries take
-    `summary_share` of the budget at most; None: `SUMMARY_SHARE`, where interactions want the room. `tail_share` is the
-    part of the log's room that is kept for what stands beside it: `lead`, facts before the log (None: none may), and
-    `tail`, what comes behind it.
+    `margin` is the provider's tokens for one counted token before any usage was reported. `low_water` is the share of
+    the budget that a cut goes down to. `cache_life` is for how many microseconds after a call the provider's cache is
+    expected to hold what was sent (None: for ever). `masks`: old results may become notes. `exact`: the log is walked
+    anew at each call instead of keeping a window. `past`: the context is of an earlier revision. `summary_share` is the
+    most that summaries take of the budget (None: `SUMMARY_SHARE`, and only if interactions need the room). `tail_share`
+    is the part of the log's room that is kept for what is shown beside it: `lead`, facts before the log (None: not
+    allowed), and `tail`, what comes behind it.
     """
 
     session: str
@@ -53,23 +53,26 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
     past: bool = False
     due: str | None = None
-    """Why a new cut is made, whatever fits; None: one is made where it is due."""
+    """Why a new cut is made even if the present one fits; None: a cut is made when it is due."""
     tail_share: float = 0.0
     summary_share: float | None = None
     tag_shares: tuple[tuple[str, float], ...] = ()
-    """By tag, the share of the budget that entries with it take at most."""
+    """Pairs of a tag and the largest share of the budget that entries with this tag may take."""
     lead: Sequence[Facts] | None = None
     tail: Sequence[TailPart] = ()
     strategies: Sequence[tuple[MaxTokens, list[AppliedCondition]]]
     conditions: tuple[str, ...]
-    """Every condition of the low-water strategies, as a cut records them."""
+    """All conditions of the low-water strategies, as a cut records them."""
     failures: dict[str, str]
-    """Conditions that could not be evaluated, and why: filled while contexts are computed."""
+    """Conditions that could not be evaluated, and why. Filled while contexts are computed."""
 
     @property
     def is_long(self) -> bool:
-        """Whether a context may take long to compute however little of the log it shows: what stands beside the log,
-        shares, conditions and a counter of the user's take what they take, and each may load what only it needs."""
+        """Whether a context may take long to compute, however little of the log it shows.
+
+        A user's counter, conditions, shares and parts beside the log take any time, and each may import modules of its
+        own.
+        """
         if not isinstance(self.counter, Encoding) or self.exact or self.past or len(self.tools) > FEW_TOOLS:
             return True
         beside = self.lead is not None or self.tail or self.tag_shares
@@ -77,17 +80,17 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stands_beside(self) -> bool:
-        """Whether anything is to stand beside the log, in the room that is kept for it."""
+        """Whether anything is shown beside the log, in the room kept for it."""
         return bool(self.tail) or (self.lead is not None and any(part.facts for part in self.lead))
 
     @property
     def keeps_newest(self) -> bool:
-        """Whether the newest interaction is shown whole, whatever room there is."""
+        """Whether the newest interaction is shown whole even if it exceeds the room."""
         return any(strategy.oversize == "keep_newest" for strategy, _ in self.strategies)
 
     @property
     def walks_all(self) -> bool:
-        """Whether all has to be read: what depends on age, or goes on after a gap, is only known then."""
+        """Whether the whole log has to be read, because a condition depends on age, or the walk goes on after a gap."""
         return any(
             strategy.gap == "skip" or any(rule.condition.dynamic for rule in rules)
             for strategy, rules in self.strategies

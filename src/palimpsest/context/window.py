@@ -1,7 +1,7 @@
-"""From entries and a cut to what is shown, group by group. Pure.
+"""From entries and a cut to the groups that are shown. Pure.
 
-A view is a function of the entries from the cut's start on and of the cut, and of nothing else: not of the
-time, not of counts, not of what is in memory. That is what keeps the prefix of a context stable.
+A view is a function of the cut and the entries from its start on, and of nothing else: not of the time, of counts, or
+of anything kept in memory. This keeps the prefix of a context stable.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Cut
 
 LAST = 2**63
-"""Behind every group."""
+"""Greater than the `seq` of any group."""
 
 BY_CUT, BY_CONDITION = "left out by the cut", "a condition"
-"""Why a window leaves out what might be shown."""
+"""Why a window leaves out an entry that could be shown."""
 
 NEWER_VERSION = "a newer version of a file context"
-"""Why an older one is shown no longer."""
+"""Why an older version is not shown any more."""
 
 
 class Rule(Protocol):
-    """What an entry must meet to be shown."""
+    """A condition that an entry must meet to be shown."""
 
     def holds(self, values: Mapping[str, Mapping[str, object]]) -> bool:
-        """Whether it does, given what a condition may see of it."""
+        """Whether the entry with these values meets the condition."""
         ...
 
 
 class End(msgspec.Struct, frozen=True):
-    """The last group of a window, to which more may come; all before it is shown as it is whatever comes.
+    """The last group of a window, to which entries may still be added. What is before it is final.
 
-    `entries` are its own. Before it came so many groups, so many entries that are left out, and the `newest` named
-    contexts. Where it is not `apart`, what comes may change what is before it, too.
+    `entries` are those of the group. The other fields describe the window before it: the number of `groups`, the number
+    of entries `left_out`, and the `newest` version of each named context. If `apart` is False, new entries may also
+    change what is before the group.
     """
 
     entries: list[Entry] = []
@@ -50,15 +51,15 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What a cut shows of the entries given: groups oldest first, and what it does not show, with the reason."""
+    """What a cut shows of the given entries: groups, oldest first; and what it does not show, with the reason."""
 
     groups: list[Group]
     pending: list[Group]
     left_out: list[tuple[Entry, str]]
     stale: list[tuple[int, str]]
-    """Entries that are shown no longer from the next cut on, which must be made now: (seq, reason)."""
+    """Entries that the next cut does not show, so that it has to be made now: (seq, reason)."""
     expires: float = inf
-    """When the first of the others expires, in microseconds since 1970."""
+    """When the first of the other entries expires, in microseconds since 1970."""
     end: End = End()
 
 
@@ -74,13 +75,13 @@ def look(
 ) -> Window:
     """Show `entries` (ascending) under `cut`. `now` is in microseconds since 1970.
 
-    `newest` are the named contexts shown before these entries, by `seq`; those of the entries are added to it.
-    `open_group` is the one that may wait for results (0: none; default: that of the last entry).
+    `newest` maps each named context shown before these entries to its `seq`; named contexts among the entries are added
+    to it. `open_group` is the group that may wait for results (0: none; default: the group of the last entry).
     """
-    shows = _Looking(cut, meter, now, conditions, {} if newest is None else newest)
-    shows.last = open_group if open_group is not None else entries[-1].group if entries else 0
-    groups, special = shows.groups, shows.pins.union(shows.gone, shows.clamps)
-    i, count, end, before = 0, len(entries), End(), 0
+    builder = _WindowBuilder(cut, meter, now, conditions, {} if newest is None else newest)
+    builder.last = open_group if open_group is not None else entries[-1].group if entries else 0
+    groups, affected = builder.groups, builder.pins.union(builder.gone, builder.clamps)
+    i, count, end, last_group = 0, len(entries), End(), 0
     while i < count:
         entry = entries[i]
         seq = entry.group
@@ -90,25 +91,25 @@ def look(
             members.append(entries[i])
             i += 1
         if i == count:
-            apart = before < seq and not (shows.pending or shows.stale)
-            end = End(members, len(groups), len(shows.left_out), dict(shows.newest), apart)
-        elif before < seq:
-            before = seq
-        else:  # no log is so that was written here
-            before = LAST
-        if len(members) == 1 and is_plain(entry) and entry.seq not in special and not conditions:
+            apart = last_group < seq and not (builder.pending or builder.stale)
+            end = End(members, len(groups), len(builder.left_out), dict(builder.newest), apart)
+        elif last_group < seq:
+            last_group = seq
+        else:  # groups out of order, in a log that this library has not written
+            last_group = LAST
+        if len(members) == 1 and is_plain(entry) and entry.seq not in affected and not conditions:
             groups.append(shown_whole(Group(seq, entry.turn, members), meter))
         else:
-            shows.show(members)
-    return Window(groups, shows.pending, shows.left_out, shows.stale, shows.expires, end)
+            builder.show(members)
+    return Window(groups, builder.pending, builder.left_out, builder.stale, builder.expires, end)
 
 
 def look_on(
     window: Window, entries: Sequence[Entry], cut: Cut, meter: Meter, *, now: float, conditions: Sequence[Rule] = ()
 ) -> Window | None:
-    """Show what `look` would of the entries of a window and of these behind them; None where it has to look at all.
+    """Extend a window by `entries`, with the same result as `look` at all of them. None if only `look` can tell.
 
-    The window itself is as it was. Nothing of it may have expired by `now`.
+    The window itself is not changed. It cannot be extended if anything in it has expired by `now`.
     """
     end = window.end
     if not end.apart or now >= window.expires or window.stale:
@@ -118,24 +119,24 @@ def look_on(
     if end.entries and any(entry.group < end.entries[0].group for entry in entries):
         return None
     newest = dict(end.newest)
-    more = look([*end.entries, *entries], cut, meter, now=now, conditions=conditions, newest=newest)
-    last = more.end
+    continued = look([*end.entries, *entries], cut, meter, now=now, conditions=conditions, newest=newest)
+    last = continued.end
     return Window(
-        [*window.groups[: end.groups], *more.groups],
-        more.pending,
-        [*window.left_out[: end.left_out], *more.left_out],
-        more.stale,
-        min(window.expires, more.expires),
+        [*window.groups[: end.groups], *continued.groups],
+        continued.pending,
+        [*window.left_out[: end.left_out], *continued.left_out],
+        continued.stale,
+        min(window.expires, continued.expires),
         End(last.entries, end.groups + last.groups, end.left_out + last.left_out, last.newest, last.apart),
     )
 
 
-class _Looking:
-    """What a window comes to so far."""
+class _WindowBuilder:
+    """The state of a window while its groups are added."""
 
     def __init__(self, cut: Cut, meter: Meter, now: float, conditions: Sequence[Rule], newest: dict[str, int]) -> None:
         self._mask, self._meter, self._now, self._conditions, self.newest = cut.mask, meter, now, conditions, newest
-        self.gone, self.pins = _members(cut.gone), frozenset(cut.pins)
+        self.gone, self.pins = _seqs_of(cut.gone), frozenset(cut.pins)
         self.clamps = {clamp.seq: clamp for clamp in cut.clamps}
         self._leaves_out = bool(self.gone or conditions)
         self.last = 0
@@ -146,36 +147,36 @@ class _Looking:
         self.expires = inf
 
     def show(self, members: list[Entry]) -> None:
-        """Show one group: of what of it waits for nothing, what the cut and the conditions leave.
+        """Show one group: the part that waits for nothing, without what the cut and the conditions drop.
 
-        Whether it waits is asked of the whole group: what leaves out a call does not answer it.
+        Whether the group waits is decided before anything is dropped: dropping a call does not answer it.
         """
-        living, held = [member for member in members if not member.erased], list[Entry]()
-        exempt = any(member.pinned or member.seq in self.pins for member in living) if self._conditions else True
-        if members[0].group == self.last and _is_open(living):
-            living, held = _parted(living)
-            self.pending.append(Group(held[0].seq, members[0].turn, held))
+        live, waiting = [member for member in members if not member.erased], list[Entry]()
+        exempt = any(member.pinned or member.seq in self.pins for member in live) if self._conditions else True
+        if members[0].group == self.last and _is_open(live):
+            live, waiting = _split_at_open(live)
+            self.pending.append(Group(waiting[0].seq, members[0].turn, waiting))
             self.pending[-1].pending = True
-        kept = self._kept(living, exempt) if self._leaves_out else living
+        kept = self._without_dropped(live, exempt) if self._leaves_out else live
         if not kept:
             return
-        self._outdate(kept)
+        self._note_stale(kept)
         group = Group(members[0].group, members[0].turn, kept)
         group.last = members[-1].seq
-        group.pinned = bool(self.pins) and any(member.seq in self.pins for member in (*kept, *held))
+        group.pinned = bool(self.pins) and any(member.seq in self.pins for member in (*kept, *waiting))
         fill(group, self._mask, self.clamps, self._meter, self.left_out)
         if group.items:
             self.groups.append(group)
 
-    def _kept(self, kept: list[Entry], exempt: bool) -> list[Entry]:
-        """What the cut and, unless the group is `exempt`, the conditions leave."""
+    def _without_dropped(self, kept: list[Entry], exempt: bool) -> list[Entry]:
+        """Return the entries that the cut leaves and, unless the group is `exempt`, the conditions."""
         gone = self.gone
         if gone and not gone.isdisjoint(member.seq for member in kept):
             kept = without(kept, gone & {member.seq for member in kept}, self.left_out, BY_CUT)
-        return kept if exempt else _meeting(kept, self._conditions, self._meter, self.left_out)
+        return kept if exempt else _passing(kept, self._conditions, self._meter, self.left_out)
 
-    def _outdate(self, members: list[Entry]) -> None:
-        """Note which of these have expired, when the others do, and which earlier contexts they supersede."""
+    def _note_stale(self, members: list[Entry]) -> None:
+        """Note which entries have expired, when the others expire, and which earlier contexts are superseded."""
         newest = self.newest
         for member in members:
             if member.expires_at is not None:
@@ -190,7 +191,7 @@ class _Looking:
                 newest[member.name] = member.seq
 
 
-def _members(ranges: Sequence[tuple[int, int]]) -> set[int]:
+def _seqs_of(ranges: Sequence[tuple[int, int]]) -> set[int]:
     return {seq for first, last in ranges for seq in range(first, last + 1)}
 
 
@@ -201,40 +202,40 @@ def _is_open(members: Sequence[Entry]) -> bool:
     return bool(members) and members[-1].is_reasoning and members[-1].kind == "message"
 
 
-def _parted(members: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """What of an open group was said before a pause, and what is open."""
+def _split_at_open(members: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Split an open group at its first open run: the entries before it, and the rest, which is held back."""
     runs = by_pause(members)
-    done = next(i for i, run in enumerate(runs) if _is_open(run))
-    return [entry for run in runs[:done] for entry in run], [entry for run in runs[done:] for entry in run]
+    first_open = next(i for i, run in enumerate(runs) if _is_open(run))
+    return [entry for run in runs[:first_open] for entry in run], [entry for run in runs[first_open:] for entry in run]
 
 
 # --- conditions that depend on one message alone (the others act at cuts)
 
 
-def _meeting(
+def _passing(
     members: list[Entry],
     conditions: Sequence[Rule],
     meter: Meter,
     left_out: list[tuple[Entry, str]],
 ) -> list[Entry]:
-    """Drop entries that fail a condition, and what cannot stand without them."""
-    failed = set()
+    """Drop entries that fail a condition, and those that cannot be shown without them."""
+    failed_seqs = set()
     for i, entry in enumerate(members):
         if entry.kind == "message" and entry.role in ("system", "user"):
-            continue  # a human message may still be open: it is judged at cuts
-        calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
-        values = {"message": message_values(entry, meter, calls)}
+            continue  # its interaction may still be open, so conditions on it apply at cuts
+        has_calls = entry.kind == "tool_call" or (i + 1 < len(members) and members[i + 1].continues)
+        values = {"message": message_values(entry, meter, has_calls)}
         if not all(condition.holds(values) for condition in conditions):
-            failed.add(entry.seq)
-    return without(members, failed, left_out) if failed else members
+            failed_seqs.add(entry.seq)
+    return without(members, failed_seqs, left_out) if failed_seqs else members
 
 
 def without(
     members: list[Entry], failed: set[int], left_out: list[tuple[Entry, str]], reason: str = BY_CONDITION
 ) -> list[Entry]:
-    """Return the group without `failed`: dropping a result drops its call, dropping a call its results.
+    """Return the group without `failed`. Dropping a result drops its call, and dropping a call drops its results.
 
-    A late result is of another group than its call: neither takes the other along.
+    A late result belongs to another group than its call, so neither drops the other.
     """
     for entry in members:
         if entry.kind == "tool_result" and not entry.late and (entry.seq in failed or entry.answers in failed):
@@ -253,7 +254,7 @@ def without(
 def message_values(
     entry: Entry, meter: Meter, calls: bool, index: int | None = None, age: int | None = None
 ) -> dict[str, object]:
-    """What a condition may see of one message. `calls` says whether it asks for tool calls."""
+    """Return what a condition may see of one message. `calls` says whether the message has tool calls."""
     text = entry.text
     metadata = entry.metadata or {}
     return {

@@ -1,7 +1,7 @@
-"""What changes a log beside appends, the records of it, and what each kind of change does to a head. Pure.
+"""Changes of a log other than appends: their records, and what each kind of change does to a head. Pure.
 
-Stores call `palimpsest.log.linking.link` and `palimpsest.log.resuming.committed` inside their transaction (or compare-
-and-set loop) and store what these return.
+Stores call `palimpsest.log.linking.link` and `palimpsest.log.resuming.committed` inside their transaction (or
+compare-and-set loop) and store the results.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
 
 BY_REQUEST = "by request"
-"""Why something was erased, where nobody says."""
+"""The reason of an erasure if none is given."""
 
 
 ChangeKind = Literal[
@@ -42,22 +42,24 @@ ChangeKind = Literal[
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step that is not an append, committed whole: a cut, a compaction, a replacement, an erasure, a clear, pins.
 
-    `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. Of an erasure `ids` are what these are called,
-    in the same order (none: whatever is there), with `unpinned` it leaves those alone that are pinned, and `graves` are
-    those that a flush has destroyed before, so that heads count them already. A rewind
-    goes back to what was open in `back`, whose `rewound` and `hidden` say what is hidden from then on of the entries
-    before its `next_seq`; later ones are hidden, too. A replacement adds `entries`, as an append does, and is committed
-    by `palimpsest.log.resuming`; `turn` is the newest human message that it leaves active, of those that it knows.
-    `compaction` is the state after a compaction, a replacement, or an erasure that took summaries along. With `spare`
-    an erasure leaves the current summaries alone, though it takes what they are from: a flush, which also lets go of
-    what is `released`, and, `unshared`, takes nothing that another session has not let go of. `evicted` is what
-    contexts have left out, which stays in the archive where an erasure takes summaries along. `also` are places erased
-    before, of which no summary is to tell any more. `silence` are revisions whose records lose their words
-    with an erasure, whatever they are of: their summary, details, reason and conditions. `attempts` is what is
-    remembered of compactions from then on, `pseudonyms` are all that are given out by then, of `about` what is named
-    in `said` is said of the session from then on; an erasure takes that away, a cut says another definition, a
-    replacement what a session is that it makes.
-    `detail` goes into the record: the window before and after, the trigger.
+    `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. `detail` goes into the record: the window
+    before and after, the trigger. `attempts` is what to remember of compactions from then on, `pseudonyms` are all
+    pseudonyms given out so far. `said` names the fields of `about` that are set: an erasure clears them, a cut sets
+    another definition, and a replacement describes the session that it makes.
+
+    In an erasure, `ids` are the ids of `seqs` in the same order; entries that have another id by now are left alone
+    (empty: any id). `unpinned` leaves pinned entries alone. `graves` are entries that a flush destroyed before, which
+    heads count as erased already. `also` are places erased before that no summary may tell of any more. `silence` are
+    revisions whose records lose their words, whatever they are: summary, details, reason and conditions. `evicted` is
+    what contexts have left out; it stays in the archive if the erasure withdraws summaries. With `spare` current
+    summaries stay, even if they are made from erased entries. That is a flush, which also lets go of what is
+    `released`, and with `unshared` takes nothing that another session has not let go of.
+
+    `compaction` is the state after a compaction, a replacement, or an erasure that withdraws summaries.
+
+    A replacement adds `entries` like an append, and is committed by `palimpsest.log.resuming`; `turn` is the newest
+    human message known to stay active. A rewind goes back to the head `back`, whose `rewound` and `hidden` say which
+    entries before its `next_seq` are hidden from then on; all later entries are hidden, too.
     """
 
     kind: ChangeKind
@@ -90,13 +92,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Record(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
-    """A change as the log remembers it: the `revision` that it made, `at` what time (microseconds, UTC), its `kind` and
-    `reason`; of a cut the `view` that it is for, and `cut` itself; `detail` are figures.
+    """A change as the log remembers it.
 
-    Additions have no record of their own: a history makes one of the entries (`seqs`) that one revision added. Of a
-    replacement `seqs` are the entries that it added, and what its `compaction` calls evicted is what it left out.
-    Of a pin that lets go `unpin` is set; of a rewind `to` is the revision that it went back to, and `rewound` are
-    all ranges that are hidden after it.
+    `revision` is the one that the change made, `at` its time (microseconds, UTC), `kind` and `reason` say what it was,
+    and `detail` holds figures. A cut has its `view` and the `cut` itself. Of a pin, `unpin` is set if it lets go. Of a
+    rewind, `to` is the revision that it went back to, and `rewound` are all ranges hidden after it. Of a replacement,
+    `seqs` are the entries that it added, and its `compaction` lists as evicted what it left out.
+
+    Appends have no record of their own: a history makes one from the entries (`seqs`) that a revision added.
     """
 
     revision: int
@@ -121,23 +124,26 @@ class Record(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True,
 ready(Record)
 
 
-def still_meant(head: Head, change: Change, there: Mapping[int, str]) -> Change:
-    """Return an erasure of what is still as it was when it was looked for: so it need not be made anew.
+def still_meant(head: Head, change: Change, present: Mapping[int, str]) -> Change:
+    """Restrict an erasure to entries that are unchanged since they were looked up, so that it need not be redone.
 
-    `there` are the ids of those entries at its places that are no tombstones.
+    `present` maps the places of the change that hold no tombstone to the ids there.
     """
     spared = set(head.pinned) if change.unpinned else ()
     names = change.ids or [None] * len(change.seqs)
     seqs = tuple(
         seq
         for seq, name in zip(change.seqs, names, strict=True)
-        if head.first_seq <= seq < head.next_seq and seq in there and name in (None, there[seq]) and seq not in spared
+        if head.first_seq <= seq < head.next_seq
+        and seq in present
+        and name in (None, present[seq])
+        and seq not in spared
     )
     return msgspec.structs.replace(change, seqs=seqs, ids=())
 
 
 def fitted(head: Head, change: Change) -> Change:
-    """Return a change with what has been added since it was made: a rewind hides that, a clear counts it."""
+    """Include what was added since the change was made: a rewind hides it, a clear counts it."""
     if change.kind == "clear" and "entries" in change.detail:
         return msgspec.structs.replace(change, detail={**change.detail, "entries": head.entries})
     back = change.back
@@ -151,17 +157,17 @@ def fitted(head: Head, change: Change) -> Change:
 
 
 def recounted(head: Head, graves: Collection[int]) -> Head:
-    """Return the head of a log in which these are the places of all tombstones, with what it counts made anew.
+    """Return the head with its counts made anew, given the places of all tombstones in the log.
 
-    For an erasure of what is damaged: nobody knows whether that was counted before.
+    Needed to erase damaged entries: whether they were counted as erased before is not known.
     """
-    there = [seq for seq in graves if head.first_seq <= seq < head.next_seq]
-    hidden = spans.size(head.rewound) - sum(spans.within(head.rewound, seq) for seq in there)
-    return msgspec.structs.replace(head, erased=len(there), hidden=hidden)
+    erased_seqs = [seq for seq in graves if head.first_seq <= seq < head.next_seq]
+    hidden = spans.size(head.rewound) - sum(spans.within(head.rewound, seq) for seq in erased_seqs)
+    return msgspec.structs.replace(head, erased=len(erased_seqs), hidden=hidden)
 
 
 def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
-    """Return the head after `change` and the record of it (None for one that leaves no record)."""
+    """Return the head after `change`, and its record (None for a kind that leaves no record)."""
     change = fitted(head, change)
     after = _EFFECTS[change.kind](head, change)
     after = msgspec.structs.replace(after, revision=head.revision + 1, updated=at, created=head.created or at)
@@ -193,47 +199,48 @@ def apply(head: Head, change: Change, at: int) -> tuple[Head, Record | None]:
 def _cut(head: Head, change: Change) -> Head:
     assert change.cut is not None, "a change of kind cut carries its cut"
     if change.cut.compaction not in (0, head.compaction) or change.cut.start > head.next_seq:
-        # Numbers begin anew where a session was deleted: its revision may be the expected one again.
+        # A deleted session starts over at revision 0, so another session of that name may be at the expected one.
         raise Conflict("the session", "is another one since the cut was made: read it again")
     cut = msgspec.structs.replace(change.cut, epoch=head.epoch + 1, revision=head.revision + 1)
-    return _begun(head, change.reason, views={**head.views, change.view: cut}, about=_said(head, change))
+    return _new_epoch(head, change.reason, views={**head.views, change.view: cut}, about=_about_after(head, change))
 
 
 def _compact(head: Head, change: Change) -> Head:
-    return _begun(head, change.reason, usage=outdated(head.usage), prompt=None, about=_said(head, change))
+    return _new_epoch(head, change.reason, usage=outdated(head.usage), prompt=None, about=_about_after(head, change))
 
 
-def _said(head: Head, change: Change) -> About | None:
-    """What is said of the session after a change that may say something else."""
+def _about_after(head: Head, change: Change) -> About | None:
+    """Return the session's `about` after a change that may set fields of it."""
     return _about(head, change).about if change.said else head.about
 
 
 def _erase(head: Head, change: Change) -> Head:
-    gone = set(change.seqs)
-    new = gone.difference(change.graves)
-    calls = tuple(call for call in head.calls if call.seq not in gone)
-    seen = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
-    left = not seen or seen[-1][1] not in gone  # else nothing says any more that the newest entry was half a message
-    return _begun(
+    """Take the erased entries out of everything that the head remembers."""
+    erased = set(change.seqs)
+    newly_erased = erased.difference(change.graves)
+    calls = tuple(call for call in head.calls if call.seq not in erased)
+    visible = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
+    newest_stays = not visible or visible[-1][1] not in erased  # otherwise the entry that was to be continued is gone
+    return _new_epoch(
         head,
         "expiry" if change.reason == "expiry" else "erasure",
         usage=outdated(head.usage),
         prompt=None,
-        erased=head.erased + len(new),
-        hidden=head.hidden - sum(spans.within(head.rewound, seq) for seq in new) if head.rewound else 0,
-        pinned=tuple(seq for seq in head.pinned if seq not in gone),
+        erased=head.erased + len(newly_erased),
+        hidden=head.hidden - sum(spans.within(head.rewound, seq) for seq in newly_erased) if head.rewound else 0,
+        pinned=tuple(seq for seq in head.pinned if seq not in erased),
         calls=calls,
         group=head.group if any(call.group == head.group for call in calls) else 0,
-        reasoning=head.reasoning and left,
-        pauses=head.pauses and left,
-        contexts={name: known for name, known in head.contexts.items() if known[0] not in gone},
+        reasoning=head.reasoning and newest_stays,
+        pauses=head.pauses and newest_stays,
+        contexts={name: version for name, version in head.contexts.items() if version[0] not in erased},
         views=_unconditional(head.views, change.silence) if change.silence else head.views,
-        about=_said(head, change),
+        about=_about_after(head, change),
     )
 
 
 def _unconditional(views: dict[str, Cut], revisions: Sequence[int]) -> dict[str, Cut]:
-    """The cuts without the conditions of those that these revisions made."""
+    """Return the views without the conditions of cuts made at these revisions."""
     return {
         view: msgspec.structs.replace(cut, conditions=()) if cut.revision in revisions else cut
         for view, cut in views.items()
@@ -243,24 +250,28 @@ def _unconditional(views: dict[str, Cut], revisions: Sequence[int]) -> dict[str,
 def _clear(head: Head, _: Change) -> Head:
     kept = {name: getattr(head, name) for name in ("forked_from", "epoch", "about", "expires")}
     empty = Head(first_seq=head.next_seq, next_seq=head.next_seq, **kept)
-    return _begun(empty, "clear")
+    return _new_epoch(empty, "clear")
 
 
 def _rewind(head: Head, change: Change) -> Head:
+    """Return the earlier head, with what a rewind does not take back."""
     back = change.back
     assert back is not None, "a rewind knows where it goes back to"
     session = ("forked_from", "epoch", "attempts", "pseudonyms", "about", "expires")
     kept = ("next_seq", "erased", "usage", "first_seq", *session)
-    return _begun(msgspec.structs.replace(back, prompt=None, **{name: getattr(head, name) for name in kept}), "rewind")
+    return _new_epoch(
+        msgspec.structs.replace(back, prompt=None, **{name: getattr(head, name) for name in kept}), "rewind"
+    )
 
 
 def _pin(head: Head, change: Change) -> Head:
-    rest = [seq for seq in head.pinned if seq not in change.seqs]
-    return msgspec.structs.replace(head, pinned=tuple(rest if change.unpin else sorted([*rest, *change.seqs])))
+    """Pin or unpin the entries."""
+    others = [seq for seq in head.pinned if seq not in change.seqs]
+    return msgspec.structs.replace(head, pinned=tuple(others if change.unpin else sorted([*others, *change.seqs])))
 
 
 def _usage(head: Head, change: Change) -> Head:
-    """What a change says was used is added to what was before, unless that was told by the same response."""
+    """Add the usage that a change reports to the totals, unless the same response has reported it already."""
     used, before = change.usage, head.usage or Usage(input_tokens=0)
     assert used is not None, "a change of kind usage carries what was used"
     if used.response and used.response == before.response:
@@ -284,21 +295,22 @@ def _prompt(head: Head, change: Change) -> Head:
 
 
 def _about(head: Head, change: Change) -> Head:
-    new = change.about or About()
-    about = {name: getattr(new, name) for name in change.said}
+    """Set the named fields of `about`."""
+    given = change.about or About()
+    fields = {name: getattr(given, name) for name in change.said}
     numbers = change.pseudonyms or head.pseudonyms
     return msgspec.structs.replace(
-        head, about=msgspec.structs.replace(head.about or About(), **about), pseudonyms=numbers
+        head, about=msgspec.structs.replace(head.about or About(), **fields), pseudonyms=numbers
     )
 
 
 def outdated(usage: Usage | None) -> Usage | None:
-    """The usage, as of texts that are others now."""
+    """Return the usage marked stale: the texts that it was reported for have changed."""
     return None if usage is None else msgspec.structs.replace(usage, stale=True)
 
 
-def _begun(head: Head, reason: str, **changes: Any) -> Head:
-    """The head with these changes, which begin an epoch."""
+def _new_epoch(head: Head, reason: str, **changes: Any) -> Head:
+    """Return the head with these changes, in a new epoch."""
     return msgspec.structs.replace(head, epoch=head.epoch + 1, epoch_reason=reason, **changes)
 
 
@@ -315,7 +327,7 @@ _EFFECTS: dict[ChangeKind, Callable[[Head, Change], Head]] = {
     "attempt": lambda head, _: head,
     "pseudonyms": lambda head, change: msgspec.structs.replace(head, pseudonyms=change.pseudonyms),
     "about": _about,
-    # What it says of texts is done by the rewriting that comes next, which begins an epoch.
+    # The texts are changed by the rewriting that follows, which begins an epoch.
     "redact": lambda head, change: msgspec.structs.replace(head, pseudonyms=change.pseudonyms or head.pseudonyms),
 }
-"""What each kind of change does to a head, its revision and times apart."""
+"""What each kind of change does to a head, apart from its revision and times."""

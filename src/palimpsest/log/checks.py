@@ -1,6 +1,6 @@
-"""What may come in: the one home of what names, numbers, times and JSON may be. Pure.
+"""Checks of what may come in: the one home of what names, numbers, times and JSON may be. Pure.
 
-Whatever is refused here is refused alike by every store, before it reaches one.
+Whatever is refused here is refused before it reaches a store, so every store refuses the same.
 """
 
 import io
@@ -21,9 +21,9 @@ MICROSECONDS = "a whole number of microseconds since 1970, at most of the year 9
 
 
 def checked_clock(clock: Callable[[], int]) -> Callable[[], int]:
-    """Return a clock that raises ConfigError for a time that no entry can have; ours is taken at its word.
+    """Return a clock that raises ConfigError for a time that no entry can have. The default clock is not checked.
 
-    Raises ConfigError at once for what cannot be called.
+    Raises ConfigError at once if `clock` is not callable.
     """
     if clock is now_us:
         return clock
@@ -40,7 +40,7 @@ def checked_clock(clock: Callable[[], int]) -> Callable[[], int]:
 
 
 def check_whole(value: object, where: str, *, or_none: bool = False, of: str = "") -> None:
-    """Raise ConfigError, naming `where`, unless the value is a whole number that may count tokens, entries or places.
+    """Raise ConfigError, naming `where`, unless the value is a whole number that can count tokens, entries or places.
 
     With `or_none` it may be None, too. The message says what the number is `of`, such as "a revision".
     """
@@ -52,9 +52,9 @@ def check_whole(value: object, where: str, *, or_none: bool = False, of: str = "
 
 
 def unfit(text: str) -> str | None:
-    """Why a text cannot be a name in a store (an id, a name, a key), or None where it can be one.
+    """Return why a text cannot be a name in a store (an id, a name, a key), or None if it can.
 
-    A lone surrogate has no UTF-8, so not every store can keep it or find it again. Texts that nothing is found by,
+    A lone surrogate has no UTF-8, so not every store can keep it or find it again. Texts that are not looked up by,
     such as an entry's content, may hold some.
     """
     if text.isascii():
@@ -68,10 +68,10 @@ def unfit(text: str) -> str | None:
 
 
 def check_names(entry: Entry, where: str) -> None:
-    """Raise InvalidEntry where an id, a name or a key of an entry's metadata is none that a store can keep."""
+    """Raise InvalidEntry for an id, a name or a key of an entry's metadata that a store cannot keep."""
     name, call_id = entry.name, entry.call_id
     if (name is None or name.isascii()) and (call_id is None or call_id.isascii()) and not (entry.metadata or entry.id):
-        return  # as most are; every append comes by here
+        return  # the common case, cheap since every append checks here
     if entry.id and not is_id(entry.id) and unfit(entry.id) is None:
         raise InvalidEntry(f"{where}.id", f"{shorten(entry.id)} is no id: give {ID_RULE}, or none")
     for field, text in (("id", entry.id), ("name", name), ("call_id", call_id)):
@@ -82,7 +82,7 @@ def check_names(entry: Entry, where: str) -> None:
 
 
 def check_keys(value: object, where: str) -> None:
-    """Raise InvalidEntry for a key within plain JSON that is no name that a store can keep."""
+    """Raise InvalidEntry for a key within plain JSON that a store cannot keep as a name."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if (reason := unfit(key)) is not None:
@@ -94,9 +94,9 @@ def check_keys(value: object, where: str) -> None:
 
 
 def check(entry: Entry, where: str) -> None:
-    """Raise InvalidEntry where a field of an entry that a program made has a value that it may not have.
+    """Raise InvalidEntry if a field of an entry made by a program has an invalid value.
 
-    `check_names` says the rest, of what decoders make, too.
+    `check_names` checks the rest, also for entries that decoders make.
     """
     if entry.kind not in KINDS:
         raise InvalidEntry(f"{where}.kind", f"{shorten(entry.kind)} is none of {', '.join(KINDS)}")
@@ -110,7 +110,7 @@ def check(entry: Entry, where: str) -> None:
             raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of parts")
         for i, part in enumerate(content):
             _check_part(part, f"{where}.content[{i}]")
-    if not _is_usual(entry):
+    if not _has_defaults(entry):
         for field, wrong, fits in _FIELDS:
             if not fits(value := getattr(entry, field)):
                 raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is {wrong}")
@@ -157,13 +157,13 @@ _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
         for field in ("pinned", "continues", "pauses", "erased", "flushed", "lone", "late")
     ),
 )
-"""What the fields of an entry may be: what is wrong with another value, and which fit."""
+"""Fields of an entry: the name, what an error says of an invalid value, and the check of a valid one."""
 
 _NO_ID, _NO_TIME, _NO_PLACE = "", 0, 0
 
 
-def _is_usual(entry: Entry) -> bool:
-    """Whether these fields are as most messages have them: every append asks, and nothing in C answers as quickly."""
+def _has_defaults(entry: Entry) -> bool:
+    """Whether these fields have their defaults, as for most messages. Every append checks; nothing in C is as fast."""
     return (
         entry.id is _NO_ID
         and entry.name is None
@@ -190,7 +190,7 @@ def _is_usual(entry: Entry) -> bool:
 
 
 def _check_part(part: Part, where: str) -> None:
-    """Raise InvalidEntry where a field of a part has a value of another type."""
+    """Raise InvalidEntry if a field of a part has a value of another type."""
     for name in part.__struct_fields__:
         value = getattr(part, name)
         if name in ("extra", "item"):
@@ -202,7 +202,7 @@ def _check_part(part: Part, where: str) -> None:
 
 
 def _check_native(native: object, where: str) -> None:
-    """Raise InvalidEntry where what is kept of a provider's item is not as `Native` has it."""
+    """Raise InvalidEntry if what is kept of a provider's item does not have the types of `Native`."""
     if not isinstance(native, Native) or not isinstance(native.format, str):
         raise InvalidEntry(where, f"{shorten(native)} is not a Native with the name of its format")
     if not isinstance(native.absent, tuple) or not all(isinstance(name, str) for name in native.absent):
@@ -214,43 +214,43 @@ def _check_native(native: object, where: str) -> None:
 
 
 _OPTIONAL = frozenset({"detail", "file_id", "data", "filename"})
-"""Texts of parts that may be missing."""
+"""Text fields of parts that may be None."""
 
 
 def check_depth(value: object, where: str) -> None:
-    """Raise ConfigError, naming the place, for mappings and lists in each other on more levels than `check_json` takes.
+    """Raise ConfigError, naming the place, for mappings and lists nested deeper than `check_json` accepts.
 
-    What is deeper overwhelms whatever is to write it as JSON, at the provider's, too.
+    Deeper nesting overflows whatever writes it as JSON, also at the provider.
     """
     level = [value]
     for _ in range(DEEPEST + 2):
-        level = [inner for one in level for inner in _inside(one)]
+        level = [inner for container in level for inner in _children(container)]
         if not level:
             return
     raise ConfigError(where, f"a {type(value).__name__}", f"at most {DEEPEST} levels")
 
 
-def _inside(value: object) -> Iterable[object]:
+def _children(value: object) -> Iterable[object]:
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
 
 
-def check_file(given: object, where: str, verb: str) -> None:
-    """Raise ConfigError unless this is a path that a file may have, or has the verb of a stream of bytes."""
-    if isinstance(given, str | os.PathLike):
-        path = os.fspath(given)
+def check_file(file: object, where: str, verb: str) -> None:
+    """Raise ConfigError unless this is a possible path of a file, or a binary stream with the method `verb`."""
+    if isinstance(file, str | os.PathLike):
+        path = os.fspath(file)
         if isinstance(path, str) and is_path(path):
             return
-    elif callable(getattr(given, verb, None)) and not isinstance(getattr(given, "file", given), io.TextIOBase):
+    elif callable(getattr(file, verb, None)) and not isinstance(getattr(file, "file", file), io.TextIOBase):
         return
     opened = f'a binary stream with {verb}(), such as a file opened as "{verb[0]}b"'
     allowed = f"a path without NUL that the file system can name, or {opened}"
-    raise ConfigError(where, given, allowed)
+    raise ConfigError(where, file, allowed)
 
 
 def is_path(text: str) -> bool:
-    """Whether a file may have this path, as far as characters go."""
+    """Whether a file may have this path, judging by its characters."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -258,20 +258,20 @@ def is_path(text: str) -> bool:
 
 
 def check_progress(progress: object) -> None:
-    """Raise ConfigError unless this can be told how far something is, or is None."""
+    """Raise ConfigError unless this is None or a function to report progress to."""
     if progress is not None and not callable(progress):
         raise ConfigError("progress", progress, "a function that is told how much is done, and of how much, or None")
 
 
 DEEPEST = 100
-"""Levels of mappings and lists in each other."""
+"""How deep mappings and lists may be nested."""
 
 
 def check_json(value: object, where: str, depth: int = 0) -> None:
     """Raise InvalidEntry, naming the place, unless `value` is plain JSON that comes back equal.
 
-    Refused are other types, keys that are not text, numbers that JSON has not (NaN, infinities, integers
-    of more than 64 bits) and more than 100 levels.
+    Refused are other types, keys that are not text, numbers that JSON cannot express (NaN, infinities, integers of more
+    than 64 bits), and more than 100 levels.
     """
     if value is None or isinstance(value, str | bool):
         return
@@ -299,37 +299,37 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
 
 
 def check_descriptors(fault: OSError) -> None:
-    """Raise StoreUnavailable where an error says that no file can be opened: what is imported late is a file, too."""
+    """Raise StoreUnavailable if the process is out of file descriptors. Importing a module late needs one, too."""
     if fault.errno in (EMFILE, ENFILE):
         why = "it has too many open files; close some, or raise the limit (ulimit -n)"
         raise StoreUnavailable("this process", why) from fault
 
 
-# --- what is said of a session
+# --- what a session's `about` may hold
 
 TITLE = 1000
-"""Characters of a title."""
+"""Most characters of a title."""
 
 METADATA = 16 * 1024
-"""Bytes of metadata, as JSON: all of it is read where sessions are listed."""
+"""Most bytes of metadata as JSON: listings of sessions read all of it."""
 
 
 def checked_about(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return user, title, metadata and lifetime, those of them that are given, as nobody can change them any more.
+    """Return the given ones of user, title, metadata and lifetime, checked, as a copy that the caller cannot change.
 
     Raises ConfigError, naming the one that is not accepted.
     """
-    found = dict(given)
-    user, title = found.get("user"), found.get("title")
+    about = dict(given)
+    user, title = about.get("user"), about.get("title")
     if user is not None and (not isinstance(user, str) or not is_id(user)):
         raise ConfigError("user", user, f"{ID_RULE}, or None")
     if title is not None and (not isinstance(title, str) or not 0 < len(title) <= TITLE or unfit(title)):
         raise ConfigError("title", title, f"text of 1 to {TITLE:,} characters without lone surrogates, or None")
-    if "metadata" in found:
-        found["metadata"] = _plain_metadata(found["metadata"])
-    if found.get("lifetime") is not None:
-        found["lifetime"] = microseconds("lifetime", found["lifetime"]) / 1_000_000
-    return found
+    if "metadata" in about:
+        about["metadata"] = _plain_metadata(about["metadata"])
+    if about.get("lifetime") is not None:
+        about["lifetime"] = microseconds("lifetime", about["lifetime"]) / 1_000_000
+    return about
 
 
 def _plain_metadata(metadata: object) -> dict[str, Any]:
@@ -344,6 +344,6 @@ def _plain_metadata(metadata: object) -> dict[str, Any]:
         raise ConfigError("metadata", metadata, f"a dict of JSON values ({fault})") from None
     body = encoded(metadata)
     if len(body) > METADATA:
-        told = f"a dict of JSON values of at most {METADATA:,} bytes together, not {len(body):,}"
-        raise ConfigError("metadata", "its JSON", told)
+        allowed = f"a dict of JSON values of at most {METADATA:,} bytes together, not {len(body):,}"
+        raise ConfigError("metadata", "its JSON", allowed)
     return decoded(body, dict[str, Any])

@@ -1,7 +1,7 @@
-"""JSON as it is stored: UTF-8, without spaces; text with lone surrogates, which has none, with JSON's escapes. Pure.
+"""JSON as it is stored: UTF-8 without spaces; text with lone surrogates has no UTF-8 and uses JSON's escapes. Pure.
 
-`msgspec` reads and writes it, and knows nothing of lone surrogates. What holds some goes the slower way of `escaped`
-and `unescaped`, and no other value pays for that.
+`msgspec` reads and writes it, but does not support lone surrogates. Values that hold some take the slower way of
+`escaped` and `unescaped`; no other value pays for that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def _plain(value: object) -> str | int | float:
-    """A text or number of a class of its own as a plain one. Raises TypeError for what JSON has no form for."""
+    """Convert a text or number of a subclass to a plain one. Raises TypeError for a value that JSON cannot express."""
     for kind in (str, int, float):
         if isinstance(value, kind):
             return str.__str__(value) if kind is str else kind(value)
@@ -24,11 +24,11 @@ def _plain(value: object) -> str | int | float:
 
 
 encode = msgspec.json.Encoder(enc_hook=_plain).encode
-"""The JSON of a value. Raises UnicodeEncodeError for text with lone surrogates."""
+"""Return the JSON of a value. Raises UnicodeEncodeError for text with lone surrogates."""
 
 
 def encoded(value: object) -> bytes:
-    """The JSON of a value, whatever text it holds."""
+    """Return the JSON of a value, lone surrogates included."""
     try:
         return encode(value)
     except UnicodeEncodeError:
@@ -36,7 +36,7 @@ def encoded(value: object) -> bytes:
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
-    """The value that `encoded` wrote. Raises ValueError where it is another."""
+    """Return the value that `encoded` wrote. Raises ValueError if it is not of this `kind`."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError:
@@ -44,21 +44,21 @@ def decoded(body: bytes, kind: type[T]) -> T:
 
 
 def ready(*kinds: Any) -> None:
-    """Have `msgspec` know the fields of types that are read from JSON: called by the module that defines them.
+    """Let `msgspec` inspect the fields of types that are read from JSON. Call this in the module that defines them.
 
-    It looks at the fields of a class when one is first read, and meanwhile shows what it has so far to other threads:
-    that ends the process where they read one, too (version 0.22). A module is imported by one thread, and no process
-    is forked in the middle of that.
+    `msgspec` inspects a class when it first decodes one, and meanwhile other threads see the unfinished result: if they
+    decode one, too, the process crashes (version 0.22). A module is imported by a single thread, and no process forks
+    during an import.
     """
     for kind in kinds:
         msgspec.json.Decoder(kind)
 
 
 def escaped(value: object) -> bytes:
-    """The JSON of a value that `encode` did not take."""
+    """Return the JSON of a value that `encode` refused."""
     return dumps(msgspec.to_builtins(value, enc_hook=_plain), separators=(",", ":")).encode()
 
 
 def unescaped(body: bytes, kind: type[T]) -> T:
-    """The value of JSON that `msgspec` did not take. Raises ValueError where it is another."""
+    """Decode JSON that `msgspec` refused. Raises ValueError if the value is not of this `kind`."""
     return msgspec.convert(loads(body), kind)

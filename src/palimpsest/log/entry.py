@@ -1,7 +1,7 @@
 """The log's items: entries, their parts, their identity and their stored form. Pure.
 
-An entry is immutable. Its text never changes; what became of it (evicted, covered, masked) follows from
-the records in `palimpsest.log.change`. The links at the end of `Entry` are written once, when it is appended.
+An entry is immutable, and its text never changes. Whether it is evicted, covered or masked follows from the records in
+`palimpsest.log.change`. The links at the end of `Entry` are written once, when it is appended.
 """
 
 import os
@@ -21,7 +21,7 @@ Kind = Literal["message", "tool_call", "tool_result", "context", "summary"]
 Role = Literal["user", "assistant", "system", "tool"]
 """Who an entry is from."""
 Status = Literal["success", "error", "unknown", "pending", "denied"]
-"""How a tool's call ended; "unknown" where nobody said."""
+"""How a tool's call ended; "unknown" if that was not given."""
 
 KINDS: tuple[Kind, ...] = ("message", "tool_call", "tool_result", "context", "summary")
 ROLES: tuple[Role, ...] = ("user", "assistant", "system", "tool")
@@ -30,7 +30,7 @@ STATUSES: tuple[Status, ...] = ("success", "error", "unknown", "pending", "denie
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
     extra: dict[str, Any] | None = None
-    """Keys of the provider's part that Palimpsest does not know; they come back when it is encoded."""
+    """Keys of the provider's part that Palimpsest does not know. They come back when the part is encoded."""
 
 
 class Text(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
@@ -62,7 +62,7 @@ class File(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defau
 
 
 class Reasoning(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, tag="reasoning"):
-    """What a model thought before it answered: `text`. It stays with what follows it."""
+    """What a model thought before it answered: `text`. It stays with the entry that follows."""
 
     text: str
 
@@ -77,11 +77,10 @@ Part = Text | Image | Audio | File | Reasoning | Opaque
 
 
 class Native(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
-    """What must be kept of a provider's own item so that it comes back equal.
+    """What has to be kept of a provider's own item so that it comes back equal.
 
-    `keep` holds keys of the provider's message that the entry has no field for, `absent` names keys that
-    encoding would write and the item did not have, `call` is a tool call of a shape that is not rebuilt
-    from the entry's fields.
+    `keep` holds keys of the provider's message that the entry has no field for. `absent` names keys that encoding would
+    write but the item did not have. `call` is a tool call whose shape cannot be rebuilt from the entry's fields.
     """
 
     format: str
@@ -101,23 +100,24 @@ class Entry(
 ):
     """One item of the log.
 
-    `id` and `seq` name it, `kind` and `role` say what it is and who it is from, `name` who or which tool that is;
-    `call_id` is the provider's id of a call, `status` how it ended. `content` is text or a tuple of parts; for a tool
-    call it is the arguments, as JSON text. `at` is the time of writing in microseconds since 1970 (UTC), `created_at`
-    the same as a datetime. `tokens` is the stored count of the text as it is rendered, or None where it has not been
-    counted yet. `importance` is 0 to 1. One that is `pinned` is in every context, one whose `expires_at` has come in
-    none; `metadata` are values of a program's own, `native` is what a provider's own item had beside. An entry whose
-    `erased` is set is a tombstone: its place is kept, its content is gone. Where its `flushed` is set, too, a flush has
-    destroyed it, and summaries tell of it: who spoke is kept, by which an erasure finds it. One whose `damaged` is set,
-    too, cannot be read where it is stored: what is known of it is its place. `lone` says that its text holds lone
-    surrogates, which no provider takes: a context shows U+FFFD in their place.
+    `id` and `seq` identify it; `kind` and `role` say what it is and who it is from, `name` which speaker or tool that
+    is. `call_id` is the provider's id of a call, `status` how the call ended. `content` is text or a tuple of parts;
+    for a tool call it is the arguments, as JSON text. `at` is the time of writing in microseconds since 1970 (UTC),
+    `created_at` the same as a datetime. `tokens` is the stored count of the rendered text, or None if it has not been
+    counted yet. `importance` is from 0 to 1. A `pinned` entry is in every context; an entry past its `expires_at` is in
+    none. `metadata` holds a program's own values, `native` what else a provider's item had.
 
-    Links, fixed when the entry is appended: `turn` is the `seq` of the human message of its interaction
-    (0 in the preamble), `group` the `seq` of the first entry of its group, `answers` the `seq` of the call
-    that a result answers (0: none), `late` says that the result came after its call's group was closed,
-    `continues` that the entry belongs to the same provider message as the one before, `pauses` that its message
-    ends while its provider still runs a tool of its own, so that the model's next message goes on with it, `revision`
-    is the session's revision that its append made.
+    An entry with `erased` set is a tombstone: its place is kept, its content is gone. With `flushed` set, too, it was
+    destroyed by a flush while summaries tell of it, and the speaker is kept so that an erasure can find it. With
+    `damaged` set, too, it cannot be read where it is stored, and only its place is known. `lone` says that the text
+    holds lone surrogates, which no provider accepts: a context shows U+FFFD instead.
+
+    Links, fixed when the entry is appended: `turn` is the `seq` of the human message of its interaction (0 in the
+    preamble), `group` the `seq` of the first entry of its group, and `answers` the `seq` of the call that a result
+    answers (0: none). `late` says that a result came after its call's group was closed. `continues` says that the entry
+    belongs to the same provider message as the one before. `pauses` says that its message ends while the provider still
+    runs a tool of its own, so that the model's next message continues it. `revision` is the session's revision made by
+    its append.
     """
 
     id: str = ""
@@ -153,12 +153,12 @@ class Entry(
         return moment(self.at)
 
     def expired(self, now: float) -> bool:
-        """Whether its `expires_at` has come at `now` (microseconds since 1970)."""
+        """Whether its `expires_at` is reached at `now` (microseconds since 1970)."""
         return self.expires_at is not None and is_past(self.expires_at, now)
 
     @property
     def is_there(self) -> bool:
-        """Whether an erasure has something to take of it: its content, or what a flush has left of it."""
+        """Whether an erasure can still take something: the content, or what a flush has left."""
         return not self.erased or self.flushed
 
     @property
@@ -170,12 +170,12 @@ class Entry(
 
     @property
     def is_human(self) -> bool:
-        """Whether this is a message of the human, which starts an interaction."""
+        """Whether this is a message of the human. It starts an interaction."""
         return self.kind == "message" and self.role == "user"
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether this holds nothing but reasoning, which stays with what follows it."""
+        """Whether this holds only reasoning, which stays with the entry that follows."""
         parts = self.content
         return isinstance(parts, tuple) and bool(parts) and all(isinstance(part, Reasoning) for part in parts)
 
@@ -185,9 +185,9 @@ _replace = msgspec.structs.replace
 
 
 def pack(entry: Entry) -> bytes:
-    """Return the stored form: JSON without the count, which stores keep beside it.
+    """Return the stored form: JSON without the token count, which stores keep beside it.
 
-    Text with lone surrogates, which has no UTF-8, is stored with JSON's escapes for them.
+    Lone surrogates, which have no UTF-8, are stored as JSON escapes.
     """
     if entry.tokens is not None or entry.damaged:
         entry = _replace(entry, tokens=None, damaged=False)
@@ -198,13 +198,13 @@ def pack(entry: Entry) -> bytes:
 
 
 def unpack(body: bytes, tokens: int | None = None) -> Entry:
-    """Return the entry that `pack` stored, with its count. Raises ValueError where `body` is damaged."""
+    """Return the entry that `pack` stored, with its token count. Raises ValueError if `body` is damaged."""
     try:
         entry = _decode(body)
     except msgspec.DecodeError:
         entry = unescaped(body, Entry)
     if tokens is not None:
-        _set(entry, "tokens", tokens)  # it was made above, and nobody has seen it: cheaper than a copy
+        _set(entry, "tokens", tokens)  # cheaper than a copy, and safe: nobody else has seen the new entry
     return entry
 
 
@@ -212,20 +212,21 @@ _set = msgspec.structs.force_setattr
 
 
 def set_aside(id: str, seq: int, body: bytes, before: Sequence[Entry], behind: Sequence[Entry]) -> Entry:
-    """Return what stands for an entry that is damaged, until it is taken out: a tombstone.
+    """Return a tombstone to stand for a damaged entry until it is removed.
 
-    Its links are as far as its neighbours tell, nearest first: the interaction and the group that go on behind it, the
-    call that one of them answers. What is left of its stored form tells the rest, where that can be true.
+    Links are inferred from the neighbours, nearest first: the interaction and the group that continue `behind` it, and
+    the call that one of them answers. The readable rest of the stored form gives the kind and the answered call, if
+    plausible.
     """
-    near = (*before[:1], *behind[:1], Entry())[0]
+    nearest = (*before[:1], *behind[:1], Entry())[0]
     turn = behind[0].turn if behind and behind[0].turn <= seq else (before[0].turn if before else 0)
     group = behind[0].group if behind and 0 < behind[0].group <= seq else seq
-    kind, answers = _left_of(body, seq)
+    kind, answers = _read_damaged(body, seq)
     if any(entry.answers == seq for entry in behind):
         kind, answers = "tool_call", 0
     call = next((entry for entry in before if answers and entry.seq == answers), None)
     if call is not None and before[0].group == call.group:
-        group = call.group  # and the last of it, perhaps
+        group = call.group  # it may be the last entry of that group
     roles: dict[Kind, Role] = {"tool_call": "assistant", "tool_result": "tool", "context": "user"}
     return Entry(
         id=id,
@@ -234,34 +235,34 @@ def set_aside(id: str, seq: int, body: bytes, before: Sequence[Entry], behind: S
         role=roles.get(kind, "user" if turn == seq else "assistant"),
         erased=True,
         damaged=True,
-        at=near.at,
+        at=nearest.at,
         turn=turn,
         group=group,
         answers=answers,
         late=call is not None and group != call.group,
-        revision=near.revision,
+        revision=nearest.revision,
     )
 
 
-_LEFT: dict[bytes, Kind] = {b"tool_call": "tool_call", b"tool_result": "tool_result", b"context": "context"}
+_DAMAGED_KINDS: dict[bytes, Kind] = {b"tool_call": "tool_call", b"tool_result": "tool_result", b"context": "context"}
 
 
-def _left_of(body: bytes, seq: int) -> tuple[Kind, int]:
-    """The kind of a damaged entry, and what it answers, as far as its stored form still says."""
-    found = re.search(rb'"kind":"(tool_call|tool_result|context)"', body)
-    answered = re.search(rb'"answers":(\d{1,10})[,}]', body)
-    kind = _LEFT[found[1]] if found else "message"
-    answers = int(answered[1]) if answered and kind == "tool_result" else 0
+def _read_damaged(body: bytes, seq: int) -> tuple[Kind, int]:
+    """Return the kind of a damaged entry and what it answers, as far as its stored form can be read."""
+    kind_match = re.search(rb'"kind":"(tool_call|tool_result|context)"', body)
+    answers_match = re.search(rb'"answers":(\d{1,10})[,}]', body)
+    kind = _DAMAGED_KINDS[kind_match[1]] if kind_match else "message"
+    answers = int(answers_match[1]) if answers_match and kind == "tool_result" else 0
     return kind, answers if answers < seq else 0
 
 
-def same(one: Entry, other: Entry) -> bool:
-    """Whether two entries of one id say the same: `at`, `tokens` and the links do not count."""
-    return _bare(one) == _bare(other)
+def same(entry: Entry, other: Entry) -> bool:
+    """Whether two entries with one id say the same; `at`, `tokens` and the links are ignored."""
+    return _comparable(entry) == _comparable(other)
 
 
-def _bare(entry: Entry) -> Entry:
-    name = None if entry.kind == "tool_result" else entry.name  # filled in from its call when it is linked
+def _comparable(entry: Entry) -> Entry:
+    name = None if entry.kind == "tool_result" else entry.name  # linking fills it in from the call
     call_id = None if entry.kind == "tool_result" else entry.call_id
     places = dict.fromkeys(("seq", "at", "turn", "group", "answers", "revision"), 0)
     return _replace(entry, **places, tokens=None, lone=False, late=False, name=name, call_id=call_id)
@@ -271,9 +272,9 @@ def _bare(entry: Entry) -> Entry:
 
 
 def new_ids(count: int, now_ms: int) -> list[str]:
-    """Return `count` new ids in rising order, for what needs one before it has a place in a log.
+    """Return `count` new ids in ascending order, for what needs an id before it has a place in a log.
 
-    So do the entries of an atomic turn, calls without an id, and leases.
+    Such are entries of an atomic turn, calls without an id, and leases.
     """
     return sorted(placed_ids(range(count), now_ms))
 
@@ -281,17 +282,17 @@ def new_ids(count: int, now_ms: int) -> list[str]:
 def placed_ids(seqs: Iterable[int], now_ms: int) -> list[str]:
     """Return new ids for the entries at `seqs`: UUIDs of version 7 (RFC 9562) whose last 32 bits are the seq.
 
-    So a store finds the entry of an id without an index. The time `now_ms` and 42 bits of chance, which entries that
-    come together share, keep the ids of different sessions apart.
+    So a store finds an entry by id without an index. The time `now_ms` and 42 random bits, shared by entries that are
+    added together, keep the ids of different sessions apart.
     """
-    noise = int.from_bytes(os.urandom(6)) & 0x0FFF_3FFF_FFFF | 0x7000_8000_0000  # with the version and the variant
-    pairs = (now_ms & 0xFFFF_FFFF_FFFF).to_bytes(6).hex("-", 2), noise.to_bytes(6).hex("-", 2)
-    prefix = f"{pairs[0][:4]}{pairs[0][5:]}-{pairs[1]}"
+    noise = int.from_bytes(os.urandom(6)) & 0x0FFF_3FFF_FFFF | 0x7000_8000_0000  # sets the version and variant bits
+    groups = (now_ms & 0xFFFF_FFFF_FFFF).to_bytes(6).hex("-", 2), noise.to_bytes(6).hex("-", 2)
+    prefix = f"{groups[0][:4]}{groups[0][5:]}-{groups[1]}"
     return [prefix + (seq & 0xFFFFFFFF).to_bytes(4).hex() for seq in seqs]
 
 
 def placed_at(id: str) -> int:
-    """Return the seq that an id names, if `placed_ids` made it; a number without meaning for other UUIDs, else 0."""
+    """Return the seq in an id made by `placed_ids`: a meaningless number for other UUIDs, 0 for other texts."""
     try:
         return int(id[-8:], 16) if len(id) == 36 else 0
     except ValueError:
@@ -302,7 +303,7 @@ _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 def derived_ids(key: str, count: int) -> list[str]:
-    """Return the ids that `add(..., key=key)` gives: UUIDs of version 8 from SHA-256 of the key and the place."""
+    """Return the ids of `add(..., key=key)`: UUIDs of version 8, from SHA-256 of the key and the index."""
     ids = []
     for i in range(count):
         digest = sha256(f"palimpsest:{i}:{key}".encode("utf-8", "surrogatepass")).hex()
@@ -315,21 +316,21 @@ def derived_ids(key: str, count: int) -> list[str]:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LAST_MOMENT = 253_402_300_799_999_999
-"""The last time that has a date, in microseconds since 1970: the end of the year 9999."""
+"""The last time with a date, in microseconds since 1970: the end of the year 9999."""
 
 
 def moment(microseconds: int) -> datetime:
-    """The time of so many microseconds since 1970, UTC."""
+    """Return a time in microseconds since 1970 as a datetime in UTC."""
     return EPOCH + timedelta(microseconds=microseconds)
 
 
 def microseconds_of(moment: datetime) -> int:
-    """The microseconds from 1970 to a time, which has a time zone."""
+    """Return a datetime with a time zone as microseconds since 1970."""
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def is_past(moment: datetime | None, now: float) -> bool:
-    """Whether there is such a time, and it has come at `now` (microseconds since 1970)."""
+    """Whether a time is given and reached at `now` (microseconds since 1970)."""
     return moment is not None and microseconds_of(moment) <= now
 
 
@@ -339,5 +340,5 @@ def now_us() -> int:
 
 
 def digest(text: str) -> str:
-    """A short fingerprint of a text (64 bits of SHA-256), to tell whether a named context has changed."""
+    """Return a short fingerprint of a text (64 bits of SHA-256), to tell whether a named context has changed."""
     return sha256(text.encode("utf-8", "surrogatepass")).hex()[:16]

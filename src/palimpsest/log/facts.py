@@ -1,7 +1,7 @@
-"""Facts of a working memory: how one is stored, and how several stand in a prompt. Pure.
+"""Facts of a working memory: their stored form, and their text in a prompt. Pure.
 
-A fact is one item: its value with its importance, its times and the values that it had before. So a change of it is one
-step, an erasure of it takes its history along, and whatever moves items moves facts.
+A fact is one item: its value, importance and times, and the values it had before. So a change of it is one step, an
+erasure of it takes its history along, and whatever moves items moves facts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from palimpsest.log.typed import from_json
 
 HEADING = "Working Memory:"
 
-UNDONE = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"} | {10: "\\n", 13: "\\r"}
-"""What begins a new line somewhere, and how it is written."""
+LINE_BREAKS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"} | {
+    10: "\\n",
+    13: "\\r",
+}
+"""Characters that begin a new line for some reader, and what is written instead."""
 
 
 class Before(msgspec.Struct, frozen=True, array_like=True):
-    """A value that a fact had, as JSON: its version, and from when until when it had it, in microseconds since 1970."""
+    """A former value of a fact as JSON, its version, and when it had this value, in microseconds since 1970."""
 
     value: str
     version: int
@@ -32,7 +35,7 @@ class Before(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
-    """What an item holds of a fact; times are microseconds since 1970, `value` is JSON, which it has `since` then."""
+    """The stored form of a fact. Times are microseconds since 1970; `value` is JSON, unchanged `since` that time."""
 
     value: str
     version: int
@@ -43,12 +46,12 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     before: tuple[Before, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """What is stored."""
+        """Return the bytes to store."""
         return encoded(self)
 
     @classmethod
     def of(cls, body: bytes) -> Stored:
-        """What `to_bytes` wrote. Raises ValueError for another."""
+        """Return what `to_bytes` wrote. Raises ValueError for anything else."""
         return decoded(body, cls)
 
 
@@ -56,8 +59,10 @@ ready(Stored)
 
 
 class Superseded(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """A `value` that a fact had `since` then: its `version`, when another came (`superseded_at`), and which version
-    that has (`superseded_by`)."""
+    """A former value of a fact: the `value` that it had `since` then, and its `version`.
+
+    `superseded_at` is when it was replaced, and `superseded_by` the version that replaced it.
+    """
 
     value: Any
     version: int
@@ -69,10 +74,9 @@ class Superseded(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=T
 class Fact(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A `value` that a working memory keeps under a `key`.
 
-    `version` counts up from 1 with every change, the first of which was at `created_at` and the last at `updated_at`;
-    the value is the same `since` then.
-    `importance` is from 0 to 1. `expires_at` is when nobody sees it any more (None: never). `history` has the values
-    that it had before, the latest first.
+    `version` counts from 1 and grows with every change. `created_at` is the time of the first change, `updated_at` that
+    of the last, and `since` when the fact got its present value. `importance` is from 0 to 1. After `expires_at` the
+    fact is not visible any more (None: never). `history` holds the former values, latest first.
     """
 
     key: str
@@ -87,7 +91,7 @@ class Fact(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
 
 
 def fact_of(key: str, stored: Stored, expires: int | None) -> Fact:
-    """The fact of what is stored under a key. Raises ValueError where its value cannot be read."""
+    """Return the fact stored under a key. Raises ValueError if a value cannot be read."""
     later, history = stored.version, list[Superseded]()
     for before in stored.before:
         history.append(
@@ -114,71 +118,74 @@ def fact_of(key: str, stored: Stored, expires: int | None) -> Fact:
 
 
 def as_of(facts: Sequence[Fact], then: datetime) -> list[Fact]:
-    """These facts as they were `then`, as far as their histories say.
+    """Return these facts as they were `then`, as far as their histories tell.
 
-    One that was made later is not among them. One whose value of then is not kept is as it is now, `since` later.
+    Facts that were created later are left out. If the value of that time is not kept any more, the present one is used,
+    with its later `since`.
     """
     return [_as_of(fact, then) for fact in facts if fact.created_at <= then]
 
 
 def _as_of(fact: Fact, then: datetime) -> Fact:
-    known: list[Fact | Superseded] = [fact, *fact.history]
-    for one in known:
-        if one.since <= then:  # and `updated_at` is what the same value, set again, does not move
-            return msgspec.structs.replace(fact, value=one.value, since=one.since, updated_at=one.since)
+    versions: list[Fact | Superseded] = [fact, *fact.history]
+    for version in versions:
+        if version.since <= then:  # `updated_at` may be later, since setting the same value again moves it
+            return msgspec.structs.replace(fact, value=version.value, since=version.since, updated_at=version.since)
     return fact
 
 
-def changed(was: Stored | None, value: str, importance: float, now: int, most: int, most_bytes: int) -> Stored:
-    """What is stored when a fact that was so (None: there was none) becomes this value.
+def changed(stored: Stored | None, value: str, importance: float, now: int, most: int, most_bytes: int) -> Stored:
+    """Return what to store when a fact (None: there is none yet) gets this value.
 
-    A value that is the same is no change, and leaves no history. The history has at most `most` values, and no more
-    than `most_bytes` in all: what is older goes.
+    Setting the same value adds no history. The history keeps at most `most` values of at most `most_bytes` together,
+    the latest ones.
     """
-    if was is None:
+    if stored is None:
         return Stored(value, 1, importance, now, now, now)
-    before, since = was.before, was.since
-    if was.value != value:
+    before, since = stored.before, stored.since
+    if stored.value != value:
         since = now
-        before = (Before(was.value, was.version, now, was.since), *before)[:most]
-        while before and sum(len(one.value) for one in before) > most_bytes:
+        before = (Before(stored.value, stored.version, now, stored.since), *before)[:most]
+        while before and sum(len(former.value) for former in before) > most_bytes:
             before = before[:-1]
-    return Stored(value, was.version + 1, importance, was.created, now, since, before)
+    return Stored(value, stored.version + 1, importance, stored.created, now, since, before)
 
 
 def line(key: str, value: object) -> str:
-    """One fact as a line of a prompt: `- key: value`, of which no text can make two."""
+    """Return one fact as a line of a prompt, `- key: value`. Line breaks in the texts are escaped."""
     shown = value if isinstance(value, str) else str(_steady(value))
-    return f"- {key.translate(UNDONE)}: {shown.translate(UNDONE)}"
+    return f"- {key.translate(LINE_BREAKS)}: {shown.translate(LINE_BREAKS)}"
 
 
 class _Written(str):
-    """A text that stands in a list or a mapping as it is."""
+    """A text that is written without quotes inside a list or a mapping."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 def _steady(value: object) -> object:
-    """The value with its sets written in the order of what stands in them: that of a set is another one in each
-    process, and a prompt is to be the same in all."""
+    """Return the value with its sets in sorted order.
+
+    The order of a set differs between processes, but the prompt has to be the same in all of them.
+    """
     if isinstance(value, set | frozenset) and value:
-        inner = "{" + ", ".join(sorted(repr(_steady(one)) for one in value)) + "}"
-        return _Written(inner if isinstance(value, set) else f"frozenset({inner})")
+        text = "{" + ", ".join(sorted(repr(_steady(item)) for item in value)) + "}"
+        return _Written(text if isinstance(value, set) else f"frozenset({text})")
     if isinstance(value, list):
-        return [_steady(one) for one in value]
+        return [_steady(item) for item in value]
     if isinstance(value, tuple):
-        return tuple(_steady(one) for one in value)
+        return tuple(_steady(item) for item in value)
     if isinstance(value, dict):
-        return {key: _steady(one) for key, one in value.items()}
+        return {key: _steady(item) for key, item in value.items()}
     return value
 
 
 def rendered(facts: Sequence[Fact], most: int | None, count: Callable[[str], int]) -> str:
-    """The facts as a text for a prompt, in their order; "" without any.
+    """Return the facts as a text for a prompt, in their order; "" if there are none.
 
-    With `most` it has at most so many tokens: the least important facts, of these the oldest, are left out, and a last
-    line says how many. Where not even that has room it is "".
+    With `most` the text has at most so many tokens: the least important facts are left out, the oldest of these first,
+    and a last line says how many. If not even that fits, the text is "".
     """
     if not facts:
         return ""
@@ -189,12 +196,12 @@ def rendered(facts: Sequence[Fact], most: int | None, count: Callable[[str], int
     ranked = sorted(range(len(facts)), key=lambda i: (facts[i].importance, facts[i].updated_at, i), reverse=True)
     low, high = 0, len(facts) - 1
     text = ""
-    while low <= high:  # how many fit
+    while low <= high:  # bisection over how many facts are kept
         middle = (low + high) // 2
         kept = sorted(ranked[:middle])
-        left = len(facts) - middle
-        told = f"({left} less important {'fact' if left == 1 else 'facts'} left out)"
-        shown = "\n".join([HEADING, *(lines[i] for i in kept), told])
+        omitted = len(facts) - middle
+        note = f"({omitted} less important {'fact' if omitted == 1 else 'facts'} left out)"
+        shown = "\n".join([HEADING, *(lines[i] for i in kept), note])
         if count(shown) <= most:
             text, low = shown, middle + 1
         else:

@@ -1,7 +1,7 @@
-"""A session's small mutable record, and what it is made of: open calls, cuts, usage, attempts. Pure.
+"""The head, a session's small mutable record, and its parts: open calls, cuts, usage, attempts. Pure.
 
-A store keeps entries, records and one head per session. One compare-and-set of the head is the commit of every
-write; entries at or beyond `head.next_seq` do not exist yet.
+A store keeps entries, records and one head per session. Every write commits by one compare-and-set of the head; entries
+at or beyond `head.next_seq` do not exist yet.
 """
 
 from collections.abc import Iterable
@@ -16,35 +16,35 @@ from palimpsest.log.spans import Span
 from palimpsest.log.summary import Spent
 
 OPEN_GROUP = 4096
-"""Unanswered calls of the open group, all of which a head names: with more at once an append is refused."""
+"""Most unanswered calls of the open group. The head names all of them; an append that would leave more is refused."""
 
 OPEN_CALLS = 256
-"""Unanswered calls of closed groups that a head names, the newest. They bound the head, which is written with every
-append: the result of an older one is an orphan."""
+"""Most unanswered calls of closed groups that a head names, the newest ones. This bounds the head, which is written
+with every append; the result of an older call is an orphan."""
 
 CONTEXT_NAMES = 256
-"""Named contexts whose newest version a head remembers, so that adding the same text again adds nothing."""
+"""Most named contexts whose newest version a head remembers, so that adding the same text again adds nothing."""
 
 NAMES = 64 * 1024
-"""Characters of names and ids that a head remembers, of calls of closed groups and of contexts each: the newest. Names
-are as long as those who give them like."""
+"""Most characters of names and ids that a head remembers, for calls of closed groups and for contexts each; the newest
+are kept. A single name may be of any length."""
 
 GROUP_NAMES = 1024 * 1024
-"""Characters of names and ids of the calls of the open group: with more at once an append is refused."""
+"""Most characters of names and ids of the open group's calls. An append that would leave more is refused."""
 
 RENDERER = 3
 """Version of how a cut and entries become a context. A cut of another version is made anew."""
 
 
 class SessionKey(NamedTuple):
-    """Who a log belongs to and which it is. Part of every call to a store."""
+    """The tenant that a log belongs to, and its session. Part of every call to a store."""
 
     tenant: str
     session: str
 
 
 class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An unanswered call: its place, its id and tool as they came, and its group."""
+    """An unanswered call: its place, its id and tool as they were given, and its group."""
 
     seq: int
     call_id: str | None
@@ -53,9 +53,9 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Clamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One oversized entry shown as its first `head` and last `tail` characters.
+    """An oversized entry, shown as its first `head` and last `tail` characters.
 
-    `left_out` are the tokens not shown, `tokens` what the shortened text costs, marker included.
+    `left_out` is how many tokens are not shown, `tokens` what the shortened text costs, marker included.
     """
 
     seq: int
@@ -66,9 +66,9 @@ class Clamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ShownSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The summary that the compaction of `revision` made, as a cut shows it: so many characters of it (-1: all).
+    """How a cut shows the summary made by the compaction of `revision`: its first `characters` (-1: all).
 
-    `tokens` is what that costs by the counter of this name.
+    `tokens` is what they cost by the counter of this name.
     """
 
     revision: int
@@ -78,25 +78,27 @@ class ShownSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FactsShown(msgspec.Struct, frozen=True):
-    """Which facts a cut shows: those as of `at` (microseconds since 1970). `mark` says when each of them got its value,
-    and what they cost together: facts whose mark is another are others. Nothing that a fact says is in it."""
+    """Which facts a cut shows: those as of `at` (microseconds since 1970).
+
+    `mark` is a hash of when each of them got its value, of importance and of cost. If the mark differs, the facts
+    differ. It reveals nothing of their texts.
+    """
 
     at: int
     mark: str
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a view is rendered until the next cut: with the entries from `start` on it fixes every byte.
+    """How a view is rendered until the next cut: with the entries from `start` on it determines every byte.
 
-    `start` is the first `seq` shown in place. Tool results below `mask` are shown as a note. `pins` and
-    `anchors` (human messages still open) lie before `start` and come first. `clamps` are shortened, `gone`
-    are ranges (first and last `seq`) at or after `start`, or of pins, that are left out, `conditions` the expressions
-    that entries must meet, `factor` the provider's tokens for one counted token where its tokenizer is not
-    public. `compaction` is the revision of the compaction that it is made for (0: none), `skipped` what that has
-    covered, evicted or hidden at or after `start`, `hidden` all that it leaves out because somebody said so,
-    `summaries` what it shows before the window, `unshown` the revisions of those that had no room. `facts` says as of
-    when facts stand before all of it, where they do.
-    `epoch` and `revision` are those that the cut made.
+    `start` is the first `seq` shown in place. Tool results below `mask` are shown as a note. `pins` and `anchors`
+    (human messages still open) lie before `start` and are shown first. `clamps` are shortened entries. `gone` are
+    ranges (first and last `seq`) that are left out, at or after `start`, or among pins. `conditions` are the
+    expressions that entries must meet. `factor` is the provider's tokens for one counted token if its tokenizer is not
+    public. `compaction` is the revision of the compaction that the cut follows (0: none), `skipped` what that one has
+    covered, evicted or hidden at or after `start`, and `hidden` everything that was hidden by hand. `summaries` are
+    shown before the window; `unshown` are the revisions of those that had no room. `facts` says which facts come before
+    everything, if any. `epoch` and `revision` are those that the cut made.
     """
 
     epoch: int = 0
@@ -119,16 +121,16 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
     def passed(self, seqs: Iterable[int]) -> set[int]:
-        """Those of these places that it does not show where they stand: what is pinned there comes first."""
+        """Return those of `seqs` that the cut does not show in place. Pins among them are shown first."""
         return {seq for seq in seqs if seq < self.start or spans.within(self.skipped, seq)}
 
     def showing(self, summaries: tuple[ShownSummary, ...]) -> "Cut":
-        """The same with these of its summaries: the others have no room."""
-        left = {one.revision for one in self.summaries}.difference(one.revision for one in summaries)
-        return msgspec.structs.replace(self, summaries=summaries, unshown=tuple(sorted({*self.unshown, *left})))
+        """Return the cut with only these of its summaries; the others have no room."""
+        omitted = {summary.revision for summary in self.summaries}.difference(summary.revision for summary in summaries)
+        return msgspec.structs.replace(self, summaries=summaries, unshown=tuple(sorted({*self.unshown, *omitted})))
 
     def still_gone(self, start: int, pinned: Iterable[int]) -> list[Span]:
-        """What of `gone` a cut from another `start` has to know: of what lies before that only the pins."""
+        """Return the part of `gone` that a cut from another `start` still needs: before `start` only pinned entries."""
         later = [span for span in self.gone if span[1] >= start]
         earlier = spans.union(span for span in self.gone if span[1] < start)
         return [*spans.common(earlier, spans.of(pinned)), *later]
@@ -137,13 +139,13 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Usage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """What the provider reported for the last call, in tokens, and what was counted for the same call.
 
-    `input_tokens` is all of the input, of which `cached_tokens` came from a cache, `output_tokens` the answer,
-    `counted` what was counted of the input. `epoch` is the context's. `calls`, `total_input`, `total_output` and
-    `total_cached` are sums of the session. `margin` is what one counted token was taken for before anything was
-    reported (1 where the tokenizer is public; 0: not known). It is `stale` when the session was compacted since: then
-    it says nothing of what the next call will be. `revision` is that of the context which it is about; of a later one
-    it says nothing either. `response` is a fingerprint of the response that told it, of its id and input (empty: not
-    known).
+    `input_tokens` is the whole input, `cached_tokens` the part of it that came from a cache, `output_tokens` the
+    answer, and `counted` what was counted of the input. `epoch` and `revision` are those of the context that was sent;
+    the usage says nothing about later ones. `calls`, `total_input`, `total_output` and `total_cached` are sums over the
+    session. `margin` is the factor assumed for one counted token before anything was reported (1 if the tokenizer is
+    public; 0: not known). `stale` is set when the session has been compacted since, so that the figures do not predict
+    the next call. `response` is a fingerprint of the response that reported the usage, made of its id and input (empty:
+    not known).
     """
 
     input_tokens: int
@@ -162,18 +164,18 @@ class Usage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, 
 
 
 class PromptSize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the last context came to, in the provider's tokens, and the revision that it shows."""
+    """The size of the last context in the provider's tokens, and the revision that it shows."""
 
     tokens: int
     revision: int
 
 
 class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a session remembers of its compactions: how far each strategy had looked, how they went, what they cost.
+    """What a session remembers of its compactions: how far each strategy has looked, how they went, what they cost.
 
-    `cursors` are, by strategy, the `next_seq` of when it last ran. `failures` are those in a row; nothing runs by
-    itself before `paused_until` (microseconds since 1970). `tried` is the `next_seq` of when the last one failed,
-    `fingerprint` names what that was about.
+    `cursors` maps each strategy to the `next_seq` of its last run. `failures` counts those in a row; nothing runs by
+    itself before `paused_until` (microseconds since 1970). `tried` is the `next_seq` at the last failure, `fingerprint`
+    identifies what that attempt was about, and `spent` sums the costs.
     """
 
     cursors: dict[str, int] = {}
@@ -185,12 +187,15 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 MOST_NAMED = 256
-"""Characters of a memory's name, and of a version."""
+"""Most characters of a memory's name, and of a version."""
 
 
 class Definition(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
-    """Which definition a session is under: the `memory` that it declares ("project/id"), its `version`, and the
-    `digest` of what it says, 32 hexadecimal digits. What that is, is kept once in a store."""
+    """The definition that a session is under.
+
+    `memory` is the declared memory ("project/id"), `version` its version, and `digest` a hash of its content, 32
+    hexadecimal digits. A store keeps the content once.
+    """
 
     memory: str
     digest: str
@@ -198,17 +203,17 @@ class Definition(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=T
 
     @property
     def is_sound(self) -> bool:
-        """Whether each part can be what it is; what comes with an import may be anything."""
+        """Whether each field has a valid value. An import may bring any."""
         named = self.memory.isprintable() and 0 < len(self.memory) <= MOST_NAMED
         versioned = self.version is None or (self.version.isprintable() and 0 < len(self.version) <= MOST_NAMED)
         return named and versioned and len(self.digest) == 32 and not self.digest.strip("0123456789abcdef")
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is said of a session by whoever keeps it: whose it is, what it is called, and what else there is to say.
+    """What the owner of a session says about it: user, title, metadata, lifetime and definition.
 
-    `lifetime` is how many seconds it lasts when nothing is added to it any more; None: for ever. `definition` is what
-    its contexts are made by, where it is declared.
+    `lifetime` is for how many seconds the session lasts after the last addition (None: for ever). `definition` is set
+    if the session's contexts are made by a declared memory.
     """
 
     user: str | None = None
@@ -218,7 +223,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     definition: Definition | None = None
 
     def checked(self) -> "About":
-        """The same. Raises ConfigError for a definition that names none."""
+        """Return this unchanged. Raises ConfigError for an invalid definition."""
         if self.definition is not None and not self.definition.is_sound:
             raise ConfigError(
                 "definition", msgspec.to_builtins(self.definition), "the name of one, as an export has it"
@@ -227,23 +232,23 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 ABOUT = ("user", "title", "metadata", "lifetime")
-"""What programs say of a session where it is made."""
+"""What programs may say about a session when it is made."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session's small mutable record.
 
-    `revision` moves with every write, `epoch` with whatever changes how something is rendered, for
-    `epoch_reason`. `first_seq` is where the log begins (later than 1 after a clear). `turn` is the open
-    interaction's human message, `group` the open group (0: none), `tail` the group of the newest entry, which the
-    model's next message joins after `reasoning` alone, or where one that `pauses` was the last,
-    `calls` the unanswered calls, `pinned` the seqs that every context keeps, `contexts` the newest version of
-    each named context, `turns` how many interactions there were. `rewound` are the ranges (first and last `seq`)
-    that rewinds have hidden, oldest first, `hidden` how many entries lie there, tombstones not counted.
-    `compaction` is the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms` are
-    the numbers that stand for private values, by keyed hashes of these. `prompt` is kept where a trigger asks for it.
-    `forked_from` is the session that this one branched off, and its revision then. `about` is what is said of it,
-    `expires` when it is over (microseconds since 1970; None: never).
+    `revision` moves with every write, `epoch` with every change of how something is rendered, and `epoch_reason` says
+    why. `first_seq` is where the log begins (later than 1 after a clear). `turn` is the human message of the open
+    interaction, `group` the open group (0: none). `tail` is the group of the newest entry; the model's next message
+    joins it if the newest entry was only `reasoning`, or a message that `pauses`. `calls` are the unanswered calls,
+    `pinned` the seqs that every context keeps, `contexts` the newest version of each named context, and `turns` counts
+    the interactions. `rewound` are the ranges (first and last `seq`) hidden by rewinds, oldest first, and `hidden` is
+    how many entries they hold, without tombstones. `erased` counts tombstones, `views` holds the present cut of each
+    view. `compaction` is the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms`
+    maps keyed hashes of private values to the numbers that stand for them. `prompt` is kept if a trigger asks for it.
+    `forked_from` is the session and revision that this one branched off. `about` is what its owner says about it.
+    `expires` is when the session ends (microseconds since 1970; None: never).
     """
 
     revision: int = 0
@@ -277,7 +282,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def entries(self) -> int:
-        """How many entries the log holds; tombstones and what was rewound are not counted."""
+        """How many entries the log holds, without tombstones and rewound entries."""
         return self.next_seq - self.first_seq - self.erased - self.hidden
 
     @property
@@ -287,41 +292,41 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def user(self) -> str | None:
-        """Whose session it is; None: nobody has said."""
+        """The user whose session it is (None: not given)."""
         return None if self.about is None else self.about.user
 
     @property
     def title(self) -> str | None:
-        """What the session is called; None: nobody has said."""
+        """The session's title (None: not given)."""
         return None if self.about is None else self.about.title
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What else is said of the session."""
+        """The session's metadata."""
         return {} if self.about is None else self.about.metadata
 
     @property
     def definition(self) -> Definition | None:
-        """The definition that its contexts are made by; None: it is not declared, or nobody has said."""
+        """The definition that its contexts are made by (None: the session is not declared, or not known to be)."""
         return None if self.about is None else self.about.definition
 
     def cut_of(self, view: str) -> Cut:
-        """The present cut of a view; of one that was never cut, all of the log."""
+        """Return the present cut of a view; for a view without one, a cut that shows the whole log."""
         cut = self.views.get(view) or Cut(start=self.first_seq)
         return cut if cut.start >= self.first_seq else msgspec.structs.replace(cut, start=self.first_seq)
 
     def has_newer(self, name: str | None, seq: int) -> bool:
-        """Whether a newer version of the named context at `seq` was added, whatever became of that but erasure."""
+        """Whether a newer version of the named context at `seq` was added, and not erased."""
         return bool(name) and self.contexts.get(name or "", (0,))[0] > seq
 
     def is_over(self, now: int) -> bool:
-        """Whether its time is over: then there is no such session any more, whatever is still stored of it."""
+        """Whether the session has ended. It does not exist any more then, even if data of it is still stored."""
         return self.expires is not None and self.expires <= now
 
     def renewed(self, now: int) -> "Head":
-        """The head after somebody has added to it, or said how long it lasts.
+        """Return the head after an addition, or after its lifetime was set.
 
-        Its time begins anew where less than half of it is left, so that few appends have to say so.
+        The lifetime starts over only if less than half of it is left, so that few appends have to write it.
         """
         seconds = None if self.about is None else self.about.lifetime
         if seconds is None:

@@ -1,11 +1,11 @@
-"""What ids may be: of sessions, tenants, users and views, and scopes, which are paths of them. Pure."""
+"""Which texts may be ids: of sessions, tenants, users and views, and scopes, which are paths of ids. Pure."""
 
 from __future__ import annotations
 
 from palimpsest.errors import ConfigError
 
 MAX_ID = 256
-"""Characters of an id."""
+"""Most characters of an id."""
 
 ID_RULE = f"text of 1 to {MAX_ID} characters without control characters or lone surrogates"
 
@@ -24,7 +24,7 @@ def check_id(text: object, where: str) -> None:
 
 
 def check_scope(name: object, where: str = "scope") -> None:
-    """Raise ConfigError for what is no scope: an id, or a path of ids with "/" between them."""
+    """Raise ConfigError unless `name` is a scope: an id, or a path of ids with "/" between them."""
     if not isinstance(name, str) or len(name) > 2 * MAX_ID or not all(map(is_id, name.split("/"))):
         allowed = f"an id, or a path of ids such as 'user/ann', of at most {2 * MAX_ID} characters"
         raise ConfigError(where, name, allowed)

@@ -1,4 +1,4 @@
-"""JSON and SHA-256 of the standard library for modules that every start loads: loaded when they are first used."""
+"""JSON and SHA-256 of the standard library, imported on first use by modules that every start loads."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any
 
 
 def dumps(value: object, **how: Any) -> str:
-    """As `json.dumps`."""
+    """Like `json.dumps`."""
     text: str = _json().dumps(value, **how)
     return text
 
 
 def loads(text: str | bytes) -> Any:
-    """As `json.loads`."""
+    """Like `json.loads`."""
     return _json().loads(text)
 
 
 def _json() -> Any:
-    import json  # two milliseconds of a start
+    import json  # adds 2 ms to a cold start
 
     return json
 
 
 def sha256(data: bytes) -> bytes:
-    """The 32 bytes of SHA-256."""
-    import hashlib  # five milliseconds of a start
+    """Return the 32 bytes of the SHA-256 digest."""
+    import hashlib  # adds 5 ms to a cold start
 
     return hashlib.sha256(data).digest()

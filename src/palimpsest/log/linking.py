@@ -1,19 +1,20 @@
-"""How new entries are linked to what the log holds: interactions, groups, calls and their results. Pure.
+"""Link new entries to what the log holds: interactions, groups, calls and their results. Pure.
 
-By what the head says is open:
+The head says what is open:
 
-    tool_call    joins the open group, or the provider message it continues; else it opens a group
-    tool_result  answers the unanswered call of its id in the open group, else in the nearest group that has one:
-                 where several of one group share the id, the oldest, as results come in the order of their
-                 calls; without an id the oldest open call of its tool's name; that whose place it names, where
-                 it names one. In the open group it joins it; a result of a call whose group is closed is
-                 `late`, one without a call is an orphan (`answers` 0)
+    tool_call    joins the open group, or the provider message that it continues; else it opens a group
+    tool_result  answers the unanswered call with its id: in the open group, else in the nearest group that
+                 has one; the oldest one if calls of one group share the id, since results come in the
+                 order of their calls. A result without an id answers the oldest open call of its tool's
+                 name, and one that names the place of a call answers that call. A result of the open
+                 group joins it. A result for a closed group is `late`; one without a call is an orphan
+                 (`answers` is 0)
     reasoning    opens a group that the next assistant entry joins
-    a pause      the message that `pauses` is joined by the model's next one, which goes on with it
-    anything else closes the open group and is its own group; a human message starts an interaction
+    a pause      after a message that `pauses`, the model's next message joins its group
+    other        closes the open group and is a group of its own; a human message starts an interaction
 
-The open group closes when its last call is answered. Until then the head names all of its calls, so that none loses its
-result; of calls of closed groups it names the newest.
+The open group closes when its last call is answered. Until then the head names all of its calls, so that every result
+finds its call. Of calls of closed groups it names only the newest.
 """
 
 from bisect import bisect_left
@@ -32,11 +33,11 @@ _replace = msgspec.structs.replace
 
 
 def link(head: Head, batch: Sequence[Entry], at: int, *, bounded: bool = True) -> tuple[Head, list[Entry]]:
-    """Return the head after `batch` is appended and the batch's entries with place and links.
+    """Return the head after `batch` is appended, and the entries of the batch with place and links.
 
-    Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise. Raises
-    InvalidEntry where more calls would wait for their results at once than a head may name; not where the batch is a
-    part of what was one (`bounded` is False).
+    Entries keep their own `at` and id if they have them (an import, a key), else they get `at` and a new id. Raises
+    InvalidEntry if more calls would wait for results at once than a head may name, unless `bounded` is False: then the
+    batch is part of what was one.
     """
     seq = first = head.next_seq
     ids: list[str] = []
@@ -50,12 +51,12 @@ def link(head: Head, batch: Sequence[Entry], at: int, *, bounded: bool = True) -
         seq += 1
     after = linker.head_after(seq, at)
     if bounded and after.calls:
-        _refuse_more(after)
+        _refuse_excess(after)
     return after, linked
 
 
 class _Linker:
-    """What a head says is open, moved on entry by entry."""
+    """The open state of a head, updated entry by entry."""
 
     __slots__ = (
         "calls",
@@ -81,7 +82,7 @@ class _Linker:
         self.erased = head.erased
 
     def add(self, entry: Entry, seq: int, id: str, at: int) -> Entry:
-        """Link one entry."""
+        """Link one entry and return it."""
         kind, name, call_id = entry.kind, entry.name, entry.call_id
         turn, group, answers, late = self.turn, seq, 0, False
         if kind == "message":
@@ -117,14 +118,14 @@ class _Linker:
         self.erased += entry.erased
         return linked
 
-    def joins(self, said: Entry) -> bool:
-        """Whether what the model says belongs to what it said before."""
-        return self.reasoning or self.pauses or (said.continues and self.tail != 0)
+    def joins(self, message: Entry) -> bool:
+        """Whether a message of the model belongs to the group of the newest entry."""
+        return self.reasoning or self.pauses or (message.continues and self.tail != 0)
 
     def follow(self, entry: Entry) -> None:
-        """Move on over an entry that has its links. What was erased opens and pins nothing."""
+        """Update the state by an entry that has its links. Tombstones open and pin nothing."""
         kind, role, seq, group = entry.kind, entry.role, entry.seq, entry.group
-        message = kind == "message"
+        is_message = kind == "message"
         self.turn, self.tail = entry.turn, group
         if kind == "tool_call":
             if not entry.erased:
@@ -133,38 +134,38 @@ class _Linker:
         elif kind == "tool_result":
             self.close(entry.answers)
         else:
-            if group == seq:  # it overtakes open calls, whose group closes
+            if group == seq:  # it comes before the results of open calls, so their group closes
                 self.group = 0
             if entry.turn == seq:
                 self.turns += 1
             elif kind == "context" and entry.name and not entry.erased:
                 self.contexts = {**self.contexts, entry.name: (seq, digest(entry.text))}
-        self.reasoning = message and role == "assistant" and type(entry.content) is tuple and entry.is_reasoning
-        if kind != "tool_result" or group == seq:  # results come before the model goes on
+        self.reasoning = is_message and role == "assistant" and type(entry.content) is tuple and entry.is_reasoning
+        if kind != "tool_result" or group == seq:  # results come before the model continues
             self.pauses = entry.pauses and not entry.erased
-        if (entry.pinned or (role == "system" and message)) and not entry.erased:
+        if (entry.pinned or (role == "system" and is_message)) and not entry.erased:
             self.pinned = (*self.pinned, seq)
 
     def answered(self, result: Entry) -> OpenCall | None:
-        """The call that a result answers, or None for an orphan.
+        """Return the call that a result answers, or None for an orphan.
 
-        One that says which call it answers, by its place here, or, with a place of its own, by that in the log that
-        both are from, answers that one while it is open.
+        A result may name its call by place: `answers` is a place in this log, or, if the result brings a `seq` of its
+        own, in the log that both come from. It answers that call if the call is still open.
         """
         if result.answers:
-            place = self.moved.get(result.answers) if result.seq else result.answers
+            target = self.moved.get(result.answers) if result.seq else result.answers
             for call in self.calls:
-                if call.seq == place:
+                if call.seq == target:
                     return call
         if result.call_id is None:
-            named = (call for call in self.calls if call.name == result.name and result.name is not None)
-            return next(named, None)
-        same = [call for call in self.calls if call.call_id == result.call_id]
-        # Calls of the open group stand last, so the last of these is of it where any is.
-        return next((call for call in same if call.group == same[-1].group), None)
+            by_name = (call for call in self.calls if call.name == result.name and result.name is not None)
+            return next(by_name, None)
+        by_id = [call for call in self.calls if call.call_id == result.call_id]
+        # Calls of the open group come last, so if any of these is in the open group, the last one is.
+        return next((call for call in by_id if call.group == by_id[-1].group), None)
 
     def close(self, seq: int) -> None:
-        """Take the call at `seq` as answered; the open group closes with its last one."""
+        """Mark the call at `seq` as answered. The open group closes with its last call."""
         for call in self.calls:
             if call.seq == seq:
                 self.calls.remove(call)
@@ -173,11 +174,12 @@ class _Linker:
             self.group = 0
 
     def head_after(self, next_seq: int, at: int) -> Head:
-        """The head that says what is open now."""
+        """Return the head with the present state."""
         calls, contexts = self.calls, self.contexts
         if calls:
-            closed = bisect_left(calls, 1, key=lambda call: call.group == self.group)  # these come behind the others
-            calls = [*_newest(calls[:closed], OPEN_CALLS, _length), *calls[closed:]]
+            # Calls of the open group come last.
+            closed = bisect_left(calls, 1, key=lambda call: call.group == self.group)
+            calls = [*_newest(calls[:closed], OPEN_CALLS, _name_length), *calls[closed:]]
         if contexts is not self.head.contexts:
             by_place = sorted(contexts.items(), key=lambda item: item[1][0])
             kept = _newest(by_place, CONTEXT_NAMES, lambda item: len(item[0]))
@@ -201,27 +203,27 @@ class _Linker:
         )
 
 
-def _refuse_more(head: Head) -> None:
-    """Raise InvalidEntry where the open group of a head has more calls, or longer names of these, than it may."""
-    waiting = [call for call in head.calls if call.group == head.group]
-    if len(waiting) > OPEN_GROUP:
-        found = f"{len(waiting)} calls, where {OPEN_GROUP} may be"
-    elif (characters := sum(map(_length, waiting))) > GROUP_NAMES:
-        found = f"calls with {characters} characters of names and ids, where {GROUP_NAMES} may be"
+def _refuse_excess(head: Head) -> None:
+    """Raise InvalidEntry if the open group has too many unanswered calls, or too long names of them."""
+    open_calls = [call for call in head.calls if call.group == head.group]
+    if len(open_calls) > OPEN_GROUP:
+        excess = f"{len(open_calls)} calls, where {OPEN_GROUP} may be"
+    elif (characters := sum(map(_name_length, open_calls))) > GROUP_NAMES:
+        excess = f"calls with {characters} characters of names and ids, where {GROUP_NAMES} may be"
     else:
         return
     raise InvalidEntry(
         "tool calls",
-        f"{found} without results at once; add the results of some first, or calls and results as one batch",
+        f"{excess} without results at once; add the results of some first, or calls and results as one batch",
     )
 
 
-def _length(call: OpenCall) -> int:
+def _name_length(call: OpenCall) -> int:
     return len(call.call_id or "") + len(call.name or "")
 
 
 def _newest(items: list[T], most: int, length: Callable[[T], int]) -> list[T]:
-    """The newest of these, which are oldest first: at most so many, whose names have `NAMES` characters together."""
+    """Return the newest of these, given oldest first: at most `most`, with at most `NAMES` characters of names."""
     kept = items[-most:]
     room = NAMES - sum(map(length, kept))
     first = 0
@@ -232,7 +234,7 @@ def _newest(items: list[T], most: int, length: Callable[[T], int]) -> list[T]:
 
 
 def follow(head: Head, entries: Sequence[Entry]) -> Head:
-    """Return the head after entries that have their place and links already, such as those of another time."""
+    """Return the head after entries that already have their place and links, such as those of another log."""
     if not entries:
         return head
     linker = _Linker(head)

@@ -1,7 +1,8 @@
-"""Which entries of a session a list of messages is, and which of its messages are new. Pure.
+"""Compare a list of messages with a session's log: which active entries it repeats, and which messages are new. Pure.
 
-A log has one order. So what stays is a beginning of the list that the active entries hold in this order; what follows
-the first new message is new, too, since nothing can come before what is in the log already. Groups stay whole.
+A log has one order. So the entries that stay are a beginning of the list that the active entries hold in this order.
+Everything after the first new message is new, too, because nothing can be inserted before entries of the log. Groups
+stay whole.
 """
 
 from __future__ import annotations
@@ -25,45 +26,55 @@ _replace = msgspec.structs.replace
 
 
 class Replacement(NamedTuple):
-    """What becomes of a list: the entries that it begins with and that stay, and what is to be added, in order."""
+    """How a list replaces a log: the entries that it begins with and that stay, and the entries to add, in order."""
 
     kept: list[Entry]
     fresh: list[Entry]
 
 
 def replacement(head: Head, active: Sequence[Entry], given: Sequence[Entry], most: int) -> Replacement:
-    """Return what of a list is there; what follows its first `most` entries is new in any case.
+    """Return which entries the list repeats. Everything after its first `most` entries is new in any case.
 
-    What is said again at another place keeps what its first entry was given beside its words: importance, pin, expiry,
-    status and metadata.
+    A message that is repeated at another place gets the importance, pin, expiry, status and metadata of its first
+    entry.
     """
-    whole = [group for group in _grouped(active) if not any(entry.erased for entry in group)]
+    intact = [group for group in _grouped(active) if not any(entry.erased for entry in group)]
     wanted = _grouped(link(Head(), given[:most], 1, bounded=False)[1])
-    there = _matched(whole, wanted)
-    if whole and whole[-1] not in there[-1:] and whole[-1][0].group == head.tail and len(there) < len(wanted):
-        there += _begun(whole[-1], wanted[len(there)])
-    if there and _goes_on(there[-1]) and there[-1][0].group != head.tail and len(given) > _size(there):
-        there.pop()  # what comes next may be of its group, and would be apart from it
-    kept = [entry for group in _as_waiting(there, head) for entry in group]
+    kept_groups = _matched(intact, wanted)
+    if (
+        intact
+        and intact[-1] not in kept_groups[-1:]
+        and intact[-1][0].group == head.tail
+        and len(kept_groups) < len(wanted)
+    ):
+        kept_groups += _continued_newest(intact[-1], wanted[len(kept_groups)])
+    if (
+        kept_groups
+        and _may_continue(kept_groups[-1])
+        and kept_groups[-1][0].group != head.tail
+        and len(given) > _count(kept_groups)
+    ):
+        kept_groups.pop()  # the next message may belong to this group, and would be linked elsewhere
+    kept = [entry for group in _before_lost_result(kept_groups, head) for entry in group]
     seqs = {entry.seq for entry in kept}
-    left = [entry for entry in active if entry.seq not in seqs and not entry.erased]
-    return Replacement(kept, _moved(given[len(kept) :], left, head.pinned))
+    dropped = [entry for entry in active if entry.seq not in seqs and not entry.erased]
+    return Replacement(kept, _with_earlier_fields(given[len(kept) :], dropped, head.pinned))
 
 
 def staying(head: Head, active: Sequence[Entry], seen: int) -> tuple[Span, ...]:
-    """Return the places that stay active because nobody had seen them: all from `seen` on, and their groups."""
-    later = {entry.group for entry in active if entry.seq >= seen}
-    parts = spans.of(entry.seq for entry in active if entry.group in later)
-    return spans.union(parts, [(seen, head.next_seq - 1)] if seen < head.next_seq else ())
+    """Return the places that stay active since the caller had not seen them: all from `seen` on, with their groups."""
+    unseen_groups = {entry.group for entry in active if entry.seq >= seen}
+    their_entries = spans.of(entry.seq for entry in active if entry.group in unseen_groups)
+    return spans.union(their_entries, [(seen, head.next_seq - 1)] if seen < head.next_seq else ())
 
 
 def says_the_same(stored: Entry, given: Entry) -> bool:
-    """Whether an entry of the log says what one that was given does; one that was erased may have."""
-    return stored.erased or same(_said(stored, given), _said(given, given))
+    """Whether an entry of the log says the same as a given one. An erased entry may have."""
+    return stored.erased or same(_comparable(stored, given), _comparable(given, given))
 
 
-def _said(entry: Entry, given: Entry) -> Entry:
-    """The entry without what a message of a provider does not say, or need not."""
+def _comparable(entry: Entry, given: Entry) -> Entry:
+    """Return the entry without what a provider's message does not say, or need not say."""
     status = given.status if given.status in (None, "unknown") else entry.status
     bare = {"id": "", "metadata": None, "importance": None, "pinned": False, "expires_at": None, "continues": False}
     return _replace(entry, status=status, revision=0, **bare)
@@ -73,92 +84,96 @@ def _grouped(entries: Iterable[Entry]) -> list[Group]:
     return [list(members) for _, members in groupby(entries, attrgetter("group"))]
 
 
-def _size(groups: Iterable[Group]) -> int:
+def _count(groups: Iterable[Group]) -> int:
     return sum(map(len, groups))
 
 
-def _alike(there: Group, given: Group) -> bool:
-    return len(there) == len(given) and all(map(says_the_same, there, given)) and _links(there) == _links(given)
+def _alike(group: Group, wanted: Group) -> bool:
+    return len(group) == len(wanted) and all(map(says_the_same, group, wanted)) and _links(group) == _links(wanted)
 
 
 def _links(group: Group) -> list[int]:
-    """Which entry of the group each one answers: its distance, 0 for what is not in the group."""
+    """Return for each entry of the group the distance to the entry that it answers (0: none in the group)."""
     return [entry.seq - entry.answers if entry.answers >= group[0].seq else 0 for entry in group]
 
 
-def _matched(there: Sequence[Group], given: Sequence[Group]) -> list[Group]:
-    """Return the groups that the list begins with, as many as there are in its order; of several the newest."""
-    found = 0
-    for group in there:
-        if found < len(given) and _alike(group, given[found]):
-            found += 1
+def _matched(groups: Sequence[Group], wanted: Sequence[Group]) -> list[Group]:
+    """Return as many groups as possible that match the beginning of the list in its order.
+
+    If several groups match a place, the newest is taken.
+    """
+    count = 0
+    for group in groups:
+        if count < len(wanted) and _alike(group, wanted[count]):
+            count += 1
     matched: list[Group] = []
-    for group in reversed(there):
-        if len(matched) < found and _alike(group, given[found - len(matched) - 1]):
+    for group in reversed(groups):
+        if len(matched) < count and _alike(group, wanted[count - len(matched) - 1]):
             matched.append(group)
-    return _answering(matched[::-1], given)
+    return _with_equal_answers(matched[::-1], wanted)
 
 
-def _begun(newest: Group, wanted: Group) -> list[Group]:
-    """The log's newest group, where a group of the list goes on with it."""
-    goes_on = len(newest) < len(wanted) and _goes_on(newest) and _alike(newest, wanted[: len(newest)])
+def _continued_newest(newest: Group, wanted: Group) -> list[Group]:
+    """Return the log's newest group if a group of the list continues it, as a list of at most one group."""
+    goes_on = len(newest) < len(wanted) and _may_continue(newest) and _alike(newest, wanted[: len(newest)])
     return [newest] if goes_on else []
 
 
-def _answering(matched: list[Group], given: Sequence[Group]) -> list[Group]:
-    """The groups up to the first with a result that answers another call here than in the list."""
-    places = {0: 0}
-    for i, (group, wanted) in enumerate(zip(matched, given, strict=False)):
-        places |= {one.seq: entry.seq for entry, one in zip(group, wanted, strict=True)}
-        if any(places.get(one.answers) != entry.answers for entry, one in zip(group, wanted, strict=True)):
+def _with_equal_answers(matched: list[Group], wanted_groups: Sequence[Group]) -> list[Group]:
+    """Return the groups before the first one with a result that answers another call in the log than in the list."""
+    place_of = {0: 0}
+    for i, (group, wanted) in enumerate(zip(matched, wanted_groups, strict=False)):
+        place_of |= {listed.seq: entry.seq for entry, listed in zip(group, wanted, strict=True)}
+        if any(place_of.get(listed.answers) != entry.answers for entry, listed in zip(group, wanted, strict=True)):
             return matched[:i]
     return matched
 
 
-def _as_waiting(there: list[Group], head: Head) -> list[Group]:
-    """The groups up to the first with a call that waits in the list and not in the log, where what goes answered it.
+def _before_lost_result(groups: list[Group], head: Head) -> list[Group]:
+    """Return the groups before the first one with a call whose result would be dropped.
 
-    Of very many calls that wait a head names the newest: an older one is taken to wait.
+    Such a call waits in the list, but not in the log. A head names only the newest of very many waiting calls, so older
+    ones are assumed to wait.
     """
     waiting = {call.seq for call in head.calls}
     since = min(waiting) if len(waiting) >= OPEN_CALLS else 0
     while True:
-        answered = waiting.union(entry.answers for group in there for entry in group)
-        lost = (
+        answered = waiting.union(entry.answers for group in groups for entry in group)
+        unanswered_groups = (
             i
-            for i, group in enumerate(there)
-            if any(one.kind == "tool_call" and one.seq >= since and one.seq not in answered for one in group)
+            for i, group in enumerate(groups)
+            if any(entry.kind == "tool_call" and entry.seq >= since and entry.seq not in answered for entry in group)
         )
-        end = next(lost, len(there))
-        if end == len(there):
-            return there
-        there = there[:end]
+        end = next(unanswered_groups, len(groups))
+        if end == len(groups):
+            return groups
+        groups = groups[:end]
 
 
-def _goes_on(group: Group) -> bool:
-    """Whether what comes next may belong to the group: a call of it waits, or the model has not spoken yet."""
+def _may_continue(group: Group) -> bool:
+    """Whether the next message may belong to this group: a call of it waits, or the model has not answered yet."""
     calls = {entry.seq for entry in group if entry.kind == "tool_call"}
     last = group[-1]
-    waits = calls - {entry.answers for entry in group}
-    return bool(waits) or last.pauses or (last.kind == "message" and last.role == "assistant" and last.is_reasoning)
+    waiting = calls - {entry.answers for entry in group}
+    return bool(waiting) or last.pauses or (last.kind == "message" and last.role == "assistant" and last.is_reasoning)
 
 
-def _moved(fresh: Sequence[Entry], left: Sequence[Entry], pinned: Sequence[int]) -> list[Entry]:
-    """The entries to be added; one that is left out and said again gives what it had beside its words."""
+def _with_earlier_fields(fresh: Sequence[Entry], dropped: Sequence[Entry], pinned: Sequence[int]) -> list[Entry]:
+    """Return the entries to add. One that repeats a dropped entry takes over that entry's fields."""
     by_words: dict[tuple[str, str, str], list[Entry]] = {}
-    for entry in left:
+    for entry in dropped:
         by_words.setdefault((entry.kind, entry.role, entry.text), []).append(entry)
-    found: list[Entry] = []
+    added: list[Entry] = []
     for entry in fresh:
         same_words = by_words.get((entry.kind, entry.role, entry.text), [])
-        was = next((one for one in same_words if says_the_same(one, entry)), None)
-        if was is None:
-            found.append(entry)
+        earlier = next((candidate for candidate in same_words if says_the_same(candidate, entry)), None)
+        if earlier is None:
+            added.append(entry)
             continue
-        same_words.remove(was)
-        status = entry.status if entry.status not in (None, "unknown") else was.status
-        metadata = was.metadata if entry.metadata is None else entry.metadata
-        pin = was.seq in pinned and was.role != "system"  # which is kept by itself
-        beside = {"importance": was.importance, "pinned": pin, "expires_at": was.expires_at}
-        found.append(_replace(entry, status=status, metadata=metadata, **beside))
-    return found
+        same_words.remove(earlier)
+        status = entry.status if entry.status not in (None, "unknown") else earlier.status
+        metadata = earlier.metadata if entry.metadata is None else entry.metadata
+        pin = earlier.seq in pinned and earlier.role != "system"  # system messages are pinned anyway
+        fields = {"importance": earlier.importance, "pinned": pin, "expires_at": earlier.expires_at}
+        added.append(_replace(entry, status=status, metadata=metadata, **fields))
+    return added

@@ -1,8 +1,8 @@
-"""How a log goes on behind a replacement: what that has left out is not open, not pinned and not known any more. Pure.
+"""How a log continues after a replacement: what was left out is not open, pinned or known any more. Pure.
 
-A replacement is one step that adds entries and archives others. What comes behind it, its own entries first, is linked
-as if what it left out had never been: a result finds no call there, and a message no interaction. Whoever walks a log
-again, to find out how it was or whether it holds together, walks it here.
+A replacement is one step that adds entries and archives others. What follows, its own entries first, is linked as if
+the archived entries had never existed: results find no calls there, and messages no interaction. Code that walks a log
+again, to reconstruct an earlier state or to verify it, walks it here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _replace = msgspec.structs.replace
 
 
 def committed(head: Head, change: Change, at: int) -> tuple[Head, Record | None, list[Entry]]:
-    """Return the head after a change, the record of it (None: it leaves none), and the entries that it adds, linked."""
+    """Return the head after a change, its record (None if it leaves none), and the entries that it adds, linked."""
     if change.kind != "replace":
         return *apply(head, change, at), []
     assert change.compaction is not None, "a replacement knows what it leaves out"
@@ -33,50 +33,53 @@ def committed(head: Head, change: Change, at: int) -> tuple[Head, Record | None,
     return after, record, linked
 
 
-def parted(head: Head, left: Sequence[Span], turn: int) -> Head:
-    """Return the head of a log in which these places were left out; `turn` is the newest human message beside them."""
-    if not left:
+def parted(head: Head, places: Sequence[Span], turn: int) -> Head:
+    """Return the head of a log without these places.
+
+    `turn` is the newest human message that stays.
+    """
+    if not places:
         return head
-    ended = spans.within(left, head.tail)
+    ended = spans.within(places, head.tail)
     return _replace(
         head,
-        turn=turn if spans.within(left, head.turn) else head.turn,
+        turn=turn if spans.within(places, head.turn) else head.turn,
         group=0 if ended else head.group,
         tail=0 if ended else head.tail,
         reasoning=head.reasoning and not ended,
         pauses=head.pauses and not ended,
-        calls=tuple(call for call in head.calls if not spans.within(left, call.seq)),
-        pinned=tuple(seq for seq in head.pinned if not spans.within(left, seq)),
-        contexts={name: known for name, known in head.contexts.items() if not spans.within(left, known[0])},
+        calls=tuple(call for call in head.calls if not spans.within(places, call.seq)),
+        pinned=tuple(seq for seq in head.pinned if not spans.within(places, seq)),
+        contexts={name: version for name, version in head.contexts.items() if not spans.within(places, version[0])},
     )
 
 
-def newest_of(humans: Sequence[int], left: Sequence[Span]) -> int:
-    """Return the last of these places, ascending, that was not left out; 0 for none."""
-    return next((seq for seq in reversed(humans) if not spans.within(left, seq)), 0)
+def newest_of(humans: Sequence[int], places: Sequence[Span]) -> int:
+    """Return the last of these human messages, ascending, that is not among `places`; 0 if there is none."""
+    return next((seq for seq in reversed(humans) if not spans.within(places, seq)), 0)
 
 
 # --- a log walked again
 
 
 class Displaced(msgspec.Struct, frozen=True):
-    """What the replacement of a revision left out."""
+    """The places that the replacement of a revision left out."""
 
     revision: int
     places: tuple[Span, ...]
 
 
 def standing(records: Sequence[Record]) -> Sequence[Record]:
-    """The records that stand at their end: a rewind takes back those after the revision that it went to."""
+    """Return the records still in force at the end: a rewind undoes the records after the revision that it went to."""
     for i in reversed(range(len(records))):
         if records[i].kind == "rewind":
-            before = [record for record in records[:i] if record.revision <= records[i].to]
-            return [*standing(before), *records[i:]]
+            kept = [record for record in records[:i] if record.revision <= records[i].to]
+            return [*standing(kept), *records[i:]]
     return records
 
 
 def left_out(records: Sequence[Record]) -> list[Displaced]:
-    """Return what the replacements among these records have left out, oldest first; those taken back are not there."""
+    """Return what the replacements among these records have left out, oldest first, except for undone ones."""
     return [
         Displaced(record.revision, record.compaction.evicted)
         for record in standing(records)
@@ -85,34 +88,34 @@ def left_out(records: Sequence[Record]) -> list[Displaced]:
 
 
 class Walk:
-    """Follows the entries of a log that have their links, oldest first, and what was left out in between."""
+    """Follows the entries of a log that have their links, oldest first, and the replacements in between."""
 
-    def __init__(self, first_seq: int, left: Sequence[Displaced] = ()) -> None:
+    def __init__(self, first_seq: int, displaced: Sequence[Displaced] = ()) -> None:
         self.head = Head(first_seq=first_seq, next_seq=first_seq)
-        self._due, self._humans = list(left), list[int]()
+        self._pending, self._humans = list(displaced), list[int]()
 
     def follow(self, entries: Sequence[Entry]) -> None:
-        """Go on over these entries, of which no rewind hides one."""
+        """Continue over these entries, none of which is rewound."""
         for run in self._runs(entries):
             self.head = follow(self.head, run)
             self._humans += [entry.seq for entry in run if entry.is_human]
 
     def reach(self, revision: int) -> None:
-        """Go on to what was added with this revision: what was left out by then is left behind."""
-        while self._due and self._due[0].revision <= revision:
-            places = self._due.pop(0).places
+        """Continue to what was added at this revision: replacements up to it leave their places out."""
+        while self._pending and self._pending[0].revision <= revision:
+            places = self._pending.pop(0).places
             self.head = parted(self.head, places, newest_of(self._humans, places))
 
     def end(self) -> Head:
-        """Go on to the end, and return the head."""
-        self.reach(self._due[-1].revision if self._due else 0)
+        """Continue to the end, and return the head."""
+        self.reach(self._pending[-1].revision if self._pending else 0)
         return self.head
 
     def _runs(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-        """The entries, parted where something was left out."""
+        """Yield the entries, split where a replacement left something out."""
         first = 0
-        for i in range(len(entries) if self._due else 0):
-            if self._due and entries[i].revision >= self._due[0].revision:
+        for i in range(len(entries) if self._pending else 0):
+            if self._pending and entries[i].revision >= self._pending[0].revision:
                 yield entries[first:i]
                 first = i
                 self.reach(entries[i].revision)

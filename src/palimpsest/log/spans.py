@@ -1,4 +1,4 @@
-"""Ranges of places in a log: pairs of first and last `seq`, ascending and apart from each other. Pure."""
+"""Spans: ranges of places in a log, as pairs of first and last `seq`, ascending and disjoint. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,58 +11,58 @@ _low = itemgetter(0)
 
 
 def of(seqs: Iterable[int]) -> tuple[Span, ...]:
-    """Return seqs, in any order, as spans."""
-    found: list[Span] = []
+    """Return these seqs, given in any order, as spans."""
+    result: list[Span] = []
     for seq in sorted(seqs):
-        if found and found[-1][1] >= seq - 1:
-            found[-1] = (found[-1][0], seq)
+        if result and result[-1][1] >= seq - 1:
+            result[-1] = (result[-1][0], seq)
         else:
-            found.append((seq, seq))
-    return tuple(found)
+            result.append((seq, seq))
+    return tuple(result)
 
 
-def union(*many: Iterable[Span]) -> tuple[Span, ...]:
-    """Return what lies in any of them; neighbours become one span."""
-    found: list[Span] = []
-    for low, high in sorted(span for spans in many for span in spans):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
+def union(*span_lists: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the places in any of these; adjacent spans are merged."""
+    result: list[Span] = []
+    for low, high in sorted(span for spans in span_lists for span in spans):
+        if result and low <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], high))
         else:
-            found.append((low, high))
-    return tuple(found)
+            result.append((low, high))
+    return tuple(result)
 
 
 def minus(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
-    """Return what lies in `spans` and not in `others`. Each is looked at once, however many there are."""
-    hidden, found, i = union(others), list[Span](), 0
+    """Return the places in `spans` and not in `others`, in linear time."""
+    hidden, result, i = union(others), list[Span](), 0
     for low, high in union(spans):
         while i < len(hidden) and hidden[i][1] < low:
             i += 1
-        first = low
+        start = low
         while i < len(hidden) and hidden[i][0] <= high:
-            if first < hidden[i][0]:
-                found.append((first, hidden[i][0] - 1))
-            first = hidden[i][1] + 1
-            if first > high:  # it may reach into the next one
+            if start < hidden[i][0]:
+                result.append((start, hidden[i][0] - 1))
+            start = hidden[i][1] + 1
+            if start > high:  # the hidden span may reach into the next span
                 break
             i += 1
-        if first <= high:
-            found.append((first, high))
-    return tuple(found)
+        if start <= high:
+            result.append((start, high))
+    return tuple(result)
 
 
 def common(spans: Sequence[Span], others: Sequence[Span]) -> tuple[Span, ...]:
-    """Return what lies in both."""
+    """Return the places in both."""
     return minus(spans, minus(spans, others))
 
 
 def since(spans: Iterable[Span], first: int) -> tuple[Span, ...]:
-    """Return what of the spans lies at `first` or behind it."""
+    """Return the part of the spans at `first` or after it."""
     return tuple((max(low, first), high) for low, high in spans if high >= first)
 
 
 def within(spans: Sequence[Span], seq: int) -> bool:
-    """Whether a place lies in one of the spans."""
+    """Whether `seq` lies in one of the spans."""
     if not spans:
         return False
     i = bisect_right(spans, seq, key=_low)
@@ -70,18 +70,18 @@ def within(spans: Sequence[Span], seq: int) -> bool:
 
 
 def members(spans: Iterable[Span]) -> Iterator[int]:
-    """Yield every place, ascending."""
+    """Yield every place, in ascending order."""
     for low, high in spans:
         yield from range(low, high + 1)
 
 
 def size(spans: Iterable[Span]) -> int:
-    """How many places there are."""
+    """Return how many places the spans hold."""
     return sum(high - low + 1 for low, high in spans)
 
 
 def astray(spans: Iterable[Span], first: int, last: int) -> Span | None:
-    """Return the first span that is not behind the one before, from `first` to `last`; None where all are."""
+    """Return the first span that is not after the previous one, or not between `first` and `last`; None if all are."""
     for low, high in spans:
         if not first <= low <= high <= last:
             return low, high
@@ -90,7 +90,7 @@ def astray(spans: Iterable[Span], first: int, last: int) -> Span | None:
 
 
 def visible(hidden: Sequence[Span], after: int, before: int) -> list[Span]:
-    """Return the spans between `after` and `before`, both exclusive, that lie in none of `hidden`."""
+    """Return the spans between `after` and `before`, both exclusive, outside of `hidden`."""
     spans, first = [], after + 1
     for low, high in hidden:
         if low >= before:
@@ -104,7 +104,7 @@ def visible(hidden: Sequence[Span], after: int, before: int) -> list[Span]:
 
 
 def hiding(hidden: Sequence[Span], first: int, last: int) -> tuple[Span, ...]:
-    """Return the spans with all from `first` to `last` (the end of the log) hidden, too."""
+    """Return the spans with everything from `first` to `last` (the end of the log) hidden, too."""
     spans = [(low, min(high, first - 1)) for low, high in hidden if low < first]
     if spans and spans[-1][1] == first - 1:
         first = spans.pop()[0]
@@ -112,5 +112,5 @@ def hiding(hidden: Sequence[Span], first: int, last: int) -> tuple[Span, ...]:
 
 
 def told(spans: Iterable[Span]) -> str:
-    """Return the spans in words, as `2, 5 to 7`."""
+    """Return the spans as words, such as `2, 5 to 7`."""
     return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in spans)

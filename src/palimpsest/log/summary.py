@@ -1,7 +1,7 @@
-"""Summaries and what a compaction leaves behind: which entries are covered or evicted, and what stands for them. Pure.
+"""Summaries and the state after a compaction: which entries are covered or evicted, and what stands for them. Pure.
 
 A compaction is one record of the log. It holds the summary that it made and the whole state after it, so that neither
-is ever there without the other.
+exists without the other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +21,18 @@ ItemKind = Literal["goal", "fact", "decision", "done", "artifact", "error", "ope
 ITEM_KINDS: tuple[ItemKind, ...] = ("goal", "fact", "decision", "done", "artifact", "error", "open", "next")
 
 Method = Literal["heuristic", "plain", "density"]
-"""How a summary came about: without a model, in one pass of one, or by Chain of Density."""
+"""How a summary was made: without a model, in one pass of a model, or by Chain of Density."""
 METHODS: tuple[Method, ...] = get_args(Method)
 
 MOST_SPENT = 10**12
-"""Calls, tokens or dollars of one answer: nobody has ever paid as much, and sums of it are numbers that a log keeps."""
+"""Most calls, tokens or dollars that one answer may report. Nobody has paid as much, and sums of such numbers can be
+stored."""
 
 
 class SummaryItem(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One thing that a summary says: its section (`kind`), its words (`text`), the `seq`s of its `sources` in the log.
+    """One statement of a summary: its section (`kind`), its words (`text`), and the `seq`s of its `sources` in the log.
 
-    `status` is free text such as "open" or "failed". `pinned` says that no later summary may leave it out.
+    `status` is free text such as "open" or "failed". `pinned` says that no later summary may leave the item out.
     """
 
     kind: ItemKind
@@ -42,9 +43,9 @@ class SummaryItem(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=
 
 
 class Spent(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
-    """What summarizers have cost: `calls` of a model, tokens as its provider reports or we count them, US dollars.
+    """What summarizers have cost: `calls` of a model, tokens as its provider reports them or we count them, US dollars.
 
-    `input_tokens` is what was read, `output_tokens` what was written. `cost` is 0 where no price is known.
+    `input_tokens` were read, `output_tokens` written. `cost` is 0 if no price is known.
     """
 
     calls: int = 0
@@ -61,7 +62,7 @@ class Spent(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, 
         )
 
     def flaw(self) -> str | None:
-        """What of it no account can hold, and what that is; None: it is sound."""
+        """Return which field has an invalid value, and why; None if all are valid."""
         for name in ("calls", "input_tokens", "output_tokens"):
             if not is_whole(number := getattr(self, name), 0, MOST_SPENT):
                 return f"{name} is {shorten(number)}, not a whole number from 0 to {MOST_SPENT:,}"
@@ -73,15 +74,15 @@ class Spent(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, 
 class Summary(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """A text that stands for entries of the log, which stay where they are.
 
-    `covers` are all entries that it stands for, `folded` those among them that this version has taken in; `parents` are
-    the revisions of the summaries that it supersedes. `revision` is that of the compaction that made it, `tokens` the
-    exact count of `text` by the session's counter `counter`, `shown_tokens` that of all that a context says of it,
-    `source_tokens` what the entries cost. `method` says how it came about, `fallback` why it is not the configured way.
-    `version` counts those that it has taken the place of, and itself; each has an `id` of its own. `level` counts
-    roll-ups of summaries, `folds` what was folded in. `items` are what it says one by one, `model`, `prompt` (its
-    version) and `passes` how it was written. `first_at` and `last_at` are when its first and last entry were written,
-    `at` when it was made, in microseconds; `spent` is what it cost. One that is `withdrawn` has lost its text to an
-    erasure.
+    `covers` are all entries that it stands for, and `folded` those of them that this version has added. `parents` are
+    the revisions of the summaries that it supersedes. `revision` is that of the compaction that made it. `tokens` is
+    the exact count of `text` by the session's counter `counter`, `shown_tokens` that of everything that a context shows
+    of it, and `source_tokens` what the entries cost. `method` says how it was made, `fallback` why that is not the
+    configured way. `version` counts its predecessors and itself; each has an `id` of its own. `level` counts roll-ups
+    of summaries, and `folds` how often the text was folded. `items` are its single statements. `model`, `prompt` (its
+    version) and `passes` say how it was written. `first_at` and `last_at` are when its first and last entry were
+    written, `at` when it was made, all in microseconds; `spent` is what it cost. A `withdrawn` summary has lost its
+    text to an erasure.
     """
 
     id: str
@@ -93,7 +94,7 @@ class Summary(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True
     version: int = 1
     level: int = 0
     folds: int = 0
-    """How many times the previous text was folded in since the summary was last made from the entries themselves."""
+    """How often the previous text was folded in since the summary was last made from the entries themselves."""
     items: tuple[SummaryItem, ...] = ()
     method: Method = "heuristic"
     model: str | None = None
@@ -127,18 +128,18 @@ class Summary(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True
 
     @property
     def reduction_factor(self) -> float:
-        """Tokens of the entries for one token of the text."""
+        """How many tokens of the entries one token of the text stands for."""
         return self.source_tokens / self.tokens if self.tokens else 0.0
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is not active any more, and what stands for it: the whole state after one step, not the step alone.
+    """What is not active any more, and what stands for it: the whole state after a step, not only the step.
 
-    `summary` is the one that this step made. `current` are the revisions of the records whose summaries a context
-    shows from then on, oldest first. `covered` is what those stand for, `evicted` what strategies have moved to the
-    archive without a summary, `hidden` what somebody has left out by hand. Of what is covered or evicted `released` is
-    what a flush has let go of, and is there because another session has it, too. Tool results below `mask` are shown as
-    a note.
+    `summary` is the one made by this step. `current` are the revisions of the records whose summaries contexts show
+    from then on, oldest first. `covered` is what those summaries stand for, `evicted` what strategies have moved to the
+    archive without a summary, and `hidden` what was left out by hand. `released` is the part of what is covered or
+    evicted that a flush has let go of, and that is kept only because another session needs it, too. Tool results below
+    `mask` are shown as a note.
     """
 
     summary: Summary | None = None
@@ -151,7 +152,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def replaced(self) -> tuple[Span, ...]:
-        """What is covered or evicted: compactions have put something in its place, or nothing."""
+        """What is covered or evicted, with or without a summary in its place."""
         return spans.union(self.covered, self.evicted)
 
     @property
@@ -164,87 +165,91 @@ ready(Spent, Compaction)
 
 
 def stamped(compaction: Compaction, revision: int, at: int) -> Compaction:
-    """Return the compaction as it is committed: its summary knows its revision and its time.
+    """Return the compaction as it is committed: with the revision and time of its summary.
 
-    In `current` 0 stands for the summary of this very step.
+    In `current`, 0 stands for the summary of this step.
     """
-    made = compaction.summary
-    if made is not None and not made.revision:
-        made = msgspec.structs.replace(made, revision=revision, at=made.at or at)
+    summary = compaction.summary
+    if summary is not None and not summary.revision:
+        summary = msgspec.structs.replace(summary, revision=revision, at=summary.at or at)
     current = tuple(number or revision for number in compaction.current)
-    return msgspec.structs.replace(compaction, summary=made, current=current)
+    return msgspec.structs.replace(compaction, summary=summary, current=current)
 
 
 def withdrawn(summary: Summary) -> Summary:
-    """Return what stays of a summary that held something of an erased entry: what it covered, and no words."""
+    """Return what stays of a summary that held something of an erased entry: what it covered, without any words."""
     return msgspec.structs.replace(summary, text="", items=(), fallback=None, tokens=0, shown_tokens=0, withdrawn=True)
 
 
 def without(
-    state: Compaction, lost: Sequence[Summary], erased: Sequence[Span], known: Mapping[int, Summary]
+    state: Compaction, lost: Sequence[Summary], erased: Sequence[Span], summaries: Mapping[int, Summary]
 ) -> Compaction:
-    """Return the state after summaries were withdrawn: what they covered and is left is in the archive, uncovered.
+    """Return the state after the `lost` summaries were withdrawn: what they covered is evicted, unless it was erased.
 
-    What a flush has destroyed is not there. Where an earlier version tells of it, one of the `known` by their revisions
-    that has its words, that stands in place of the one that was lost.
+    Entries that a flush has destroyed cannot go back. If an earlier version tells of them, that version takes the place
+    of the lost summary; `summaries` maps revisions to them.
     """
-    gone, current, loose = {one.revision: one for one in lost}, list[int](), tuple[Span, ...]()
+    lost_by_revision, current, uncovered = {other.revision: other for other in lost}, list[int](), tuple[Span, ...]()
     for revision in state.current:
-        made = gone.get(revision)
-        again = list(_earlier(made, known, state.covered)) if made is not None else []
-        current += [one.revision for one in again] if made is not None else [revision]
-        if made is not None:
-            loose = spans.union(loose, spans.minus(made.covers, spans.union(*(one.covers for one in again))))
+        lost_summary = lost_by_revision.get(revision)
+        earlier = list(_earlier(lost_summary, summaries, state.covered)) if lost_summary is not None else []
+        current += [other.revision for other in earlier] if lost_summary is not None else [revision]
+        if lost_summary is not None:
+            uncovered = spans.union(
+                uncovered, spans.minus(lost_summary.covers, spans.union(*(other.covers for other in earlier)))
+            )
     return msgspec.structs.replace(
         state,
         summary=None,
         current=tuple(current),
-        covered=spans.minus(state.covered, spans.union(loose, erased)),
-        evicted=spans.minus(spans.union(state.evicted, loose), erased),
+        covered=spans.minus(state.covered, spans.union(uncovered, erased)),
+        evicted=spans.minus(spans.union(state.evicted, uncovered), erased),
     )
 
 
-def _earlier(made: Summary, known: Mapping[int, Summary], covered: Sequence[Span]) -> Iterator[Summary]:
-    """Yield the newest versions before a summary that have words, and tell of what is not among the `covered`."""
-    for old in (known[revision] for revision in made.parents if revision in known):
-        if old.withdrawn:
-            yield from _earlier(old, known, covered)
-        elif spans.minus(old.covers, covered):
-            yield old
+def _earlier(summary: Summary, summaries: Mapping[int, Summary], covered: Sequence[Span]) -> Iterator[Summary]:
+    """Yield the newest versions before a summary that have words and tell of something that is not `covered`."""
+    for parent in (summaries[revision] for revision in summary.parents if revision in summaries):
+        if parent.withdrawn:
+            yield from _earlier(parent, summaries, covered)
+        elif spans.minus(parent.covers, covered):
+            yield parent
 
 
 def faults(
     states: Mapping[int, Compaction], first: int, last: int, erased: Sequence[Span] = ()
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield what does not hold together in the compactions, by their revisions, of a log from `first` to `last`.
+    """Yield inconsistencies in the compactions (by revision) of a log from `first` to `last`.
 
-    `erased` are its tombstones. Each fault is the revision, the field and what is wrong with it.
+    `erased` are its tombstones. Each fault is a revision, a field, and what is wrong with it.
     """
     for revision, state in states.items():
-        made = state.summary
-        places = {"covered": state.covered, "evicted": state.evicted, "hidden": state.hidden}
-        places["released"] = state.released
-        if made is not None:
-            places |= {"summary.covers": made.covers, "summary.folded": made.folded}
-            if made.revision not in states or states[made.revision].summary is None:
-                yield revision, "summary.revision", f"{made.revision} is no compaction that made a summary"
-        for name, where in places.items():
-            if (astray := spans.astray(where, first, last)) is not None:
+        summary = state.summary
+        ranges = {"covered": state.covered, "evicted": state.evicted, "hidden": state.hidden}
+        ranges["released"] = state.released
+        if summary is not None:
+            ranges |= {"summary.covers": summary.covers, "summary.folded": summary.folded}
+            if summary.revision not in states or states[summary.revision].summary is None:
+                yield revision, "summary.revision", f"{summary.revision} is no compaction that made a summary"
+        for name, span_list in ranges.items():
+            if (astray := spans.astray(span_list, first, last)) is not None:
                 yield revision, name, f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
         yield from ((revision, "current", why) for why in _unsupported(states, revision, erased))
 
 
 def _unsupported(states: Mapping[int, Compaction], revision: int, erased: Sequence[Span]) -> Iterator[str]:
-    """Yield why what a state calls covered is not what its current summaries cover; tombstones do not count."""
-    shown: list[Summary] = []
+    """Yield why the current summaries of a state do not cover exactly what it calls covered, apart from tombstones."""
+    current: list[Summary] = []
     for number in states[revision].current:
-        made = states[number].summary if number in states and number <= revision else None
-        if made is None or made.withdrawn:
-            yield f"{number} is no compaction before it that made a summary" + (", or it was withdrawn" if made else "")
+        summary = states[number].summary if number in states and number <= revision else None
+        if summary is None or summary.withdrawn:
+            yield f"{number} is no compaction before it that made a summary" + (
+                ", or it was withdrawn" if summary else ""
+            )
         else:
-            shown.append(made)
-    covers = spans.union(*(made.covers for made in shown))
-    if spans.size(covers) != sum(made.entries for made in shown):
+            current.append(summary)
+    covers = spans.union(*(summary.covers for summary in current))
+    if spans.size(covers) != sum(summary.entries for summary in current):
         yield "two of its summaries cover the same entries"
     if spans.minus(covers, erased) != spans.minus(states[revision].covered, erased):
         yield "its summaries do not cover what it calls covered"

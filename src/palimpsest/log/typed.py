@@ -1,8 +1,8 @@
-"""Values of Python as JSON that gives them back with their types: what a fact, or an item of a program, may be. Pure.
+"""Python values as JSON that restores their types: the values that facts and items of programs may have. Pure.
 
 Beside JSON's own values these are datetime, date, bytes, tuple, set, frozenset, Decimal, UUID, and mappings whose keys
-are text or whole numbers. What JSON has no form for stands in an object of one key, such as {"$tuple": [1, 2]}; a
-mapping that has a key like these is written as pairs, so no value can pass for another.
+are text or whole numbers. A value that JSON cannot express is written as an object with one key, such as {"$tuple": [1,
+2]}. A mapping that has a key of this form itself is written as pairs, so that no value can be mistaken for another.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from palimpsest.errors import ConfigError
 from palimpsest.log.late import dumps, loads
 
 DEEPEST = 100
-"""Lists and mappings that may stand in each other."""
+"""How deep lists and mappings may be nested."""
 BITS = 13_000
-"""Bits that a whole number may have: Python reads back few more in digits."""
+"""Most bits of a whole number: Python does not parse many more digits."""
 
 LARGEST = f"whole numbers of at most {BITS:,} bits; a larger one may be given as text"
 ALLOWED = (
@@ -31,42 +31,41 @@ ALLOWED = (
 
 
 def to_json(value: object, where: str) -> str:
-    """The JSON of a value, in one line of ASCII.
+    """Return the JSON of a value, as one line of ASCII.
 
-    Raises ConfigError for what is none of those values, naming the place in it: `where`, and what leads there.
+    Raises ConfigError for any other value, naming its place: `where`, and the path from there.
     """
     return dumps(_plain(value, where, 0), separators=(",", ":"))
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value that `to_json` wrote, with its types; JSON of others is taken as it is. Raises ValueError.
+    """Return the value that `to_json` wrote, with its types. Other JSON is returned as it is. Raises ValueError.
 
-    Where there is another text in the place of a date or the like, such as what a policy has written there, it is that.
+    If a date or the like holds another text, such as one that a policy has put there, that text is returned.
     """
     try:
         value = loads(text)
-        return _whole(value) if _may_have_tags(text) else value  # most values are JSON's own
+        return _restored(value) if _may_have_tags(text) else value  # most values are JSON's own
     except (ArithmeticError, TypeError, RecursionError) as cause:
         raise ValueError(f"a value is not written as it should be ({type(cause).__name__})") from cause
 
 
 def _may_have_tags(text: str | bytes) -> bool:
-    """Whether a key in this JSON may begin with the character that tags do, however it is written."""
+    """Whether this JSON may have a key that begins with `$`, escaped or not."""
     if isinstance(text, bytes):
         return b'"$' in text or b"\\u0024" in text
     return '"$' in text or "\\u0024" in text
 
 
 def text_of(value: object) -> str:
-    """What a value that is neither a number nor holds others says, as a text: bytes as UTF-8, dates as they are
-    written."""
+    """Return a value that is no number and no container as text: bytes decoded as UTF-8, dates in ISO format."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _plain(value: object, where: str, depth: int) -> Any:
-    """The value in JSON's own types."""
+    """Return the value in JSON's own types."""
     kind = type(value)
     if _is_plain(value):
         return value
@@ -77,16 +76,16 @@ def _plain(value: object, where: str, depth: int) -> Any:
         if isinstance(value, dict) and kind is dict:
             return _mapping(value, where, depth)
         if isinstance(value, list | tuple) and kind in (list, tuple):
-            plain = [_plain(one, f"{where}[{i}]", depth + 1) for i, one in enumerate(value)]
+            plain = [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
             return plain if kind is list else {"$tuple": plain}
         if isinstance(value, set | frozenset) and kind in (set, frozenset):
-            plain = sorted((_plain(one, f"{where}{{}}", depth + 1) for one in value), key=dumps)
+            plain = sorted((_plain(item, f"{where}{{}}", depth + 1) for item in value), key=dumps)
             return {"$set" if kind is set else "$frozenset": plain}
     raise ConfigError(where, value if kind in (float, Decimal) else kind.__name__, _allowed(kind, depth))
 
 
 def _is_plain(value: object) -> bool:
-    """Whether JSON has the value, and the type."""
+    """Whether JSON can express the value with its type."""
     kind = type(value)
     if isinstance(value, int):
         return kind is bool or (kind is int and value.bit_length() <= BITS)
@@ -96,29 +95,31 @@ def _is_plain(value: object) -> bool:
 
 
 def _mapping(value: dict[Any, Any], where: str, depth: int) -> Any:
+    """Write a mapping as an object, or as pairs if a key could be taken for a tag."""
     for key in value:
         if type(key) not in (str, int) or not _is_plain(key):
             allowed = "keys that are text or whole numbers" if type(key) is not int else LARGEST
             raise ConfigError(f"{where}, a key", type(key).__name__, allowed)
-    plain = [(key, _plain(one, f"{where}[{key!r}]", depth + 1)) for key, one in value.items()]
-    if all(type(key) is str and not key.startswith("$") for key, _ in plain):
-        return dict(plain)
-    return {"$dict": plain}
+    pairs = [(key, _plain(item, f"{where}[{key!r}]", depth + 1)) for key, item in value.items()]
+    if all(type(key) is str and not key.startswith("$") for key, _ in pairs):
+        return dict(pairs)
+    return {"$dict": pairs}
 
 
 def _allowed(kind: type, depth: int) -> str:
+    """Return what a ConfigError says is allowed."""
     if depth >= DEEPEST:
         return f"values in each other no deeper than {DEEPEST} times"
     if kind is int:
         return LARGEST
-    dumped = " (what `model_dump()` or `asdict()` makes of an object is one)" if kind.__module__ != "builtins" else ""
-    return ALLOWED + dumped
+    hint = " (what `model_dump()` or `asdict()` makes of an object is one)" if kind.__module__ != "builtins" else ""
+    return ALLOWED + hint
 
 
-def _whole(value: Any) -> Any:
-    """The value that stands for this one in JSON's types."""
+def _restored(value: Any) -> Any:
+    """Return the value that this one stands for in JSON's types."""
     if isinstance(value, list):
-        return [_whole(one) for one in value]
+        return [_restored(item) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -129,38 +130,38 @@ def _whole(value: Any) -> Any:
             try:
                 return _READ_TEXTS[key](held)
             except (ValueError, ArithmeticError):
-                return held  # a policy has put something else in its place
-    return {key: _whole(one) for key, one in value.items()}
+                return held  # a policy has replaced the text
+    return {key: _restored(item) for key, item in value.items()}
 
 
-def _sixty_four(value: bytes) -> str:
+def _base64(value: bytes) -> str:
     return b64encode(value).decode()
 
 
-def _bytes(text: str) -> bytes:
+def _from_base64(text: str) -> bytes:
     return b64decode(text, validate=True)
 
 
 _TEXTS: dict[type, tuple[str, Callable[[Any], str]]] = {
     datetime: ("$datetime", datetime.isoformat),
     date: ("$date", date.isoformat),
-    bytes: ("$bytes", _sixty_four),
+    bytes: ("$bytes", _base64),
     Decimal: ("$decimal", str),
     UUID: ("$uuid", str),
 }
-"""Types that are written as a text, each with its key."""
+"""Types that are written as text, with their tag and writer."""
 
 _READ_TEXTS: dict[str, Callable[[str], Any]] = {
     "$datetime": datetime.fromisoformat,
     "$date": date.fromisoformat,
-    "$bytes": _bytes,
+    "$bytes": _from_base64,
     "$decimal": Decimal,
     "$uuid": UUID,
 }
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    "$tuple": lambda held: tuple(map(_whole, held)),
-    "$set": lambda held: set(map(_whole, held)),
-    "$frozenset": lambda held: frozenset(map(_whole, held)),
-    "$dict": lambda held: {key: _whole(one) for key, one in held},
+    "$tuple": lambda held: tuple(map(_restored, held)),
+    "$set": lambda held: set(map(_restored, held)),
+    "$frozenset": lambda held: frozenset(map(_restored, held)),
+    "$dict": lambda held: {key: _restored(one) for key, one in held},
 }

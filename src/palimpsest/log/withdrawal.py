@@ -1,4 +1,4 @@
-"""What an erasure leaves of entries, and of what was made from them: records, summaries, states of compaction. Pure."""
+"""What an erasure leaves of entries and of what was made from them: records, summaries, compaction states. Pure."""
 
 from __future__ import annotations
 
@@ -26,47 +26,48 @@ def forgotten(
     evicted: Sequence[Span] = (),
     silence: Collection[int] = (),
 ) -> tuple[list[Record], Compaction | None]:
-    """Return what an erasure of these entries does to what was made from them; `records` come oldest first.
+    """Return what an erasure of these entries changes in what was made from them. `records` come oldest first.
 
-    That are the records that change, as they are from then on: summaries of an erased entry lose their words, and no
-    state, of whatever time, goes on counting on them. And it is the state after the erasure, where a summary that
-    contexts show is among them (None: they show what they did): an earlier version, that tells of what a flush has
-    destroyed and of nothing that was erased, stands there again, and what contexts had left out is evicted, with what
-    the erasure says is `evicted`. With `spare` those keep their words, and `released` is let go of by the state that
-    holds. The records of the revisions in `silence` lose theirs, whatever they are of.
+    The first result are the changed records: summaries of an erased entry lose their words, and no state, past or
+    present, relies on them any more. The second is the compaction state after the erasure if a summary that contexts
+    show has lost its words, else None. In that state an earlier version takes its place if it tells of flushed entries
+    and of nothing erased. What contexts had left out is evicted, together with `evicted`.
+
+    With `spare` the current summaries keep their words, and the current state lets go of `released`. The records of the
+    revisions in `silence` lose their words, whatever they are.
     """
-    records, known = list(records), dict[int, Summary]()
+    records, summaries = list(records), dict[int, Summary]()
     current = standing(records, head).current
-    erased, changed, lost, state = spans.of(seqs), [], [], None
-    for was in records:
-        quiet = was.revision in silence
-        record = _silent(was) if quiet else was
-        held = record.compaction
-        made = held.summary if held is not None else None
-        if made is not None and not made.withdrawn:
-            spared = spare and record.revision in current
-            if quiet or (not spared and spans.common(made.covers, erased)):
-                lost.append(made)
-                made = summary.withdrawn(made)
-        if made is not None:
-            known[made.revision] = made
-        lets_go = bool(released) and record.revision == head.compaction
-        if held is None or not (lets_go or _concerns(held, lost, erased)):
-            changed += [record] if quiet else []
+    erased, changed, withdrawn, state = spans.of(seqs), [], [], None
+    for original in records:
+        silenced = original.revision in silence
+        record = _silenced(original) if silenced else original
+        before = record.compaction
+        made_summary = before.summary if before is not None else None
+        if made_summary is not None and not made_summary.withdrawn:
+            keeps_words = spare and record.revision in current
+            if silenced or (not keeps_words and spans.common(made_summary.covers, erased)):
+                withdrawn.append(made_summary)
+                made_summary = summary.withdrawn(made_summary)
+        if made_summary is not None:
+            summaries[made_summary.revision] = made_summary
+        is_released = bool(released) and record.revision == head.compaction
+        if before is None or not (is_released or _concerns(before, withdrawn, erased)):
+            changed += [record] if silenced else []
             continue
-        after = summary.without(held, lost, erased, known)
-        if lets_go:
+        after = summary.without(before, withdrawn, erased, summaries)
+        if is_released:
             after = msgspec.structs.replace(after, released=spans.union(after.released, released))
-        changed.append(msgspec.structs.replace(record, compaction=msgspec.structs.replace(after, summary=made)))
-        if record.revision == head.compaction and after.current != held.current:
-            out = spans.union(evicted, _passed(head))
-            out = spans.minus(out, [*after.covered, *after.hidden, *erased])
-            state = msgspec.structs.replace(after, evicted=spans.union(after.evicted, out))
+        changed.append(msgspec.structs.replace(record, compaction=msgspec.structs.replace(after, summary=made_summary)))
+        if record.revision == head.compaction and after.current != before.current:
+            newly_evicted = spans.union(evicted, _passed_by_cuts(head))
+            newly_evicted = spans.minus(newly_evicted, [*after.covered, *after.hidden, *erased])
+            state = msgspec.structs.replace(after, evicted=spans.union(after.evicted, newly_evicted))
     return changed, state
 
 
-def _passed(head: Head) -> tuple[Span, ...]:
-    """What the newest cuts of all views have left out since the last compaction, so that no context shows it."""
+def _passed_by_cuts(head: Head) -> tuple[Span, ...]:
+    """Return what no context shows, since the newest cuts of all views have left it out after the last compaction."""
     cuts = [cut for cut in head.views.values() if cut.compaction == head.compaction]
     start = min((cut.start for cut in cuts), default=head.first_seq)
     if start == head.first_seq:
@@ -75,27 +76,34 @@ def _passed(head: Head) -> tuple[Span, ...]:
     return spans.minus([(head.first_seq, start - 1)], [*spans.of(shown), *head.rewound])
 
 
-def _concerns(held: Compaction, lost: Sequence[Summary], erased: Sequence[Span]) -> bool:
-    """Whether a state knows of what was erased, or of a summary that was lost."""
-    made = held.summary.covers if held.summary is not None else ()
-    gone = {one.revision for one in lost}
-    known = held.summary is not None and held.summary.revision in gone
-    return known or not gone.isdisjoint(held.current) or bool(spans.common(spans.union(held.inactive, made), erased))
+def _concerns(state: Compaction, lost: Sequence[Summary], erased: Sequence[Span]) -> bool:
+    """Whether a state refers to an erased entry or a lost summary."""
+    covers = state.summary.covers if state.summary is not None else ()
+    lost_revisions = {lost_summary.revision for lost_summary in lost}
+    made_lost = state.summary is not None and state.summary.revision in lost_revisions
+    return (
+        made_lost
+        or not lost_revisions.isdisjoint(state.current)
+        or bool(spans.common(spans.union(state.inactive, covers), erased))
+    )
 
 
 def standing(records: Iterable[Record], head: Head) -> Compaction:
-    """Return the state of compaction of a session, by its records."""
-    return next((one.compaction for one in records if one.compaction and one.revision == head.compaction), Compaction())
+    """Return the present compaction state of a session, from its records."""
+    return next(
+        (record.compaction for record in records if record.compaction and record.revision == head.compaction),
+        Compaction(),
+    )
 
 
 def needed(state: Compaction, head: Head, seqs: Iterable[int]) -> tuple[Span, ...]:
-    """Return which of these entries a session that shares them has not let go of by a flush of its own."""
+    """Return which of these entries a session that shares them still needs: those that no flush of its own released."""
     let_go = spans.minus(spans.common(state.released, state.replaced), spans.of(head.pinned))
     return spans.minus(spans.of(seqs), let_go)
 
 
-def _silent(record: Record) -> Record:
-    """The record without a word: of an erasure the session where it was asked for stays, for stores go by it."""
+def _silenced(record: Record) -> Record:
+    """Return the record without words. Of an erasure the session where it was asked for stays: stores need it."""
     detail = {name: value for name, value in record.detail.items() if name == "session" and record.kind == "erase"}
     cut = record.cut and msgspec.structs.replace(record.cut, conditions=())
     reason = "" if record.kind == "erase" else record.reason
@@ -103,7 +111,7 @@ def _silent(record: Record) -> Record:
 
 
 def tombstone(entry: Entry) -> Entry:
-    """Return what stays of an erased entry: its id, place, kind, time and links, and nothing of its content."""
+    """Return what stays of an erased entry: its id, place, kind, time and links, without any content."""
     return msgspec.structs.replace(
         entry,
         content="",
@@ -121,36 +129,36 @@ def tombstone(entry: Entry) -> Entry:
 
 
 def flushed(entry: Entry) -> Entry:
-    """Return what stays of an entry that a flush destroys, while summaries tell of it: a tombstone, and who spoke."""
-    said = {"user_id": (entry.metadata or {}).get("user_id")}
+    """Return what stays of an entry that a flush destroys while summaries tell of it: a tombstone with its speaker."""
+    speaker = {"user_id": (entry.metadata or {}).get("user_id")}
     name = entry.name if entry.role == "user" else None
-    metadata = said if said["user_id"] is not None else None
+    metadata = speaker if speaker["user_id"] is not None else None
     return msgspec.structs.replace(tombstone(entry), name=name, metadata=metadata, flushed=True)
 
 
 def buried(entry: Entry) -> Entry:
-    """Return an entry as it may be stored that comes from elsewhere: of one that is a tombstone no more than stays."""
+    """Return an entry from elsewhere as it may be stored: a tombstone keeps only what a tombstone may hold."""
     if not (entry.erased or entry.flushed):
         return entry
     return flushed(entry) if entry.flushed else tombstone(entry)
 
 
 def arriving(entry: Entry, where: str) -> Entry:
-    """Return an entry as it may be added. Raises InvalidEntry, naming the field, for one that no log may have.
+    """Return an entry as it may be added. Raises InvalidEntry, naming the field, if no log may hold it.
 
-    Of one that is erased a tombstone comes in, as in any log: no summary here tells of it. What its tokens were by
-    another's counter is made anew.
+    An erased entry becomes a tombstone that was not flushed, since no summary here tells of it. Token counts are
+    dropped, because they may be another counter's.
     """
     check(entry, where)
     if entry.erased or entry.flushed:
         return tombstone(entry)
     roles = _ROLES.get(entry.kind)
     if roles is not None and entry.role not in roles:
-        told = f"{entry.role} is no role of a {entry.kind}, which no provider would take: give {' or '.join(roles)}"
-        more = ', or kind="tool_result" for what a tool has answered' if entry.role == "tool" else ""
-        raise InvalidEntry(f"{where}.role", told + more)
+        message = f"{entry.role} is no role of a {entry.kind}, which no provider would take: give {' or '.join(roles)}"
+        hint = ', or kind="tool_result" for what a tool has answered' if entry.role == "tool" else ""
+        raise InvalidEntry(f"{where}.role", message + hint)
     return entry if entry.tokens is None else msgspec.structs.replace(entry, tokens=None)
 
 
 _ROLES: dict[Kind, tuple[Role, ...]] = {"message": ("user", "assistant", "system"), "tool_call": ("assistant",)}
-"""Who may be the one of what kind; what is of other kinds is shown in the same way, whoever it is from."""
+"""The roles allowed for each kind. Entries of other kinds are shown alike whatever their role."""

@@ -1,7 +1,7 @@
-"""The seam of summarizing: what is summarised, what a summarizer is asked and answers, what comes of it. Pure.
+"""The seam of summarizing: what is summarised, what a summarizer is asked and answers, and what results. Pure.
 
-How a summary is made is a generator: it yields each `Prompt`, is sent the `Reply`, and returns a `Draft`. Whoever
-drives it talks to the model, so that nothing here waits for one.
+Making a summary is a generator: it yields each `Prompt`, is sent the `Reply`, and returns a `Draft`. The code that
+drives it talks to the model, so nothing here waits for one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.summary import Method, Spent, Summary, SummaryItem
 
 Purpose = Literal["summarise", "densify", "shorten", "repair"]
-"""What a prompt asks for: a first text, a denser one, a shorter one, or the same answer in the asked form."""
+"""What a prompt asks for: a first text, a denser one, a shorter one, or the same answer in the required form."""
 
 
 class SummarySource(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
@@ -34,14 +34,14 @@ class SummarySource(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_onl
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """How a summary is to be made. Lengths are tokens by the session's counter.
+    """How to make a summary. Lengths are in tokens by the session's counter.
 
-    `target` is the length to aim at, `most` what is accepted at most, `source_tokens` what the source costs, less the
-    fence that a context shows a summary in: the text must stay under that. `loops` are the passes of Chain of Density
-    (0: one plain summary). `instructions` add a focus, `template` replaces the prompt and has `{content}` in it.
-    `window` is how much the summarizer reads at once, `max_output` the longest answer that it gives (None: unknown).
-    `nonce` closes the fence around the source, so that nothing in it can. `checked` off takes any text that says
-    something and is short enough, `bare` has the heuristic tell its documented lines alone.
+    `target` is the length to aim at, `most` the longest that is accepted. `source_tokens` is the cost of the source,
+    less the fence around a summary in a context; the text must stay below it. `loops` is the number of passes of Chain
+    of Density (0: one plain summary). `instructions` add a focus; `template` replaces the prompt and contains
+    `{content}`. `window` is how much the summarizer reads at once, `max_output` the longest answer it gives (None:
+    unknown). `nonce` marks the fence around the source, so that no text in the source can close it. With `checked` off
+    any text that is not empty and short enough is accepted. With `bare` the heuristic writes only its documented lines.
     """
 
     target: int
@@ -58,10 +58,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a summarizer is told: one text, the span first. `max_tokens` bounds the answer.
+    """One text for a summarizer, which begins with the span to summarise. `max_tokens` bounds the answer.
 
-    Of several passes over one span the texts are equal up to `stable` characters, so that a provider's prompt cache
-    serves them. `structured` says that the answer is JSON.
+    Several passes over one span share their first `stable` characters, so that a provider's prompt cache serves them.
+    `structured` says that the answer is JSON.
     """
 
     text: str
@@ -72,7 +72,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What a summarizer answered: `text`, or the object that its provider made of it (`data`), and what was `spent`."""
+    """A summarizer's answer: `text`, or an object that its provider made of it (`data`), and what was `spent`."""
 
     text: str = ""
     data: Any = None
@@ -80,7 +80,7 @@ class Reply(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that may become a summary. `notes` say what was mended or left out on the way."""
+    """A text that may become a summary. `notes` say what was repaired or left out on the way."""
 
     text: str
     method: Method
@@ -91,13 +91,13 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Count = Callable[[str], int]
-"""Tokens of a text, exact."""
+"""Returns the exact number of tokens of a text."""
 
 Passes = Generator[Prompt, Reply, Draft]
 
 
 class Rejected(PalimpsestError):
-    """No acceptable summary came of it. `reason` is empty, no_gain or failed; `why` tells a reader."""
+    """No acceptable summary was made. `reason` is empty, no_gain or failed; `why` explains it to a reader."""
 
     def __init__(self, reason: Literal["empty", "no_gain", "failed"], why: str) -> None:
         self.reason, self.why = reason, why

@@ -1,7 +1,7 @@
-"""What the summary without a model finds in entries, and in summaries of its own kind that it takes the place of. Pure.
+"""What the summary without a model gathers from entries, and from earlier summaries of its own kind. Pure.
 
-Everything is kept as items, so that the next summary goes on where this one ends: counts are added, the first message
-stays the first, and what was mentioned before is mentioned once more. `status` tells the items of one kind apart.
+Everything is kept as items, so that the next summary continues where this one ends: counts are added, the first message
+stays the first, and earlier mentions are repeated. `status` distinguishes items of one kind.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from palimpsest.summaries.mentions import Known, Term, mentions
 from palimpsest.summaries.quotations import QUOTED, quoted
 
 SENTENCE = 240
-"""Characters. Longer sentences are not quoted: they would crowd out everything else."""
+"""Longest sentence that is quoted, in characters: longer ones would crowd out everything else."""
 
 SOURCES = 8
-"""Places that an item remembers: the first two and the newest; more say no more about its weight."""
+"""Most places that an item remembers: the first two and the newest. More would not change its weight."""
 
 USERS, ERRORS, FIRST, LAST, TOOL, CONTEXT, EARLIER = (
     "user messages",
@@ -45,15 +45,15 @@ _DECIDES = re.compile(
     r"|(?:decided|agreed|opted) (?:to|on|for|that|against)|the decision (?:is|was)"
     r"|going to (?:use|go with)|will use)\b"
 )
-"""A decision, in a text in lower case; a blank stands before the first word."""
+"""A decision, in lower-case text with a blank before the first word."""
 
-_DECIDING = (
+_DECISION_HINTS = (
     *("decided", "agreed", "chose", "settled", "opted", "decision", "going to", "will ", "shall "),
     *("'ll ", "\u2019ll ", "let's ", "let\u2019s ", "lets "),
 )
-"""One of these is in each decision, and to look for them is quick."""
+"""Each decision contains one of these, and searching for them is fast."""
 
-_TELLS = re.compile(
+_STATES_FACT = re.compile(
     r"\W(?:my (?:[\w-]+ ){1,3}(?:is|are|was)|call me"
     r"|i(?:['\u2019]m| am) (?:an?|from|based|allergic|called|named|married|\d+)"
     r"|i (?:prefer|live|work|study|own|moved|grew|speak|use|like|love|enjoy|hate|dislike|avoid|need)"
@@ -61,13 +61,13 @@ _TELLS = re.compile(
     r"|(?:please|you (?:must|should)) (?:always|never|use|avoid|don['\u2019]t)"
     r"|always use|never use|from now on|remember that)\b"
 )
-"""What a user tells of himself or wants kept to, likewise."""
+"""A fact that a user states about himself, or a wish for the future, in text as above."""
 
 _OUTCOMES = re.compile(r"tool(?:: (?:(\d{1,12}) ok)?(?:, )?(?:(\d{1,12}) failed)?)?")
 
 
 class Gleaned:
-    """What was found: counts, and items by their words, in the order in which they were first met."""
+    """What was gathered: counts, and items by their text, in the order in which they were first met."""
 
     def __init__(self) -> None:
         self.users = self.errors = 0
@@ -83,47 +83,47 @@ class Gleaned:
         self.facts: dict[str, SummaryItem] = {}
         self.mentioned: dict[str, SummaryItem] = {}
         self.unsure: dict[str, SummaryItem] = {}
-        """What may be a name or only the first word of a sentence."""
+        """Possible names that may be only the first word of a sentence."""
         self.known: Known = {}
         self.sentences: list[tuple[SummaryItem, tuple[str, ...]]] = []
-        """Sentences that mention something, with what they mention."""
+        """Sentences with the terms that they mention."""
 
     @property
     def notes(self) -> list[SummaryItem]:
-        """What was found of errors, decisions, facts and contexts, newest first."""
-        found = [*self.failures.values(), *self.decisions.values(), *self.facts.values(), *self.contexts.values()]
-        return sorted(found, key=lambda item: max(item.sources, default=0), reverse=True)
+        """Errors, decisions, facts and contexts, newest first."""
+        items = [*self.failures.values(), *self.decisions.values(), *self.facts.values(), *self.contexts.values()]
+        return sorted(items, key=lambda item: max(item.sources, default=0), reverse=True)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing that could be said."""
+        """Whether there is nothing to write."""
         counts = self.users or self.errors or self.tools or self.earlier
         return not (counts or self.mentioned or self.unsure or self.notes or self.sentences)
 
 
 def glean(source: SummarySource) -> Gleaned:
-    """Return what previous summaries without a model knew, and what the entries add."""
-    found = Gleaned()
+    """Gather what earlier summaries without a model hold, and what the entries add."""
+    gleaned = Gleaned()
     for summary in source.previous:
         if not summary.withdrawn:
-            _carry_over(found, summary)
-    said: set[str] = set()
+            _carry_over(gleaned, summary)
+    spoken_words: set[str] = set()
     mentioned, unsure = _Places(), _Places()
     for entry in source.entries:
-        _count(found, entry)
-        _read(found, entry, said, mentioned, unsure)
-    mentioned.told(found.mentioned, MENTIONED)
-    unsure.told(found.unsure, UNSURE)
-    lower = {word.rstrip(".,;:!?") for word in said} if found.unsure else said
-    for name in [name for name in found.unsure if name.lower() in lower or name in found.mentioned]:
-        del found.unsure[name]
-    if found.is_empty:
-        _quote_last(found, source.entries)
-    return found
+        _count(gleaned, entry)
+        _read(gleaned, entry, spoken_words, mentioned, unsure)
+    mentioned.add_to(gleaned.mentioned, MENTIONED)
+    unsure.add_to(gleaned.unsure, UNSURE)
+    spoken = {word.rstrip(".,;:!?") for word in spoken_words} if gleaned.unsure else spoken_words
+    for name in [name for name in gleaned.unsure if name.lower() in spoken or name in gleaned.mentioned]:
+        del gleaned.unsure[name]
+    if gleaned.is_empty:
+        _quote_last(gleaned, source.entries)
+    return gleaned
 
 
 def outcome(counts: Sequence[int]) -> str:
-    """Return successes and failures in words; nothing where neither is known."""
+    """Return successes and failures as words; "" if neither is known."""
     ok, failed = counts
     return ", ".join(part for part in (f"{ok} ok" if ok else "", f"{failed} failed" if failed else "") if part)
 
@@ -131,61 +131,63 @@ def outcome(counts: Sequence[int]) -> str:
 # --- from summaries
 
 
-def _carry_over(found: Gleaned, summary: Summary) -> None:
+def _carry_over(gleaned: Gleaned, summary: Summary) -> None:
+    """Continue from an earlier summary: its items if it was made without a model, else its text."""
     if summary.method != "heuristic" or not any(item.status for item in summary.items):
-        found.earlier.append(summary.text)
+        gleaned.earlier.append(summary.text)
         return
     for item in summary.items:
         status = item.status or ""
         if status == USERS and item.text.isdecimal():
-            found.users += int(item.text[:12])
+            gleaned.users += int(item.text[:12])
         elif status == ERRORS and item.text.isdecimal():
-            found.errors += int(item.text[:12])
+            gleaned.errors += int(item.text[:12])
         elif status == FIRST:
-            found.first = found.first or item
+            gleaned.first = gleaned.first or item
         elif status == LAST:
-            found.last = item
+            gleaned.last = item
         elif status == EARLIER:
-            found.earlier.append(item.text)
+            gleaned.earlier.append(item.text)
         elif status == CONTEXT:
-            found.contexts[_source_of(item.text)] = item
+            gleaned.contexts[_source_of(item.text)] = item
         elif outcomes := _OUTCOMES.fullmatch(status):
-            counts = found.tools.setdefault(item.text, [0, 0])
+            counts = gleaned.tools.setdefault(item.text, [0, 0])
             counts[0] += int(outcomes.group(1) or 0)
             counts[1] += int(outcomes.group(2) or 0)
         else:
-            _carry_words(found, item)
+            _carry_words(gleaned, item)
 
 
-def _carry_words(found: Gleaned, item: SummaryItem) -> None:
+def _carry_words(gleaned: Gleaned, item: SummaryItem) -> None:
+    """Continue from an item that is not a count."""
     if item.kind == "error":
-        _note(found.failures, item)
+        _add_item(gleaned.failures, item)
     elif item.kind == "decision":
-        _note(found.decisions, item)
+        _add_item(gleaned.decisions, item)
     elif item.status in (MENTIONED, NAMED):
-        _note(found.mentioned, item)
+        _add_item(gleaned.mentioned, item)
     elif item.status == UNSURE:
-        _note(found.unsure, item)
+        _add_item(gleaned.unsure, item)
     elif item.status in (SAID_BY_USER, SAID_BY_ASSISTANT, SAID):
-        found.sentences.append((item, tuple(term.text for term in mentions(item.text) if term.sure)))
+        gleaned.sentences.append((item, tuple(term.text for term in mentions(item.text) if term.sure)))
     elif item.status == TOLD:
-        _note(found.facts, item)
+        _add_item(gleaned.facts, item)
 
 
-def _note(known: dict[str, SummaryItem], item: SummaryItem) -> None:
-    """Add an item; one that is known gains the places."""
-    before = known.get(item.text)
-    if before is None:
-        known[item.text] = item
+def _add_item(items: dict[str, SummaryItem], item: SummaryItem) -> None:
+    """Add an item, or add its places to the item with the same text."""
+    existing = items.get(item.text)
+    if existing is None:
+        items[item.text] = item
         return
-    sources = before.sources + tuple(seq for seq in item.sources if seq not in before.sources)
-    status = NAMED if NAMED in (before.status, item.status) else before.status
-    known[item.text] = SummaryItem(
-        kind=before.kind,
-        text=before.text,
+    sources = existing.sources + tuple(seq for seq in item.sources if seq not in existing.sources)
+    status = NAMED if NAMED in (existing.status, item.status) else existing.status
+    items[item.text] = SummaryItem(
+        kind=existing.kind,
+        text=existing.text,
         sources=sources if len(sources) <= SOURCES else sources[:2] + sources[2 - SOURCES :],
         status=status,
-        pinned=before.pinned or item.pinned,
+        pinned=existing.pinned or item.pinned,
     )
 
 
@@ -193,117 +195,117 @@ def _note(known: dict[str, SummaryItem], item: SummaryItem) -> None:
 
 
 class _Places:
-    """Where terms are mentioned: the entries of each, and which of them a user named."""
+    """Where terms are mentioned: the entries of each term, and which terms a user has named."""
 
     def __init__(self) -> None:
         self.of: dict[str, list[int]] = {}
         self.named: set[str] = set()
 
-    def told(self, known: dict[str, SummaryItem], status: str) -> None:
-        """Add an item for each; those that are known gain the places."""
+    def add_to(self, items: dict[str, SummaryItem], status: str) -> None:
+        """Add an item for each term, or add the places to the items that exist."""
         for text, places in self.of.items():
-            one = NAMED if text in self.named else status
-            _note(known, SummaryItem(kind="fact", text=text, sources=tuple(places), status=one))
+            item_status = NAMED if text in self.named else status
+            _add_item(items, SummaryItem(kind="fact", text=text, sources=tuple(places), status=item_status))
 
 
-def _count(found: Gleaned, entry: Entry) -> None:
-    """Take in what the documented lines tell: messages of the user, tools, errors."""
+def _count(gleaned: Gleaned, entry: Entry) -> None:
+    """Add what the documented lines report: messages of the user, tools, errors."""
     if entry.is_human:
-        found.users += 1
+        gleaned.users += 1
         if line := quoted(entry.text):
             quote = SummaryItem(kind="goal", text=line, sources=(entry.seq,), status=FIRST)
-            found.first = found.first or quote
-            found.last = SummaryItem(kind="next", text=line, sources=(entry.seq,), status=LAST)
+            gleaned.first = gleaned.first or quote
+            gleaned.last = SummaryItem(kind="next", text=line, sources=(entry.seq,), status=LAST)
     elif entry.kind in ("tool_call", "tool_result") and entry.name:
-        outcomes = found.tools.setdefault(" ".join(entry.name.split()), [0, 0])
+        outcomes = gleaned.tools.setdefault(" ".join(entry.name.split()), [0, 0])
         outcomes[0] += entry.status == "success"
         outcomes[1] += entry.status == "error"
     if entry.status == "error":
-        found.errors += 1
+        gleaned.errors += 1
 
 
-def _read(found: Gleaned, entry: Entry, words: set[str], mentioned: _Places, unsure: _Places) -> None:
-    """Take in what the entry says; `words` gains those that people said, with the signs behind them."""
+def _read(gleaned: Gleaned, entry: Entry, words: set[str], mentioned: _Places, unsure: _Places) -> None:
+    """Add what the entry says. `words` collects the words that people wrote, with trailing punctuation."""
     text = "" if entry.is_reasoning else entry.text
     if not text:
         return
     if entry.kind == "context":
-        _read_context(found, entry)
+        _read_context(gleaned, entry)
         return
-    if entry.kind == "summary":  # of the user's own
-        found.earlier.append(text)
+    if entry.kind == "summary":  # a summary that a program added
+        gleaned.earlier.append(text)
         return
     if entry.status == "error" and (line := _first_line(text)):
         failure = f"{' '.join(entry.name.split())}: {line}" if entry.name else line
-        _note(found.failures, _item("error", failure, entry.seq, "failed"))
-    terms = mentions(text, found.known)
+        _add_item(gleaned.failures, _item("error", failure, entry.seq, "failed"))
+    terms = mentions(text, gleaned.known)
     if entry.kind == "message" and entry.role in ("user", "assistant"):
         words.update(text.split())
-        _read_sentences(found, entry, text, terms)
+        _read_sentences(gleaned, entry, text, terms)
     if text.lstrip()[:1] in ("{", "["):
         terms = [term for term in terms if not text.startswith('":', term.start + len(term.text))]
     seq, sure, doubtful = entry.seq, mentioned.of, unsure.of
     for term in terms:
-        known, name = sure if term.sure else doubtful, term.text
-        places = known.get(name)
-        if places is None:
-            known[name] = [seq] if seq else []
-        elif seq and (not places or places[-1] != seq):
-            places.append(seq)
-            if len(places) > SOURCES:
-                del places[2]
+        places_of, name = sure if term.sure else doubtful, term.text
+        seqs = places_of.get(name)
+        if seqs is None:
+            places_of[name] = [seq] if seq else []
+        elif seq and (not seqs or seqs[-1] != seq):
+            seqs.append(seq)
+            if len(seqs) > SOURCES:
+                del seqs[2]
     if entry.is_human:
         mentioned.named.update([term.text for term in terms if term.sure])
 
 
-def _read_context(found: Gleaned, entry: Entry) -> None:
-    """Of a context its source remains, and its newest version's entry: by a hash its text could be tried out."""
+def _read_context(gleaned: Gleaned, entry: Entry) -> None:
+    """Keep a context's source and its newest entry; no hash, since guesses at the text could be checked against one."""
     source = " ".join((entry.name or "context").split())
-    found.contexts[source] = _item("artifact", f"{source} (entry {entry.seq})", entry.seq, CONTEXT)
+    gleaned.contexts[source] = _item("artifact", f"{source} (entry {entry.seq})", entry.seq, CONTEXT)
 
 
 def _source_of(context: str) -> str:
     return context.rpartition(" (entry ")[0] or context
 
 
-def _read_sentences(found: Gleaned, entry: Entry, text: str, terms: Sequence[Term]) -> None:
-    """Take in what decides something, what the user tells of himself, and what mentions something."""
+def _read_sentences(gleaned: Gleaned, entry: Entry, text: str, terms: Sequence[Term]) -> None:
+    """Add sentences that decide something, state facts about the user, or mention a term."""
     lower = f" {text.lower()}"
-    decides = any(map(lower.__contains__, _DECIDING)) and _DECIDES.search(lower) is not None
-    tells = entry.is_human and _TELLS.search(lower) is not None
+    decides = any(map(lower.__contains__, _DECISION_HINTS)) and _DECIDES.search(lower) is not None
+    tells = entry.is_human and _STATES_FACT.search(lower) is not None
     if not (terms or decides or tells):
         return
-    said = SAID_BY_USER if entry.is_human else SAID_BY_ASSISTANT
-    at = 0
+    speaker = SAID_BY_USER if entry.is_human else SAID_BY_ASSISTANT
+    next_term = 0
     for first, sentence in _sentences(text):
-        inside = []
+        terms_inside = []
         last = first + len(sentence)
-        while at < len(terms) and terms[at].start < last:
-            if terms[at].start >= first and terms[at].sure:
-                inside.append(terms[at].text)
-            at += 1
-        if not (inside or tells or decides) or not _is_telling(sentence):
+        while next_term < len(terms) and terms[next_term].start < last:
+            if terms[next_term].start >= first and terms[next_term].sure:
+                terms_inside.append(terms[next_term].text)
+            next_term += 1
+        if not (terms_inside or tells or decides) or not _is_quotable(sentence):
             continue
-        words = sentence
-        if not words.isprintable() or "  " in words or words[0] == " " or words[-1] == " ":
-            words = " ".join(words.split())
-        if tells and _TELLS.search(f" {sentence.lower()}"):
-            _note(found.facts, _item("fact", words, entry.seq, TOLD))
+        quote = sentence
+        if not quote.isprintable() or "  " in quote or quote[0] == " " or quote[-1] == " ":
+            quote = " ".join(quote.split())
+        if tells and _STATES_FACT.search(f" {sentence.lower()}"):
+            _add_item(gleaned.facts, _item("fact", quote, entry.seq, TOLD))
         elif decides and _DECIDES.search(f" {sentence.lower()}"):
-            _note(found.decisions, _item("decision", words, entry.seq, said))
-        elif inside:
-            found.sentences.append((_item("fact", words, entry.seq, said), tuple(inside)))
+            _add_item(gleaned.decisions, _item("decision", quote, entry.seq, speaker))
+        elif terms_inside:
+            gleaned.sentences.append((_item("fact", quote, entry.seq, speaker), tuple(terms_inside)))
 
 
-def _is_telling(sentence: str) -> bool:
-    """Whether a sentence is worth a quote: no question, no line of a list or a table, neither a scrap nor a flood."""
+def _is_quotable(sentence: str) -> bool:
+    """Whether a sentence is worth quoting: no question, no line of a list or a table, not too short or too long."""
     if not 8 <= len(sentence) <= SENTENCE or sentence.lstrip()[:1] in _LISTS:
         return False
     return not sentence.rstrip(_CLOSING).endswith(("?", ":"))
 
 
 def _sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Yield sentences and lines with their places."""
+    """Yield sentences and lines with their start."""
     first = 0
     for match in _SENTENCES.finditer(text):
         last = match.start() if match.start(1) < 0 else match.start(1)
@@ -314,12 +316,12 @@ def _sentences(text: str) -> Iterator[tuple[int, str]]:
         yield first, text[first:]
 
 
-def _quote_last(found: Gleaned, entries: Sequence[Entry]) -> None:
-    """Take in the end of what was said, where there is nothing else to tell."""
+def _quote_last(gleaned: Gleaned, entries: Sequence[Entry]) -> None:
+    """Quote the end of the conversation if there is nothing else to write."""
     for entry in reversed(entries):
         if line := quoted(entry.text):
-            said = SAID_BY_ASSISTANT if entry.kind == "message" and entry.role == "assistant" else SAID
-            found.sentences.append((_item("fact", line, entry.seq, said), ()))
+            speaker = SAID_BY_ASSISTANT if entry.kind == "message" and entry.role == "assistant" else SAID
+            gleaned.sentences.append((_item("fact", line, entry.seq, speaker), ()))
             return
 
 
@@ -332,8 +334,8 @@ def _item(kind: ItemKind, text: str, seq: int, status: str) -> SummaryItem:
 
 
 def weight(item: SummaryItem) -> float:
-    """How much a mention matters: how often, by whom, and how telling it is."""
+    """Return how much a mention matters: by how often, by whom, and how specific it is."""
     often = len(item.sources) or 1
-    by = 3 if item.status == NAMED else 1
-    telling = 0.3 if item.text.isdecimal() or item.text.lower() in COMMON else 1
-    return often * by * telling
+    by_user = 3 if item.status == NAMED else 1
+    specific = 0.3 if item.text.isdecimal() or item.text.lower() in COMMON else 1
+    return often * by_user * specific

@@ -1,7 +1,7 @@
-"""What every text must meet before it becomes a summary, checked without a model. Pure.
+"""Requirements of every text before it becomes a summary, checked without a model. Pure.
 
-Nothing here trusts a model: what it leaves out is put back, what it adds must be in the source, and what is too long
-is cut.
+Nothing here trusts a model: what it leaves out is put back, what it adds must be in the source, and what is too long is
+cut.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from palimpsest.summaries.identifiers import COMMON, contains, missing
 from palimpsest.summaries.mentions import identifiers
 
 SLACK = 1.25
-"""Of the target: a text of this length is still as long as asked for."""
+"""A text of up to this multiple of the target still has the length asked for."""
 
 KEPT = 0.95
-"""The share of the protected identifiers of an earlier text that a new one has to hold."""
+"""Share of the protected identifiers of an earlier text that a new text has to contain."""
 
 PROTECTED = 0.4
-"""Of the target: what the protected identifiers cost at most, so that they can all be kept for ever."""
+"""Largest share of the target that protected identifiers may cost, so that all of them can be kept for ever."""
 
 SUPPORTED = 0.5
-"""The share of an item's content words that occur in its source."""
+"""Share of an item's content words that have to occur in its source."""
 
 _ENDS = re.compile("[.!?\u2026](?=\\s|$)|[\u3002\uff01\uff1f]|\n")
 _BLANKS = re.compile(r"\s+")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _WORDS = re.compile(r"\w+")
 _STEM = 5
-_TELLING = 8
-"""Characters from which on a mark cannot be in a text by chance."""
+_UNMISTAKABLE = 8
+"""A mark of at least so many characters does not occur in a text by chance."""
 
-_RUN = 8
-"""Words in a row that a text has in common with what was asked only where it repeats that."""
+_COPIED = 8
+"""So many words in a row that are also in the prompt show that a text repeats the prompt."""
 
-_LEAST = 3
-"""Content words of its source that a summary mentions at the least, or a quarter of them where there are so few."""
+_LEAST_WORDS = 3
+"""Least number of content words of its source that a summary mentions, or a quarter of them if there are few."""
 
 _DATE = re.compile(
     r"\b\d{1,2}:\d\d\b|\b\d{4}-\d\d-\d\d\b|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\b",
     re.IGNORECASE,
 )
-"""What dates and times of day have in them."""
+"""What dates and times of day contain."""
 
-_OF_ANY = frozenset(("entry", "user", "assis", "messa", "conve", "summa"))
-"""Beginnings of words that any conversation may be described by."""
+_GENERIC = frozenset(("entry", "user", "assis", "messa", "conve", "summa"))
+"""Stems that describe any conversation."""
 
 _REFUSAL = re.compile(
     r"\W*(?:i['\u2019]?m|i am|we are|we['\u2019]re)\s+(?:\w+\s+)?(?:sorry|afraid|unable|not able|an ai\b)"
@@ -60,29 +60,29 @@ _REFUSAL = re.compile(
     r"|\W*please (?:provide|share|send|paste)\b",
     re.IGNORECASE,
 )
-"""How models begin a sentence in which they refuse, in English; in other languages the source has no such words."""
+"""How models begin a sentence in which they refuse, in English. In other languages the source has no such words."""
 
 
 class Protected(msgspec.Struct, frozen=True):
-    """Identifiers that a text has to hold: every pinned one, and nearly all of the others."""
+    """Identifiers that a text has to contain: every pinned one, and nearly all of the others."""
 
     pinned: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
     def lost(self, text: str) -> tuple[str, ...]:
-        """Return what has to be put back into `text`; nothing where few enough of the others are missing."""
+        """Return what has to be put back into `text`. Others are left alone if few enough of them are missing."""
         others = missing(text, self.others)
         return missing(text, self.pinned) + (others if len(others) > (1 - KEPT) * len(self.others) else ())
 
 
 def pinned_of(source: SummarySource) -> tuple[str, ...]:
     """Return the identifiers that no summary of this source may leave out."""
-    before = (item.text for summary in source.previous for item in summary.items if item.pinned)
-    return tuple(dict.fromkeys(text for text in (*source.pinned, *before) if text.strip()))
+    earlier = (item.text for summary in source.previous for item in summary.items if item.pinned)
+    return tuple(dict.fromkeys(text for text in (*source.pinned, *earlier) if text.strip()))
 
 
 def protected(text: str, items: Sequence[SummaryItem], pinned: Sequence[str], target: int, count: Count) -> Protected:
-    """Return what of an earlier text has to stay: the newest first, up to its share of `target`."""
+    """Return what of an earlier text has to stay: its newest identifiers, up to their share of `target`."""
     newest: dict[str, int] = dict.fromkeys(identifiers(text), 0)
     for item in items:
         for identifier in identifiers(item.text):
@@ -90,7 +90,9 @@ def protected(text: str, items: Sequence[SummaryItem], pinned: Sequence[str], ta
                 newest[identifier] = max(newest[identifier], *item.sources, 0)
     room = PROTECTED * target - sum(count(identifier) + 1 for identifier in pinned)
     others: list[str] = []
-    for identifier in sorted(newest.keys() - pinned, key=lambda one: (-newest[one], text.find(one), one)):
+    for identifier in sorted(
+        newest.keys() - pinned, key=lambda identifier: (-newest[identifier], text.find(identifier), identifier)
+    ):
         room -= count(identifier) + 1
         if room < 0:
             break
@@ -99,7 +101,7 @@ def protected(text: str, items: Sequence[SummaryItem], pinned: Sequence[str], ta
 
 
 class Support:
-    """What a source says: items that are made up are not in it."""
+    """What a source says, to find items that are made up."""
 
     def __init__(self, text: str, *, words: bool = True) -> None:
         self._text = text
@@ -108,7 +110,7 @@ class Support:
 
     def holds(self, item: str) -> bool:
         """Whether the item's identifiers and most of its content words occur in the source."""
-        if not self._names(identifiers(item)):
+        if not self._names_occur(identifiers(item)):
             return False
         words = _WORDS.findall(item.casefold())
         if not self._by_words or not words:
@@ -118,39 +120,41 @@ class Support:
             return all(contains(self._folded, word) for word in words)
         return len(stems & self._stems) >= SUPPORTED * len(stems)
 
-    def _names(self, found: Iterable[str]) -> bool:
+    def _names_occur(self, names: Iterable[str]) -> bool:
         """Whether all these identifiers occur in the source."""
-        for identifier in found:
-            parts = identifier.split()
-            wanted = parts if len(parts) == 1 else [part for part in parts if any(map(str.isdigit, part))]
-            if not all(contains(self._text, part.strip(".,")) for part in wanted):
+        for identifier in names:
+            words = identifier.split()
+            significant = words if len(words) == 1 else [word for word in words if any(map(str.isdigit, word))]
+            if not all(contains(self._text, word.strip(".,")) for word in significant):
                 return False
         return True
 
     def within(self, text: str) -> str:
-        """Return the text without the sentences that name what the source does not; dates may be written anew."""
+        """Return the text without sentences that name what the source does not. Dates may be written differently."""
 
         def holds(piece: str) -> bool:
-            return self._names(one for one in identifiers(piece) if not _DATE.search(one))
+            return self._names_occur(identifier for identifier in identifiers(piece) if not _DATE.search(identifier))
 
         pieces = sentences(text)
         kept = [piece if holds(piece) else "\n" * piece.endswith("\n") for piece in pieces]
         return text if kept == pieces else "".join(kept).strip()
 
     def tells(self, text: str) -> bool:
-        """Whether the text says something of the source, beside that its writer will not: an identifier, or words."""
-        said = "".join(piece for piece in sentences(text) if not _REFUSAL.match(piece))
-        there = self._stems - _OF_ANY
-        if any(contains(self._text, identifier) for identifier in identifiers(said)):
+        """Whether the text says something of the source, apart from refusals: an identifier, or enough words."""
+        statements = "".join(piece for piece in sentences(text) if not _REFUSAL.match(piece))
+        source_stems = self._stems - _GENERIC
+        if any(contains(self._text, identifier) for identifier in identifiers(statements)):
             return True
-        if not there:
-            return bool(_WORDS.search(said))
-        told = _stems(said) - _OF_ANY
-        return len(told & there if self._by_words else told) >= min(_LEAST, max(len(there) // 4, 1))
+        if not source_stems:
+            return bool(_WORDS.search(statements))
+        text_stems = _stems(statements) - _GENERIC
+        return len(text_stems & source_stems if self._by_words else text_stems) >= min(
+            _LEAST_WORDS, max(len(source_stems) // 4, 1)
+        )
 
 
 def _stems(text: str) -> set[str]:
-    """The beginnings of the content words; of scripts that set no blanks between words, pairs of letters."""
+    """Return the stems of the content words; for scripts without blanks between words, pairs of letters."""
     stems: set[str] = set()
     for word in set(_WORD.findall(text)):
         folded = word.casefold()
@@ -162,26 +166,26 @@ def _stems(text: str) -> set[str]:
 
 
 def sentences(text: str) -> list[str]:
-    """The text in its sentences, each with what stands behind it: joined they are the text."""
+    """Split a text into sentences, each with what follows it. Joined they are the text again."""
     ends = [0, *(match.end() for match in _ENDS.finditer(text)), len(text)]
     return [text[start:end] for start, end in pairwise(ends) if end > start]
 
 
 def echoes(text: str, nonce: str, asked: str = "", source: str = "") -> bool:
-    """Whether a text repeats what only a prompt holds: the mark that fences the source, or words that were `asked`."""
-    if f"-{nonce}>" in text or (len(nonce) >= _TELLING and nonce in text):
+    """Whether a text repeats what only the prompt contains: the mark of the fence, or words that were `asked`."""
+    if f"-{nonce}>" in text or (len(nonce) >= _UNMISTAKABLE and nonce in text):
         return True
-    again = _runs(text) & _runs(asked)
-    return bool(again) and not again <= _runs(source)
+    repeated = _word_runs(text) & _word_runs(asked)
+    return bool(repeated) and not repeated <= _word_runs(source)
 
 
-def _runs(text: str) -> set[tuple[str, ...]]:
+def _word_runs(text: str) -> set[tuple[str, ...]]:
     words = _WORDS.findall(text.casefold())
-    return {tuple(words[i : i + _RUN]) for i in range(len(words) - _RUN + 1)}
+    return {tuple(words[i : i + _COPIED]) for i in range(len(words) - _COPIED + 1)}
 
 
 def cut(text: str, room: int, count: Count) -> str:
-    """Return as much of `text` as takes at most `room` tokens, up to the end of a sentence, else of a word."""
+    """Return as much of `text` as fits `room` tokens, up to the end of a sentence, or else of a word."""
     if room <= 0:
         return ""
     for ends in (_ENDS, _BLANKS):
@@ -191,17 +195,17 @@ def cut(text: str, room: int, count: Count) -> str:
 
 
 def _cut_at(places: Sequence[int], text: str, room: int, count: Count) -> str:
-    """The longest piece up to one of the places, or the whole, that takes at most `room` tokens."""
+    """Return the longest piece up to one of the places, or the whole text, that fits `room` tokens."""
 
     def piece(number: int) -> str:
         return text[: places[number - 1]].rstrip() if number <= len(places) else text.rstrip()
 
-    kept = most_that_fit(len(places) + 1, lambda number: count(piece(number)) <= room)
-    return piece(kept) if kept else ""
+    fitting = most_that_fit(len(places) + 1, lambda number: count(piece(number)) <= room)
+    return piece(fitting) if fitting else ""
 
 
 def _without_title(text: str) -> str:
-    """The text without titles of sections of which nothing is left."""
+    """Return the text without trailing titles of empty sections."""
     while text.endswith(":") and not text.rpartition("\n")[2].startswith("- "):
         shorter = text.rpartition("\n")[0].rstrip()
         if not shorter:
@@ -211,9 +215,9 @@ def _without_title(text: str) -> str:
 
 
 def most_that_fit(length: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number up to `length` that fits, where more never fits once less did not.
+    """Return the largest number up to `length` that fits, assuming that a larger one never fits if a smaller did not.
 
-    Few numbers are tried, and none far beyond the answer, because trying one costs as much as the text is long.
+    Few numbers are tried, none far beyond the answer, since the cost of trying grows with the text.
     """
     low, high = 0, 1
     while high <= length and fits(high):
@@ -234,35 +238,35 @@ def mention(names: Iterable[str]) -> str:
 
 
 def completed(text: str, wanted: Protected, room: int, count: Count) -> str:
-    """Return a text of at most `room` tokens that holds every pinned identifier, and lost ones that there is room for.
+    """Return a text of at most `room` tokens with every pinned identifier, and with lost ones as far as there is room.
 
-    Raises Rejected, no_gain, where the pinned identifiers alone take more.
+    Raises Rejected (no_gain) if the pinned identifiers alone take more.
     """
     lost = wanted.lost(text)
     pinned = set(wanted.pinned)
-    must = [identifier for identifier in lost if identifier in pinned]
-    may = [identifier for identifier in lost if identifier not in pinned]
+    lost_pinned = [identifier for identifier in lost if identifier in pinned]
+    lost_others = [identifier for identifier in lost if identifier not in pinned]
 
     def whole(n: int) -> str:
-        return _joined(text, mention((*must, *may[:n]))) if must or n else text
+        return _joined(text, mention((*lost_pinned, *lost_others[:n]))) if lost_pinned or n else text
 
     if count(whole(0)) <= room:
-        return whole(most_that_fit(len(may), lambda n: count(whole(n)) <= room))
+        return whole(most_that_fit(len(lost_others), lambda n: count(whole(n)) <= room))
     if not wanted.pinned:
         return cut(text, room, count)
     return _squeezed(text, wanted.pinned, room, count)
 
 
 def _squeezed(text: str, pinned: Sequence[str], room: int, count: Count) -> str:
-    """Return as much of the text as leaves room for the pinned identifiers that then are missing in it."""
+    """Return as much of the text as leaves room for the pinned identifiers that are then missing."""
     for line in (mention(missing(text, pinned)), mention(pinned)):
-        left = room - count(line) - 1
+        remaining = room - count(line) - 1
         for _ in range(4):
-            made = _joined(cut(text, left, count), line)
-            over = count(made) - room
-            if over <= 0 and not missing(made, pinned):
-                return made
-            left -= max(over, 0) + 1
+            candidate = _joined(cut(text, remaining, count), line)
+            excess = count(candidate) - room
+            if excess <= 0 and not missing(candidate, pinned):
+                return candidate
+            remaining -= max(excess, 0) + 1
     line = mention(pinned)
     if count(line) > room:
         raise Rejected("no_gain", f"the pinned identifiers alone take more than {max(room, 0)} tokens")

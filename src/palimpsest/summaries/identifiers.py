@@ -1,6 +1,6 @@
-"""What must be copied and never reworded: what of a token without blanks, a date or a quote is an identifier. Pure.
+"""Identifiers: what must be copied and never reworded, found in tokens without blanks, dates and quotes. Pure.
 
-No pattern goes back over more than a few characters: the time is linear in the length, whatever the text is.
+No pattern backtracks over more than a few characters, so the time is linear in the length of any text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 LONGEST = 256
-"""Characters. What is longer without a break is data, not something to refer to by."""
+"""Most characters of an identifier: a longer text without a break is data, and nobody refers to it."""
 
 _QUOTED = 60
 _MONTH = (
@@ -31,7 +31,7 @@ _PHRASE = re.compile(
     rf"|(?<![\w.,])[$€£¥]?\d{{1,12}}(?:[.,]\d{{1,9}})? ?(?:{_UNIT})(?!\w)"
 )
 FOLLOWING = rf" (?:(?:of )?{_MONTH}|[AaPp][Mm.]|(?:{_UNIT})(?!\w))|,\d"
-"""What stands behind plain digits that begin such a phrase; where another thing does, they begin none."""
+"""What follows plain digits that begin such a phrase. If something else follows, they begin none."""
 
 SEPARATORS = r"\s\"`<>(){}\[\],;|=“”„«»!?…—"
 TOKEN = (
@@ -80,11 +80,11 @@ whose why will wish with without woah won't wonderful work would wouldn't wow wr
 yesterday yet you you'd you'll you're you've your yours yup
 """
 COMMON = frozenset(_COMMON.split())
-"""English words that begin sentences or hold them together: no names when capitalised, and without matter."""
+"""English words that begin sentences or hold them together: no names if capitalised, and without content."""
 
 
 def contains(text: str, identifier: str) -> bool:
-    """Whether `identifier` stands in `text` letter by letter, and not as a part of a longer word or number."""
+    """Whether `identifier` occurs in `text` letter by letter, and not as part of a longer word or number."""
     start = text.find(identifier) if identifier else -1
     while start >= 0:
         end = start + len(identifier)
@@ -95,21 +95,21 @@ def contains(text: str, identifier: str) -> bool:
 
 
 def missing(text: str, wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return those of `wanted` that do not stand in `text`, in their order."""
+    """Return those of `wanted` that do not occur in `text`, in their order."""
     return tuple(identifier for identifier in wanted if not contains(text, identifier))
 
 
 def _is_border(text: str, at: int, step: int) -> bool:
-    """Whether a word or number that begins or ends at `at` is over there, looking outwards."""
+    """Whether a word or number that begins or ends at `at` does not continue there; `step` points outwards."""
     outer = at if step > 0 else at - 1
     inner = outer - step
     if not 0 <= outer < len(text):
         return True
-    one, other = text[inner], text[outer]
-    if _is_word(one) and _is_word(other):
-        return _is_uncased(one) or _is_uncased(other)
+    inner_char, outer_char = text[inner], text[outer]
+    if _is_word(inner_char) and _is_word(outer_char):
+        return _is_uncased(inner_char) or _is_uncased(outer_char)
     beyond = outer + step
-    if one.isdigit() and other in ".,:" and 0 <= beyond < len(text):
+    if inner_char.isdigit() and outer_char in ".,:" and 0 <= beyond < len(text):
         return not text[beyond].isdigit()
     return True
 
@@ -119,18 +119,18 @@ def _is_word(char: str) -> bool:
 
 
 def _is_uncased(char: str) -> bool:
-    """Whether this is a letter of a script without capitals, some of which set no blanks between words."""
+    """Whether this is a letter of a script without capitals; some of these write no blanks between words."""
     return char.isalpha() and char.lower() == char.upper()
 
 
 def phrase(text: str, start: int) -> str | None:
-    """The date, time or amount that begins at `start`."""
-    found = _PHRASE.match(text, start)
-    return found.group() if found else None
+    """Return the date, time or amount that begins at `start`, if any."""
+    match = _PHRASE.match(text, start)
+    return match.group() if match else None
 
 
 def quoted(text: str) -> Iterator[tuple[int, str]]:
-    """Yield what stands in quotes, and where; in JSON that would be everything."""
+    """Yield quoted texts and where they begin. None for JSON, in which everything is quoted."""
     if not ('"' in text or "“" in text) or text.lstrip()[:1] in ("{", "["):
         return
     for match in _IN_QUOTES.finditer(text):
@@ -141,11 +141,11 @@ def quoted(text: str) -> Iterator[tuple[int, str]]:
 
 
 def identifying(token: str) -> Iterator[tuple[int, str]]:
-    """Yield what of a token without blanks is an identifier, and where in it."""
-    at = 0
+    """Yield the identifiers in a token without blanks, and where in it they begin."""
+    offset = 0
     if "://" not in token:
         stripped = token.lstrip("':*\u2019&")
-        at = len(token) - len(stripped)
+        offset = len(token) - len(stripped)
         token = POSSESSIVE.sub("", stripped.rstrip(ENDS) or stripped)
     else:
         token = token.rstrip(".,;:!?'\u2019)]*")
@@ -155,11 +155,11 @@ def identifying(token: str) -> Iterator[tuple[int, str]]:
         if not token.isascii() and any(map(_is_uncased, token)):
             for number in _UNCASED_NUMBER.finditer(token):
                 if len(number.group()) > 1:
-                    yield at + number.start(), number.group()
+                    yield offset + number.start(), number.group()
         elif _is_number_or_id(token):
-            yield at, token
+            yield offset, token
     elif "://" in token or _is_code(token):
-        yield at, token
+        yield offset, token
 
 
 def _is_number_or_id(token: str) -> bool:

@@ -1,8 +1,8 @@
-"""What a summarizer is told. Pure.
+"""The prompts for a summarizer. Pure.
 
-Every prompt of one span begins with the same characters: what the span is, the earlier summaries, the entries. Then
-comes what this pass asks for. Text of others is put in as it is, never through a template of ours, and between marks
-that it cannot know.
+All prompts about one span begin with the same characters: what the span is, the earlier summaries, the entries. The
+request of this pass follows. Text of others is inserted as it is, never through a template of this library, and between
+marks that it cannot know.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from palimpsest.summaries import Prompt, Purpose, Recipe, SummarySource
 from palimpsest.summaries.sections import TITLES
 
 PROMPT_VERSION = "1"
-"""Changes with the words of the prompts, so that a summary tells by which it was made."""
+"""Changes with the wording of the prompts, so that each summary records the one that it was made by."""
 
 FOCUS = 2_000
-"""Characters of `instructions` that are passed on."""
+"""Most characters of `instructions` that are passed on."""
 
 ANSWER = 8_000
-"""Characters of an unreadable answer that are shown to the model again."""
+"""Most characters of an unreadable answer that are shown to the model again."""
 
 SHARE = 0.2
-"""Of the summarizer's window: what an answer may take. The source and what is asked, with a summary so far, need the
-rest (`palimpsest.summaries.parts`)."""
+"""Largest share of the summarizer's window for an answer. The source, the request and a summary so far need the rest
+(`palimpsest.summaries.parts`)."""
 
 WORDY, PLAIN = 3, 2
-"""Tokens of an answer for one of the target: as JSON, in which a text takes about twice its tokens, and as plain text.
-Both leave room for a text that is longer than it was asked for."""
+"""Tokens of an answer for each token of the target: as JSON, in which a text takes about twice its tokens, and as plain
+text. Both leave room for a text that is longer than asked for."""
 
 CONTENT = "{content}"
-"""What a template has in the place of the source."""
+"""The place of the source in a template."""
 
 _HEADER = re.compile(r"^\[(?=entry \d)", re.MULTILINE)
 _JSON = '{"items": [{"kind": "...", "text": "...", "status": "...", "sources": [1, 2]}]}'
@@ -51,9 +51,9 @@ _VERBATIM = (
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """How prompts of one run begin: the text that all of them share, and whether answers are JSON.
+    """How the prompts of one run begin: the text that all of them share, and whether answers are JSON.
 
-    `longest` bounds what an answer is given (None: nothing does).
+    `longest` bounds the answers (None: no bound).
     """
 
     stable: str
@@ -70,20 +70,20 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 def check_template(template: str, where: str) -> None:
-    """Raise ConfigError, naming `where`, for a template that does not say where the source goes."""
+    """Raise ConfigError, naming `where`, for a template without a place for the source."""
     if CONTENT not in template:
         raise ConfigError(where, template, f"a text with {CONTENT} in it, where the source is put")
 
 
 def longest(recipe: Recipe) -> int | None:
-    """Return how many tokens an answer may take: what the summarizer gives at once, and its window has room for."""
+    """Return how many tokens an answer may take: what the summarizer gives at once, within a share of its window."""
     bounds = [] if recipe.window is None else [max(int(SHARE * recipe.window), 1)]
     bounds += [] if recipe.max_output is None else [recipe.max_output]
     return min(bounds, default=None)
 
 
 def attainable(recipe: Recipe, *, structured: bool) -> Recipe:
-    """Return the recipe with a target that the summarizer can answer with at once."""
+    """Return the recipe with a target that the summarizer can answer at once."""
     bound = longest(recipe)
     if bound is None:
         return recipe
@@ -102,9 +102,9 @@ def ask(source: SummarySource, recipe: Recipe, *, structured: bool) -> Ask:
 
 
 def wording(recipe: Recipe, mark: str, *, structured: bool) -> str:
-    """Return what a first prompt says by our own words alone: without the source, a template and a focus."""
-    own = msgspec.structs.replace(recipe, instructions=None, template=None)
-    return f"{_opening(mark)}\n{seed(own) if structured else plain(own)}"
+    """Return the words of a first prompt that are this library's own: without source, template and focus."""
+    bare_recipe = msgspec.structs.replace(recipe, instructions=None, template=None)
+    return f"{_opening(mark)}\n{seed(bare_recipe) if structured else plain(bare_recipe)}"
 
 
 def _opening(mark: str) -> str:
@@ -117,9 +117,9 @@ def _opening(mark: str) -> str:
 
 
 def mark_of(source: SummarySource, recipe: Recipe) -> str:
-    """Return the nonce of the fences: the recipe's, or one that follows from the whole source."""
-    if given := re.sub(r"[^A-Za-z0-9]", "", recipe.nonce):
-        return given
+    """Return the nonce of the fences: the recipe's, or one derived from the whole source."""
+    if nonce := re.sub(r"[^A-Za-z0-9]", "", recipe.nonce):
+        return nonce
     digest = sha256()
     for text in (*(summary.text for summary in source.previous), *(text_of(entry) for entry in source.entries)):
         digest.update(text.encode("utf-8", "surrogatepass"))
@@ -128,14 +128,14 @@ def mark_of(source: SummarySource, recipe: Recipe) -> str:
 
 
 def text_of(entry: Entry) -> str:
-    """Return what a summarizer reads of an entry's content; of media only what they are."""
+    """Return what a summarizer reads of an entry's content. Media are only named."""
     if isinstance(entry.content, str):
         return entry.content
     return "\n".join(filter(None, map(stand_in, entry.content)))
 
 
 def written(entry: Entry) -> str:
-    """Return an entry as it stands in a prompt: a line that says what it is, then its text."""
+    """Return an entry as it is shown in a prompt: a line that says what it is, then its text."""
     words = [f"entry {entry.seq}", entry.role if entry.kind == "message" else entry.kind.replace("_", " ")]
     words += [word for word in (entry.name and " ".join(entry.name.split()), entry.status) if word]
     if entry.at:
@@ -144,18 +144,18 @@ def written(entry: Entry) -> str:
 
 
 def _span(source: SummarySource, mark: str) -> str:
-    """The earlier summaries and the entries, each between their marks."""
+    """Return the earlier summaries and the entries, each between its marks."""
     texts = [("earlier-summary", summary.text) for summary in source.previous if summary.text]
     texts.append(("source", "\n\n".join(map(written, source.entries))))
     marked = re.compile(f"-{mark}", re.IGNORECASE)
     return "\n\n".join(fence(f"{tag}-{mark}", marked.sub("-", text)) for tag, text in texts)
 
 
-# --- what a pass asks for
+# --- the requests of each pass
 
 
 def plain(recipe: Recipe) -> str:
-    """Ask for a summary in plain text. With a template nothing is asked beside what it says, but for the focus."""
+    """Ask for a summary in plain text. With a template, add only the focus."""
     if recipe.template is not None:
         return _focus(recipe)
     return _with_focus(
@@ -201,11 +201,11 @@ def densify(recipe: Recipe, items: Sequence[SummaryItem], text: str) -> str:
 
 
 def again(task: str, why: str, answer: str) -> str:
-    """Ask once more for the same, saying what was wrong with the answer."""
-    shown = answer if len(answer) <= ANSWER else f"{answer[:ANSWER]}\n[the rest is left out]"
-    before = f"\n\nYour answer was:\n{shown}\n\n" if shown else "\n\n"
-    wish = "Answer once more, in the form asked for, and with nothing else."
-    return f"{task}{before}That cannot be taken: {why} {wish}".strip()
+    """Ask for the same once more, saying what was wrong with the answer."""
+    quoted_answer = answer if len(answer) <= ANSWER else f"{answer[:ANSWER]}\n[the rest is left out]"
+    quotation = f"\n\nYour answer was:\n{quoted_answer}\n\n" if quoted_answer else "\n\n"
+    request = "Answer once more, in the form asked for, and with nothing else."
+    return f"{task}{quotation}That cannot be taken: {why} {request}".strip()
 
 
 def too_long(tokens: int, recipe: Recipe) -> str:
@@ -224,7 +224,7 @@ def _length(recipe: Recipe) -> str:
 
 
 def _focus(recipe: Recipe) -> str:
-    """The block that instructions add, bounded; they change what is looked at, not the form."""
+    """Return the block added for instructions, bounded. It changes what the summary is about, not its form."""
     focus = (recipe.instructions or "").strip()[:FOCUS]
     return f"Pay special attention to this, within the form asked for:\n{focus}" if focus else ""
 
@@ -235,11 +235,11 @@ def _with_focus(recipe: Recipe, task: str) -> str:
 
 
 def _written_items(items: Sequence[SummaryItem]) -> str:
-    """The items as the JSON that answers are in."""
-    told = [
+    """Return the items as the JSON that answers use."""
+    objects = [
         {"kind": item.kind, "text": item.text}
         | ({"status": item.status} if item.status else {})
         | ({"sources": list(item.sources)} if item.sources else {})
         for item in items
     ]
-    return json.dumps({"items": told}, ensure_ascii=False)
+    return json.dumps({"items": objects}, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""From what a summarizer answers to items: whatever form it chose, as far as it can be understood. Pure."""
+"""Parse a summarizer's answer into items, in whatever form it was given, as far as possible. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SUMMARY = ("summary", "densersummary", "densesummary", "text")
 _MISSING = ("missing", "missingitems", "missingentities")
 _ITEMS = ("items", "entities")
 _LONGEST = 200
-"""Characters of a list of sources that are read."""
+"""Most characters of a list of sources that are read."""
 
 _STARTS = 20
-"""Places in an answer where its JSON is looked for."""
+"""Most places in an answer at which JSON is looked for."""
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """One pass as it was answered: items, or a text without any, and what the pass before lacked (None: not said)."""
+    """One pass of an answer: items, or a text if it has none, and what the previous pass lacked (None: not said)."""
 
     items: tuple[SummaryItem, ...] = ()
     text: str = ""
@@ -36,7 +36,7 @@ class Pass(msgspec.Struct, frozen=True):
 
 
 def flaw_of(reply: object) -> str | None:
-    """Why an answer is none that anything can be made of, whoever gave it; None: it is one."""
+    """Return why an answer cannot be used, whoever gave it; None if it can."""
     if not isinstance(reply, Reply):
         return f"it returned a {type(reply).__name__}, not a Reply"
     if not isinstance(reply.text, str):
@@ -48,23 +48,23 @@ def flaw_of(reply: object) -> str | None:
 
 
 def is_longer(reply: Reply, most: int) -> bool:
-    """Whether an answer has more than so many characters, where each value of its `data` counts as one at least."""
-    left, waiting = most - len(reply.text), [reply.data]
-    while waiting and left >= 0:
-        value = waiting.pop()
-        left -= max(len(value), 1) if isinstance(value, str) else 1
+    """Whether an answer has more than `most` characters; each value in its `data` counts as at least one."""
+    remaining, values = most - len(reply.text), [reply.data]
+    while values and remaining >= 0:
+        value = values.pop()
+        remaining -= max(len(value), 1) if isinstance(value, str) else 1
         if isinstance(value, Mapping):
-            waiting += [*value, *value.values()]
+            values += [*value, *value.values()]
         elif isinstance(value, list | tuple):
-            waiting += value
-    return left < 0
+            values += value
+    return remaining < 0
 
 
 def parse(reply: Reply) -> Pass | None:
-    """Return the pass that a reply is, or None where it cannot be read as one.
+    """Return the reply as a pass, or None if it cannot be read as one.
 
-    It may be an object or a list that a provider made, or JSON in the text, bare or fenced: an object, a list of steps
-    (the last counts) or a list of items. Items may be objects, lines, one text with `;`, or lists by section.
+    It may be an object or a list made by a provider, or JSON in the text, bare or fenced: an object, a list of steps
+    (the last one counts) or a list of items. Items may be objects, lines, one text with `;`, or lists by section.
     """
     values = [reply.data] if reply.data is not None else []
     for value in (*values, *_values(reply.text)):
@@ -75,11 +75,11 @@ def parse(reply: Reply) -> Pass | None:
             step = _step(value)
         if step is not None:
             return step
-    return _salvaged(reply.text)
+    return _whole_items(reply.text)
 
 
 def plain(reply: Reply) -> str:
-    """Return the reply as plain text, without the fence around it."""
+    """Return the reply as plain text, without a fence around it."""
     text = reply.text
     if not text.strip() and isinstance(reply.data, str):
         text = reply.data
@@ -89,12 +89,12 @@ def plain(reply: Reply) -> str:
 
 
 def _bare(text: str) -> str:
-    """A text without the thoughts before it and the fence around it."""
+    """Return a text without thoughts before it and a fence around it."""
     return _FENCE.sub("", _THOUGHT.sub("", text).strip()).strip()
 
 
 def _values(text: str) -> Iterator[Any]:
-    """Yield the first JSON value of a text: an object, or a list where the text begins with it."""
+    """Yield the first JSON value of a text: an object, or a list if the text begins with it."""
     text = _bare(text)
     decoder = json.JSONDecoder()
     at = 0
@@ -114,8 +114,8 @@ def _values(text: str) -> Iterator[Any]:
         at += 1
 
 
-def _salvaged(text: str) -> Pass | None:
-    """The items of an answer that broke off, as far as they are whole."""
+def _whole_items(text: str) -> Pass | None:
+    """Return the complete items of an answer that broke off."""
     items: list[SummaryItem] = []
     for match in _OBJECT.finditer(text):
         try:
@@ -128,9 +128,10 @@ def _salvaged(text: str) -> Pass | None:
 
 
 def _step(value: Any) -> Pass | None:
+    """Return a parsed value as a pass, or None if it is not one."""
     if isinstance(value, list):
         return _last_step(value)
-    if not isinstance(value, Mapping) or _is_item(value):  # an item by itself is a piece of what broke off
+    if not isinstance(value, Mapping) or _is_item(value):  # a single item is a piece of a broken answer
         return None
     keys = {_plain_key(key): inner for key, inner in value.items()}
     missing = next((tuple(_lines(keys[key])) for key in _MISSING if key in keys), None)
@@ -147,7 +148,7 @@ def _step(value: Any) -> Pass | None:
 
 
 def _last_step(value: list[Any]) -> Pass | None:
-    """A list of steps, of which the last is the densest; else a list of items."""
+    """Return the last usable step of a list, which is the densest; or the items if it is a list of items."""
     steps = [inner for inner in value if isinstance(inner, Mapping) and not _is_item(inner)]
     for inner in reversed(steps):
         step = _step(inner)
@@ -162,7 +163,7 @@ def _is_item(value: Mapping[Any, Any]) -> bool:
 
 
 def _sections(value: Mapping[Any, Any]) -> Iterator[SummaryItem]:
-    """Yield the items of an object that has a list for each section."""
+    """Yield the items of an object with a list for each section."""
     for title, inner in value.items():
         if kind := kind_of(title):
             yield from _items(inner, kind)
@@ -172,49 +173,55 @@ def _items(value: Any, kind: ItemKind = "fact") -> Iterator[SummaryItem]:
     """Yield the items of a list, of one object, or of a text with `;`."""
     if isinstance(value, Mapping):
         item = _item(value, kind)
-        found: Iterable[SummaryItem | None] = [item] if item is not None else _sections(value)
+        items: Iterable[SummaryItem | None] = [item] if item is not None else _sections(value)
     elif isinstance(value, list):
-        found = [_item(one, kind) for one in value]
+        items = [_item(element, kind) for element in value]
     else:
-        found = [_item(line, kind) for line in _lines(value)]
-    yield from (item for item in found if item is not None)
+        items = [_item(line, kind) for line in _lines(value)]
+    yield from (item for item in items if item is not None)
 
 
 def _item(value: Any, kind: ItemKind) -> SummaryItem | None:
+    """Return a line, or an object with text, as an item."""
     if isinstance(value, str):
-        title, colon, rest = value.partition(":")
-        named = kind_of(title) if colon else None
-        text = " ".join((rest if named else value).split()).removeprefix("- ")
-        return SummaryItem(kind=named or kind, text=text) if text else None
+        title, colon, after_colon = value.partition(":")
+        kind_in_text = kind_of(title) if colon else None
+        text = " ".join((after_colon if kind_in_text else value).split()).removeprefix("- ")
+        return SummaryItem(kind=kind_in_text or kind, text=text) if text else None
     if not isinstance(value, Mapping):
         return None
     keys = {_plain_key(key): inner for key, inner in value.items()}
-    said = keys.get("text", keys.get("item", keys.get("content")))
-    if not isinstance(said, str) or not said.strip():
+    content = keys.get("text", keys.get("item", keys.get("content")))
+    if not isinstance(content, str) or not content.strip():
         return None
     status = keys.get("status")
     return SummaryItem(
         kind=kind_of(keys.get("kind", keys.get("type"))) or kind,
-        text=" ".join(said.split()).removeprefix("- "),
+        text=" ".join(content.split()).removeprefix("- "),
         status=" ".join(status.split()) or None if isinstance(status, str) else None,
         sources=_sources(keys.get("sources", keys.get("source"))),
     )
 
 
 def _sources(value: Any) -> tuple[int, ...]:
-    """The numbers in a list, a text or a number."""
-    given = value if isinstance(value, list) else [value]
+    """Return the numbers in a list, a text or a number."""
+    elements = value if isinstance(value, list) else [value]
     return tuple(
-        int(number) for one in given if isinstance(one, int | str) for number in _NUMBER.findall(str(one)[:_LONGEST])
+        int(number)
+        for element in elements
+        if isinstance(element, int | str)
+        for number in _NUMBER.findall(str(element)[:_LONGEST])
     )
 
 
 def _lines(value: Any) -> list[str]:
-    """What a list or a text with `;` says, item by item."""
+    """Return the lines of a list, of a mapping's values, or of a text with `;`."""
     if isinstance(value, Mapping):
         value = list(value.values())
-    given = value if isinstance(value, list) else value.split(";") if isinstance(value, str) else []
-    texts = [one.get("text", one.get("item")) if isinstance(one, Mapping) else one for one in given]
+    elements = value if isinstance(value, list) else value.split(";") if isinstance(value, str) else []
+    texts = [
+        element.get("text", element.get("item")) if isinstance(element, Mapping) else element for element in elements
+    ]
     return [" ".join(text.split()) for text in texts if isinstance(text, str) and text.strip()]
 
 

@@ -16,7 +16,7 @@ TITLES: Mapping[ItemKind, str] = {
     "open": "Open items",
     "next": "Next step",
 }
-"""The title of each kind of item, in the order in which they are told."""
+"""The title of each kind of item, in the order of the sections."""
 
 _WORDS: Mapping[str, ItemKind] = {
     "goal": "goal",
@@ -53,13 +53,13 @@ _WORDS: Mapping[str, ItemKind] = {
 
 
 def kind_of(title: object) -> ItemKind | None:
-    """Return the kind of item that a title or a kind as models write it means; None where it means none."""
+    """Return the kind of item that a model means by a title or kind; None if it is not known."""
     return _WORDS.get("".join(filter(str.isalpha, title.lower()))) if isinstance(title, str) else None
 
 
 def rendered(items: Iterable[SummaryItem]) -> str:
-    """Return the sections that have items, a line for each."""
-    told: dict[ItemKind, list[str]] = {kind: [] for kind in ITEM_KINDS}
+    """Return the sections that have items, with a line for each item."""
+    lines_by_kind: dict[ItemKind, list[str]] = {kind: [] for kind in ITEM_KINDS}
     for item in items:
-        told[item.kind].append(f"- {item.text} ({item.status})" if item.status else f"- {item.text}")
-    return "\n".join("\n".join((f"{TITLES[kind]}:", *lines)) for kind, lines in told.items() if lines)
+        lines_by_kind[item.kind].append(f"- {item.text} ({item.status})" if item.status else f"- {item.text}")
+    return "\n".join("\n".join((f"{TITLES[kind]}:", *lines)) for kind, lines in lines_by_kind.items() if lines)

@@ -1,6 +1,6 @@
 """What texts, images and sound cost in tokens, and what is known of models.
 
-The two names below are what programs use of it; `palimpsest.tokens.models` answers for models.
+Programs use the two names below. `palimpsest.tokens.models` holds the facts about models.
 """
 
 from palimpsest.tokens.counter import FunctionCounter as FunctionCounter

@@ -1,6 +1,6 @@
-"""Counting tokens: public encodings, counters of the user's own, and what OpenAI adds around messages and tools.
+"""Counting tokens: public encodings, user-defined counters, and what OpenAI adds around messages and tools.
 
-Windows and prices of models live in `models`, images and sound in `media`.
+Windows and prices of models are in `models`, images and sound in `media`.
 
 How a text is counted
     short text                        one call of the tokenizer: exact
@@ -22,10 +22,10 @@ from palimpsest.errors import ConfigError, nearest
 from palimpsest.runtime.once import ProcessLock
 
 STRETCH_LIMIT = 10_000
-"""Characters. tiktoken panics at about 1,000,000 of whitespace; at a hundredth of that it is fast and safe."""
+"""In characters. tiktoken panics at about 1,000,000 of whitespace; at a hundredth of that it is fast and safe."""
 
 UNBROKEN_LIMIT = 100_000
-"""Characters. The time for one piece without a break grows faster than its length (8 times for 4 times as many)."""
+"""In characters. The time for one unbroken piece grows faster than its length (8 times for 4 times the length)."""
 
 MESSAGE_OVERHEAD = 3
 """Tokens around every chat message. This and the next two: OpenAI cookbook, "How to count tokens with tiktoken", 6."""
@@ -34,7 +34,7 @@ NAME_OVERHEAD = 1
 """Tokens that a message's `name` costs on top of its own text."""
 
 REPLY_OVERHEAD = 3
-"""Tokens once a request: the start of the answer is part of the input."""
+"""Tokens per request: the start of the answer is part of the input."""
 
 ROLE_TOKENS = 1
 """Tokens of a role's name, counted as text: every role of chat completions is one token in both encodings."""
@@ -43,9 +43,9 @@ ROLE_TOKENS = 1
 class TokenCounter(Protocol):
     """Counts the tokens of a text.
 
-    `name` is the key under which counts are stored: two counters that may disagree need two names. `overhead`
-    says whether a provider's overhead for messages is added to the counts. `count` returns 0 for empty text,
-    never less than 0, and the same for the same text.
+    `name` is the key under which counts are stored, so two counters that may disagree need two names. `overhead` says
+    whether a provider's overhead for messages is added to the counts. `count` returns 0 for empty text, never less than
+    0, and always the same for the same text.
     """
 
     @property
@@ -64,17 +64,17 @@ class Tokenizer(Protocol):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """A number of tokens, and whether it is the tokenizer's own answer for the text as a whole."""
+    """A number of tokens, and whether it is the tokenizer's own answer for the whole text."""
 
     tokens: int
     exact: bool
 
 
 class Encoding:
-    """A public encoding of OpenAI; special tokens count as ordinary text.
+    """A public encoding of OpenAI. Special tokens count as ordinary text.
 
     The vocabulary is package data, read at the first count (about 0.2 to 0.4 s) and kept; nothing is downloaded.
-    Safe to use from many threads. `load` replaces where the tokenizer comes from.
+    Thread-safe. `load` replaces the source of the tokenizer.
     """
 
     overhead = True
@@ -102,14 +102,14 @@ class Encoding:
     def measure(self, text: str) -> Count:
         """Return the number of tokens of `text` and whether it is exact.
 
-        A text with long stretches is counted in slices: the sum may be off by about 1 % of a stretch of
-        whitespace, and by a token or two a cut elsewhere, in either direction.
+        A text with long stretches is counted in slices. The sum may be off, in either direction, by about 1 % of a
+        stretch of whitespace, and by one or two tokens per cut elsewhere.
         """
         tokens, exact = self._encode(text)
         return Count(len(tokens), exact)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of `text`, in order; where `measure` is inexact, those of its slices."""
+        """Return the token ids of `text`, in order; if `measure` is inexact, those of its slices."""
         return self._encode(text)[0]
 
     def upper_bound(self, text: str) -> int:
@@ -117,6 +117,7 @@ class Encoding:
         return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
     def _encode(self, text: str) -> tuple[list[int], bool]:
+        """Return the token ids of a text, and whether they are exact."""
         if not text:
             return [], True
         tokenizer = self._tokenizer or self._prepare()
@@ -135,10 +136,10 @@ class Encoding:
 
 
 class FunctionCounter:
-    """A counter made of a function that returns the number of tokens of a text.
+    """A counter made from a function that returns the number of tokens of a text.
 
-    `name` is the key for stored counts, taken as given; without it the function's qualified name after
-    `custom:`, which two lambdas of one function share, so name those.
+    `name` is the key for stored counts, used as given. The default is `custom:` and the function's qualified name,
+    which two lambdas in one function share: name those.
     """
 
     overhead = False
@@ -151,7 +152,7 @@ class FunctionCounter:
         return f"FunctionCounter({self.name!r})"
 
     def count(self, text: str) -> int:
-        """Return the function's answer. Raises ConfigError where it is not a whole number of 0 or more."""
+        """Return the function's answer. Raises ConfigError if it is not a whole number of at least 0."""
         tokens: object = self._function(text)
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
             raise ConfigError(f"token counter {self.name!r}", tokens, "a whole number of tokens, 0 or more")
@@ -159,7 +160,7 @@ class FunctionCounter:
 
 
 def failures_of(counter: TokenCounter) -> int:
-    """How often another one had to count in the place of this counter; 0 for one that cannot fail."""
+    """Return how often a fallback had to count instead of this counter; 0 for a counter that cannot fail."""
     return getattr(counter, "failures", 0)
 
 
@@ -168,15 +169,15 @@ def encoding(name: str) -> Encoding:
 
     Raises ConfigError for a name that is not in `ENCODINGS`.
     """
-    found = _shared.get(name)
-    # `setdefault` is atomic: of two threads that build one at the same time, both get the first.
-    return found if found is not None else _shared.setdefault(name, Encoding(name))
+    shared = _shared.get(name)
+    # `setdefault` is atomic: if two threads build one at the same time, both get the first.
+    return shared if shared is not None else _shared.setdefault(name, Encoding(name))
 
 
 def slices(text: str) -> Iterator[str]:
-    """Yield `text` in slices that hold no stretch longer than its limit, the fewest that do; one if there is none.
+    """Yield `text` in as few slices as possible without a stretch longer than its limit.
 
-    Joined they are the text. Linear in its length, and much less than that for text without long stretches.
+    Joined they are the text. Takes linear time, and much less for text without long stretches.
     """
     start = 0
     for end in _cuts(text):
@@ -188,14 +189,14 @@ def slices(text: str) -> Iterator[str]:
 def tool_schema_tokens(tools: Iterable[Mapping[str, Any]], counter: TokenCounter, *, gpt4o_family: bool) -> int:
     """Return the tokens that tool definitions add to a request.
 
-    `tools` are as sent: functions of chat completions, or of the responses API. Source of the figures: OpenAI
-    cookbook, "How to count tokens with tiktoken", section 7, published for gpt-4o and gpt-4o-mini
-    (`gpt4o_family`) and for gpt-3.5-turbo and gpt-4. It covers names, descriptions, types and enums of flat
-    properties; top-level `required` is free in its example, whose total OpenAI's API confirmed.
+    `tools` are as sent: functions of chat completions, or of the responses API. The figures are from the OpenAI
+    cookbook, "How to count tokens with tiktoken", section 7, published for gpt-4o and gpt-4o-mini (`gpt4o_family`) and
+    for gpt-3.5-turbo and gpt-4. It covers names, descriptions, types and enums of flat properties; top-level `required`
+    is free in its example, whose total OpenAI's API confirmed.
 
-    Own addition: what it does not cover (nested objects, items, references, bounds, `strict`, tools of another
-    shape, parts of an unexpected type) adds the tokens of its compact JSON, so the result errs on the large
-    side and nothing that is sent goes uncounted.
+    This library adds: what the cookbook does not cover (nested objects, items, references, bounds, `strict`, tools of
+    another shape, parts of an unexpected type) costs the tokens of its compact JSON. So the result errs on the large
+    side, and nothing that is sent goes uncounted.
     """
     start = 7 if gpt4o_family else 10
     return sum(start + _tool_tokens(tool, counter) + _TOOL_END for tool in tools)
@@ -209,52 +210,53 @@ _TOOL_END = 12
 
 
 def _tool_tokens(tool: object, counter: TokenCounter) -> int:
+    """Return the tokens of one tool definition."""
     if not isinstance(tool, Mapping) or tool.get("type") != "function":
         return counter.count(compact(tool))
-    inner = tool.get("function")
-    function = inner if isinstance(inner, Mapping) else _without(tool, "type")
-    around = _without(tool, "type", "function") if function is inner else {}
+    nested = tool.get("function")
+    function = nested if isinstance(nested, Mapping) else _without(tool, "type")
+    beside_function = _without(tool, "type", "function") if function is nested else {}
     name, description = function.get("name"), function.get("description", "")
     if not isinstance(name, str) or not isinstance(description, str):
         return counter.count(compact(tool))
-    rest = {**around, **_without(function, "name", "description")}
+    uncounted = {**beside_function, **_without(function, "name", "description")}
     tokens = counter.count(f"{name}:{description.removesuffix('.')}")
     if isinstance(function.get("parameters"), Mapping):
-        tokens += _parameters_tokens(rest.pop("parameters"), counter)
-    return tokens + _rest_tokens(rest, counter)
+        tokens += _parameters_tokens(uncounted.pop("parameters"), counter)
+    return tokens + _json_tokens(uncounted, counter)
 
 
 def _parameters_tokens(parameters: Mapping[str, Any], counter: TokenCounter) -> int:
     properties = parameters.get("properties")
     if not isinstance(properties, Mapping):
-        return _rest_tokens(parameters, counter)
-    rest = _without(parameters, "properties")
-    if rest.get("type") == "object":
-        del rest["type"]
-    required = rest.get("required")
+        return _json_tokens(parameters, counter)
+    uncounted = _without(parameters, "properties")
+    if uncounted.get("type") == "object":
+        del uncounted["type"]
+    required = uncounted.get("required")
     if isinstance(required, list | tuple) and all(isinstance(key, str) and key in properties for key in required):
-        del rest["required"]
+        del uncounted["required"]
     tokens = _PROPERTIES_START if properties else 0
     tokens += sum(_property_tokens(key, schema, counter) for key, schema in properties.items())
-    return tokens + _rest_tokens(rest, counter)
+    return tokens + _json_tokens(uncounted, counter)
 
 
 def _property_tokens(key: object, schema: object, counter: TokenCounter) -> int:
     if not isinstance(schema, Mapping):
         return _PROPERTY + counter.count(f"{key}:{compact(schema)}")
-    rest = dict(schema)
-    kind = rest.pop("type") if isinstance(rest.get("type"), str) else ""
-    description = rest.pop("description") if isinstance(rest.get("description"), str) else ""
+    uncounted = dict(schema)
+    kind = uncounted.pop("type") if isinstance(uncounted.get("type"), str) else ""
+    description = uncounted.pop("description") if isinstance(uncounted.get("description"), str) else ""
     tokens = _PROPERTY + counter.count(f"{key}:{kind}:{description.removesuffix('.')}")
-    items = rest.get("enum")
+    items = uncounted.get("enum")
     if items and isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
-        del rest["enum"]
+        del uncounted["enum"]
         tokens += _ENUM_START + sum(_ENUM_ITEM + counter.count(item) for item in items)
-    return tokens + _rest_tokens(rest, counter)
+    return tokens + _json_tokens(uncounted, counter)
 
 
-def _rest_tokens(rest: Mapping[str, Any], counter: TokenCounter) -> int:
-    return counter.count(compact(rest)) if rest else 0
+def _json_tokens(uncounted: Mapping[str, Any], counter: TokenCounter) -> int:
+    return counter.count(compact(uncounted)) if uncounted else 0
 
 
 def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -262,14 +264,14 @@ def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def compact(value: object) -> str:
-    """Return compact JSON, or for what has none (it could not be sent either) Python's own notation."""
+    """Return compact JSON, or Python's own notation for a value without JSON (it could not be sent either)."""
     try:
         return msgspec.json.encode(value, enc_hook=repr).decode()
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         return repr(value)
 
 
-# The definition of the two encodings beside their vocabularies: where pieces end, in tiktoken's pattern language.
+# Beside its vocabulary an encoding is defined by where pieces end, in tiktoken's pattern language.
 _CAPITALS = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
 _SMALL = r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 _BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
@@ -286,23 +288,23 @@ ENCODINGS: Mapping[str, str] = {
         r"\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
     ),
 }
-"""The encodings that can be counted exactly, with the pattern that splits text into pieces."""
+"""The encodings that can be counted exactly, each with the pattern that splits text into pieces."""
 
 _shared: dict[str, Encoding] = {}
 
 
 def _load(name: str) -> Tokenizer:
-    from palimpsest.tokens.vocabulary import tokenizer  # tiktoken takes 20 ms, which bounds on counts often spare
+    from palimpsest.tokens.vocabulary import tokenizer  # tiktoken takes 20 ms; upper bounds often make it unnecessary
 
     return tokenizer(name, ENCODINGS[name])
 
 
 def _encode_or_halve(tokenizer: Tokenizer, text: str) -> tuple[list[int], bool]:
-    """Encode `text`; where the tokenizer panics over it, encode its halves, which is inexact."""
+    """Encode `text`; if the tokenizer panics over it, encode its halves, which is inexact."""
     try:
         return tokenizer.encode_ordinary(text), True
     except BaseException as panic:
-        # A panic in Rust arrives as an own BaseException of the extension; there is nothing to import it from.
+        # A panic in Rust is raised as the extension's own BaseException, which cannot be imported.
         if type(panic).__name__ != "PanicException" or len(text) == 1:
             raise
     middle = len(text) // 2
@@ -315,20 +317,20 @@ _UNBROKEN = r"[^\s\d]{16,}+"
 
 
 def _cuts(text: str) -> list[int]:
-    """Return the places, in order, where stretches beyond their limit are to be cut."""
+    """Return the places, in order, where stretches over their limit are to be cut."""
     cuts = {*_cuts_in(text, _UNIFORM, STRETCH_LIMIT, _is_uniform)}
     cuts.update(_cuts_in(text, _UNBROKEN, UNBROKEN_LIMIT, _is_unbroken))
     return sorted(cuts)
 
 
-def _cuts_in(text: str, pattern: str, limit: int, looks_like: Callable[[str], bool]) -> Iterator[int]:
-    # A stretch of `limit` covers a whole window at one of these places at least, so most texts are not scanned.
+def _cuts_in(text: str, pattern: str, limit: int, fits: Callable[[str], bool]) -> Iterator[int]:
+    # A stretch of `limit` covers the whole window at one of these places, so most texts need no scan.
     places = range(0, len(text) - _WINDOW, limit // 2) if len(text) > limit else ()
-    if not any(looks_like(text[place : place + _WINDOW]) for place in places):
+    if not any(fits(text[place : place + _WINDOW]) for place in places):
         return
-    # Possessive, and never less than a window long: each character is read at most a few times, whatever the text.
-    for found in re.finditer(pattern, text):
-        yield from range(found.start() + limit, found.end(), limit)
+    # Possessive, and at least a window long: each character of any text is read only a few times.
+    for match in re.finditer(pattern, text):
+        yield from range(match.start() + limit, match.end(), limit)
 
 
 def _is_uniform(window: str) -> bool:

@@ -1,6 +1,6 @@
-"""What documents cost in tokens, and the little that must be read from their bytes for that.
+"""What documents cost in tokens, and the little that has to be read from their bytes for that.
 
-As in `media`: bytes come as users have them, what is looked at is bounded, and nothing raises.
+As in `media`: the bytes come from users, only a bounded part is read, and nothing raises.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from math import ceil
 from typing import Final
 
 PAGE_TEXT_TOKENS: Final = 3_000
-"""Tokens of the text of a page of a PDF: the upper figure in Anthropic's guide "PDF support" for dense text."""
+"""Tokens of the text of a PDF page: the upper figure for dense text in Anthropic's guide "PDF support"."""
 
 PAGE_PICTURE_TOKENS: Final = 1_600
-"""Tokens of its picture at least, which providers send beside the text (OpenAI: 1,105 on gpt-4o)."""
+"""Least tokens of the picture of a page, which providers send beside the text (OpenAI: 1,105 on gpt-4o)."""
 
 PAGE_SIZE: Final = (1240, 1754)
-"""Pixels of such a picture: A4 at 150 to the inch. No provider publishes the size."""
+"""Pixels of such a picture: A4 at 150 per inch. No provider publishes the size."""
 
 FILE_BYTES_PER_TOKEN: Final = 2
-"""Own figure for files without pages: prose has 3 to 5 bytes a token, JSON and code 2.5 to 4, digits 2.5."""
+"""Chosen here for files without pages: prose has 3 to 5 bytes per token, JSON and code 2.5 to 4, digits 2.5."""
 
 _MOST_UNPACKED: Final = 1 << 26
-"""Bytes that are unpacked of one document."""
+"""Most bytes that are unpacked from one document."""
 
 _MOST_STREAMS: Final = 10_000
 
 
 def document_tokens(data: bytes, picture: int = 0) -> int:
-    """Return an estimate of the tokens of a document; `picture` is what the picture of a page costs on the model."""
+    """Return an estimate of the tokens of a document; `picture` is what the picture of a page costs with the model."""
     return file_tokens(max(len(data), packed_text(data)), pdf_pages(data), picture)
 
 
 def file_tokens(bytes_length: int, pages: int | None = None, picture: int = 0) -> int:
     """Return an estimate of the tokens of a file in the input, meant to be too large rather than too small.
 
-    With `pages`, as of a PDF, so many dense pages with their pictures; without, one token for every two bytes.
+    With `pages`, as of a PDF, it is that many dense pages with their pictures; without, one token for every two bytes.
     No provider publishes a formula for files.
     """
     if pages is None:
@@ -47,10 +47,10 @@ def file_tokens(bytes_length: int, pages: int | None = None, picture: int = 0) -
 
 
 def pdf_pages(data: bytes) -> int | None:
-    """Return about how many pages a PDF has, or None where that cannot be seen.
+    """Return about how many pages a PDF has, or None if that cannot be determined.
 
-    Counts the page objects, those in compressed streams too; where there are none to be read, takes the figure of
-    the file's own head, if it has one.
+    Counts the page objects, also in compressed streams. If none can be read, the number in the file's own header is
+    used, if it has one.
     """
     if b"%PDF-" not in data[:1024]:
         return None
@@ -66,42 +66,44 @@ _PDF_STREAM: Final = re.compile(rb"/ObjStm\b[^\x80-\xff]{0,400}?stream(?:\r\n|\n
 
 
 def _object_streams(data: bytes) -> Iterator[bytes]:
-    """What the streams of a PDF hold in which it packs its objects."""
-    left, place = _MOST_UNPACKED, 0
+    """Yield the unpacked contents of the streams in which a PDF packs its objects."""
+    remaining, place = _MOST_UNPACKED, 0
     for _ in range(_MOST_STREAMS):
-        found = _PDF_STREAM.search(data, place)
-        if found is None or left <= 0:
+        start = _PDF_STREAM.search(data, place)
+        if start is None or remaining <= 0:
             return
-        place = data.find(b"endstream", found.end())
+        place = data.find(b"endstream", start.end())
         place = place if place >= 0 else len(data)
         try:
-            unpacked = zlib.decompressobj().decompress(memoryview(data)[found.end() : place], left)
+            unpacked = zlib.decompressobj().decompress(memoryview(data)[start.end() : place], remaining)
         except zlib.error:
             continue
-        left -= len(unpacked)
+        remaining -= len(unpacked)
         yield unpacked
 
 
 def packed_text(data: bytes) -> int:
-    """Return how many bytes of text an office document holds, which is an archive of XML; 0 for any other file."""
+    """Return how many bytes of text an office document (an archive of XML) holds; 0 for any other file."""
     if not data.startswith(b"PK\x03\x04"):
         return 0
-    from zipfile import BadZipFile, ZipFile  # five milliseconds, for who has such a document
+    from zipfile import BadZipFile, ZipFile  # takes 5 ms, so only for such documents
 
-    total, left = 0, _MOST_UNPACKED
+    total, remaining = 0, _MOST_UNPACKED
     try:
         with ZipFile(BytesIO(data)) as archive:
             for member in archive.infolist()[:_MOST_STREAMS]:
-                if _SAID.search(member.filename) and left > 0:
+                if _TEXT_MEMBERS.search(member.filename) and remaining > 0:
                     with archive.open(member) as opened:
-                        text = opened.read(left)
-                    left -= len(text)
-                    total += len(_MARK.sub(b"", text))
+                        text = opened.read(remaining)
+                    remaining -= len(text)
+                    total += len(_XML_TAG.sub(b"", text))
     except (BadZipFile, zlib.error, ValueError, OSError, EOFError, RuntimeError, NotImplementedError):
         return total
     return total
 
 
-_SAID: Final = re.compile(r"^(?:word/[^/]+|xl/(?:worksheets/)?[^/]+|ppt/(?:slides|notesSlides)/[^/]+|content)\.xml$")
-"""The parts of Word, Excel, PowerPoint and OpenDocument that hold what is said."""
-_MARK: Final = re.compile(rb"<[^<>]*>")
+_TEXT_MEMBERS: Final = re.compile(
+    r"^(?:word/[^/]+|xl/(?:worksheets/)?[^/]+|ppt/(?:slides|notesSlides)/[^/]+|content)\.xml$"
+)
+"""The members of Word, Excel, PowerPoint and OpenDocument files that hold text."""
+_XML_TAG: Final = re.compile(rb"<[^<>]*>")

@@ -1,6 +1,6 @@
-"""Counting by a service that may fail: then another counter does it for now, and the count is made again later.
+"""Count with a service that may fail: then another counter is used for now, and the text is counted again later.
 
-What is counted for now is never stored as the service's, and no cut is stored that was made by it.
+Interim counts are never stored as the service's, and no cut that is based on them is stored.
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ from palimpsest.runtime.registry import Registry
 from palimpsest.tokens.counter import FunctionCounter, TokenCounter, encoding
 
 COUNTERS = Registry("token_provider.provider", "palimpsest.counters", {})
-"""Counting services by name, for `token_provider` of a declared memory. `COUNTERS.register("acme", make)` adds one: it
-is given the block as a mapping, the key resolved, and returns a counter, or a function from a text to its number of
-tokens, which may be a coroutine function."""
+"""Counting services by name, for `token_provider` of a declared memory. `COUNTERS.register("acme", make)` adds one.
+`make` is called with the block as a mapping, the key resolved. It returns a counter, or a function or coroutine
+function from a text to its number of tokens."""
 
 TIMEOUT, PAUSE = 5.0, 30.0
-"""Seconds that a count may take, and for how long a service that failed is left alone."""
+"""Seconds that a count may take, and for which a service that has failed is not asked again."""
 
 
 class FallbackCounter:
-    """A counter that may fail, such as one that asks a service, with one that counts in its place for now.
+    """A counter that may fail, such as one that asks a service, with a fallback that counts for the time being.
 
-    Counts of the first are stored under its name. Where it raises, says what is no number, or takes too long,
-    `fallback` counts, and `failures` goes up: what was counted meanwhile is counted again by the next context. Raises
-    ConfigError for what cannot be.
+    Its own counts are stored under its name. If it raises, returns no number, or takes too long, `fallback` counts, and
+    `failures` is incremented: the next context counts the text again. Raises ConfigError for an invalid option.
 
     Args:
         counter: a counter, or a function from a text to its number of tokens; it may be a coroutine function.
         fallback: a counter, or the name of an encoding.
         name: the key of stored counts; None: the counter's own name, or that of the function.
         timeout: seconds that one count may take; 5 by default.
-        pause: seconds for which a counter that failed is left alone; 30 by default.
+        pause: seconds for which a counter that has failed is not asked again; 30 by default.
         clock: seconds of a clock that never goes back.
     """
 
@@ -57,13 +56,13 @@ class FallbackCounter:
                 raise ConfigError(option, value, "seconds, over 0" if option == "timeout" else "seconds, 0 or more")
         if not hasattr(counter, "count") and not callable(counter):
             raise ConfigError("counter", type(counter).__name__, "a counter, or a function from a text to a number")
-        known = cast("TokenCounter", counter) if hasattr(counter, "count") else None
-        ask = known.count if known is not None else cast("Callable[[str], Any]", counter)
-        self._counter = FunctionCounter(lambda text: self._within(ask, text), name=name or _name_of(counter))
+        given_counter = cast("TokenCounter", counter) if hasattr(counter, "count") else None
+        ask = given_counter.count if given_counter is not None else cast("Callable[[str], Any]", counter)
+        self._counter = FunctionCounter(lambda text: self._count_in_time(ask, text), name=name or _name_of(counter))
         self._fallback = encoding(fallback) if isinstance(fallback, str) else fallback
-        self.name, self.overhead = self._counter.name, bool(known is not None and known.overhead)
+        self.name, self.overhead = self._counter.name, bool(given_counter is not None and given_counter.overhead)
         self._timeout, self._pause, self._clock = timeout, pause, clock
-        self._left_alone = 0.0
+        self._retry_at = 0.0
         self.failures = 0
         """How many texts the fallback has counted."""
 
@@ -71,31 +70,31 @@ class FallbackCounter:
         return f"FallbackCounter({self.name!r})"
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of a text: the counter's, or the fallback's while that fails.
+        """Return the number of tokens of a text: the counter's, or the fallback's while the counter fails.
 
-        It never raises for what the counter does.
+        Never raises because of the counter.
 
         Args:
             text: the text.
         """
         if not text:
             return 0
-        if self._clock() >= self._left_alone:
+        if self._clock() >= self._retry_at:
             try:
                 return self._counter.count(text)
-            except Exception as fault:  # noqa: BLE001 (the boundary: whatever a service does, a context is made)
-                self._left_alone = self._clock() + self._pause
-                kind = type(fault).__name__  # its text may quote what was to be counted
+            except Exception as fault:  # noqa: BLE001 (a service may raise anything; the context is made anyway)
+                self._retry_at = self._clock() + self._pause
+                kind = type(fault).__name__  # its message may quote the counted text
                 warn("the token counter %s failed, so %s counts for now: %s", self.name, self._fallback.name, kind)
         self.failures += 1
         return self._fallback.count(text)
 
-    def _within(self, ask: Callable[[str], Any], text: str) -> Any:
-        """What it says, in a thread of its own: one that never returns holds up nobody for long."""
-        said: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
-        Thread(target=_asked, args=(ask, text, said), daemon=True, name="palimpsest-count").start()
+    def _count_in_time(self, ask: Callable[[str], Any], text: str) -> Any:
+        """Ask in a thread of its own, so that a call that never returns blocks nobody for long."""
+        replies: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
+        Thread(target=_put_answer, args=(ask, text, replies), daemon=True, name="palimpsest-count").start()
         try:
-            answer, fault = said.get(timeout=self._timeout)
+            answer, fault = replies.get(timeout=self._timeout)
         except Empty:
             raise TimeoutError(f"no count within {self._timeout} seconds") from None
         if fault is not None:
@@ -103,16 +102,17 @@ class FallbackCounter:
         return answer
 
 
-def _asked(ask: Callable[[str], Any], text: str, said: SimpleQueue[tuple[Any, Exception | None]]) -> None:
+def _put_answer(ask: Callable[[str], Any], text: str, replies: SimpleQueue[tuple[Any, Exception | None]]) -> None:
+    """Put the answer, or the error, into the queue."""
     try:
         answer = ask(text)
         if isinstance(answer, Awaitable):
             import asyncio  # only for a counter that is a coroutine function
 
             answer = asyncio.run(_awaited(answer))
-        said.put((answer, None))
-    except Exception as fault:  # noqa: BLE001 (it is raised where somebody waits)
-        said.put((None, fault))
+        replies.put((answer, None))
+    except Exception as fault:  # noqa: BLE001 (the waiting thread raises it)
+        replies.put((None, fault))
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:

@@ -1,7 +1,7 @@
-"""What images, sound and files cost in tokens, and the little that must be read from their bytes for that.
+"""What images, sound and files cost in tokens, and the little that has to be read from their bytes for that.
 
-Readers take bytes as they come from users: cut short, mislabelled or hostile. They look at a bounded number of
-places, return None for what they cannot tell, and never raise.
+The bytes come from users, and may be truncated, mislabelled or hostile. Readers look at a bounded number of places,
+return None if they cannot tell, and never raise.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from palimpsest.tokens.documents import PAGE_SIZE, document_tokens
 from palimpsest.tokens.models import Area, Crops, ImageRule, Levels, Model, Patches, Tiles
 
 GPT_4O_IMAGE: Final = Tiles(base=85, tile=170)
-"""The rule for images of models that have none in the table, as OpenAI publishes it for gpt-4o."""
+"""The rule for images of models without one in the table: OpenAI's for gpt-4o."""
 
 AUDIO_TOKENS_PER_SECOND: Final = 10
 """OpenAI: one token for each 100 ms of sound in the input."""
 
 MOST_AUDIO_TOKENS_PER_SECOND: Final = 32
-"""Google, guide "Understand and count tokens"; the most of all providers whose figure is known."""
+"""Google, guide "Understand and count tokens"; the largest published figure of all providers."""
 
 LEAST_AUDIO_BYTES_PER_SECOND: Final = 1_000
-"""8 kbit/s, the lowest bit rate of an MP3 frame: sound of unknown length lasts no longer than its bytes at this."""
+"""8 kbit/s, the lowest bit rate of an MP3 frame: it bounds the length of sound whose length is unknown."""
 
 
 def image_tokens(model: Model | None, width: int | None, height: int | None, detail: str | None = None) -> int:
-    """Return the tokens of one image in the input of `model`. Sides are pixels; without both, the most it can cost.
+    """Return the tokens of one image in the input of `model`. Sides are in pixels; without both, the most it can cost.
 
-    `detail` is OpenAI's `low`, `high`, `original` or `auto`, or a resolution of Google's in small letters; None and
-    what the model does not know count as `auto`. A model that is not known, or whose rule is not, counts as gpt-4o.
-    Source: OpenAI, guide "Images and vision", "Calculating costs"; Anthropic, guide "Vision"; Google, guides
-    "Understand and count tokens" and "Media resolution".
+    `detail` is OpenAI's `low`, `high`, `original` or `auto`, or a resolution of Google's in lower case. None, and what
+    the model does not know, count as `auto`. An unknown model, or one without a rule, counts as gpt-4o. Source: OpenAI,
+    guide "Images and vision", "Calculating costs"; Anthropic, guide "Vision"; Google, guides "Understand and count
+    tokens" and "Media resolution".
     """
     rule: ImageRule = model.image if model is not None and model.image is not None else GPT_4O_IMAGE
     size = (width, height) if width is not None and height is not None and min(width, height) > 0 else None
@@ -45,7 +45,7 @@ def image_tokens(model: Model | None, width: int | None, height: int | None, det
         case Patches():
             side, most = rule.limits.get(detail or "auto") or rule.limits["auto"]
             patches = image_patches(*size, most=most, side=side) if size else min(most, ceil(side / _PATCH) ** 2)
-            # Rounded before it is rounded up: 1,000 times 1.2 is a little more than 1,200 in binary fractions.
+            # Rounded first, then up: in binary fractions 1,000 times 1.2 is slightly more than 1,200.
             return ceil(round(patches * rule.multiplier, 6))
         case Area():
             return rule.cap if size is None else min(rule.cap, ceil(size[0] * size[1] / rule.pixels))
@@ -56,9 +56,9 @@ def image_tokens(model: Model | None, width: int | None, height: int | None, det
 
 
 def image_patches(width: int, height: int, *, most: int, side: int | None = None) -> int:
-    """Return how many squares of 32 pixels cover an image, after it was scaled down to `side` and to `most` of them.
+    """Return how many squares of 32 pixels cover an image, scaled down to `side` and to `most` squares.
 
-    `side` is the longest side allowed, in pixels. Sides are 1 or more. Source: OpenAI, guide "Images and vision",
+    `side` is the longest side allowed, in pixels. Sides are at least 1. Source: OpenAI, guide "Images and vision",
     "Patch-based image tokenization", which gives 1,452 for 1800 x 2400 pixels and at most 1,536.
     """
     if side is not None:
@@ -69,14 +69,14 @@ def image_patches(width: int, height: int, *, most: int, side: int | None = None
     shrink = sqrt(_PATCH**2 * most / (width * height))
     across, down = width * shrink / _PATCH, height * shrink / _PATCH
     shrink *= min(max(1, floor(across)) / across, max(1, floor(down)) / down)
-    # The small addition keeps a side that is whole from being rounded down for the noise of binary fractions.
+    # The small addition keeps a whole side from being rounded down because of binary fractions.
     return min(most, _squares(max(1, floor(width * shrink + 1e-6)), max(1, floor(height * shrink + 1e-6)), _PATCH))
 
 
 def audio_tokens(seconds: float | None, bytes_length: int, per_second: int = AUDIO_TOKENS_PER_SECOND) -> int:
-    """Return the tokens of sound in the input: of its length in seconds, or where that is None at most of its bytes.
+    """Return the tokens of sound in the input: by its length in seconds, else (None) an upper bound by its bytes.
 
-    The bound takes the bytes for MP3 of the lowest bit rate; sound of ordinary bit rates is 8 to 30 times shorter.
+    The bound assumes MP3 of the lowest bit rate; sound of ordinary bit rates is 8 to 30 times shorter.
     """
     if seconds is None:
         seconds = bytes_length / LEAST_AUDIO_BYTES_PER_SECOND
@@ -100,8 +100,8 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 def audio_seconds(data: bytes, format: str) -> float | None:
     """Return the length of sound in seconds, or None. `format` is `wav` or `mp3`.
 
-    WAV: the size of its samples by its byte rate. MP3: the number of frames where the file gives it, else its size
-    by the bit rate of the first frame, which is an estimate where the bit rate varies.
+    WAV: the size of the samples divided by the byte rate. MP3: the number of frames if the file states it, else its
+    size divided by the bit rate of the first frame, which is an estimate if the bit rate varies.
     """
     match format.lower():
         case "wav":
@@ -132,17 +132,17 @@ def _tile_tokens(rule: Tiles, size: tuple[int, int] | None, detail: str | None) 
     if detail == "low":
         return rule.base
     width, height = _fit(*size, _TILE_FIT) if size else (_TILE_FIT, _TILE_SHORT_SIDE)
-    short = min(width, height)
-    if short > _TILE_SHORT_SIDE:
-        width, height = width * _TILE_SHORT_SIDE // short, height * _TILE_SHORT_SIDE // short
+    shorter = min(width, height)
+    if shorter > _TILE_SHORT_SIDE:
+        width, height = width * _TILE_SHORT_SIDE // shorter, height * _TILE_SHORT_SIDE // shorter
     return rule.base + rule.tile * _squares(width, height, _TILE)
 
 
 def _fit(width: int, height: int, side: int) -> tuple[int, int]:
-    long = max(width, height)
-    if long <= side:
+    longer = max(width, height)
+    if longer <= side:
         return width, height
-    return max(1, (width * side + long // 2) // long), max(1, (height * side + long // 2) // long)
+    return max(1, (width * side + longer // 2) // longer), max(1, (height * side + longer // 2) // longer)
 
 
 def _squares(width: int, height: int, side: int) -> int:
@@ -150,7 +150,7 @@ def _squares(width: int, height: int, side: int) -> int:
 
 
 def _big(data: bytes, place: int, length: int) -> int:
-    """Return an unsigned number, high byte first; bytes beyond the end are missing, which makes it 0 at worst."""
+    """Return an unsigned big-endian number; 0 if it reaches beyond the end."""
     return int.from_bytes(data[place : place + length], "big") if place + length <= len(data) else 0
 
 
@@ -210,7 +210,7 @@ def _wav_seconds(data: bytes) -> float | None:
         if name == b"fmt ":
             byte_rate = _little(data, place + 16, 4)
         elif name == b"data":
-            # A file that was streamed or cut short names a length that is not there.
+            # A file that was streamed or truncated states a length that it does not have.
             return min(length, len(data) - place - 8) / byte_rate if byte_rate else None
         place += 8 + length + length % 2
     return None
@@ -234,8 +234,8 @@ def _mp3_seconds(data: bytes) -> float | None:
     start = 0
     if data[:3] == b"ID3" and len(data) >= 10:
         start = 10 + sum((byte & 0x7F) << shift for byte, shift in zip(data[6:10], (21, 14, 7, 0), strict=True))
-    for found in _MP3_SYNC.finditer(data, start, start + _MP3_SEARCH):
-        if (seconds := _mp3_frame_seconds(data, found.start())) is not None:
+    for match in _MP3_SYNC.finditer(data, start, start + _MP3_SEARCH):
+        if (seconds := _mp3_frame_seconds(data, match.start())) is not None:
             return seconds
     return None
 
@@ -253,17 +253,17 @@ def _mp3_frame_seconds(data: bytes, place: int) -> float | None:
 
 
 def media_tokens(entry: Entry, model: Model | None) -> int:
-    """What the entry's images, sound and documents cost, by the provider's published formulas."""
+    """Return what the entry's images, sound and documents cost, by the providers' published formulas."""
     total = 0
     for part in entry.content:
         if isinstance(part, Image):
             total += _image_tokens(model, part, *_size(part.source))
         elif isinstance(part, Audio):
             sound = _decoded(part.data)
-            known = model is not None and model.provider in _OPENAI
-            rate = AUDIO_TOKENS_PER_SECOND if known else MOST_AUDIO_TOKENS_PER_SECOND
+            is_openai = model is not None and model.provider in _OPENAI
+            rate = AUDIO_TOKENS_PER_SECOND if is_openai else MOST_AUDIO_TOKENS_PER_SECOND
             total += audio_tokens(audio_seconds(sound, part.format), len(sound), rate)
-        elif isinstance(part, File | Opaque) and _is_picture(part):
+        elif isinstance(part, File | Opaque) and _is_image_by_id(part):
             total += _image_tokens(model, part, None, None)
         elif isinstance(part, File):
             total += document_tokens(_decoded(part.data or ""), image_tokens(model, *PAGE_SIZE))
@@ -274,36 +274,36 @@ _OPENAI: Final = frozenset({"openai", "azure"})
 
 
 def _image_tokens(model: Model | None, part: Image | File | Opaque, width: int | None, height: int | None) -> int:
-    """What an image costs at the detail, or at the resolution of Google's, that its part asks for."""
+    """Return what an image costs at the detail, or Google's resolution, that its part asks for."""
     detail = part.detail if isinstance(part, Image) else None
     if model is not None and isinstance(model.image, Levels):
         extra = None if isinstance(part, Opaque) else part.extra
-        asked = (extra or {}).get("media_resolution") or (extra or {}).get("mediaResolution")
-        if not isinstance(asked, dict):
+        resolution = (extra or {}).get("media_resolution") or (extra or {}).get("mediaResolution")
+        if not isinstance(resolution, dict):
             return image_tokens(model, width, height)
-        tokens = asked.get("num_tokens", asked.get("numTokens"))
+        tokens = resolution.get("num_tokens", resolution.get("numTokens"))
         if type(tokens) is int and tokens > 0:
             return tokens
-        detail = str(asked.get("level")).removeprefix("MEDIA_RESOLUTION_").lower()
+        detail = str(resolution.get("level")).removeprefix("MEDIA_RESOLUTION_").lower()
     return image_tokens(model, width, height, detail)
 
 
 def is_unsized(entry: Entry) -> bool:
-    """Whether it holds what may be of any length, of which only an address or an id is known: that is not counted."""
+    """Whether the entry holds a file of unknown size, given only by address or id. Such files are not counted."""
     return not isinstance(entry.content, str) and any(
-        isinstance(part, File | Opaque) and _is_distant(part) for part in entry.content
+        isinstance(part, File | Opaque) and _is_by_reference(part) for part in entry.content
     )
 
 
-def _is_distant(part: File | Opaque) -> bool:
+def _is_by_reference(part: File | Opaque) -> bool:
     if isinstance(part, File):
-        return not part.data and not _is_picture(part)
+        return not part.data and not _is_image_by_id(part)
     source = part.item.get("source")
     return part.item.get("type") == "document" and isinstance(source, dict) and source.get("type") in ("url", "file")
 
 
-def _is_picture(part: File | Opaque) -> bool:
-    """Whether it is an image that is known by the id of a file, as Anthropic, Responses or Gemini tell one."""
+def _is_image_by_id(part: File | Opaque) -> bool:
+    """Whether this is an image given by a file id, in the form of Anthropic, Responses or Gemini."""
     if isinstance(part, Opaque):
         source = part.item.get("source")
         return part.item.get("type") == "image" and isinstance(source, dict) and source.get("type") == "file"
@@ -311,7 +311,9 @@ def _is_picture(part: File | Opaque) -> bool:
         return False
     bodies = [body for body in part.extra.values() if isinstance(body, dict)]
     types = [body.get("mime_type") or body.get("mimeType") for body in bodies]
-    return part.extra.get("type") in _PICTURES or any(isinstance(one, str) and one[:6] == "image/" for one in types)
+    return part.extra.get("type") in _PICTURES or any(
+        isinstance(mime_type, str) and mime_type[:6] == "image/" for mime_type in types
+    )
 
 
 _PICTURES: Final = frozenset({"input_image", "computer_screenshot"})
@@ -322,7 +324,7 @@ def _size(source: str) -> tuple[int | None, int | None]:
 
 
 def _decoded(data: str) -> bytes:
-    """The bytes of a `data:` address or of plain base64; empty where it is neither."""
+    """Return the bytes of a `data:` address or of plain base64; empty for anything else."""
     try:
         return b64decode(data[data.find(",") + 1 :] if data.startswith("data:") else data)
     except (Error, ValueError):

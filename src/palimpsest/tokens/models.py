@@ -1,8 +1,8 @@
-"""What is known of models: window, longest answer, encoding, prices, how images count. Counting lives in `tokens`.
+"""What is known of models: window, longest answer, encoding, prices, how images count. `counter` counts tokens.
 
-The table is package data, made by `tools/make_models.py`, and read at the first look-up. It names its source and
-its date. A model is found by rule (its name, a provider before it, a date after it, a fine-tune of it), never by
-likeness: for a name that no rule leads to, there is no model.
+The table is package data, made by `tools/make_models.py`, and read at the first look-up. It names its source and date.
+A model is found by rules (its name, a provider before it, a date after it, a fine-tune of it), never by similarity. A
+name that no rule resolves has no model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ default_encoding: Final = "o200k_base"
 
 
 class Tiles(msgspec.Struct, frozen=True, tag_field="by", tag="tile"):
-    """An image costs `base` tokens, and `tile` for each square of 512 pixels; at low detail `base` alone."""
+    """An image costs `base` tokens, and `tile` for each square of 512 pixels; at low detail only `base`."""
 
     base: int
     tile: int
@@ -31,8 +31,8 @@ class Tiles(msgspec.Struct, frozen=True, tag_field="by", tag="tile"):
 class Patches(msgspec.Struct, frozen=True, tag_field="by", tag="patch"):
     """An image costs `multiplier` tokens for each square of 32 pixels.
 
-    `limits` gives for a detail level (`low`, `high`, `original`, `auto`) the longest side in pixels and the
-    largest number of squares; larger images are scaled down to both first. `auto` is always there.
+    `limits` maps a detail level (`low`, `high`, `original`, `auto`) to the longest side in pixels and the largest
+    number of squares; larger images are scaled down to both first. `auto` is always present.
     """
 
     multiplier: float
@@ -40,22 +40,22 @@ class Patches(msgspec.Struct, frozen=True, tag_field="by", tag="patch"):
 
 
 class Area(msgspec.Struct, frozen=True, tag_field="by", tag="area"):
-    """An image costs one token for each `pixels` pixels, `cap` at most: larger ones are scaled down."""
+    """An image costs one token for each `pixels` pixels, at most `cap`: larger images are scaled down."""
 
     pixels: int
     cap: int
 
 
 class Levels(msgspec.Struct, frozen=True, tag_field="by", tag="level"):
-    """An image costs what `tokens` gives for the resolution that is asked for, whatever its size. `auto` is there."""
+    """An image of any size costs what `tokens` gives for the requested resolution. `auto` is always present."""
 
     tokens: Mapping[str, int]
 
 
 class Crops(msgspec.Struct, frozen=True, tag_field="by", tag="crop"):
-    """An image costs `crop` tokens for each square of it, of which there are `most` at most.
+    """An image costs `crop` tokens for each of its squares, at most `most`.
 
-    One whose sides are `whole` pixels at most is one square. In larger ones the side of a square is two thirds of
+    An image whose sides are at most `whole` pixels is one square. For larger ones the side of a square is two thirds of
     the shorter side, from 256 to 768 pixels.
     """
 
@@ -68,11 +68,12 @@ ImageRule = Tiles | Patches | Area | Levels | Crops
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. None means: the source does not say.
+    """One model. None means that the source does not say.
 
-    `window` is the most tokens that the provider takes as input, `max_output` the most that it answers with.
-    `exact` says that the provider publishes `encoding` as this model's own; elsewhere counts in it are to be
-    multiplied by `margin`, for the reason given. Prices are US dollars per million tokens. `audio`: takes sound.
+    `window` is the most input tokens that the provider accepts, `max_output` the most that it answers with. `exact`
+    says that the provider publishes `encoding` as this model's own; otherwise counts in it have to be multiplied by
+    `margin`, for the `reason` given. Prices are in US dollars per million tokens. `audio` says that the model accepts
+    sound.
     """
 
     name: str
@@ -91,17 +92,17 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_model(name: str) -> Model | None:
-    """Return the model of this name, or None where no rule leads to one. Letter case does not matter.
+    """Return the model of this name, or None if no rule resolves it. Letter case does not matter.
 
     The rules: the name itself; without a provider (`openai/…`, `azure:…`); a fine-tune as its base
-    (`ft:gpt-4o:org::id`; prices are then those of its own entry, or None); without a date or `latest` at the
-    end (`gpt-4o-2024-08-06`, `…-20250929`, `…@default`).
+    (`ft:gpt-4o:org::id`; its prices are those of its own entry, or None); without a date or `latest` at the end
+    (`gpt-4o-2024-08-06`, `…-20250929`, `…@default`).
     """
     plain = name.strip().lower()
     models = _table()
     for candidate in _without_providers(plain):
-        if found := _find_plain(candidate, models):
-            return found
+        if model := _find_plain(candidate, models):
+            return model
         if candidate.startswith("ft:"):
             return _find_fine_tune(candidate, models)
     return None
@@ -113,7 +114,7 @@ def model_names() -> tuple[str, ...]:
 
 
 def table_source() -> str:
-    """Return where the table's facts come from, and their date."""
+    """Return the source of the table's facts, and their date."""
     return _read().source
 
 
@@ -133,26 +134,27 @@ _SHORT_DATE: Final = re.compile(r"(gpt-(?:3\.5-turbo|4)(?:-\d\dk)?)-(?:0[1-9]|1[
 
 def _without_providers(name: str) -> Iterator[str]:
     yield name
-    while (found := _PROVIDER.match(name)) and found[1] in _PROVIDERS:
-        name = name[found.end() :]
+    while (match := _PROVIDER.match(name)) and match[1] in _PROVIDERS:
+        name = name[match.end() :]
         yield name
 
 
 def _find_plain(name: str, models: Mapping[str, Model]) -> Model | None:
-    if found := models.get(name) or models.get(name.replace("@", "-")):
-        return found
+    if model := models.get(name) or models.get(name.replace("@", "-")):
+        return model
     stem = _without_date(name)
     return models.get(stem) if stem else None
 
 
 def _find_fine_tune(name: str, models: Mapping[str, Model]) -> Model | None:
+    """Return the entry of a fine-tune of this base, or the base without its prices."""
     base = name.split(":")[1]
-    if own := models.get(f"ft:{base}"):
-        return own
-    found = _find_plain(base, models)
-    if found is None:
+    if fine_tune := models.get(f"ft:{base}"):
+        return fine_tune
+    base_model = _find_plain(base, models)
+    if base_model is None:
         return None
-    return msgspec.structs.replace(found, input_price=None, cached_input_price=None, output_price=None)
+    return msgspec.structs.replace(base_model, input_price=None, cached_input_price=None, output_price=None)
 
 
 def _without_date(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The packed vocabularies of the encodings, and tiktoken, which is imported nowhere else."""
+"""The packed vocabularies of the encodings, and the only import of tiktoken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tiktoken
 
 
 def tokenizer(name: str, pattern: str) -> tiktoken.Encoding:
-    """Build tiktoken's encoder from the packed vocabulary: each token in rank order after one byte of length."""
+    """Build tiktoken's encoder from the packed vocabulary: tokens in rank order, each after a byte with its length."""
     packed = zlib.decompress(pkgutil.get_data("palimpsest.tokens", f"data/{name}.bin") or b"")
     ranks: dict[bytes, int] = {}
     place, rank = 0, 0
@@ -22,17 +22,18 @@ def tokenizer(name: str, pattern: str) -> tiktoken.Encoding:
 
 
 _LOOKS_AHEAD = r"|\s+(?!\S)"
-"""Where the alternatives of both encodings begin that tiktoken's engine has to try step by step."""
+"""Where the alternatives begin that tiktoken's engine has to try one by one, in both encodings."""
 
 _POSSESSIVE = r"([?*+]|\{\d,\d\})\+"
-"""A quantifier that gives nothing back: such an alternative is tried step by step, too."""
+"""A possessive quantifier. tiktoken's engine tries alternatives with one of these one by one, too."""
 
 
 def in_one_step(pattern: str) -> str:
-    """The pattern, of which all that does not look ahead is one alternative: most pieces are found by one automaton.
+    """Return the pattern with all before the look-ahead as one alternative: one automaton then finds most pieces.
 
-    As written, each alternative is tried by itself, which takes up to half as long again, and where quantifiers are
-    possessive twice as long. Those find the same without: what they could give back never begins what follows them.
+    In the original pattern each alternative is tried by itself, which takes up to half as long again, and twice as long
+    with possessive quantifiers. Greedy quantifiers find the same pieces: what they could give back never begins what
+    follows.
     """
     first, ahead, rest = pattern.partition(_LOOKS_AHEAD)
     greedy = re.sub(_POSSESSIVE, r"\1", first)

@@ -1,8 +1,8 @@
 """The seam to summarizers: whatever answers a prompt. Models, callables, and what makes both dependable.
 
-A summarizer is made without a memory and bound to one: `bound(runner, clock)` returns what the library asks. Whatever
-a session is given goes through `as_summarizer`, which binds each once for a memory, so that all its sessions share one
-breaker. Nothing of a provider is imported before a model is asked for the first time.
+A summarizer is made without a memory and then bound to one: `bound(runner, clock)` returns the object that the library
+asks. `as_summarizer` binds whatever a session was given, once per memory, so that all its sessions share one circuit
+breaker. No provider's library is imported before a model is first asked.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from palimpsest.summaries.models.chat_model import COMMON, FORM, BoundModel, che
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 
 SummarizeCallable = Callable[[str], str | Awaitable[str]]
-"""The simplest summarizer: it gets the prompt as text and returns the summary, at once or as a coroutine."""
+"""The simplest summarizer: it gets the prompt as text and returns the summary, directly or as a coroutine."""
 
 SUMMARIZERS = Registry("summarizer", "palimpsest.summarizers", {})
-"""Summarizers by name. A name has no colon, which model strings have; its target is whatever a session may be given."""
+"""Summarizers by name. Unlike a model string a name has no colon. Its target is whatever a session may be given."""
 
 ALLOWED = (
     'a function from text to text, a model string such as "openai:gpt-4o-mini", a ModelSummarizer, a SourceSummarizer, '
@@ -30,14 +30,14 @@ ALLOWED = (
 )
 
 MOST_KEPT = 64
-"""Summarizers that a memory remembers by what it was given; the oldest is bound anew when it comes again."""
+"""Most summarizers that a memory remembers by what it was given. An older one is bound anew if it comes again."""
 
 
 class Summarizer(Protocol):
     """What the library asks for a summary.
 
-    `name` is how accounts and events call it; `window` how many tokens it reads at once, and `max_output` how many it
-    answers with at most (None: unknown). `checked` says that its answers are held against what they are about.
+    `name` identifies it in accounts and events. `window` is how many tokens it reads at once, `max_output` how many it
+    answers with at most (None: unknown). `checked` says that its answers are checked against their source.
     """
 
     @property
@@ -53,52 +53,55 @@ class Summarizer(Protocol):
     def checked(self) -> bool: ...
 
     async def ask(self, prompt: Prompt) -> Reply:
-        """Return its answer. Raises SummarizerFailed, with the cause, where there is none to be had.
+        """Return its answer. Raises SummarizerFailed, with the cause, if there is none.
 
-        What `as_summarizer` returns waits only by its runner: in a synchronous memory it never suspends.
+        The summarizers that `as_summarizer` returns wait only through their runner: in a synchronous memory they never
+        suspend.
         """
         ...
 
 
 Asked = Summarizer | BoundSource
-"""What a memory asks: whatever answers prompts, or writes of what it is shown."""
+"""What a memory asks: something that answers prompts, or that writes a summary of a source."""
 
 
 @runtime_checkable
 class Unbound(Protocol):
-    """A summarizer that is not a memory's yet, such as a ModelSummarizer."""
+    """A summarizer that is not bound to a memory yet, such as a ModelSummarizer."""
 
     def bound(self, runner: Runner, clock: Callable[[], int]) -> Asked:
-        """Return the summarizer as one memory asks it. `clock` returns microseconds."""
+        """Return the summarizer for one memory. `clock` returns microseconds."""
         ...
 
 
 def as_summarizer(given: object, runner: Runner, clock: Callable[[], int]) -> Asked | None:
-    """Return what is asked for summaries for what a session was given; None for None.
+    """Return the summarizer to ask for what a session was given; None for None.
 
-    Raises ConfigError for what is no summarizer, MissingExtra for a model without the extra `llm`.
+    Raises ConfigError if it is no summarizer, MissingExtra for a model without the extra `llm`.
     """
     if given is None:
         return None
     try:
         key = ("summarizer", given)
         kept = runner.kept.get(key)
-    except TypeError:  # it cannot be hashed: known by itself alone
+    except TypeError:  # not hashable, so it cannot be remembered
         return _bound(given, runner, clock)
     if kept is None:
         kept = runner.kept.setdefault(key, _bound(given, runner, clock))
-        _forget(runner)
-    found: Asked = kept
-    return found
+        _forget_oldest(runner)
+    asked: Asked = kept
+    return asked
 
 
-def _forget(runner: Runner) -> None:
-    ours = [key for key in list(runner.kept) if key[0] == "summarizer"]
-    for key in ours[:-MOST_KEPT]:
+def _forget_oldest(runner: Runner) -> None:
+    """Keep only the newest summarizers."""
+    keys = [key for key in list(runner.kept) if key[0] == "summarizer"]
+    for key in keys[:-MOST_KEPT]:
         runner.kept.pop(key, None)
 
 
 def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Asked:
+    """Bind what a session was given to a memory. Raises ConfigError if it is no summarizer."""
     if isinstance(given, str):
         given = _named(given)
     if isinstance(given, type):
@@ -122,9 +125,9 @@ def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Asked:
 
 
 def doubt_of(name: str) -> str | None:
-    """Return what has to be said of a text that may stand for a summarizer, or may not; None: it does.
+    """Return what remains doubtful about a text given as summarizer; None if it is certain to be one.
 
-    Raises ConfigError for a text that can stand for none. Nothing of a provider is imported.
+    Raises ConfigError for a text that cannot be one. No provider's library is imported.
     """
     if ":" in name:
         return doubt_of_model(name, None, "summarizer")
@@ -136,7 +139,7 @@ def doubt_of(name: str) -> str | None:
 
 
 def doubt_of_model(model: str, base_url: str | None, where: str) -> str | None:
-    """Return the same of a model string, or of the name of a model at a `base_url`, which the option `where` holds."""
+    """Do the same for a model string, or the name of a model at a `base_url`, given in the option `where`."""
     check_model(model, base_url, where)
     if base_url is not None or check_provider(model, where):
         return None
@@ -144,7 +147,7 @@ def doubt_of_model(model: str, base_url: str | None, where: str) -> str | None:
 
 
 def _named(name: str) -> Any:
-    """What a model string or a registered name stands for."""
+    """Return what a model string or a registered name stands for."""
     if ":" in name:
         check_model(name, where="summarizer")
         return ModelSummarizer(name)

@@ -1,4 +1,4 @@
-"""Summaries by a user's function, or by an object of his own with `ask`."""
+"""Summaries by a user's function, or by a user's object with `ask`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class CallableSummarizer:
     """A function from the prompt's text to the summary, or a coroutine function.
 
     It may also return a mapping or a list (what a provider made of a structured answer) or a Reply, which says what it
-    cost. An ordinary function runs in a thread of its own and may block; a thread cannot be stopped, so one that was
-    given up may go on for nothing. Raises ConfigError naming the option.
+    cost. An ordinary function runs in a thread of its own and may block. A thread cannot be stopped, so a function that
+    timed out may continue to run in vain. Raises ConfigError naming the option.
 
     Args:
         function: the function, of one text.
-        name: how errors call it; None: as the function is called.
+        name: its name in errors; None: the function's own name.
         window: how many tokens it reads at once; None: unknown.
         max_output: how many tokens it answers with at most; None: unknown.
-        checked: whether answers are checked against what they are about; False: any text that is short enough is taken.
+        checked: whether answers are checked against their source; False: any text that is short enough is accepted.
         timeout: seconds after which it is given up.
-        retries: how often it is asked again, after ConnectionError and TimeoutError alone; 0 by default.
+        retries: how often it is asked again, only after ConnectionError and TimeoutError; 0 by default.
     """
 
     def __init__(
@@ -53,28 +53,28 @@ class CallableSummarizer:
         check_size("max_output", max_output)
         values.switch("checked", checked)
         self.function, self.window, self.max_output, self.checked = function, window, max_output, checked
-        self.name = name or _name(function)
+        self.name = name or _name_of(function)
 
     def bound(self, runner: Runner, clock: Callable[[], int]) -> BoundCallable:
-        """Return the summarizer as one memory asks it: on its `runner`, by its `clock` (microseconds)."""
+        """Return the summarizer for one memory, with its `runner` and its `clock` (microseconds)."""
         return BoundCallable(self, runner, clock)
 
 
 class BoundCallable:
-    """A function as one memory asks it."""
+    """A user's function, bound to a memory."""
 
-    def __init__(self, given: CallableSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
-        self._given, self._runner = given, runner
-        self._caller = Caller(given.name, given.limits, lambda: clock() / 1_000_000, runner.sleep)
-        self.name, self.checked = given.name, given.checked
-        self.window, self.max_output = given.window, given.max_output
+    def __init__(self, summarizer: CallableSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
+        self._summarizer, self._runner = summarizer, runner
+        self._caller = Caller(summarizer.name, summarizer.limits, lambda: clock() / 1_000_000, runner.sleep)
+        self.name, self.checked = summarizer.name, summarizer.checked
+        self.window, self.max_output = summarizer.window, summarizer.max_output
 
     async def ask(self, prompt: Prompt) -> Reply:
         """Return what the function returned. Raises SummarizerFailed."""
 
-        async def attempt(left: float) -> Any:
-            seconds = min(self._given.limits.timeout, left)
-            returned = await _settled(_called(self._runner, self._given.function, prompt.text, seconds))
+        async def attempt(seconds_left: float) -> Any:
+            seconds = min(self._summarizer.limits.timeout, seconds_left)
+            returned = await _as_failure(_call_user(self._runner, self._summarizer.function, prompt.text, seconds))
             if not isinstance(returned, str | Mapping | list | Reply):
                 raise Failure("answer", f"it returned a {type(returned).__name__}, not text, a mapping or a list")
             if isinstance(returned, Reply) and (flaw := flaw_of(returned)):
@@ -85,7 +85,7 @@ class BoundCallable:
         if isinstance(returned, Reply):
             return returned
         if isinstance(returned, str):
-            return Reply(text=returned, spent=await self._runner.run(_counted, prompt.text, returned))
+            return Reply(text=returned, spent=await self._runner.run(_estimated_spent, prompt.text, returned))
         return Reply(data=returned, spent=Spent(calls=1))
 
 
@@ -93,14 +93,14 @@ class SourceSummarizer:
     """A function, or a coroutine function, from what is to be summarised to the summary's text.
 
     It gets a SummarySource: the entries that leave, oldest first, and the summaries that it takes the place of. Any
-    text that is not empty is taken, however long it is and whatever it leaves out. An ordinary function runs in a
-    thread of its own, as that of a CallableSummarizer does. Raises ConfigError naming the option.
+    text that is not empty is accepted, however long it is and whatever it leaves out. An ordinary function runs in a
+    thread of its own, as with CallableSummarizer. Raises ConfigError naming the option.
 
     Args:
         function: the function, of one SummarySource.
-        name: how errors call it; None: as the function is called.
+        name: its name in errors; None: the function's own name.
         timeout: seconds after which it is given up.
-        retries: how often it is asked again, after ConnectionError and TimeoutError alone; 0 by default.
+        retries: how often it is asked again, only after ConnectionError and TimeoutError; 0 by default.
     """
 
     def __init__(
@@ -114,26 +114,26 @@ class SourceSummarizer:
         if not callable(function) or isinstance(function, type):
             raise ConfigError("summarizer", function, "a function or coroutine function from a SummarySource to text")
         self.limits = limits_of_function(timeout, retries)
-        self.function, self.name = function, name or _name(function)
+        self.function, self.name = function, name or _name_of(function)
 
     def bound(self, runner: Runner, clock: Callable[[], int]) -> BoundSource:
-        """Return the summarizer as one memory asks it: on its `runner`, by its `clock` (microseconds)."""
+        """Return the summarizer for one memory, with its `runner` and its `clock` (microseconds)."""
         return BoundSource(self, runner, clock)
 
 
 class BoundSource:
-    """A function of a source as one memory asks it."""
+    """A user's function of a source, bound to a memory."""
 
-    def __init__(self, given: SourceSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
-        self._given, self._runner, self.name = given, runner, given.name
-        self._caller = Caller(given.name, given.limits, lambda: clock() / 1_000_000, runner.sleep)
+    def __init__(self, summarizer: SourceSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
+        self._summarizer, self._runner, self.name = summarizer, runner, summarizer.name
+        self._caller = Caller(summarizer.name, summarizer.limits, lambda: clock() / 1_000_000, runner.sleep)
 
     async def write(self, source: SummarySource) -> Reply:
-        """Return the text that the function made of it. Raises SummarizerFailed."""
+        """Return the text that the function wrote. Raises SummarizerFailed."""
 
-        async def attempt(left: float) -> str:
-            seconds = min(self._given.limits.timeout, left)
-            returned = await _settled(_called(self._runner, self._given.function, source, seconds))
+        async def attempt(seconds_left: float) -> str:
+            seconds = min(self._summarizer.limits.timeout, seconds_left)
+            returned = await _as_failure(_call_user(self._runner, self._summarizer.function, source, seconds))
             if not isinstance(returned, str):
                 raise Failure("answer", f"it returned a {type(returned).__name__}, not text")
             return returned
@@ -142,19 +142,19 @@ class BoundSource:
 
 
 class ObjectSummarizer:
-    """A user's own summarizer, which keeps its own limits: asked where a loop is, its errors in our words."""
+    """A summarizer of a user, which keeps its own limits. It is asked on an event loop; its errors are translated."""
 
-    def __init__(self, given: Any, runner: Runner) -> None:
-        self._given, self._runner = given, runner
-        self.name: str = str(given.name)
-        self.window: int | None = getattr(given, "window", None)
-        self.max_output: int | None = getattr(given, "max_output", None)
-        self.checked: bool = getattr(given, "checked", True)
+    def __init__(self, summarizer: Any, runner: Runner) -> None:
+        self._summarizer, self._runner = summarizer, runner
+        self.name: str = str(summarizer.name)
+        self.window: int | None = getattr(summarizer, "window", None)
+        self.max_output: int | None = getattr(summarizer, "max_output", None)
+        self.checked: bool = getattr(summarizer, "checked", True)
 
     async def ask(self, prompt: Prompt) -> Reply:
         """Return its answer. Raises SummarizerFailed."""
         try:
-            reply: Reply = await _settled(self._call(prompt))
+            reply: Reply = await _as_failure(self._call(prompt))
         except Failure as failed:
             raise SummarizerFailed(self.name, failed.kind, failed.why) from failed.__cause__
         except TimeoutError as error:
@@ -164,36 +164,36 @@ class ObjectSummarizer:
         return reply
 
     async def _call(self, prompt: Prompt) -> Any:
-        return await self._runner.wait(self._given.ask(prompt))
+        return await self._runner.wait(self._summarizer.ask(prompt))
 
 
-async def _called(runner: Runner, function: Callable[[Any], Any], argument: object, seconds: float) -> Any:
-    """What a user's function makes of an argument, wherever it may run."""
+async def _call_user(runner: Runner, function: Callable[[Any], Any], argument: object, seconds: float) -> Any:
+    """Call a user's function, on the event loop or in a thread."""
     if _is_coroutine_function(function):
         return await runner.wait(function(argument), seconds)
     returned = await runner.outside(function, argument, timeout=seconds)
     return await runner.wait(returned, seconds) if inspect.isawaitable(returned) else returned
 
 
-async def _settled(call: Awaitable[Any]) -> Any:
-    """What a user's callable returns; what it raises becomes a Failure."""
+async def _as_failure(call: Awaitable[Any]) -> Any:
+    """Await a call of user code, and turn what it raises into a Failure."""
     try:
         return await call
     except (Failure, SummarizerFailed, TimeoutError):
         raise
-    except Exception as error:  # the boundary to a user's code: whatever it raises is a failed call and no more
-        passing = isinstance(error, ConnectionError)
-        raise Failure("raised", words_of(error), passing=passing) from error
+    except Exception as error:  # user code may raise anything; that is a failed call
+        may_pass = isinstance(error, ConnectionError)
+        raise Failure("raised", words_of(error), passing=may_pass) from error
 
 
 COUNTED = 250_000
-"""Characters of an answer whose tokens are counted; the others are taken to be as many for each."""
+"""Most characters of an answer whose tokens are counted. The tokens of longer ones are extrapolated."""
 
 
-def _counted(prompt: str, answer: str) -> Spent:
+def _estimated_spent(prompt: str, answer: str) -> Spent:
     counter = encoding(default_encoding)
-    begins = answer[:COUNTED]
-    output = counter.count(begins) * len(answer) // max(len(begins), 1)
+    beginning = answer[:COUNTED]
+    output = counter.count(beginning) * len(answer) // max(len(beginning), 1)
     return Spent(calls=1, input_tokens=counter.count(prompt), output_tokens=output)
 
 
@@ -201,6 +201,6 @@ def _is_coroutine_function(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _name(function: Any) -> str:
-    named = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return str(named).replace("<locals>.", "")
+def _name_of(function: Any) -> str:
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name).replace("<locals>.", "")

@@ -1,6 +1,6 @@
 """A model by its string: it answers conversations, whole or piece by piece, within limits, at a known price.
 
-What speaks to providers is in `providers`, which is imported with the first question.
+`providers` talks to the providers. It is imported when a model is first asked.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ COMMON = frozenset(
         *("openai", "openai-chat", "openai-responses", "openrouter", "together", "xai"),
     }
 )
-"""Providers known without a look into Pydantic AI, whose import takes a second. It is asked about any other."""
+"""Providers known without importing Pydantic AI, which takes a second. It is asked about any other."""
 
 
 def check_model(model: object, base_url: str | None = None, where: str = "model") -> str:
-    """Return the provider that a model string names, or the model at a `base_url`. Raises ConfigError, naming the
-    option `where`, for what is no such string. Nothing is imported, so a provider that is not `COMMON` may be none."""
+    """Return the provider in a model string, or the model at a `base_url`.
+
+    Raises ConfigError, naming the option `where`, for anything else. Nothing is imported, so a provider that is not in
+    `COMMON` may not exist.
+    """
     provider, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")
     if not provider or (not name if base_url is None else colon and not name):
         raise ConfigError(where, model, FORM, nearest=model_string(model) if isinstance(model, str) else None)
@@ -46,41 +49,43 @@ def check_model(model: object, base_url: str | None = None, where: str = "model"
 
 
 def check_base_url(address: object, where: str = "base_url") -> None:
-    """Raise ConfigError, naming the option `where`, for what is no address of a server, nor None."""
+    """Raise ConfigError, naming the option `where`, unless this is the address of a server, or None."""
     if address is not None and not _is_address(address):
         raise ConfigError(where, address, "the address of a server, such as http://127.0.0.1:8000/v1")
 
 
 def check_provider(model: str, where: str) -> bool:
-    """Whether the provider of a model string is one of those that are `COMMON`. Raises ConfigError for a name that is
-    so close to one of theirs that it is misspelt; whether any other is a provider, Pydantic AI says, when it is used.
+    """Whether the provider of a model string is in `COMMON`.
+
+    Raises ConfigError for a likely misspelling of one of those. Whether any other provider exists is known only when
+    Pydantic AI uses it.
     """
     if model.partition(":")[0] in COMMON:
         return True
-    near = _meant(model, cutoff=0.8)
+    near = _nearest_model(model, cutoff=0.8)
     if near is not None and not model.startswith(near.partition(":")[0]):  # a longer name may be a newer provider's
         raise ConfigError(where, model, FORM, nearest=near)
     return False
 
 
-def _meant(model: str, cutoff: float = 0.6) -> str | None:
-    """The model string with the provider that was meant by a misspelt one."""
+def _nearest_model(model: str, cutoff: float = 0.6) -> str | None:
+    """Return the model string with the provider that a misspelt one probably means."""
     provider, _, name = model.partition(":")
     near = nearest(provider, COMMON, cutoff=cutoff)
     return f"{near}:{name}" if near else None
 
 
 def model_string(name: str) -> str | None:
-    """The string that was meant by a model's plain name."""
-    known = find_model(name)
-    return f"{known.provider}:{known.name}" if known is not None else None
+    """Return the model string that a model's plain name means, if it is known."""
+    model = find_model(name)
+    return f"{model.provider}:{model.name}" if model is not None else None
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model said, and what it cost. `cached_tokens` are those of the input that came from a provider's cache.
+    """What a model answered, and what it cost. `cached_tokens` is the part of the input from the provider's cache.
 
-    `reported` says that the figures are the provider's, not counted here. `finish` says why it stopped: stop, length,
-    content_filter or tool_call.
+    `reported` says that the figures are the provider's, not counted here. `finish` says why the model stopped: stop,
+    length, content_filter or tool_call.
     """
 
     text: str
@@ -91,20 +96,20 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatModel:
-    """A model by its string, over the extra `llm`.
+    """A model by its string; needs the extra `llm`.
 
-    `model` is `"PROVIDER:MODEL"`. `openai:` speaks chat completions, `openai-responses:` OpenAI's Responses API;
-    other providers need their own extra of pydantic-ai-slim. With `base_url` (`http://127.0.0.1:8000/v1`) it is a
-    model of any server that speaks OpenAI's protocol, by its plain name. The key is `api_key`, else that of the
-    provider's environment variable, which never goes to a `base_url`.
+    `model` is `"PROVIDER:MODEL"`. `openai:` speaks chat completions, `openai-responses:` OpenAI's Responses API; other
+    providers need their own extra of pydantic-ai-slim. With `base_url` (`http://127.0.0.1:8000/v1`) it is the plain
+    name of a model of any server that speaks OpenAI's protocol. The key is `api_key`, else that of the provider's
+    environment variable, which is never sent to a `base_url`.
 
-    `timeout` are the seconds for one attempt; of a stream, for each piece of it. `retries` follow what may pass:
-    status 408, 409, 429 and 5xx, a lost connection, a timeout. `allowance` are the seconds for all attempts and pauses
-    together. `stream` reads answers as streams, for models that are slow. `window` is how many tokens the model reads
-    at once, where the table of models does not say, `max_output` how many it answers with at most, its thoughts
-    included; a summary asks for no more. `settings` are further ones of Pydantic AI, such as `{"temperature": 0.2}`.
+    `timeout` is the seconds for one attempt; of a stream, for each piece. `retries` follow failures that may pass:
+    status 408, 409, 429 and 5xx, a lost connection, a timeout. `allowance` is the seconds for all attempts and pauses
+    together. `stream` reads answers as streams, for slow models. `window` is how many tokens the model reads at once if
+    the table of models does not say; `max_output` how many it answers with at most, reasoning included, and a summary
+    never asks for more. `settings` are further settings of Pydantic AI, such as `{"temperature": 0.2}`.
 
-    Raises ConfigError naming the option, MissingExtra where the extra is not installed. Making one imports nothing.
+    Raises ConfigError naming the option, MissingExtra if the extra is not installed. Making one imports nothing.
     """
 
     def __init__(
@@ -137,7 +142,7 @@ class ChatModel:
         return f"{type(self).__name__}({self.name!r})"
 
     def _provider(self, model: object) -> str:
-        """Check the model string and return what is before its colon."""
+        """Check the model string and return its provider."""
         provider = check_model(model, self.base_url)
         if find_spec("pydantic_ai") is None:
             raise MissingExtra(f"the model {model!r}", "llm")
@@ -145,22 +150,22 @@ class ChatModel:
             from palimpsest.summaries.models import providers  # needs the extra, takes seconds
 
             if not providers.knows(provider):
-                raise ConfigError("model", model, FORM, nearest=_meant(str(model)))
+                raise ConfigError("model", model, FORM, nearest=_nearest_model(str(model)))
         return provider
 
     def bound(self, runner: Runner, clock: Callable[[], int]) -> BoundModel:
-        """Return the model as one memory asks it: where its calls run, and with the clock of its breaker."""
+        """Return the model for one memory: with the runner of its calls, and the clock of its breaker."""
         return BoundModel(self, runner, clock)
 
     def build(self) -> providers.Connected:
-        """Import what speaks to the provider and set the model up: up to two seconds, the first time."""
+        """Import the provider's library and set the model up, which takes up to two seconds the first time."""
         try:
             from palimpsest.summaries.models import providers  # needs the extra, takes seconds
-        except ImportError as error:  # another version than the extra asks for
+        except ImportError as error:  # a version that the extra does not allow
             raise Failure("refused", f"pydantic_ai cannot be used: {error}") from error
         model = self.name
         if self.base_url is not None and self.provider not in ("openai", "openai-chat", "openai-responses"):
-            model = f"openai:{model}"  # a plain name, which may have a colon of its own
+            model = f"openai:{model}"  # a plain name may contain a colon
         return providers.build(model, self.base_url, self._api_key)
 
     async def ask(
@@ -172,10 +177,10 @@ class ChatModel:
         seconds: float,
         redact: Redact | None,
     ) -> providers.ProviderAnswer:
-        """Ask the `model` that `build` made, under an event loop; `seconds` may pass between two pieces of an answer.
+        """Ask the `model` that `build` made, on an event loop.
 
-        The answer to `messages` has at most `max_tokens`; `on_text` is called with each piece. `redact` cleans what a
-        failure quotes.
+        The answer to `messages` has at most `max_tokens`; `on_text` is called with each piece, and `seconds` may pass
+        between two pieces. `redact` cleans what a failure quotes.
         """
         return await model.ask(
             messages,
@@ -190,33 +195,38 @@ class ChatModel:
 
     @property
     def max_output(self) -> int | None:
-        """How many tokens it answers with at most: the model's limit, or what `settings` ask for; None: unknown."""
+        """How many tokens it answers with at most: the model's limit, or the one in `settings`; None: unknown."""
         wanted = self.settings.get("max_tokens")
         bounds = [bound for bound in (self._max_output, wanted) if isinstance(bound, int) and bound > 0]
         return min(bounds, default=None)
 
     def spent(self, messages: Sequence[Mapping[str, Any]], answer: providers.ProviderAnswer) -> Spent:
         """Return what an `answer` to `messages` cost: tokens as reported, else as counted, and dollars."""
-        taken, given = answer.input_tokens, answer.output_tokens
+        input_tokens, output_tokens = answer.input_tokens, answer.output_tokens
         if not answer.reported:
-            taken, given = self._count(str(m.get("content") or "") for m in messages), self._count([answer.text])
-        return Spent(calls=1, input_tokens=taken, output_tokens=given, cost=self._cost(taken, given, answer))
+            input_tokens = self._count(str(message.get("content") or "") for message in messages)
+            output_tokens = self._count([answer.text])
+        cost = self._cost(input_tokens, output_tokens, answer)
+        return Spent(calls=1, input_tokens=input_tokens, output_tokens=output_tokens, cost=cost)
 
     def _count(self, texts: Any) -> int:
         counter = encoding(self._known.encoding if self._known else default_encoding)
         return sum(counter.count(text) for text in texts)
 
-    def _cost(self, taken: int, given: int, answer: providers.ProviderAnswer) -> float:
-        known = self._known
-        if known is None or known.input_price is None or known.output_price is None:
+    def _cost(self, input_tokens: int, output_tokens: int, answer: providers.ProviderAnswer) -> float:
+        """Return the price in dollars, or 0 if it is not known."""
+        model = self._known
+        if model is None or model.input_price is None or model.output_price is None:
             return 0.0
-        cached = min(answer.cached_tokens, taken)
-        cached_price = known.input_price if known.cached_input_price is None else known.cached_input_price
-        return ((taken - cached) * known.input_price + cached * cached_price + given * known.output_price) / 1_000_000
+        cached = min(answer.cached_tokens, input_tokens)
+        cached_price = model.input_price if model.cached_input_price is None else model.cached_input_price
+        return (
+            (input_tokens - cached) * model.input_price + cached * cached_price + output_tokens * model.output_price
+        ) / 1_000_000
 
 
 class BoundModel:
-    """A model as one memory asks it. Safe to share between threads and between tasks."""
+    """A model, bound to a memory. Threads and tasks may share it."""
 
     checked = True
 
@@ -231,12 +241,12 @@ class BoundModel:
 
     @property
     def window(self) -> int | None:
-        """How many tokens it reads at once; None where nobody knows."""
+        """How many tokens it reads at once (None: unknown)."""
         return self._model.window
 
     @property
     def max_output(self) -> int | None:
-        """How many tokens it answers with at most; None where nobody knows."""
+        """How many tokens it answers with at most (None: unknown)."""
         return self._model.max_output
 
     async def answer(
@@ -248,38 +258,38 @@ class BoundModel:
     ) -> ModelAnswer:
         """Return the model's answer to messages of chat completions (a context's `request()["messages"]`).
 
-        `on_text` gets the text piece by piece as it comes, under the runner's event loop; nothing is asked again once
-        it had some. Raises SummarizerFailed.
+        `on_text` gets the text piece by piece as it comes, on the runner's event loop; after the first piece nothing is
+        asked again. Raises SummarizerFailed.
         """
         runner, model = self._runner, self._model
         try:
-            built = await runner.outside(model.build)
+            connected = await runner.outside(model.build)
         except Failure as failed:
             raise SummarizerFailed(self.name, failed.kind, failed.why) from failed.__cause__
         sink = PieceSink(on_text) if on_text is not None or model.stream else None
 
-        async def attempt(left: float) -> providers.ProviderAnswer:
-            seconds = min(model.limits.timeout, left)
-            asked = model.ask(built, messages, max_tokens, sink, seconds, runner.redact)
-            return await runner.wait(asked, seconds if sink is None else left)
+        async def attempt(seconds_left: float) -> providers.ProviderAnswer:
+            seconds = min(model.limits.timeout, seconds_left)
+            pending = model.ask(connected, messages, max_tokens, sink, seconds, runner.redact)
+            return await runner.wait(pending, seconds if sink is None else seconds_left)
 
         try:
-            given = await self._caller.call(attempt, may_repeat=lambda: sink is None or not sink.told)
+            answer = await self._caller.call(attempt, may_repeat=lambda: sink is None or not sink.told)
         finally:
             if sink is not None:
                 sink.close()
-        spent = await runner.run(model.spent, messages, given)
+        spent = await runner.run(model.spent, messages, answer)
         return ModelAnswer(
-            text=given.text,
+            text=answer.text,
             spent=spent,
-            cached_tokens=given.cached_tokens,
-            reported=given.reported,
-            finish=given.finish,
+            cached_tokens=answer.cached_tokens,
+            reported=answer.reported,
+            finish=answer.finish,
         )
 
 
 class PieceSink:
-    """Hands pieces of text on, until whoever wanted them has gone. `told` says that there were some."""
+    """Passes pieces of text on until it is closed. `told` says that there were some."""
 
     def __init__(self, on_text: Callable[[str], object] | None) -> None:
         self._on_text = on_text
@@ -291,28 +301,31 @@ class PieceSink:
             self._on_text(piece)
 
     def close(self) -> None:
-        """Drop what still comes."""
+        """Drop all further pieces."""
         self._on_text = None
 
 
 def _check(base_url: object, api_key: object, stream: object, settings: object) -> None:
+    """Check the options of a connection. No error shows the key."""
     check_base_url(base_url)
     if api_key is not None and not (isinstance(api_key, str) and api_key):
         raise ConfigError("api_key", type(api_key), "text that is not empty, or None")  # never the key itself
     if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key):
-        found = f"a text of {len(api_key)} characters"
-        raise ConfigError("api_key", found, "a key without line ends, spaces around it, and signs that no header has")
+        description = f"a text of {len(api_key)} characters"
+        raise ConfigError(
+            "api_key", description, "a key without line ends, spaces around it, and signs that no header has"
+        )
     values.switch("stream", stream)
     if not isinstance(settings, Mapping):
         raise ConfigError("settings", settings, "a mapping of settings")
 
 
 def _is_address(given: object) -> bool:
-    """Whether it is the address of a server, whose port there can be."""
+    """Whether this is the address of a server, with a valid port."""
     if not isinstance(given, str) or not given.startswith(("http://", "https://")):
         return False
     try:
         parts = urlsplit(given)
         return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # no port, or no address of version 6
+    except ValueError:  # an invalid port or IPv6 address
         return False

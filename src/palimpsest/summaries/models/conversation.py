@@ -1,4 +1,4 @@
-"""Chat-completions messages as Pydantic AI's. Imported when a model is asked for the first time."""
+"""Convert chat-completions messages to Pydantic AI's. Imported when a model is first asked."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ Message = Mapping[str, Any]
 
 
 def conversation(messages: Sequence[Message]) -> list[ModelMessage]:
-    """Return the messages as a model takes them. What is neither text nor an image is named in its place."""
+    """Return the messages for a model. Parts that are neither text nor images are replaced by their name."""
     tools = dict(_calls(messages))
-    made: list[ModelMessage] = []
+    requests: list[ModelMessage] = []
     for message in messages:
         if message["role"] == "assistant":
-            made.append(ModelResponse(parts=_said(message)))
+            requests.append(ModelResponse(parts=_response_parts(message)))
             continue
-        part = _asked(message, tools)
-        before = made[-1] if made else None
-        if isinstance(before, ModelRequest):
-            made[-1] = ModelRequest(parts=[*before.parts, part])
+        part = _request_part(message, tools)
+        previous = requests[-1] if requests else None
+        if isinstance(previous, ModelRequest):
+            requests[-1] = ModelRequest(parts=[*previous.parts, part])
         else:
-            made.append(ModelRequest(parts=[part]))
-    return made
+            requests.append(ModelRequest(parts=[part]))
+    return requests
 
 
 def called_tools(messages: Sequence[Message]) -> list[ToolDefinition]:
-    """Return a definition of each tool that the messages call, for providers that refuse calls of unknown ones."""
+    """Return a definition of each tool that the messages call, for providers that refuse calls of unknown tools."""
     names = dict.fromkeys(name for _, name in _calls(messages))
     return [ToolDefinition(name=name, description="Used earlier in this conversation.") for name in names]
 
@@ -58,15 +58,16 @@ def _calls(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
 
 
 def _function(call: Message) -> Message:
-    """The name and the arguments of a call, whatever its type is."""
+    """Return the name and the arguments of a call of any type."""
     custom = call.get("custom")
     if custom:
         return {"name": custom["name"], "arguments": json.dumps({"input": custom["input"]})}
-    found: Message = call["function"]
-    return found
+    function: Message = call["function"]
+    return function
 
 
-def _said(message: Message) -> list[ModelResponsePart]:
+def _response_parts(message: Message) -> list[ModelResponsePart]:
+    """Return the text and the calls of a message from the model."""
     text = _text(message.get("content")) or message.get("refusal") or ""
     parts: list[ModelResponsePart] = [TextPart(text)] if text else []
     for call in message.get("tool_calls") or ():
@@ -75,7 +76,8 @@ def _said(message: Message) -> list[ModelResponsePart]:
     return parts
 
 
-def _asked(message: Message, tools: Mapping[str, str]) -> ModelRequestPart:
+def _request_part(message: Message, tools: Mapping[str, str]) -> ModelRequestPart:
+    """Return a message to the model: system text, a tool's result, or the user's message."""
     content = message.get("content")
     if message["role"] in ("system", "developer"):
         return SystemPromptPart(_text(content))

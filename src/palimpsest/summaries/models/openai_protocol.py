@@ -1,4 +1,4 @@
-"""Models that speak OpenAI's protocol, at OpenAI or at any address. Imported only for one: it needs their library."""
+"""Models that speak OpenAI's protocol, at OpenAI or any address. Imported only for these: it needs OpenAI's library."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
 
 def openai_model(name: str, api_key: str | None) -> Model:
-    """OpenAI's model of this name, through chat completions."""
-    whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
-    return OpenAIChatModel(name, provider=OpenAIProvider(api_key=api_key), profile=whole)
+    """Return OpenAI's model of this name, used through chat completions."""
+    profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
+    return OpenAIChatModel(name, provider=OpenAIProvider(api_key=api_key), profile=profile)
 
 
 def model_at(base_url: str, api_key: str | None, kind: str, name: str) -> Model:
-    """A model at any address that speaks OpenAI's protocol. No key from the environment goes there."""
+    """Return a model at any address that speaks OpenAI's protocol. No key from the environment is sent there."""
     provider = OpenAICompatibleProvider("openai-compatible", base_url=base_url, api_key=api_key)
     if kind == "openai-responses":
         return OpenAIResponsesModel(name, provider=provider)
-    # A stream that breaks off must not pass for an answer. `max_tokens` is what all such servers know.
-    common = OpenAIModelProfile(
+    # A stream that breaks off must not count as an answer. All such servers know `max_tokens`.
+    profile = OpenAIModelProfile(
         openai_chat_streaming_requires_finish_reason=True, openai_chat_supports_max_completion_tokens=False
     )
-    return OpenAIChatModel(name, provider=provider, profile=common)
+    return OpenAIChatModel(name, provider=provider, profile=profile)

@@ -1,6 +1,6 @@
-"""Models of providers, through Pydantic AI: built from a model string, asked, and their failures in our words.
+"""Providers' models through Pydantic AI: built from a model string, asked, and their failures translated.
 
-Imported when a model is asked for the first time; with `conversation` the only module that imports pydantic_ai.
+Imported when a model is first asked. Only this module, `conversation` and `openai_protocol` import pydantic_ai.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from palimpsest.summaries.models.conversation import Message, called_tools, conv
 from palimpsest.summaries.models.resilience import Failure, Kind
 
 REASONING_TOKENS = 8_000
-"""Tokens that a model which reasons may spend on that, beside its answer: providers bound both together. Own choice."""
+"""Tokens that a reasoning model may spend on reasoning beside its answer, since providers bound both together. Own
+figure."""
 
 _OPENAI = ("openai", "openai-chat")
 _REFUSES_UNKNOWN_TOOLS = ("anthropic", "bedrock")
@@ -34,7 +35,7 @@ _STATUS_KINDS: dict[int, Kind] = {408: "timeout", 409: "unavailable", 429: "rate
 
 
 class ProviderAnswer(NamedTuple):
-    """What a model said, why it stopped, and what its provider reports, in tokens."""
+    """What a model answered, why it stopped, and the usage that its provider reports, in tokens."""
 
     text: str
     finish: str | None
@@ -44,13 +45,13 @@ class ProviderAnswer(NamedTuple):
 
     @property
     def reported(self) -> bool:
-        """Whether its provider said anything of tokens that can be."""
-        told = self.input_tokens, self.output_tokens
-        return any(told) and all(0 <= number <= MOST_SPENT for number in told)
+        """Whether the provider reported a plausible usage."""
+        figures = self.input_tokens, self.output_tokens
+        return any(figures) and all(0 <= number <= MOST_SPENT for number in figures)
 
 
 class Connected:
-    """A model that is set up, with the key that it was given, which is not shown."""
+    """A model that is set up, with the key that it was given. The key is never shown."""
 
     def __init__(self, model: Model, api_key: str | None) -> None:
         self._model, self._api_key = model, api_key
@@ -67,53 +68,53 @@ class Connected:
         on_text: Callable[[str], object] | None,
         redact: Redact | None = None,
     ) -> ProviderAnswer:
-        """Return the model's answer. With `on_text` it comes as a stream, of which no piece takes longer than `stall`.
+        """Return the model's answer. With `on_text` it is streamed, and no piece may take longer than `stall` seconds.
 
-        Every call has a connection of its own, so that nothing of it outlives the call or is bound to one event loop.
-        Raises Failure; TimeoutError where a stream stalls.
+        Every call has a connection of its own, so that nothing outlives the call or is bound to one event loop. Raises
+        Failure, and TimeoutError if a stream stalls.
         """
         model = self._model
-        wanted = ModelSettings(max_retries=0, timeout=stall)
+        own_settings = ModelSettings(max_retries=0, timeout=stall)
         if max_tokens is not None:
-            room = max_tokens + (REASONING_TOKENS if model.profile.get("supports_thinking") else 0)
-            wanted["max_tokens"] = room if max_output is None else min(room, max_output)
+            token_limit = max_tokens + (REASONING_TOKENS if model.profile.get("supports_thinking") else 0)
+            own_settings["max_tokens"] = token_limit if max_output is None else min(token_limit, max_output)
         parameters = ModelRequestParameters()
         if provider in _REFUSES_UNKNOWN_TOOLS and (tools := called_tools(messages)):
             parameters = ModelRequestParameters(function_tools=tools)
-            wanted["tool_choice"] = "none"
-        merged = cast("ModelSettings", {**wanted, **settings})
+            own_settings["tool_choice"] = "none"
+        merged = cast("ModelSettings", {**own_settings, **settings})
         try:
-            given = conversation(messages)
+            converted = conversation(messages)
             async with model:
                 if on_text is None:
                     response = await model_request(
-                        model, given, model_settings=merged, model_request_parameters=parameters
+                        model, converted, model_settings=merged, model_request_parameters=parameters
                     )
                 else:
                     stream = model_request_stream(
-                        model, given, model_settings=merged, model_request_parameters=parameters
+                        model, converted, model_settings=merged, model_request_parameters=parameters
                     )
                     response = await _read(stream, stall, on_text)
         except (Failure, TimeoutError):
             raise
-        except Exception as error:  # noqa: BLE001 (the boundary to the SDKs: it is a failed call)
+        except Exception as error:  # noqa: BLE001 (an SDK may raise anything; that is a failed call)
             failed = _failure(error, stall)
         else:
             return _answer(response, merged.get("max_tokens"))
         secrets = self._secrets(settings)
         cause = failed.__cause__
-        raise _as_told(failed, secrets, redact) from (cause if _is_safe(cause, secrets) else None)
+        raise _safe_failure(failed, secrets, redact) from (cause if _is_safe(cause, secrets) else None)
 
     def _secrets(self, settings: Mapping[str, Any]) -> list[str]:
-        """What no failure may tell, as it is and as an error may show it, the longest first."""
-        known = getattr(getattr(self._model, "client", None), "api_key", None)
-        given = [key for key in (self._api_key, known) if isinstance(key, str)] + secrets_of(settings)
-        told = {form for key in given for form in (key, key.strip(), repr(key)[1:-1], *key.split()[-1:])}
-        return sorted(told - {""}, key=len, reverse=True)
+        """Return what no failure may reveal, in every form that an error may show, the longest first."""
+        client_key = getattr(getattr(self._model, "client", None), "api_key", None)
+        secrets = [key for key in (self._api_key, client_key) if isinstance(key, str)] + secrets_of(settings)
+        forms = {form for key in secrets for form in (key, key.strip(), repr(key)[1:-1], *key.split()[-1:])}
+        return sorted(forms - {""}, key=len, reverse=True)
 
 
 def knows(provider: str) -> bool:
-    """Whether there is a provider of this name. One whose library is not installed counts."""
+    """Whether there is a provider of this name, even if its library is not installed."""
     try:
         infer_provider_class(provider)
     except ImportError:
@@ -124,35 +125,36 @@ def knows(provider: str) -> bool:
 
 
 def build(model: str, base_url: str | None, api_key: str | None) -> Connected:
-    """Return the model that a model string names. Raises Failure, which says what to do, where it cannot be had."""
+    """Return the model that a model string names. Raises Failure, which says what to do, if that is not possible."""
     provider, _, name = model.partition(":")
     try:
         if base_url is None and provider not in _OPENAI:
             return Connected(infer_model(model, _provider_factory(api_key)), api_key)
-        from palimpsest.summaries.models import openai_protocol  # the library of this provider may be missing
+        from palimpsest.summaries.models import openai_protocol  # OpenAI's library may be missing
 
         if base_url is None:
             return Connected(openai_protocol.openai_model(name, api_key), api_key)
         return Connected(openai_protocol.model_at(base_url, api_key, provider, name or provider), api_key)
-    except exceptions.UserError as error:  # no key, for one; what follows is a hint for users of Pydantic AI
+    except exceptions.UserError as error:  # such as a missing key; the rest of the message is for users of Pydantic AI
         why = error.message.partition(" To try Pydantic AI")[0]
         raise Failure("refused", why) from error
     except ImportError as error:
         raise Failure("refused", str(error)) from error
-    except Exception as error:  # of an SDK: one has an error of its own for addresses
+    except Exception as error:  # an SDK may raise errors of its own, such as for addresses
         raise Failure("refused", f"{model} cannot be set up: {error}") from error
 
 
 def _provider_factory(api_key: str | None) -> Callable[[str], Provider[Any]]:
     def make(name: str) -> Provider[Any]:
         kind: Any = infer_provider_class(name)
-        made: Provider[Any] = kind() if api_key is None else kind(api_key=api_key)
-        return made
+        provider: Provider[Any] = kind() if api_key is None else kind(api_key=api_key)
+        return provider
 
     return make
 
 
 async def _read(opening: Any, stall: float, on_text: Callable[[str], object]) -> ModelResponse:
+    """Read a stream to its end, and pass each piece of text on. Raises TimeoutError if a piece takes too long."""
     async with AsyncExitStack() as stack:
         async with asyncio.timeout(stall):
             stream = await stack.enter_async_context(opening)
@@ -176,6 +178,7 @@ def _piece(event: object) -> str:
 
 
 def _answer(response: ModelResponse, max_tokens: int | None) -> ProviderAnswer:
+    """Return the text and usage of a response. Raises Failure if a filter or the length limit left no text."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     if not text and response.finish_reason == "content_filter":
         raise Failure("refused", "the provider's filter withheld the answer")
@@ -191,63 +194,65 @@ def _answer(response: ModelResponse, max_tokens: int | None) -> ProviderAnswer:
 
 
 def _failure(error: Exception, seconds: float) -> Failure:
-    made = _classified(error, seconds)
-    made.__cause__ = error
-    return made
+    failure = _classified(error, seconds)
+    failure.__cause__ = error
+    return failure
 
 
 def _classified(error: Exception, seconds: float) -> Failure:
+    """Return an SDK's error as a failure."""
     if isinstance(error, exceptions.ModelTimeoutError | exceptions.ModelRequestTimeout):
         return Failure("timeout", f"no answer within {seconds:g} s", passing=True)
     if isinstance(error, exceptions.ModelHTTPError):
-        return _of_status(error)
+        return _status_failure(error)
     if isinstance(error, exceptions.ModelConnectionError):
-        return Failure("unavailable", f"the connection failed: {_flat(error.message)}", passing=True)
-    unusable = isinstance(error, exceptions.UnexpectedModelBehavior | LookupError)  # without choices, for one
+        return Failure("unavailable", f"the connection failed: {_one_line(error.message)}", passing=True)
+    unusable = isinstance(error, exceptions.UnexpectedModelBehavior | LookupError)  # such as an answer without choices
     if unusable or isinstance(error.__cause__, ValueError):
-        return Failure("answer", _flat(f"its answer cannot be used: {error}"))
+        return Failure("answer", _one_line(f"its answer cannot be used: {error}"))
     if isinstance(error, exceptions.ModelAPIError) or _is_transport(error):
-        return Failure("unavailable", f"the connection broke off: {_flat(str(error))}", passing=True)
-    return Failure("raised", _flat(words_of(error)))
+        return Failure("unavailable", f"the connection broke off: {_one_line(str(error))}", passing=True)
+    return Failure("raised", _one_line(words_of(error)))
 
 
-def _of_status(error: exceptions.ModelHTTPError) -> Failure:
+def _status_failure(error: exceptions.ModelHTTPError) -> Failure:
+    """Return an HTTP status as a failure."""
     status = error.status_code
-    why = f"status {status}: {_flat(_words(error.body)) or 'no reason given'}"
-    if isinstance(error, exceptions.ModelQuotaExceededError):  # also a 429, but no waiting helps
+    why = f"status {status}: {_one_line(_reason_in(error.body)) or 'no reason given'}"
+    if isinstance(error, exceptions.ModelQuotaExceededError):  # also status 429, but waiting does not help
         return Failure("refused", why)
     kind: Kind = _STATUS_KINDS.get(status, "unavailable" if status >= 500 else "refused")
     return Failure(kind, why, passing=kind != "refused", retry_after=error.retry_after)
 
 
 def _is_transport(error: BaseException) -> bool:
-    """Whether an HTTP library lost the connection, in the middle of a stream for one."""
+    """Whether an HTTP library lost the connection, for example in the middle of a stream."""
     return any(kind.__name__ in ("TransportError", "APIConnectionError") for kind in type(error).__mro__)
 
 
-def _words(body: object) -> str:
-    """What a provider said of the reason, wherever it is in the body."""
+def _reason_in(body: object) -> str:
+    """Return the provider's words on the reason, wherever they are in the body."""
     if isinstance(body, Mapping):
         inner = body.get("error", body)
         return str(inner.get("message", inner)) if isinstance(inner, Mapping) else str(inner)
     return str(body or "")
 
 
-def _flat(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _as_told(failed: Failure, secrets: Sequence[str], redact: Redact | None) -> Failure:
-    """The failure as a reader may see it: without keys and what is private, and not longer than anybody reads."""
+def _safe_failure(failed: Failure, secrets: Sequence[str], redact: Redact | None) -> Failure:
+    """Return the failure as a reader may see it: shortened, without keys and private data."""
     why = failed.why
     for secret in secrets:
         why = why.replace(secret, "***")
-    why = redact(why) if redact is not None else why  # as long as it is whole: half a number is not known for one
+    why = redact(why) if redact is not None else why  # before shortening: half a number would not be recognised
     return Failure(failed.kind, briefly(why), passing=failed.passing, retry_after=failed.retry_after)
 
 
 def _is_safe(cause: BaseException | None, secrets: Sequence[str]) -> bool:
-    """Whether nothing that a traceback prints of the cause holds a key."""
+    """Whether nothing that a traceback prints of the cause contains a key."""
     return not any(secret in f"{error} {error!r}" for error in _chain(cause) for secret in secrets)
 
 

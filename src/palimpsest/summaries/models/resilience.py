@@ -1,8 +1,8 @@
-"""What makes asking somebody else dependable: a bound on time, retries, a breaker. Knows nothing of models.
+"""What makes calls dependable: a bound on time, retries, a circuit breaker. Knows nothing of models.
 
-A call is made of attempts. One that fails for a reason that may pass is repeated after a pause, until the retries or
-the allowance of the call are used up. After several calls in a row without an answer the breaker lets none through for
-a while; then one goes ahead, and its outcome decides for all (`palimpsest.runtime.breaker`).
+A call consists of attempts. An attempt that fails for a reason that may pass is repeated after a pause, until the
+retries or the allowance of the call are used up. After several failed calls in a row the breaker blocks calls for a
+while. Then it lets one through, whose outcome decides for all (`palimpsest.runtime.breaker`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from palimpsest.runtime.breaker import Breaker, Paused
 T = TypeVar("T")
 
 Kind = Literal["timeout", "refused", "rate_limited", "unavailable", "raised", "answer"]
-"""Why an attempt failed; `SummarizerFailed.kind` says the same of a call, or "paused"."""
+"""Why an attempt failed. `SummarizerFailed.kind` says the same of a call, or "paused"."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds. The pause before a retry is a random share of 0.5 s, then of 1 s, 2 s ...: "full jitter", which spreads out
-callers that failed together better than any fixed share."""
+"""In seconds. The pause before a retry is a random share of 0.5 s, then of 1 s, 2 s and so on: "full jitter", which
+spreads callers that failed together better than any fixed share."""
 
 
 class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long and how often somebody is asked. Times are seconds.
+    """How long and how often a call is tried. Times are in seconds.
 
-    `timeout` bounds one attempt, `allowance` the whole call with its pauses, `longest_wait` how long an attempt may ask
-    to be left alone (`Retry-After`) before the call is given up at once. `retries` counts what comes after the first
-    attempt. After `failures` calls in a row without an answer there is none for `pause`.
+    `timeout` bounds one attempt, `allowance` the whole call with its pauses. If a failure asks for a wait longer than
+    `longest_wait` (`Retry-After`), the call is given up at once. `retries` counts the attempts after the first one.
+    After `failures` failed calls in a row calls are blocked for `pause`.
     """
 
     timeout: float = 60.0
@@ -43,7 +43,7 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
     pause: float = 30.0
 
     def check(self) -> None:
-        """Raise ConfigError, naming the option, for a value that cannot be."""
+        """Raise ConfigError, naming the option, for an invalid value."""
         for name in ("timeout", "allowance", "longest_wait", "pause"):
             value = getattr(self, name)
             if not values.is_number(value) or not 0 < value < float("inf"):
@@ -53,20 +53,20 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits_of_function(timeout: float, retries: int) -> CallLimits:
-    """Return the limits of a user's function, whose whole `timeout` is allowed, however long. Raises ConfigError."""
+    """Return the limits for a user's function. Its whole `timeout` is allowed, however long. Raises ConfigError."""
     limits = CallLimits(timeout=timeout, retries=retries)
     limits.check()
     return msgspec.structs.replace(limits, allowance=max(limits.allowance, timeout))
 
 
 def check_size(name: str, value: object) -> None:
-    """Raise ConfigError, naming the option, unless it is a number of tokens over 0, or None."""
+    """Raise ConfigError, naming the option, unless this is a number of tokens over 0, or None."""
     if value is not None and not values.is_whole(value, 1):
         raise ConfigError(name, value, "tokens, more than 0, or None")
 
 
 class Failure(PalimpsestError):
-    """An attempt failed. `passing` says that another may not, `retry_after` how many seconds it asks to wait first."""
+    """A failed attempt. `passing` says that another may succeed, `retry_after` how many seconds to wait before."""
 
     def __init__(self, kind: Kind, why: str, *, passing: bool = False, retry_after: float | None = None) -> None:
         self.kind, self.why, self.passing, self.retry_after = kind, why, passing, retry_after
@@ -74,9 +74,9 @@ class Failure(PalimpsestError):
 
 
 class Caller:
-    """Asks somebody by attempts, within limits. One for each who is asked, so that its breaker knows all calls.
+    """Makes calls by attempts, within limits. Each callee has one, so that its breaker knows all calls.
 
-    `name` is how errors call who is asked. `clock` returns seconds, `sleep` waits them, `chance` returns 0 to 1.
+    `name` is the callee in errors. `clock` returns seconds, `sleep` waits them, `chance` returns a number from 0 to 1.
     """
 
     def __init__(
@@ -97,16 +97,14 @@ class Caller:
     ) -> T:
         """Return what an attempt returns.
 
-        It gets the seconds that are left of the allowance, keeps its own timeout, and raises Failure or TimeoutError.
-        Raises SummarizerFailed where there is no answer to be had.
+        The attempt gets the seconds left of the allowance, keeps its own timeout, and raises Failure or TimeoutError.
+        Raises SummarizerFailed if there is no answer.
         """
         try:
             probe = self._breaker.admit()
         except Paused as paused:
-            again = (
-                f"in {paused.seconds:.0f} s at the earliest" if paused.seconds else "once a first call has an answer"
-            )
-            why = f"it failed {self.limits.failures} times in a row and is asked again {again}"
+            when = f"in {paused.seconds:.0f} s at the earliest" if paused.seconds else "once a first call has an answer"
+            why = f"it failed {self.limits.failures} times in a row and is asked again {when}"
             raise SummarizerFailed(self.name, "paused", why) from None
         outcome: bool | None = None
         try:
@@ -120,34 +118,34 @@ class Caller:
             self._breaker.report(outcome, probe=probe)
 
     async def _attempts(self, attempt: Callable[[float], Awaitable[T]], may_repeat: Callable[[], bool]) -> T:
-        until = self._clock() + self.limits.allowance
+        deadline = self._clock() + self.limits.allowance
         number = 0
         while True:
             number += 1
-            left = until - self._clock()
+            seconds_left = deadline - self._clock()
             cause: BaseException | None
             try:
-                return await attempt(left)
+                return await attempt(seconds_left)
             except TimeoutError as error:
-                why = str(error) or f"no answer within {min(self.limits.timeout, left):g} s"
+                why = str(error) or f"no answer within {min(self.limits.timeout, seconds_left):g} s"
                 failed, cause = Failure("timeout", why, passing=True), error
             except Failure as error:
                 failed, cause = error, error.__cause__
-            pause = self._pause(failed, number, until) if may_repeat() else failed.why
+            pause = self._pause(failed, number, deadline) if may_repeat() else failed.why
             if isinstance(pause, str):
                 raise SummarizerFailed(self.name, failed.kind, pause) from cause
             await self._sleep(pause)
 
-    def _pause(self, failed: Failure, number: int, until: float) -> float | str:
+    def _pause(self, failed: Failure, number: int, deadline: float) -> float | str:
         """Return the seconds before the next attempt, or why there is none."""
         if not failed.passing:
             return failed.why
         if number > self.limits.retries:
             return failed.why if number == 1 else f"{failed.why} (attempt {number} of {number})"
-        asked = failed.retry_after or 0.0
-        if asked > self.limits.longest_wait:
-            return f"{failed.why}; it asks to wait {asked:.0f} s, and {self.limits.longest_wait:g} s are allowed"
-        pause = max(asked, self._chance() * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (number - 1)))
-        if self._clock() + pause >= until:
+        requested = failed.retry_after or 0.0
+        if requested > self.limits.longest_wait:
+            return f"{failed.why}; it asks to wait {requested:.0f} s, and {self.limits.longest_wait:g} s are allowed"
+        pause = max(requested, self._chance() * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (number - 1)))
+        if self._clock() + pause >= deadline:
             return f"{failed.why}; the {self.limits.allowance:g} s allowed for a call are used up"
         return pause
