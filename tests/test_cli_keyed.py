@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -112,11 +113,34 @@ def test_what_destroys_asks_first() -> None:
 
 def test_health_works_and_names_what_is_near_its_limit() -> None:
     """Of all keys, or those of a pattern."""
-    assert read("memory", "health", "chat", "*") == {"works": True, "error": None, "near_limit": []}
+    assert read("memory", "health", "chat", "*") == {
+        "works": True,
+        "error": None,
+        "near_limit": [],
+        "failed": {},
+    }
     assert run("memory", "health", "chat", "*").stdout == "The store works.\n"
     run("memory", "append", "chat", "full", "word " * 900)
     assert read("memory", "health", "chat", "*")["near_limit"] == ["full"]
     assert "full is near its limit" in run("memory", "health", "chat", "f*").stderr
+
+
+def test_a_damaged_key_makes_the_status_1_and_the_others_are_done() -> None:
+    """Of a pattern; `health` does not take the store for away."""
+    for key in ("a:1", "a:2", "a:3"):
+        filled(key, 3)
+    with sqlite3.connect("chat.db") as db:
+        db.execute("UPDATE place SET hot = zeroblob(length(hot)) WHERE name LIKE '%a:2'")
+    db.close()
+    flushed = run("memory", "flush", "chat", "a:*", "--json")
+    assert (flushed.exit_code, json.loads(flushed.stdout)["a:2"]["reason"]) == (1, "failed")
+    health = run("memory", "health", "chat", "*", "--json")
+    assert (health.exit_code, json.loads(health.stdout)["works"]) == (1, True)
+    assert "a:2 cannot be read" in run("memory", "health", "chat", "*").stderr
+    cleared = run("memory", "clear", "chat", "a:*", "--yes", "--json")
+    assert (cleared.exit_code, json.loads(cleared.stdout)["entries"]) == (1, {"a:1": 3, "a:3": 3})
+    assert list(json.loads(cleared.stdout)["failed"]) == ["a:2"]
+    assert "a:2" in cleared.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import sqlite3
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from palimpsest import ConfigError
-from palimpsest.errors import Conflict, InvalidEntry
+from palimpsest.errors import Conflict, InvalidEntry, LockTimeout, StoreCorrupt
 from palimpsest.resources import AsyncResources, DeclaredMemory, Limits, Resources
 from palimpsest.resources.keys import Template, matcher
 from palimpsest.resources.operations import COPIES
@@ -205,6 +207,73 @@ def test_a_deleted_key_is_gone(keyed: DeclaredMemory) -> None:
     for wrong in ("user name", "__x", "", "a/*", "a" * 257):
         with pytest.raises(ConfigError, match="key"):
             keyed.delete(wrong)
+
+
+def test_a_key_that_fails_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a pattern: all others are done, in order, and which failed is told with the reason. By itself it raises."""
+    place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
+    declared = {**loaded(MINIMAL), "auto_compact": "off", "persistence": place}
+    with Resources.load(declared) as found:
+        for key in ("a:1", "a:2", "a:3"):
+            filled(found.keyed(ID), key, 3)
+    with sqlite3.connect(tmp_path / "a.db") as db:
+        db.execute("UPDATE place SET hot = zeroblob(length(hot)) WHERE name LIKE '%a:2'")
+    db.close()
+    with Resources.load(declared) as found:
+        keyed = found.keyed(ID)
+        assert list(keyed.stats("a:*")) == ["a:1", "a:3"]
+        flushed = keyed.flush("a:*", force=True)
+        assert list(flushed) == ["a:1", "a:2", "a:3"]
+        assert (flushed["a:2"].reason, "cannot be read" in flushed["a:2"].why) == ("failed", True)
+        assert "failed" not in (flushed["a:1"].reason, flushed["a:3"].reason)
+        health = keyed.health()
+        assert (health.works, list(health.failed)) == (True, ["a:2"])
+        cleared = keyed.clear("a:*", confirm=True, backup=True)
+        assert (list(cleared.entries), list(cleared.backups), list(cleared.failed)) == (
+            ["a:1", "a:3"],
+            ["a:1", "a:3"],
+            ["a:2"],
+        )
+        assert "a:2" in caplog.text
+        for verb in (keyed.stats, keyed.flush, lambda key: keyed.clear(key, confirm=True)):
+            with pytest.raises(StoreCorrupt):
+                verb("a:2")
+
+
+def test_a_key_that_another_holds_keeps_no_other_from_being_deleted(
+    keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are gone, and then it is told."""
+    for number in range(3):
+        filled(keyed, f"k{number}", 1)
+    real = keyed._memory.delete_session
+
+    def deleted(session: str, *given: Any, **more: Any) -> Any:
+        if session.endswith("k1"):
+            raise LockTimeout("the clear of k1", 5)
+        return real(session, *given, **more)
+
+    monkeypatch.setattr(keyed._memory, "delete_session", deleted)
+    with pytest.raises(LockTimeout):
+        keyed.delete("k*")
+    assert list(keyed.stats("*")) == ["k1"]
+
+
+@pytest.mark.parametrize("verb", ["delete", "clear", "flush", "stats", "health"])
+def test_a_pattern_of_more_keys_than_are_allowed_says_so(
+    keyed: DeclaredMemory, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    """Or what is left would be taken for done. One that means no more says nothing."""
+    for number in range(4):
+        filled(keyed, f"k{number}", 1)
+    more = {"confirm": True} if verb == "clear" else {}
+    with caplog.at_level(logging.WARNING, "palimpsest"):
+        getattr(keyed, verb)("k*", max_keys=4, **more)
+        assert caplog.text == ""
+        for number in range(4):
+            filled(keyed, f"k{number}", 1)
+        getattr(keyed, verb)("k*", max_keys=3, **more)
+    assert "k* means more than 3 keys" in caplog.text
 
 
 def test_figures_are_those_of_what_is_active(resources: Resources) -> None:

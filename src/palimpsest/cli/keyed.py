@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
@@ -15,6 +15,7 @@ from palimpsest.cli.failing import InputRefused, Missing
 from palimpsest.cli.opening import resolve
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
 from palimpsest.resources import DeclaredMemory, KeyStats, Resources
+from palimpsest.types import CompactionResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -169,6 +170,7 @@ def flush_command(
     if as_json:
         fields = ("strategy", "reason", "messages_before", "messages_after", "tokens_before", "tokens_after")
         print_json({one: {name: getattr(done, name) for name in fields} for one, done in found.items()})
+        _end_with(_failed(found))
         return
     rows = table("key", "strategy", "messages", "tokens", "why not", right=("messages", "tokens"))
     for one, done in found.items():
@@ -178,6 +180,7 @@ def flush_command(
         )
         rows.add_row(line(one), done.strategy, messages, tokens, done.reason or "-")
     console().print(rows)
+    _end_with(_failed(found))
 
 
 @memory_command.command("clear", epilog=examples("palimpsest memory clear chat user:ann --backup --yes"))
@@ -192,12 +195,14 @@ def clear_command(
     with opened(config, ref, tenant) as memory:
         _confirm(memory, key, as_json, max_keys, yes=yes)
         cleared = memory.clear(key, confirm=True, backup=backup, max_keys=max_keys)
-    _expect(cleared.entries, key)
+    _expect(cleared.entries or cleared.failed, key)
     took = sum(cleared.entries.values())
     told = f"Destroyed {counted(took, 'entry')} under {counted(len(cleared.entries), 'key')}."
-    _tell(as_json, {"entries": dict(cleared.entries), "backups": dict(cleared.backups)}, told)
+    data = {"entries": dict(cleared.entries), "backups": dict(cleared.backups), "failed": dict(cleared.failed)}
+    _tell(as_json, data, told)
     for one, copy in () if as_json else cleared.backups.items():
         note(f"the copy of {line(one)} is the session {line(copy)}")
+    _end_with(cleared.failed)
 
 
 @memory_command.command("delete", epilog=examples("palimpsest memory delete chat user:ann --yes"))
@@ -239,12 +244,16 @@ def health_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
     """Write, read and delete something in the store, and tell which keys are near their limit."""
     with opened(config, ref, tenant) as memory:
         health = memory.health(key, max_keys=max_keys)
-    told = {"works": health.works, "error": health.error, "near_limit": list(health.near_limit)}
+    near, failed = list(health.near_limit), dict(health.failed)
+    told = {"works": health.works, "error": health.error, "near_limit": near, "failed": failed}
     _tell(as_json, told, "The store works." if health.works else f"The store does not work: {line(str(health.error))}")
     for one in () if as_json else health.near_limit:
         note(f"{line(one)} is near its limit")
+    for one, why in () if as_json else health.failed.items():
+        note(f"{line(one)} cannot be read: {line(why)}")
     if not health.works:
         click.get_current_context().exit(5)
+    _end_with(health.failed)
 
 
 def _tell(as_json: bool, data: dict[str, Any], text: str) -> None:
@@ -252,6 +261,17 @@ def _tell(as_json: bool, data: dict[str, Any], text: str) -> None:
         print_json(data)
     else:
         click.echo(text)
+
+
+def _failed(found: Mapping[str, CompactionResult]) -> list[str]:
+    """The keys that could not be flushed."""
+    return [one for one, done in found.items() if done.reason == "failed"]
+
+
+def _end_with(failed: Collection[str]) -> None:
+    """End with the status of what failed, where a key did; the log has told which and why."""
+    if failed:
+        click.get_current_context().exit(1)
 
 
 def _expect(found: object, key: str) -> None:

@@ -29,10 +29,12 @@ class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyCleared(msgspec.Struct, frozen=True, kw_only=True):
-    """What a clearing took: how many entries by key, and by key the ids of the sessions that hold the backups."""
+    """What a clearing took: how many entries by key, and by key the ids of the sessions that hold the backups; and of
+    which keys of a pattern it took nothing, with the reason (`failed`)."""
 
     entries: Mapping[str, int]
     backups: Mapping[str, str]
+    failed: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +53,10 @@ class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether something was written, read and deleted (`works`), else why not (`error`), and the keys whose use is near
-    their limit (`near_limit`)."""
+    """Whether something was written, read and deleted (`works`), else why not (`error`), the keys whose use is near
+    their limit (`near_limit`), and those that cannot be read, with the reason (`failed`)."""
 
     works: bool
     error: str | None
     near_limit: tuple[str, ...]
+    failed: Mapping[str, str] = msgspec.field(default_factory=dict)

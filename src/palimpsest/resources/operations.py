@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from palimpsest.errors import ConfigError, Conflict, PalimpsestError, SessionNotFound
+from palimpsest.errors import (
+    ConfigError,
+    Conflict,
+    ErasureFailed,
+    LockTimeout,
+    PalimpsestError,
+    SessionNotFound,
+    StoreCorrupt,
+)
 from palimpsest.log import values
 from palimpsest.log.entry import moment
 from palimpsest.log.values import plain_text
@@ -17,6 +26,7 @@ from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyPage, KeyS
 from palimpsest.resources.keys import check_pattern, matcher
 from palimpsest.resources.payloads import Limits
 from palimpsest.runtime.hushing import hushed
+from palimpsest.runtime.logs import warn
 from palimpsest.sessions.compacting.result import CompactionResult
 from palimpsest.sessions.memory import AsyncMemory
 from palimpsest.sessions.session import AsyncSession
@@ -24,13 +34,17 @@ from palimpsest.sessions.session import AsyncSession
 COPIES = 10
 """Times that a backup is made of a session that others change meanwhile."""
 
+OF_ONE_KEY = (Conflict, ErasureFailed, LockTimeout, SessionNotFound, StoreCorrupt)
+"""What is wrong with a key, and not with those beside it."""
+
 
 @hushed(lambda self: self._memory.redact)
 class AsyncDeclaredMemory:
     """A declared memory by its keys, for programs with an event loop. Made by `AsyncResources.keyed`.
 
     A key is a literal. Where several are meant it may be a pattern, in which `*` stands for any characters. A pattern
-    does not reach keys whose session has a name that was cut short.
+    does not reach keys whose session has a name that was cut short. If it means more keys than `max_keys`, the log has
+    a warning. So it has of a key of a pattern that fails, such as a damaged one: the others are done all the same.
     """
 
     def __init__(self, memory: AsyncMemory, resource: Resource, options: Mapping[str, Any], limits: Limits) -> None:
@@ -94,23 +108,30 @@ class AsyncDeclaredMemory:
     async def delete(self, key: str, *, max_keys: int = 0) -> int:
         """Destroy the sessions of a key or a pattern, and return how many there were.
 
-        Raises LockTimeout where another clears or deletes the same key for longer than five seconds.
+        Raises LockTimeout where another clears or deletes the same key for longer than five seconds: those of a pattern
+        are then gone but for this one.
 
         Args:
             key: a key, or a pattern.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
-        gone = 0
+        gone, failed = 0, dict[str, PalimpsestError]()
         for one in await self._keys(key, max_keys):
-            session = self._resource.session_id(one)
-            async with held(self._memory, session, self._clear_seconds):
-                gone += await self._memory.delete_session(session)
+            with _apart(one, failed):
+                gone += await self._deleted(self._resource.session_id(one))
+        for fault in failed.values():
+            raise fault
         return gone
 
+    async def _deleted(self, session: str) -> int:
+        async with held(self._memory, session, self._clear_seconds):
+            return await self._memory.delete_session(session)
+
     async def clear(self, key: str, *, confirm: bool = False, backup: bool = False, max_keys: int = 0) -> KeyCleared:
-        """Destroy all that was said under a key or a pattern; the sessions stay. Raises ConfigError unless `confirm`,
-        LockTimeout where another clears or deletes the same key for longer than five seconds, Conflict where others add
-        faster than a backup can be made: then the key in question is as it was.
+        """Destroy all that was said under a key or a pattern; the sessions stay. Raises ConfigError unless `confirm`.
+
+        Of a key it raises LockTimeout where another clears or deletes it for longer than five seconds, Conflict where
+        others add faster than a backup can be made: then it is as it was. Of a pattern such keys are in `failed`.
 
         Args:
             key: a key, or a pattern.
@@ -122,16 +143,18 @@ class AsyncDeclaredMemory:
         if confirm is not True:
             raise ConfigError("confirm", confirm, "True: what is cleared is destroyed")
         values.switch("backup", backup)
-        entries, backups = dict[str, int](), dict[str, str]()
+        entries, backups, failed = dict[str, int](), dict[str, str](), dict[str, PalimpsestError]()
         for one in await self._keys(key, max_keys):
-            session = self.session(one)
-            async with held(self._memory, session.id, self._clear_seconds):
-                if backup:
-                    copy, entries[one] = await self._cleared_into_a_copy(session)
-                    backups |= {one: copy} if copy else {}
-                else:
-                    entries[one] = await session.clear()
-        return KeyCleared(entries=entries, backups=backups)
+            with _apart(one, failed):
+                copy, entries[one] = await self._cleared(self.session(one), backup=backup)
+                backups |= {one: copy} if copy else {}
+        _expect_more_than(failed, key)
+        return KeyCleared(entries=entries, backups=backups, failed=_told(failed))
+
+    async def _cleared(self, session: AsyncSession, *, backup: bool) -> tuple[str, int]:
+        """Clear a session; return the id of its copy ("": there is none) and how many entries there were."""
+        async with held(self._memory, session.id, self._clear_seconds):
+            return await self._cleared_into_a_copy(session) if backup else ("", await session.clear())
 
     async def _cleared_into_a_copy(self, session: AsyncSession) -> tuple[str, int]:
         """Store a copy of a session, and clear that; return the copy's id ("": there was nothing to copy) and how many
@@ -171,7 +194,8 @@ class AsyncDeclaredMemory:
         """Flush a key, or those of a pattern, where the limits say so; return what became of each. What leaves goes to
         the archive.
 
-        Raises ConfigError, naming it, for a value that cannot be.
+        Raises ConfigError, naming it, for a value that cannot be. A key of a pattern that cannot be flushed has the
+        reason "failed".
 
         Args:
             key: a key, or a pattern.
@@ -186,9 +210,14 @@ class AsyncDeclaredMemory:
         values.switch("force", force)
         values.share("threshold", threshold, none=True)
         share = None if force else threshold
-        found = dict[str, CompactionResult]()
+        found, failed = dict[str, CompactionResult](), dict[str, PalimpsestError]()
         for one in await self._keys(key, max_keys):
-            found[one] = await self.session(one).compact(chosen, dry_run=dry_run, force=force, threshold=share)
+            with _apart(one, failed):
+                found[one] = await self.session(one).compact(chosen, dry_run=dry_run, force=force, threshold=share)
+            if one in failed:
+                name = str((chosen or {}).get("type", ""))
+                found[one] = CompactionResult(strategy=name, reason="failed", why=str(failed[one]))
+        _expect_more_than(failed, key)
         return found
 
     def _strategy(self, name: str | None) -> dict[str, Any] | None:
@@ -203,13 +232,23 @@ class AsyncDeclaredMemory:
         return {**{option: value for option, value in declared.items() if option not in only}, "type": name}
 
     async def stats(self, key: str, *, max_keys: int = 0) -> dict[str, KeyStats]:
-        """Return figures by key. A key that is not there has none.
+        """Return figures by key. A key that is not there has none, nor has one of a pattern that cannot be read.
 
         Args:
             key: a key, or a pattern.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
-        return {one: await self._stats(self.session(one)) for one in await self._keys(key, max_keys)}
+        found, failed = await self._figures(key, max_keys)
+        _expect_more_than(failed, key)
+        return found
+
+    async def _figures(self, key: str, max_keys: int) -> tuple[dict[str, KeyStats], dict[str, PalimpsestError]]:
+        """Figures by key, and by key what kept others from having any."""
+        found, failed = dict[str, KeyStats](), dict[str, PalimpsestError]()
+        for one in await self._keys(key, max_keys):
+            with _apart(one, failed):
+                found[one] = await self._stats(self.session(one))
+        return found, failed
 
     async def _stats(self, session: AsyncSession) -> KeyStats:
         stats, entries, records = await session.stats(), await session.active_entries(), await session.history()
@@ -239,13 +278,12 @@ class AsyncDeclaredMemory:
         try:
             await facts.set(name, name, ttl=60)
             works = await facts.get(name) == name and await facts.delete(name)
-            near = await self.stats(key, max_keys=max_keys)
+            near, failed = await self._figures(key, max_keys)
         except PalimpsestError as fault:
             return Health(works=False, error=str(fault), near_limit=())
-        full = [one for one, found in near.items() if (found.utilization or 0) >= NEAR]
-        return Health(
-            works=works, error=None if works else "what was written was not read again", near_limit=tuple(full)
-        )
+        full = tuple(one for one, found in near.items() if (found.utilization or 0) >= NEAR)
+        error = None if works else "what was written was not read again"
+        return Health(works=works, error=error, near_limit=full, failed=_told(failed))
 
     # --- keys
 
@@ -257,13 +295,15 @@ class AsyncDeclaredMemory:
         prefix = f"{self._resource.project}/{self._resource.id}/"
         matches = matcher(key)
         found, after = list[str](), ""
-        while len(found) < most:
+        while len(found) <= most:
             page = await self._memory.sessions(prefix=prefix + key.partition("*")[0], after=after, limit=256)
             names = [info.session.removeprefix(prefix) for info in page]
             found += [name for name in names if "~" not in name and matches(name)]
             if page.next is None:
                 break
             after = page.next
+        if len(found) > most:
+            warn("the pattern %s means more than %s keys: the first %s are done; give `max_keys`", key, most, most)
         return found[:most]
 
     async def _is_there(self, key: str) -> bool:
@@ -272,3 +312,24 @@ class AsyncDeclaredMemory:
         except SessionNotFound:
             return False
         return True
+
+
+@contextmanager
+def _apart(key: str, failed: dict[str, PalimpsestError]) -> Iterator[None]:
+    """Note what is wrong with a key, so that those beside it have their turn."""
+    try:
+        yield
+    except OF_ONE_KEY as fault:
+        failed[key] = fault
+
+
+def _expect_more_than(failed: Mapping[str, PalimpsestError], key: str) -> None:
+    """Raise what is wrong with the one key that was meant. Of the keys of a pattern the log says so."""
+    for fault in () if "*" in key else failed.values():
+        raise fault
+    for one, fault in failed.items():
+        warn("the key %s fails, and those beside it do not: %s", one, fault)
+
+
+def _told(failed: Mapping[str, PalimpsestError]) -> dict[str, str]:
+    return {key: str(fault) for key, fault in failed.items()}
