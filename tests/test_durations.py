@@ -74,3 +74,16 @@ def test_what_is_written_with_a_unit_is_so_many_of_it(number: int) -> None:
     """Every unit and its words."""
     for name, word, length in (("ms", "milliseconds", 1000), ("s", "seconds", SECOND), ("m", "minutes", 60 * SECOND)):
         assert microseconds("x", f"{number}{name}") == microseconds("x", f"{number} {word}") == number * length
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("5", "5s"), (" 90 ", "90s"), ("0", None), ("00", None), ("9" * 13, None), ("5x", None), ("٣", None)]
+)
+def test_what_is_suggested_would_be_taken(text: str, meant: str | None) -> None:
+    """A number without its unit is one of seconds, unless that could not be, either."""
+    with pytest.raises(ConfigError) as caught:
+        microseconds("x", text)
+
+    assert caught.value.nearest == meant
+    if meant is not None:
+        assert microseconds("x", meant)

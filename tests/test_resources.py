@@ -164,6 +164,18 @@ def test_lists_and_what_stands_under_a_profile_load(tmp_path: Path) -> None:
         assert context.tokens <= 8_000
 
 
+def test_a_condition_that_cannot_be_is_told_with_its_place_in_the_expression(tmp_path: Path) -> None:
+    """Beside the file's line: the column, and what stands there. The key stays one that can be looked up."""
+    condition = "message.role == 1 and message.rolle == 1"
+    text = f'short_term_memory_strategy:\n  - memory_strategy_id: max_tokens\n    conditions: ["{condition}"]\n'
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(written(tmp_path, text))
+    (mistake,) = caught.value.mistakes
+    assert (mistake.line, mistake.key) == (3, "short_term_memory_strategy[0].conditions[0]")
+    assert mistake.within == "column 23, at 'message.rolle'"
+    assert "conditions[0], column 23, at 'message.rolle': 'message.role == 1 and" in str(caught.value)
+
+
 @pytest.mark.parametrize("word", ["INCREMENTAL", "FLUSH", "EPHEMERAL", "Incremental", "flush"])
 def test_the_words_of_persistence_load(word: str) -> None:
     """In any letter case."""
@@ -713,6 +725,37 @@ def test_a_key_with_nothing_behind_it_is_as_if_it_were_not_there() -> None:
     assert same.options == plainly.options
 
 
+ALLOCATED = {"short_term": 0.6, "long_term": 0.3, "system": 0.1}
+
+
+@pytest.mark.parametrize("provider", [None, {"model": "gpt-4o"}])
+def test_shares_of_something_are_no_reason_to_warn(provider: dict[str, Any] | None) -> None:
+    """Of a limit in tokens, or of the window of a model."""
+    limit = {"max_tokens": 100 if provider is None else None, "max_messages": 5}
+    resource = only({**loaded(MINIMAL), **limit, "token_provider": provider, "token_allocation": ALLOCATED})
+    assert not any("token_allocation" in text for text in resource.warnings)
+
+
+@pytest.mark.parametrize(
+    ("provider", "counter"),
+    [
+        ({"model": "new-1", "fallback": "gpt-4"}, "cl100k_base"),
+        ({"model": "new-1", "fallback": "cl100k_base"}, "cl100k_base"),
+        ({"fallback": "gpt-4"}, "cl100k_base"),
+        ({"model": "gpt-4o", "fallback": "gpt-4"}, "o200k_base"),
+        ({"model": "new-1", "fallback": "legacy"}, "o200k_base"),
+    ],
+)
+def test_a_fallback_counts_and_bounds_nothing(provider: dict[str, str], counter: str) -> None:
+    """A model or an encoding, where the model is not known or not named. Its window is not that of the model."""
+    with Resources.load({**loaded(MINIMAL), "max_tokens": 50_000, "token_provider": provider}) as found:
+        session = found.session({"id": "user_conversation", "key": "k"})
+        assert session.options.counter.name == counter
+        budget = session.context().budget
+        assert budget is not None
+        assert budget.room == 50_000
+
+
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
@@ -722,6 +765,10 @@ def test_a_key_with_nothing_behind_it_is_as_if_it_were_not_there() -> None:
         ({"type": "buffer", "flushing": {"type": "lru"}}, "flushing.type"),
         ({"flushing": {"type": "lru", "summary_tokens": 5}}, "summary_tokens has no effect"),
         ({"token_provider": {"provider": "openai", "endpoint": "https://example.com"}}, "no key and no endpoint"),
+        ({"token_provider": {"provider": "openai", "settings": {"region": "eu"}}}, "and no setting"),
+        ({"token_provider": {"provider": "nobody"}}, "nobody: no program has registered it"),
+        ({"token_provider": {"model": "new-1", "fallback": "legacy"}}, "fallback: legacy has no effect"),
+        ({"max_tokens": None, "max_messages": 5, "token_allocation": ALLOCATED}, "token_allocation has no effect"),
         ({"privacy": {"recognisers": {"email": "pseudonym"}}}, "pseudonyms need a key"),
         ({"privacy_policy": {"recognisers": {"email": "pseudonym"}}}, "pseudonyms need a key"),
     ],

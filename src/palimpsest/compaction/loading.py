@@ -229,7 +229,8 @@ def _drop_ignored(block: dict[str, Any], name: str, where: str, warnings: list[s
     for key in ("summary_tokens", "summarize_oldest_percent"):
         if key in block:
             del block[key]
-            warnings.append(f"{where}.{key} has no effect: {name} makes no summaries")
+            told = "makes no summaries, and only a flush that asks for hybrid_summary does"
+            warnings.append(f"{where}.{key} has no effect: {name} {told}")
 
 
 def _make(target: Any, options: dict[str, Any], where: str) -> Strategy:

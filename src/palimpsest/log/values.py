@@ -154,7 +154,8 @@ def microseconds(name: str, length: object, *, zero: bool = False) -> int:
     elif is_number(length) and length < LONGEST:
         total = length * 1_000_000
     if not (0 <= total < LONGEST) or (int(total) == 0 and not zero):
-        suggestion = f"{length.strip()}s" if isinstance(length, str) and length.strip().isdecimal() else None
+        digits = length.strip() if isinstance(length, str) else ""
+        suggestion = f"{digits}s" if re.fullmatch(r"(?a)\d{1,11}", digits) and int(digits) else None
         raise ConfigError(
             name, length, f"{_ALLOWED}{'' if zero else ', over 0'}, at most 3,000 years", nearest=suggestion
         )

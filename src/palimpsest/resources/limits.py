@@ -94,6 +94,10 @@ def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], 
     needed = NEEDED.get(kind or "", ())
     if needed and not any(root.get(name) is not None for name in needed):
         problems.add((needed[0],), None, f"a value: {kind} needs {' or '.join(needed)}")
+    if root.get("token_allocation") is not None and not {"max_log_tokens", "model"} & options.keys() | {*root} & {
+        "model"
+    }:
+        warnings.append("token_allocation has no effect without max_tokens or max_context_ratio, which it shares out")
     return options | allocation_of(root, problems, kind)
 
 
@@ -121,21 +125,37 @@ def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> 
         warnings.append(
             "token_provider.api_key: a key in a file is read by everybody who reads the file; it is not stored"
         )
-    if isinstance(given.get("provider"), str) and COUNTERS.knows(given["provider"]):
+    provider = given.get("provider")
+    if isinstance(provider, str) and COUNTERS.knows(provider):
         return _service(given, problems)
-    if {"api_key", "api_key_env", "endpoint"} & set(given):
-        warnings.append("token_provider: tokens are counted on this machine, so no key and no endpoint is used")
+    if isinstance(provider, str) and provider.lower() not in WINDOWS:
+        told = "no program has registered it yet, so tokens are counted on this machine"
+        warnings.append(f"token_provider.provider: {provider}: {told}")
+    if {"api_key", "api_key_env", "endpoint", "settings"} & set(given):
+        told = "tokens are counted on this machine, so no key and no endpoint is used, and no setting"
+        warnings.append(f"token_provider: {told}")
+    return _counting_here(given, root, warnings)
+
+
+def _counting_here(given: Mapping[str, Any], root: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+    """What counts on this machine: the model, or where it is not known or not named the fallback, which is a model or
+    an encoding."""
     model, fallback = given.get("model"), given.get("fallback")
-    if isinstance(model, str):
-        if find_model(model) is not None:
-            return {"model": model}
-        if isinstance(fallback, str) and find_model(fallback) is not None:
-            warnings.append(f"token_provider.model: {model} is not in the table of models, so {fallback} counts")
-            return {"model": fallback}
-        if root.get("context_window") is None and root.get("max_context_ratio") is None:
-            near = nearest(model, model_names())
-            hint = f" (is it {near}?)" if near else ""
-            warnings.append(f"token_provider.model: {model} is not in the table of models{hint}: counts are estimates")
+    if isinstance(model, str) and find_model(model) is not None:
+        return {"model": model}
+    if isinstance(fallback, str):
+        known = find_model(fallback)
+        if known is not None or fallback in ENCODINGS:
+            if isinstance(model, str):
+                warnings.append(f"token_provider.model: {model} is not in the table of models, so {fallback} counts")
+            return {"counter": fallback if known is None else known.encoding}  # its window is no limit
+        warnings.append(
+            f"token_provider.fallback: {fallback} has no effect: it is no model of the table, and no encoding"
+        )
+    if isinstance(model, str) and root.get("context_window") is None and root.get("max_context_ratio") is None:
+        near = nearest(model, model_names())
+        hint = f" (is it {near}?)" if near else ""
+        warnings.append(f"token_provider.model: {model} is not in the table of models{hint}: counts are estimates")
     return {}
 
 

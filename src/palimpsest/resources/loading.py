@@ -127,7 +127,8 @@ def _told(problems: Problems, document: Document, file: str | None) -> list[Mist
         place = problem.place or _place(path, document.places)
         line, column = place if place is not None else (None, None)
         found, allowed = shorten(problem.found), problem.allowed
-        told.append(Mistake(file, line, column, memory, hidden(spelled(path)), found, allowed, problem.nearest))
+        key, nearest, within = hidden(spelled(path)), problem.nearest, problem.within
+        told.append(Mistake(file, line, column, memory, key, found, allowed, nearest, within))
     return sorted(told, key=lambda one: (one.line or 0, one.column or 0))
 
 

@@ -22,12 +22,21 @@ class Place(NamedTuple):
 
 
 class Problem(Exception):
-    """One mistake: the path of its key, what was found, what is allowed instead, and the nearest name that there is."""
+    """One mistake: the path of its key, what was found, what is allowed instead, the nearest name that there is, and
+    where in the value it is wrong (`within`)."""
 
     def __init__(
-        self, path: Path, found: object, allowed: str, *, nearest: str | None = None, place: Place | None = None
+        self,
+        path: Path,
+        found: object,
+        allowed: str,
+        *,
+        nearest: str | None = None,
+        place: Place | None = None,
+        within: str = "",
     ) -> None:
         self.path, self.found, self.allowed, self.nearest, self.place = path, shown(found), allowed, nearest, place
+        self.within = within
         super().__init__(path, allowed)
 
     @property
@@ -80,10 +89,11 @@ class Problems:
 
 def problem_of(fault: ConfigError, path: Path, named: str | None) -> Problem:
     """A ConfigError as a problem at this path; where it names what is inside of `named`, beneath it."""
-    inner = fault.where
+    inner, within = fault.where, ""
     if named is not None and inner.startswith(named):
-        path = (*path, *_parts(inner[len(named) :].partition(",")[0]))  # a condition tells its column, too
-    return Problem(path, fault.found, fault.allowed, nearest=fault.nearest)
+        key, _, within = inner[len(named) :].partition(", ")  # a condition tells its column, too
+        path = (*path, *_parts(key))
+    return Problem(path, fault.found, fault.allowed, nearest=fault.nearest, within=within)
 
 
 def _parts(text: str) -> Path:
