@@ -842,7 +842,7 @@ def test_all_of_it_is_there_after_a_restart(kind: str, tmp_path: Path) -> None:
 def test_processes_interleave_whole_turns(kind: str, tmp_path: Path) -> None:
     """Two processes add to one conversation: all turns are there, whole, each under a number of its own (N22)."""
     with fireflies.opened(kind, tmp_path) as store:
-        manager = talker.managed(store, max_conversation_tokens=100_000, summarizer=None)
+        manager = talker.managed(store, max_conversation_tokens=100_000, summarizer=None, summarize_threshold=None)
         children = [run("add", kind, tmp_path, name) for name in ("ann", "bob")]
         assert [child.wait() for child in children] == [0, 0]
         for child in children:

@@ -295,8 +295,23 @@ def test_the_threshold_acts_with_a_summarizer(monkeypatch: pytest.MonkeyPatch) -
         assert manager.conversation.get_summary("c")
         assert manager.working.scope_id == "s"
     set_all(monkeypatch, SUMMARIZE_THRESHOLD=10)
-    with pytest.warns(PalimpsestWarning, match="SUMMARIZE_THRESHOLD is 10 tokens"):
+    with pytest.warns(PalimpsestWarning, match="summarize_threshold is 10 tokens.*SUMMARIZE_THRESHOLD") as heard:
         MemoryManager.from_config(summarizer=digest).close()
+    assert len(heard) == 1
+
+
+def test_a_threshold_that_is_given_acts_or_is_warned_of() -> None:
+    """To the constructor: one that does nothing, and one by which every turn is a call of the summarizer (N11, N17).
+    What the documents show is neither."""
+    with pytest.warns(PalimpsestWarning, match="no effect without a summarizer"):
+        MemoryManager(summarize_threshold=3000).close()
+    with pytest.warns(PalimpsestWarning, match="nearly every turn"):
+        MemoryManager(summarizer=digest).close()
+    for silent in ({"summarize_threshold": 10}, {"summarizer": digest, "summarize_threshold": 3000}, {}):
+        MemoryManager(**silent).close()  # type: ignore[arg-type]
+    for off in (0, None):
+        MemoryManager(summarize_threshold=off).close()
+        MemoryManager(summarizer=digest, summarize_threshold=off).close()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from palimpsest import ConfigError
 from palimpsest.compat.firefly.conversation import ConversationMemory
 from palimpsest.compat.firefly.in_memory import InMemoryStore
 from palimpsest.compat.firefly.raw import MessageForm
-from palimpsest.compat.firefly.settings import Settings, environment, store_of, summarizer_of
+from palimpsest.compat.firefly.settings import Settings, environment, store_of, summarizer_of, warn_of_threshold
 from palimpsest.compat.firefly.store import EntryStore, MemoryStore
 from palimpsest.compat.firefly.turns import ConversationTurn
 from palimpsest.compat.firefly.working import WorkingMemory
@@ -42,7 +42,7 @@ class MemoryManager:
             store: where all of it is kept, one of a program's own too; None: an `InMemoryStore`.
             max_conversation_tokens: the most tokens of a history; 128,000 by default.
             summarize_threshold: with a summarizer, from how many tokens on the oldest turns are summarised; 10 by
-                default, which is nearly every turn. 0 or None: only `max_conversation_tokens` counts.
+                default, which is nearly every turn, and is warned of. 0 or None: only `max_conversation_tokens` counts.
             working_scope_id: whose the working memory is.
             summarizer: a function, or a coroutine function, from turns that leave to a text; None: none.
             estimator: what counts tokens, as in `ConversationMemory`; None: an encoding that fits most models.
@@ -61,6 +61,7 @@ class MemoryManager:
             store=store,
             message_form=message_form,
         )
+        warn_of_threshold(summarize_threshold, summarizer)
         self._is_fork = False
         self._above: tuple[str, ...] = ()
 
@@ -96,7 +97,7 @@ class MemoryManager:
             made = cls(
                 store=store,
                 max_conversation_tokens=settings.max_conversation_tokens,
-                summarize_threshold=settings.summarize_threshold,
+                summarize_threshold=None if found is None else settings.summarize_threshold,
                 working_scope_id=working_scope_id,
                 summarizer=found,
                 estimator=estimator,

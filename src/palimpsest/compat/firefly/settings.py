@@ -21,6 +21,7 @@ PREFIX = "FIREFLY_AGENTIC_"
 MEMORY = f"{PREFIX}MEMORY_"
 SMALL = 10
 """The threshold that Firefly has by default, which summarises nearly every turn."""
+THRESHOLD = f"{MEMORY}SUMMARIZE_THRESHOLD"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,16 +122,22 @@ def store_of(settings: Settings) -> MemoryStore:
 
 
 def summarizer_of(settings: Settings, given: Any) -> Any:
-    """The summarizer: the one given, or the configured model. Warns where the threshold does nothing, or too much."""
+    """The summarizer: the one given, or the configured model. Warns where the threshold does nothing."""
     found = given
     if found is None and settings.summarizer_model is not None:
         found = create_llm_summarizer(model=settings.summarizer_model)
-    variable = f"{MEMORY}SUMMARIZE_THRESHOLD"
     if found is None and "summarize_threshold" in settings.given:
-        warn_caller(f"{variable} has no effect without a summarizer: give one, or set {MODELS[0]}")
-    elif found is not None and settings.summarize_threshold == SMALL:
-        warn_caller(f"{variable} is {SMALL} tokens, so nearly every turn is summarised: set a few thousand")
+        warn_caller(f"{THRESHOLD} has no effect without a summarizer: give one, or set {MODELS[0]}")
     return found
+
+
+def warn_of_threshold(threshold: int | None, summarizer: object) -> None:
+    """Warn where the threshold of a manager does nothing, or has nearly every turn summarised."""
+    if summarizer is None and threshold not in (None, 0, SMALL):
+        warn_caller("summarize_threshold has no effect without a summarizer: give one")
+    elif summarizer is not None and threshold == SMALL:
+        told = f"so nearly every turn is summarised: set a few thousand (`from_config` takes it from {THRESHOLD})"
+        warn_caller(f"summarize_threshold is {SMALL} tokens, {told}")
 
 
 def _needed(settings: Settings, field: str, example: str) -> str:
