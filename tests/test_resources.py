@@ -700,7 +700,8 @@ def test_a_strategy_that_bounds_a_context_is_a_bound() -> None:
     with warnings.catch_warnings(), Memory.from_resource(json.loads(BARE_SHORT)) as memory:
         warnings.simplefilter("error")
         memory.session("a").add_user_message("hello")
-        assert len(memory.session("a").context().messages) == 1
+        context = memory.session("a").context()
+        assert (len(context.messages), context.report.warnings) == (1, ())
 
 
 def test_what_a_program_gives_holds_in_the_place_of_what_is_declared() -> None:

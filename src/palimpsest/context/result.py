@@ -43,6 +43,8 @@ class CutOutcome(msgspec.Struct, frozen=True):
     over: bool = False
     notes: tuple[str, ...] = ()
     margin: float = 1.0
+    walked: bool = False
+    """Whether a strategy bounds it, which walked the log anew."""
 
 
 class Context:
@@ -265,7 +267,7 @@ class Context:
             warnings.append(f"the tail has no room for {names}: raise tail_share, or max_tokens")
         if warning := _summaries_without_room(outcome.cut):
             warnings.append(warning)
-        if not self.is_bounded:
+        if not self.is_bounded and not outcome.walked:
             warnings.append("no budget: neither max_tokens nor a known model bounds this context")
         elif (doubts := doubt(outcome.head.usage, outcome.margin)) is not None:
             warnings.append(doubts)

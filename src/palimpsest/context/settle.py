@@ -49,6 +49,8 @@ class Settled(msgspec.Struct, frozen=True):
     """Facts that come before the log."""
     tail: Sequence[TailPart] = ()
     """What comes behind the log."""
+    walked: bool = False
+    """Whether a strategy, which walked the log anew, bounds it."""
 
     def given(self, head: Head, epoch: int | None, notes: Sequence[str] = ()) -> Context:
         """Build the context of this head, and of this epoch if its cut is stored.
@@ -58,7 +60,8 @@ class Settled(msgspec.Struct, frozen=True):
         layout, plan, reason = self.layout, self.plan, self.reason
         over = plan.over if plan is not None else reason is None and not layout.fits
         rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
-        outcome = CutOutcome(layout.cut, head, epoch, reason, rungs, before, over, tuple(notes), self.margin)
+        noted = tuple(notes)
+        outcome = CutOutcome(layout.cut, head, epoch, reason, rungs, before, over, noted, self.margin, self.walked)
         ready = self.view.ready if self.view is not None else None
         return Context(
             layout.window,
@@ -246,9 +249,9 @@ class Settler:
 
     def _walk(self, layout: Layout) -> Steps[Settled]:
         """Walk the log anew, strategy by strategy, each on what the previous one left."""
+        limits = [one.memory_max_tokens for one, _ in self._terms.strategies if one.memory_max_tokens is not None]
         if layout.head.compaction:
             cut = yield from self._after_compaction(layout.head, layout.cut)
-            limits = [one.memory_max_tokens for one, _ in self._terms.strategies if one.memory_max_tokens is not None]
             cut = yield from self._with_short_summaries(layout, cut, max(min(limits), 0) if limits else None)
             layout = yield from self._to_plan(layout.head, cut)
         if layout.window.stale:
@@ -260,7 +263,7 @@ class Settler:
             layout = yield from self._relaid(layout, cut)
             settled = yield from self._cut(layout, EXACT, None, strategy)
             layout = settled.layout
-        return settled
+        return _replace(settled, walked=bool(limits))
 
     def _to_plan(self, head: Head, cut: Cut) -> Steps[Layout]:
         """Lay out what a cut shows, to plan the next cut from."""
