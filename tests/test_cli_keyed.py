@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from commands import read, run
+from palimpsest.resources import Resources
 
 DECLARED = """\
 resource: memory
@@ -51,8 +53,25 @@ def test_what_is_appended_is_read() -> None:
     assert "3 of 3 messages" in shown.stderr
     page = read("memory", "read", "chat", "user:ann", "--offset", "1", "--limit", "1")
     assert ([one["content"] for one in page["messages"]], page["total"]) == (["Noted."], 3)
+    assert (page["offset"], page["limit"], page["has_more"]) == (1, 1, True)
+    assert read("memory", "read", "chat", "user:ann", "--offset", "1")["has_more"] is False
     assert read("memory", "read", "chat", "unknown")["total"] == 0
     assert read("memory", "read", "chat", "user:ann", "--tenant", "other")["total"] == 0
+
+
+def test_what_is_read_as_json_is_all_that_an_entry_says() -> None:
+    """A call has its tool and its id, a result whose it is; each has its time and its metadata."""
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    asked = {"role": "assistant", "content": "", "tool_calls": [call]}
+    Path("calls.json").write_text(json.dumps([asked, {"role": "tool", "tool_call_id": "c1", "content": "clear"}]))
+    assert run("memory", "append", "chat", "k", "--file", "calls.json").exit_code == 0
+    with Resources.load("chat.yaml") as resources:
+        resources.keyed("chat").session("k").add_user_message("Thanks.", metadata={"mood": "glad"})
+    called, answered, thanked = read("memory", "read", "chat", "k")["messages"][-3:]
+    assert (called["kind"], called["name"], called["call_id"]) == ("tool_call", "weather", "c1")
+    assert (answered["kind"], answered["call_id"], answered["content"]) == ("tool_result", "c1", "clear")
+    assert (thanked["content"], thanked["metadata"]) == ("Thanks.", {"mood": "glad"})
+    assert all(datetime.fromisoformat(one["created_at"]).tzinfo for one in (called, answered, thanked))
 
 
 @pytest.mark.parametrize("verb", ["clear", "delete"])
@@ -80,7 +99,10 @@ def test_a_flush_tells_what_it_did() -> None:
     """Dry, by the limits, by force, of a pattern."""
     filled("a:1", 80)
     filled("a:2", 5)
-    assert read("memory", "flush", "chat", "a:*", "--dry-run")["a:1"]["messages_after"] == 50
+    tried = read("memory", "flush", "chat", "a:*", "--dry-run")
+    assert (tried["a:1"]["messages_after"], tried["a:1"]["dry_run"]) == (50, True)
+    assert tried["a:1"]["tokens_saved"] == tried["a:1"]["tokens_before"] - tried["a:1"]["tokens_after"] > 0
+    assert "not >=" in tried["a:2"]["why"]
     assert read("memory", "read", "chat", "a:1")["total"] == 80
     shown = run("memory", "flush", "chat", "a:*").stdout
     assert "80 → 50" in shown

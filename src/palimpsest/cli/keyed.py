@@ -14,6 +14,7 @@ from palimpsest.cli.defined import expect_memory
 from palimpsest.cli.failing import InputRefused, Missing
 from palimpsest.cli.opening import resolve
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
+from palimpsest.cli.sessions import entry_json
 from palimpsest.resources import DeclaredMemory, KeyStats, Resources
 from palimpsest.types import CompactionResult
 
@@ -106,8 +107,8 @@ def read_command(ref: str, key: str, config: str, tenant: str, as_json: bool, of
     with opened(config, ref, tenant) as memory:
         page = memory.read(key, offset=offset, limit=limit)
     if as_json:
-        messages = [{"id": one.id, "role": one.role, "kind": one.kind, "content": one.text} for one in page.entries]
-        print_json({"key": key, "messages": messages, "total": page.total})
+        where = {"offset": offset, "limit": limit, "has_more": offset + len(page.entries) < page.total}
+        print_json({"key": key, "messages": list(map(entry_json, page.entries)), "total": page.total, **where})
         return
     for one in page.entries:
         click.echo(f"{one.role}: {line(one.text)}")
@@ -168,8 +169,7 @@ def flush_command(
         )
     _expect(found, key)
     if as_json:
-        fields = ("strategy", "reason", "messages_before", "messages_after", "tokens_before", "tokens_after")
-        print_json({one: {name: getattr(done, name) for name in fields} for one, done in found.items()})
+        print_json({one: _told_of(done) for one, done in found.items()})
         _end_with(_failed(found))
         return
     rows = table("key", "strategy", "messages", "tokens", "why not", right=("messages", "tokens"))
@@ -261,6 +261,13 @@ def _tell(as_json: bool, data: dict[str, Any], text: str) -> None:
         print_json(data)
     else:
         click.echo(text)
+
+
+def _told_of(done: CompactionResult) -> dict[str, Any]:
+    """What became of a key."""
+    figures = ("messages_before", "messages_after", "tokens_before", "tokens_after", "tokens_saved")
+    names = ("strategy", "reason", "why", "dry_run", *figures)
+    return {name: getattr(done, name) for name in names} | {"summary": done.summary.id if done.summary else None}
 
 
 def _failed(found: Mapping[str, CompactionResult]) -> list[str]:
