@@ -246,6 +246,21 @@ def test_lru_keeps_what_was_fetched(memory: Memory) -> None:
     assert [entry.text for entry in session(memory).active_entries()] == ["m1", "m4"]
 
 
+@pytest.mark.parametrize("asked", ["session", "memory"])
+def test_of_what_a_question_finds_the_best_is_kept_longest(memory: Memory, asked: str) -> None:
+    """Every hit is an access. That the best is named first does not make it the first to leave."""
+    chat = session(memory)
+    said = ("heron heron heron", "the heron of the bridge by the river and the mill", "nothing", "nothing else")
+    for text in said:
+        chat.add_assistant_message(text)
+    found = (chat if asked == "session" else memory).recall("heron", neighbours=0)
+    assert [one.seq for one in found.hits][:2] == [1, 2]
+
+    chat.compact({"strategy": "lru", "max_messages": 2})
+
+    assert [entry.text for entry in chat.active_entries()] == ["heron heron heron"]
+
+
 def test_an_access_counts_whoever_fetches_and_wherever_the_session_goes(memory: Memory) -> None:
     """Fetching is an access for every object of a session, and forks, exports and imports know of it."""
     chat = session(memory)

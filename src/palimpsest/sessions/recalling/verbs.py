@@ -176,7 +176,7 @@ class Recalling:
 
     async def _note(self, result: Recalled, store: Store) -> None:
         for session in dict.fromkeys(hit.session for hit in result.hits):
-            seqs = [hit.seq for hit in result.hits if hit.session == session]
+            seqs = [hit.seq for hit in reversed(result.hits) if hit.session == session]  # the best is the freshest
             await accessed(store, SessionKey(self._memory.tenant, session), seqs)
 
 
