@@ -106,6 +106,27 @@ def test_a_type_is_a_role_a_kind_or_a_tag(memory: Memory, entry: Entry) -> None:
     assert len(session.entries()) == 1
 
 
+@pytest.mark.parametrize(
+    "marked", [{"metadata": TYPED}, {"metadata": {"tags": ["health"]}}, TYPED, {"tags": ["HEALTH"]}]
+)
+def test_a_message_that_is_given_as_a_mapping_says_itself_what_it_is(memory: Memory, marked: dict[str, Any]) -> None:
+    """And all that stands in it: its calls, too. A result leaves its stub. The message beside it is stored."""
+    call = {"id": "c1", "type": "function", "function": {"name": "record", "arguments": f'{{"who": "{SECRET}"}}'}}
+    session = chat(memory)
+    session.add({"role": "user", "content": f"about {SECRET}", **marked})
+    session.add({"role": "assistant", "content": f"I record {SECRET}", "tool_calls": [call], **marked})
+    session.add({"role": "tool", "tool_call_id": "c1", "content": f"recorded {SECRET}", **marked})
+    assert SECRET in shown(session)
+    session.add([{"role": "assistant", "content": "It is done."}, {"role": "user", "content": "Thanks."}])
+    assert SECRET not in shown(session)
+    assert is_nowhere(memory, session)
+    session.replace(
+        [{"role": "user", "content": f"again {SECRET}", **marked}, {"role": "assistant", "content": "Yes."}]
+    )
+    assert is_nowhere(memory, session)
+    assert "Yes." in [entry.text for entry in session.active_entries()]
+
+
 def test_a_result_leaves_a_stub_that_keeps_its_call_answered(memory: Memory) -> None:
     """The context has what was said, the log the redaction string; afterwards the context has that, too."""
     session = chat(memory)
@@ -154,6 +175,22 @@ def test_a_batch_keeps_its_order(memory: Memory) -> None:
     places = [text.index(word) for word in ("one [SSN]", "two", "three", "four", "five")]
     assert places == sorted(places)
     assert [entry.text for entry in session.entries()] == ["one [SSN]", "four"]
+
+
+def test_an_answer_that_comes_with_the_next_question_ends_it(memory: Memory) -> None:
+    """The interaction of what is withheld is over with its answer, whatever else the batch begins; what is withheld of
+    the next one is there, and what has no answer yet stays."""
+    session = chat(memory)
+    answered = [{"role": "assistant", "content": "It is done."}, {"role": "user", "content": "Thanks."}]
+    session.add_user_message(SECRET, metadata=TYPED)
+    session.add({"role": "user", "content": "Well?"})
+    assert SECRET in shown(session)
+    session.add(answered)
+    assert SECRET not in shown(session)
+    session.add([*answered, {"role": "user", "content": SECRET, "metadata": TYPED}])
+    assert SECRET in shown(session)
+    session.add_assistant_message("Noted.")
+    assert SECRET not in shown(session)
 
 
 def test_a_turn_keeps_it_to_its_end(memory: Memory) -> None:

@@ -155,23 +155,33 @@ class Redactor:
         return kind.casefold() in self._rules.types
 
     def is_withheld(self, entry: Entry) -> bool:
-        """Return whether `entry` is of a type that may not be kept, by its role, kind, `metadata.type` or a tag."""
-        types = self._rules.types
-        if not types:
+        """Return whether `entry` is of a type that may not be kept.
+
+        Its role, kind, `metadata.type` and tags say that, and so do type, tags and metadata of the mapping that it came
+        as.
+        """
+        if not self._rules.types:
             return False
-        metadata = entry.metadata or {}
-        tags = metadata.get("tags")
-        names = [entry.role, entry.kind, metadata.get("type"), *(tags if isinstance(tags, list) else [tags])]
-        return any(isinstance(name, str) and name.casefold() in types for name in names)
+        return self._is_named([entry.role, entry.kind, *_types_of(entry.metadata)]) or self._is_marked(entry)
+
+    def _is_marked(self, entry: Entry) -> bool:
+        """Return whether the mapping that `entry` came as says that it is of such a type."""
+        keep = entry.native.keep if entry.native is not None else None
+        return keep is not None and self._is_named([*_types_of(keep), *_types_of(keep.get("metadata"))])
+
+    def _is_named(self, names: Sequence[object]) -> bool:
+        """Return whether one of `names` is a type that may not be kept."""
+        return any(isinstance(name, str) and name.casefold() in self._rules.types for name in names)
 
     def _verdicts(self, entries: Sequence[Entry], pseudonyms: Pseudonyms | None) -> tuple[Verdict, ...]:
         """Return the verdicts on entries that are added together. Raises RuleFailed."""
         tally = Tally(self._numbering(pseudonyms))
         washer = Washer(self._cleaner, tally)
         verdicts: list[Verdict] = []
-        types, redacts, touched = self._rules.types, self._rules.redacts, False
+        types, redacts, touched, marked = self._rules.types, self._rules.redacts, False, False
         for entry in entries:
-            withheld = bool(types) and self.is_withheld(entry)
+            marked = bool(types) and (self._is_marked(entry) or (marked and entry.continues))
+            withheld = bool(types) and (marked or self.is_withheld(entry))
             kept = self._stub(entry) if withheld else washer.entry(entry) if redacts else entry
             if kept is entry and not tally.count:  # true of nearly all entries
                 tally.forget()
@@ -218,6 +228,14 @@ class Redactor:
             self._breaker.report(failed is None, probe=probe)
         assert failed is not None, "otherwise the result was returned"
         raise PrivacyRefused(failed.rule, failed.kind, failed.why)  # without a cause, whose frames would hold the text
+
+
+def _types_of(metadata: object) -> list[object]:
+    """Return the types and tags that metadata, or a message, have."""
+    if not isinstance(metadata, Mapping):
+        return []
+    tags = metadata.get("tags")
+    return [metadata.get("type"), *(tags if isinstance(tags, list) else [tags])]
 
 
 def _together(entries: Sequence[Entry], verdicts: list[Verdict]) -> tuple[Verdict, ...]:

@@ -34,7 +34,7 @@ class Withheld:
         self._own: dict[str, Entry] = {}
         self._ids: set[str] = set()
         self._newest: Entry | None = None
-        self._waiting = False
+        self._waiting, self._passed = False, False
         self.holds = False
         """Whether anything is withheld."""
 
@@ -46,9 +46,10 @@ class Withheld:
 
     @property
     def interaction_ended(self) -> bool:
-        """Whether the newest entry is an assistant's message and no call is unanswered."""
+        """Whether the newest entry is an assistant's message, or the last batch had one behind what is withheld, and
+        then the next question; and no call is unanswered."""
         newest = self._newest
-        return newest is not None and (newest.kind, newest.role) == ("message", "assistant") and not self._waiting
+        return newest is not None and (_is_answer(newest) or self._passed) and not self._waiting
 
     def expecting(self, slots: Sequence[Admitted]) -> list[Admitted]:
         """Return the slots of the batch to be added next, with an id for each entry that is stored.
@@ -91,6 +92,10 @@ class Withheld:
                 waiting.append(self._as_said(entry))
                 self._seen = entry.seq
         await self._take(waiting)
+        last = max((i for i, (_, own) in enumerate(places) if own is not None), default=-1)
+        kinds = [(entry.kind, entry.role) for entry, _ in places[last + 1 :] if entry is not None]
+        answers = [i for i, kind in enumerate(kinds) if kind == _ANSWER]
+        self._passed = bool(answers) and ("message", "user") in kinds[answers[0] :]
 
     async def replace(self, change: Change, slots: Sequence[Admitted], stored: Sequence[Entry], first: int) -> None:
         """Apply a committed replacement to the branch: `stored` are the stored entries of `slots`, from seq `first` on.
@@ -106,7 +111,7 @@ class Withheld:
                 self.holds = True
                 head = await self._branch.commit(self._key, msgspec.structs.replace(change, entries=entries))
                 self._seen = max([self._seen, *(entry.seq for entry in stored)])
-                self._newest, self._waiting = entries[-1], bool(head.calls)
+                self._newest, self._waiting, self._passed = entries[-1], bool(head.calls), False
 
     async def session(self, head: Head) -> Overlay | None:
         """Return the branch, in which the session includes what is withheld.
@@ -146,6 +151,13 @@ class Withheld:
         """Return the entry, or the withheld one that belongs in the place of this stub."""
         own = self._own.get(entry.id)
         return entry if own is None else msgspec.structs.replace(own, id=entry.id, at=entry.at)
+
+
+_ANSWER = ("message", "assistant")
+
+
+def _is_answer(entry: Entry) -> bool:
+    return (entry.kind, entry.role) == _ANSWER
 
 
 def _task_lock() -> AbstractAsyncContextManager[object]:
