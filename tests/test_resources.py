@@ -729,6 +729,37 @@ def test_a_key_with_nothing_behind_it_is_as_if_it_were_not_there() -> None:
 ALLOCATED = {"short_term": 0.6, "long_term": 0.3, "system": 0.1}
 
 
+@pytest.mark.parametrize("within", ["persistence", None])
+def test_every_value_of_a_breaker_is_listed_with_who_says_it(within: str | None) -> None:
+    """What it leaves out is as the document has it; one that is switched off is said to be."""
+
+    def listed(given: object) -> dict[str, tuple[Any, ...]]:
+        place = {"type": "in_memory", **({"circuit_breaker": given} if within else {})}
+        declared = {**loaded(MINIMAL), "persistence": place, **({} if within else {"circuit_breaker": given})}
+        found = (one for one in only(declared).effective() if one.option.startswith("circuit_breaker"))
+        return {one.option.partition(".")[2]: (one.value, one.origin, one.key) for one in found}
+
+    key = f"{within}.circuit_breaker" if within else "circuit_breaker"
+    assert listed({"timeout": "1s"}) == {
+        "": ({"timeout": "1s"}, "given", key),
+        "timeout": ("1s", "given", f"{key}.timeout"),
+        "max_failures": (5, "document default", ""),
+        "reset_timeout": ("30s", "document default", ""),
+    }
+    assert listed({})["timeout"] == ("5s", "document default", "")
+    assert listed({"enabled": False}) == {"": (None, "given", key)}
+    assert listed(None) == {"": (None, "our default", "")}
+
+
+@pytest.mark.parametrize("ttl", ["0", "24h", None])
+def test_how_long_sessions_last_is_listed_with_who_says_it(ttl: str | None) -> None:
+    """For ever, too, where somebody says so."""
+    resource = only({**loaded(MINIMAL), "persistence": {"type": "in_memory", "ttl": ttl}})
+    said = ("given", "persistence.ttl") if ttl else ("our default", "")
+    (found,) = (one for one in resource.effective() if one.option == "lifetime")
+    assert (found.value, found.origin, found.key) == ("24h" if ttl == "24h" else None, *said)
+
+
 @pytest.mark.parametrize("provider", [None, {"model": "gpt-4o"}])
 def test_shares_of_something_are_no_reason_to_warn(provider: dict[str, Any] | None) -> None:
     """Of a limit in tokens, or of the window of a model."""

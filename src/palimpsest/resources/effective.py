@@ -12,6 +12,7 @@ from palimpsest.context.short_term import MaxTokens
 from palimpsest.resources.definition import Origin, Resource, Setting, StorePlace
 from palimpsest.resources.payloads import KEYS, Limits
 from palimpsest.sessions.options import GivenOptions
+from palimpsest.stores.circuit_breaker import CircuitBreaker
 from palimpsest.stores.options import discreet_address
 
 FLUSHING = ("threshold", "summarize_oldest_percent", "interaction_keep", "on_failure", "low_water")
@@ -28,6 +29,9 @@ SOURCES = {
     "lifetime": ("persistence", "lifetime"),
 }
 """The keys that an option may come from, where that is not its own name."""
+
+WITHIN = {("lifetime", "persistence"): "persistence.ttl"}
+"""Keys that stand within another one."""
 
 
 def effective_of(root: Mapping[str, Any], resource: Resource) -> tuple[Setting, ...]:
@@ -52,11 +56,26 @@ def _of_place(root: Mapping[str, Any], place: StorePlace) -> Iterator[Setting]:
     yield Setting("store", address, given, key if given == "given" else "")
     policy = next((name for name in ("privacy_policy", "privacy") if root.get(name) is not None), "")
     yield Setting("privacy", place.privacy, "given" if policy else "our default", policy)
-    yield Setting("circuit_breaker", place.circuit_breaker, _said(place.circuit_breaker is not None))
+    yield from _of_breaker(root, place)
     yield Setting("encryption", place.keys_env, _said(place.keys_env is not None))
     locking = root.get("locking") or {}
     for ours, key in (("turn_lease", "append_ttl"), ("compaction_lease", "flush_ttl")):
         yield Setting(ours, getattr(place, ours), "given" if key in locking else "document default", f"locking.{key}")
+
+
+def _of_breaker(root: Mapping[str, Any], place: StorePlace) -> Iterator[Setting]:
+    """Whether a store that does not answer is left alone, and where it is, when."""
+    within = root.get("persistence")
+    given, key = root.get("circuit_breaker"), "circuit_breaker"
+    if given is None and isinstance(within, Mapping):
+        given, key = within.get("circuit_breaker"), "persistence.circuit_breaker"
+    on = place.circuit_breaker
+    yield Setting("circuit_breaker", on, _said(given is not None), key if given is not None else "")
+    said = on if isinstance(on, Mapping) else {}
+    for name in CircuitBreaker.__struct_fields__ if on is not None else ():
+        origin: Origin = "given" if name in said else "document default"
+        at = f"{key}.{name}" if name in said else ""
+        yield Setting(f"circuit_breaker.{name}", said.get(name, getattr(CircuitBreaker(), name)), origin, at)
 
 
 def _of_keyed(root: Mapping[str, Any], resource: Resource) -> Iterator[Setting]:
@@ -79,7 +98,9 @@ def _of_options(root: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator
             continue
         if name in options:
             key = next((one for one in SOURCES.get(name, (name,)) if root.get(one) is not None), name)
-            yield Setting(name, options[name], "given", key)
+            yield Setting(name, options[name], "given", WITHIN.get((name, key), key))
+        elif name == "lifetime" and (key := _endless(root)):
+            yield Setting(name, None, "given", key)
         else:
             yield Setting(name, getattr(defaults, name), "our default")
     yield from _of_short_term(options.get("short_term") or ())
@@ -87,6 +108,12 @@ def _of_options(root: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator
         key = "flushing" if "long_term_memory_id" not in block else f"long_term_memory_strategy[{i}]"
         told = key != "flushing" or "flushing" in root
         yield from _of_long_term(f"long_term[{i}]", block, key, told=told)
+
+
+def _endless(root: Mapping[str, Any]) -> str:
+    """The key that says that sessions last for ever; "": none does."""
+    within = root.get("persistence")
+    return "persistence.ttl" if isinstance(within, Mapping) and within.get("ttl") is not None else ""
 
 
 def _of_short_term(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Setting]:
