@@ -17,6 +17,7 @@ from palimpsest.compaction.mask import MaskResults
 from palimpsest.compaction.style import Style
 from palimpsest.compaction.summarize import HybridSummary, Summarize
 from palimpsest.compaction.triggers import Triggers
+from palimpsest.context import short_term
 
 
 def one(given: Any) -> Any:
@@ -211,6 +212,15 @@ def test_an_unknown_name_lists_those_there_are() -> None:
     assert refused.where == "long_term"
     assert refused.nearest == "neuralyzer"
     assert "token_aware_lru" in refused.allowed
+
+
+def test_a_strategy_in_the_place_of_the_other_kind_is_told_where_it_belongs() -> None:
+    """What limits a context is none of those that summarise or erase, and the other way round."""
+    refused = refusal({"memory_strategy_id": "max_tokens"})
+    assert (refused.where, refused.nearest) == ("long_term.memory_strategy_id", None)
+    assert "short_term_memory_strategy" in refused.allowed
+    with pytest.raises(ConfigError, match=r"short_term\.long_term_memory_id: .*long_term_memory_strategy"):
+        short_term.load({"long_term_memory_id": "neuralyzer"}, "short_term")
 
 
 @pytest.mark.parametrize("given", [3, object(), Lru])

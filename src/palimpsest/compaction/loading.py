@@ -176,6 +176,9 @@ def _mapping(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy
         return _native(block.pop("strategy"), block, where, f"{where}.strategy")
     if "type" in block or "summarize_threshold" in block:
         return _compozy(block, where, warnings)
+    if "memory_strategy_id" in block:  # which says what a context shows, and summarises nothing
+        told = "a place in short_term, which is short_term_memory_strategy in a file"
+        raise ConfigError(f"{where}.memory_strategy_id", block["memory_strategy_id"], told)
     kinds = ("strategy", "long_term_memory_id", "type")
     key = next((key for key in block if nearest(key, kinds)), None)
     near = nearest(key, kinds) if key else None

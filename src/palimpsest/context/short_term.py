@@ -58,6 +58,9 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
         given = dict(block)
     else:
         raise ConfigError(where, block, "a MaxTokens or a mapping of its fields")
+    if "long_term_memory_id" in given:  # which summarises or erases, and limits no context
+        told = "a place in long_term, which is long_term_memory_strategy in a file"
+        raise ConfigError(f"{where}.long_term_memory_id", given["long_term_memory_id"], told)
     for name in given:
         if name not in _FIELDS:
             raise ConfigError(f"{where}.{name}", name, ", ".join(_FIELDS), nearest=nearest(name, _FIELDS))
