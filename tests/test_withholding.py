@@ -177,6 +177,46 @@ def test_a_batch_keeps_its_order(memory: Memory) -> None:
     assert [entry.text for entry in session.entries()] == ["one [SSN]", "four"]
 
 
+@pytest.mark.parametrize(
+    ("format", "messages"),
+    [
+        ("anthropic", [{"role": "user", "content": SECRET}]),
+        (
+            "anthropic",
+            [
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "text", "text": SECRET},
+                        {"type": "tool_use", "id": "t1", "name": "record", "input": {"who": SECRET}},
+                    ],
+                },
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": SECRET}]},
+            ],
+        ),
+        ("gemini", [{"role": "user", "parts": [{"text": SECRET}]}]),
+        ("openai-responses", [{"type": "message", "role": "user", "content": SECRET}]),
+        (
+            "openai-responses",
+            [
+                {"type": "function_call", "call_id": "c1", "name": "record", "arguments": f'{{"who": "{SECRET}"}}'},
+                {"type": "function_call_output", "call_id": "c1", "output": SECRET},
+            ],
+        ),
+    ],
+)
+def test_a_message_of_any_format_says_itself_what_it_is(
+    memory: Memory, format: Any, messages: list[dict[str, Any]]
+) -> None:
+    """In whatever way its format keeps what is no field of an entry."""
+    session = chat(memory, format=format)
+    session.add([{**message, "metadata": TYPED} for message in messages], format=format)
+    assert SECRET in shown(session, format=format)
+    session.add_assistant_message("It is done.")
+    assert SECRET not in shown(session, format=format)
+    assert is_nowhere(memory, session)
+
+
 def test_an_answer_that_comes_with_the_next_question_ends_it(memory: Memory) -> None:
     """The interaction of what is withheld is over with its answer, whatever else the batch begins; what is withheld of
     the next one is there, and what has no answer yet stays."""

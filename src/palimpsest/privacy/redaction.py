@@ -167,7 +167,10 @@ class Redactor:
     def _is_marked(self, entry: Entry) -> bool:
         """Return whether the mapping that `entry` came as says that it is of such a type."""
         keep = entry.native.keep if entry.native is not None else None
-        return keep is not None and self._is_named([*_types_of(keep), *_types_of(keep.get("metadata"))])
+        if keep is None:
+            return False
+        said = (keep, *(one for one in keep.values() if isinstance(one, Mapping)))  # as some formats have the message
+        return self._is_named([name for one in said for name in (*_types_of(one), *_types_of(one.get("metadata")))])
 
     def _is_named(self, names: Sequence[object]) -> bool:
         """Return whether one of `names` is a type that may not be kept."""
