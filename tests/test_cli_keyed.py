@@ -165,6 +165,26 @@ def test_a_damaged_key_makes_the_status_1_and_the_others_are_done() -> None:
     assert "a:2" in cleared.stderr
 
 
+@pytest.mark.parametrize("key", ["a:2", "a:*"])
+def test_a_damaged_key_is_destroyed_by_who_is_told_of_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself and with others: what is asked about is what goes."""
+    for name in ("a:1", "a:2", "b"):
+        filled(name, 3)
+    with sqlite3.connect("chat.db") as db:
+        db.execute("UPDATE place SET hot = zeroblob(length(hot)) WHERE name LIKE '%a:2'")
+    db.close()
+    monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream: True)
+    kept = run("memory", "delete", "chat", key, given="n\n")
+    assert kept.exit_code == 1
+    assert "all that is under a:2, which cannot be read" in kept.stdout
+    assert ("a:1" in kept.stdout) == (key == "a:*")
+    assert read("memory", "read", "chat", "a:1")["total"] == 3
+    gone = run("memory", "delete", "chat", key, given="y\n")
+    assert (gone.exit_code, "Deleted" in gone.stdout) == (0, True)
+    assert run("memory", "stats", "chat", "a:2").exit_code == 3
+    assert read("memory", "read", "chat", "b")["total"] == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [

@@ -238,6 +238,9 @@ def test_a_key_that_fails_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptu
         for verb in (keyed.stats, keyed.flush, lambda key: keyed.clear(key, confirm=True)):
             with pytest.raises(StoreCorrupt):
                 verb("a:2")
+        assert keyed.keys("a:*") == ["a:1", "a:2", "a:3"]
+        assert keyed.delete("a:2") == 1
+        assert keyed.keys() == ["a:1", "a:3"]
 
 
 def test_a_key_that_another_holds_keeps_no_other_from_being_deleted(

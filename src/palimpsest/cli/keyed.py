@@ -15,6 +15,7 @@ from palimpsest.cli.failing import InputRefused, Missing
 from palimpsest.cli.opening import resolve
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
 from palimpsest.cli.sessions import entry_json
+from palimpsest.errors import StoreCorrupt
 from palimpsest.resources import DeclaredMemory, KeyStats, Resources
 from palimpsest.types import CompactionResult
 
@@ -291,10 +292,16 @@ def _confirm(memory: DeclaredMemory, key: str, as_json: bool, max_keys: int, *, 
     if yes:
         return
     expect_somebody(as_json, instead="--yes")
-    found = memory.stats(key, max_keys=max_keys)
+    meant = memory.keys(key, max_keys=max_keys)
+    try:
+        found = memory.stats(key, max_keys=max_keys)
+    except StoreCorrupt:
+        found = {}
     held = sum(stats.messages + stats.archived for stats in found.values())
-    click.echo(f"{counted(len(found), 'key')}: {', '.join(map(line, found))}")
-    click.confirm(f"Destroy {counted(held, 'entry')}? It cannot be undone.", abort=True)
+    click.echo(f"{counted(len(meant), 'key')}: {', '.join(map(line, meant))}")
+    hidden = [one for one in meant if one not in found]
+    more = f", and all that is under {', '.join(map(line, hidden))}, which cannot be read" if hidden else ""
+    click.confirm(f"Destroy {counted(held, 'entry')}{more}? It cannot be undone.", abort=True)
 
 
 def _as_json(stats: KeyStats) -> dict[str, Any]:

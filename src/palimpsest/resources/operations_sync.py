@@ -288,6 +288,15 @@ class DeclaredMemory:
 
     # --- keys
 
+    def keys(self, key: str = "*", *, max_keys: int = 0) -> list[str]:
+        """Return the keys that are there, in order, those that cannot be read among them.
+
+        Args:
+            key: a key, or a pattern: which are meant.
+            max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
+        """
+        return self._keys(key, max_keys)
+
     def _keys(self, key: str, max_keys: int) -> list[str]:
         """The keys that are meant and there, in order."""
         most, key = check_pattern(key, max_keys), plain_text(key)
@@ -312,6 +321,8 @@ class DeclaredMemory:
             self.session(key).info()
         except SessionNotFound:
             return False
+        except StoreCorrupt:  # it is there, and can be destroyed
+            return True
         return True
 
 
