@@ -60,20 +60,11 @@ class Settled(msgspec.Struct, frozen=True):
         layout, plan, reason = self.layout, self.plan, self.reason
         over = plan.over if plan is not None else reason is None and not layout.fits
         rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
-        noted = tuple(notes)
-        outcome = CutOutcome(layout.cut, head, epoch, reason, rungs, before, over, noted, self.margin, self.walked)
+        told = (over, tuple(notes), self.margin, self.walked)
+        outcome = CutOutcome(layout.cut, head, epoch, reason, rungs, before, *told)
         ready = self.view.ready if self.view is not None else None
-        return Context(
-            layout.window,
-            layout.before,
-            layout.summaries,
-            layout.reckoned,
-            self.meter,
-            outcome,
-            ready,
-            self.lead,
-            self.tail,
-        )
+        shown = (layout.window, layout.before, layout.summaries, layout.reckoned, self.meter)
+        return Context(*shown, outcome, ready, self.lead, self.tail)
 
 
 class Settler:
