@@ -7,11 +7,13 @@ import re
 import sqlite3
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from commands import read, run
-from palimpsest.resources import Resources
+from palimpsest.resources import DeclaredMemory, Resources
+from palimpsest.types import CompactionResult
 
 DECLARED = """\
 resource: memory
@@ -111,6 +113,29 @@ def test_a_flush_tells_what_it_did() -> None:
     assert run("memory", "flush", "chat", "nothing").exit_code == 3
     assert run("memory", "flush", "chat", "a:1", "--strategy", "magic").exit_code == 2
     assert run("memory", "flush", "chat", "a:1", "--max-keys", "10001").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("reasons", "status", "told"),
+    [
+        ({"k": None, "m": "below_threshold"}, 0, ""),
+        ({"k": "no_gain", "m": "nothing_to_compact"}, 0, ""),
+        ({"k": None, "m": "pending"}, 4, "another flush is under way of m"),
+        ({"k": "failed", "m": "pending"}, 1, "nothing was changed under k: a reason"),
+        ({"k": "empty"}, 1, "nothing was changed under k"),
+    ],
+)
+def test_the_status_of_a_flush_is_that_of_the_key_that_went_worst(
+    reasons: dict[str, Any], status: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To do nothing is no failure; another flush under way is 4. What became of each key is printed all the same."""
+    found = {key: CompactionResult(strategy="lru", reason=reason, why="a reason") for key, reason in reasons.items()}
+    monkeypatch.setattr(DeclaredMemory, "flush", lambda *given, **options: found)
+    for more in ((), ("--json",)):
+        flushed = run("memory", "flush", "chat", "*", *more)
+        assert flushed.exit_code == status
+        assert told in flushed.stderr
+        assert all(key in flushed.stdout for key in reasons)
 
 
 def test_what_destroys_asks_first() -> None:

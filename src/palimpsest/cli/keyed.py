@@ -11,7 +11,7 @@ import click
 
 from palimpsest.cli.app import CommandGroup, Number, Whole, examples, expect_somebody, json_option
 from palimpsest.cli.defined import expect_memory
-from palimpsest.cli.failing import InputRefused, Missing
+from palimpsest.cli.failing import Conflicting, InputRefused, Missing, OperationFailed
 from palimpsest.cli.opening import resolve
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
 from palimpsest.cli.sessions import entry_json
@@ -20,6 +20,9 @@ from palimpsest.resources import DeclaredMemory, KeyStats, Resources
 from palimpsest.types import CompactionResult
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+FAILURES = ("failed", "empty", "conflict")
+"""Why nothing was flushed, where something went wrong."""
 
 
 @click.group(
@@ -171,7 +174,7 @@ def flush_command(
     _expect(found, key)
     if as_json:
         print_json({one: _told_of(done) for one, done in found.items()})
-        _end_with(_failed(found))
+        _end_of(found)
         return
     rows = table("key", "strategy", "messages", "tokens", "why not", right=("messages", "tokens"))
     for one, done in found.items():
@@ -181,7 +184,7 @@ def flush_command(
         )
         rows.add_row(line(one), done.strategy, messages, tokens, done.reason or "-")
     console().print(rows)
-    _end_with(_failed(found))
+    _end_of(found)
 
 
 @memory_command.command("clear", epilog=examples("palimpsest memory clear chat user:ann --backup --yes"))
@@ -271,9 +274,15 @@ def _told_of(done: CompactionResult) -> dict[str, Any]:
     return {name: getattr(done, name) for name in names} | {"summary": done.summary.id if done.summary else None}
 
 
-def _failed(found: Mapping[str, CompactionResult]) -> list[str]:
-    """The keys that could not be flushed."""
-    return [one for one, done in found.items() if done.reason == "failed"]
+def _end_of(found: Mapping[str, CompactionResult]) -> None:
+    """End a flush with the status of what failed, or of what another flush has kept waiting, where that was so."""
+    failed = {one: done.why or str(done.reason) for one, done in found.items() if done.reason in FAILURES}
+    if failed:
+        raise OperationFailed(
+            f"nothing was changed under {', '.join(map(line, failed))}: {next(iter(failed.values()))}"
+        )
+    if pending := [one for one, done in found.items() if done.reason == "pending"]:
+        raise Conflicting(f"another flush is under way of {', '.join(map(line, pending))}")
 
 
 def _end_with(failed: Collection[str]) -> None:
