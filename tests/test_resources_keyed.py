@@ -130,6 +130,7 @@ def test_a_flush_runs_where_the_limits_say_so_or_somebody_insists(keyed: Declare
     assert keyed.read("k").total == 50
     assert [entry.text for entry in keyed.read("k", limit=1).entries] == ["message 30"]
     assert keyed.flush("few", force=True, strategy="lru")["few"].strategy == "lru"
+    assert keyed.flush("few", force=True, strategy="fifo")["few"].strategy == "simple_fifo"
     assert keyed.flush("few", threshold=0.01)["few"].reason != "below_threshold"
     filled(keyed, "forced", 5)
     assert keyed.flush("forced", threshold=1.0)["forced"].reason == "below_threshold"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from palimpsest.compaction.loading import FLUSHES
 from palimpsest.errors import (
     ConfigError,
     Conflict,
@@ -200,7 +201,7 @@ class DeclaredMemory:
 
         Args:
             key: a key, or a pattern.
-            strategy: simple_fifo, lru, hybrid_summary or token_aware_lru; None: the one that is declared.
+            strategy: simple_fifo (or fifo), lru, hybrid_summary or token_aware_lru; None: the one that is declared.
             dry_run: whether nothing is changed.
             force: whether it is flushed below the threshold, too.
             threshold: the share of the limit from which it is flushed, over 0 and up to 1; None: what is declared.
@@ -226,7 +227,8 @@ class DeclaredMemory:
         declared = dict(blocks[-1]) if blocks else {}
         if name is None:
             return declared or None
-        values.choice("strategy", name, ("simple_fifo", "lru", "hybrid_summary", "token_aware_lru"))
+        name = "simple_fifo" if name == "fifo" else name
+        values.choice("strategy", name, FLUSHES)
         if name == "hybrid_summary" and declared.get("summary_tokens") is None:
             raise ConfigError("strategy", name, "a memory whose flushing says summary_tokens")
         only = () if name == "hybrid_summary" else ("summary_tokens", "summarize_oldest_percent")
