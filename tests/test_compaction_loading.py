@@ -127,6 +127,22 @@ def test_what_is_wrong_with_a_knowledge_base_is_named(key: str, block: dict[str,
     assert refused.where.startswith(f"long_term.{key}.{where}")
 
 
+@pytest.mark.parametrize(
+    ("mode", "meant"),
+    [("alwys", "always"), ("Always", "always"), ("on-demand", "on_demand"), ("nevr", "never"), ("sometimes", None)],
+)
+def test_a_word_that_is_no_search_mode_is_told_which_there_are(mode: str, meant: str | None) -> None:
+    """And not what a condition may be made of; a condition is one still, also one of a single word."""
+    refused = refusal(
+        {"long_term_memory_id": "summarizer", "knowledge_base": {"collection_id": "x", "search_mode": mode}}
+    )
+    assert refused.where == "long_term.knowledge_base.search_mode"
+    assert refused.allowed.startswith("always, on_demand, never, or a condition")
+    assert refused.nearest == meant
+    for condition in ("True", "session.interaction_count > 1"):
+        assert KnowledgeBase(collection_id="x", search_mode=condition).search_mode == condition
+
+
 def test_a_knowledge_base_of_a_block() -> None:
     """It has the documented defaults, and so has the splitter."""
     found = one(

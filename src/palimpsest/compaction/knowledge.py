@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from palimpsest.context.conditions import parse
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
 from palimpsest.log.codec import ready
 from palimpsest.log.ids import is_id
@@ -115,6 +115,9 @@ class KnowledgeBase(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_onl
         check_collection(self.collection_id, "collection_id")
         if self.search_mode not in MODES:
             values.text("search_mode", self.search_mode, none=False)
+            if self.search_mode.replace("-", "_").isidentifier() and self.search_mode not in ("True", "False"):
+                allowed = f"{', '.join(MODES)}, or a condition such as 'session.interaction_count > 3'"
+                raise ConfigError("search_mode", self.search_mode, allowed, nearest=nearest(self.search_mode, MODES))
             parse(self.search_mode, "search_mode")
         check_search(self.search_type, self.top_k, self.score_threshold, self.fetch_k, self.lambda_mult, self.embedder)
         values.whole("max_tokens", self.max_tokens, 1, none=True)
