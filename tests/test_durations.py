@@ -77,7 +77,8 @@ def test_what_is_written_with_a_unit_is_so_many_of_it(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"), [("5", "5s"), (" 90 ", "90s"), ("0", None), ("00", None), ("9" * 13, None), ("5x", None), ("٣", None)]
+    ("text", "meant"),
+    [("5", "5s"), (" 90 ", "90s"), ("0", None), ("00", None), ("9" * 13, None), ("5x", None), ("٣", None)],
 )
 def test_what_is_suggested_would_be_taken(text: str, meant: str | None) -> None:
     """A number without its unit is one of seconds, unless that could not be, either."""
