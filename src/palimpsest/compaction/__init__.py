@@ -110,7 +110,7 @@ class Snapshot(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=Tru
         return sum(i.tokens for i in self.interactions) + self.standing(self.summaries)
 
     def standing(self, summaries: Sequence[Summary]) -> int:
-        """Return what these current summaries cost in a context, fences included."""
+        """Return what `summaries`, current ones, cost in a context, fences included."""
         return sum(map(self.weigh, summaries))
 
     @property
@@ -199,5 +199,5 @@ class Strategy(Protocol):
     def triggers(self) -> Triggers: ...
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what to do with the session. A pure function that never raises for a valid snapshot."""
+        """Return what to do with the session of a `snapshot`. Pure; never raises for a valid snapshot."""
         ...

@@ -34,7 +34,7 @@ class Neuralyzer(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
         return True
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what to erase."""
+        """Return what of the `snapshot` to erase."""
         boundary = self._boundary(snapshot)
         if boundary <= 1:
             return Plan(reason="nothing_to_compact")

@@ -36,11 +36,11 @@ class _Evicting(Triggered, frozen=True, kw_only=True):
         values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def leaving(self, snapshot: Snapshot) -> list[Group]:
-        """Return the groups that may leave, oldest first."""
+        """Return the groups of the `snapshot` that may leave, oldest first."""
         return outside(snapshot, self.interaction_keep, self.recent_tokens)
 
     def down(self, snapshot: Snapshot, order: Iterable[Group], why: str, without_limit: int) -> Plan:
-        """Evict in this `order` down to low water; `why` is reported.
+        """Evict groups of the `snapshot` in this `order` down to low water; `why` is reported.
 
         Without a limit `without_limit` messages stay, provided that something is new since the last run.
         """
@@ -69,7 +69,7 @@ class SimpleFifo(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
     name: str = "simple_fifo"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which groups to evict."""
+        """Return which groups of the `snapshot` to evict."""
         target = low(self, snapshot)
         if target.messages is None and has_news(snapshot):
             target = Room(target.tokens, snapshot.messages - _messages(snapshot) // 4)
@@ -95,7 +95,7 @@ class Lru(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
     name: str = "lru"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which groups to evict."""
+        """Return which groups of the `snapshot` to evict."""
         order = sorted(self.leaving(snapshot), key=lambda group: _accessed(group, snapshot))
         return self.down(snapshot, order, "what was accessed longest ago first", _messages(snapshot) // 2)
 
@@ -120,7 +120,7 @@ class TokenAwareLru(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=Tru
     name: str = "token_aware_lru"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which groups to evict."""
+        """Return which groups of the `snapshot` to evict."""
         after = snapshot.clock + 1
         order = sorted(self.leaving(snapshot), key=lambda group: (_accessed(group, snapshot) - after) * group.cost)
         return self.down(snapshot, order, "the largest staleness x tokens first", _messages(snapshot) // 2)

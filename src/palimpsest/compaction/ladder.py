@@ -85,7 +85,7 @@ class Ladder(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True):
         return self.summarize
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what each rung does."""
+        """Return what each rung does to the `snapshot`."""
         target = low(self, snapshot)
         if target.holds(snapshot.tokens, snapshot.messages):
             if not has_news(snapshot):

@@ -36,7 +36,7 @@ class MaskResults(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True)
         values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return up to which `seq` results are masked."""
+        """Return up to which `seq` results of the `snapshot` are masked."""
         window = recent(snapshot, keep=self.interaction_keep, entries=self.recent_entries, tokens=self.recent_tokens)
         mask = watermark(snapshot, window)
         saved = masked(snapshot, mask)
@@ -57,7 +57,7 @@ class SupersededContexts(Triggered, repr_omit_defaults=True, frozen=True, kw_onl
     name: str = "superseded_contexts"
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which versions to evict."""
+        """Return which versions in the `snapshot` to evict."""
         old = superseded(snapshot)
         if not old:
             return Plan(reason="nothing_to_compact")

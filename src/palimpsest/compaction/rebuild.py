@@ -21,7 +21,7 @@ class Rebuild(Summarizing, frozen=True, kw_only=True):
     name: str = REBUILD
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what the new summary covers."""
+        """Return what of the `snapshot` the new summary covers."""
         groups = [group for group in archived(snapshot) if spans.within(self.where, group.entries[0].seq)]
         restored = [summary for summary in snapshot.summaries if not spans.minus(summary.covers, self.where)]
         size = min(self.summary_tokens, cost(groups) + snapshot.standing(restored) - 1 - snapshot.fence)

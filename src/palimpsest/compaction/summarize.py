@@ -53,7 +53,7 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
         values.whole("max_summary_tokens", self.max_summary_tokens, 1, none=True)
 
     def size(self, snapshot: Snapshot, source: int, replaced: int) -> int:
-        """Return the tokens to aim at for a summary of `source` tokens that takes the place of `replaced` tokens."""
+        """Return the tokens to aim at for a summary of `source` tokens that replaces `replaced` tokens of the `snapshot`."""
         target = max(ceil(values.part(self.target_ratio, source)), self.summary_floor)
         if self.max_summary_tokens is not None:
             target = min(target, self.max_summary_tokens)
@@ -62,7 +62,7 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
         return min(target, replaced - 1 - snapshot.fence)
 
     def anchored(self, snapshot: Snapshot, new: int) -> int:
-        """Return the tokens to aim at for the next version of the anchored summary, with `new` tokens of entries."""
+        """Return the tokens to aim at for the next anchored summary of the `snapshot`, with `new` tokens of entries."""
         source = new + sum(summary.source_tokens for summary in snapshot.summaries)
         return self.size(snapshot, source, new + snapshot.standing(snapshot.summaries))
 
@@ -119,7 +119,7 @@ class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True
         values.choice("summaries", self.summaries, ("anchored", "chain"))
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what the next summary covers."""
+        """Return what of the `snapshot` the next summary covers."""
         if self.summaries == "chain" and (rolled := self._rolled_up(snapshot)):
             return rolled
         window = recent(
@@ -206,7 +206,7 @@ class HybridSummary(Summarizing, repr_omit_defaults=True, frozen=True, kw_only=T
         values.whole("recent_tokens", self.recent_tokens, none=True)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what the next summary covers."""
+        """Return what of the `snapshot` the next summary covers."""
         target, is_new = low(self, snapshot), has_news(snapshot)
         quota = floor(values.part(self.summarize_oldest_percent, count(loose(snapshot)))) if is_new else 0
         archive, leaving = archived(snapshot), list[Group]()
