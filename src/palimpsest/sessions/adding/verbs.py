@@ -212,8 +212,8 @@ class Adding:
     async def resolve(self, call: Entry | str, status: Status, output: str) -> Entry:
         """Append a result for a call that is open in the log or in the open turn.
 
-        An entry that has a seq means the call at that place; a call id may occur more than once. A call without an id is
-        named by its seq, as text.
+        An entry that has a seq means the call at that place; a call id may occur more than once. The seq as text
+        means a call without an id.
         """
         if not isinstance(status, str) or status not in STATUSES:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
