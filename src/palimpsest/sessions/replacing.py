@@ -81,6 +81,8 @@ class Replacing:
         entries, key = self._adding.decoded(messages, format, statuses, metadata), checked_key(key)
         for entry in entries:
             check_names(entry, "messages")
+        if (held := self._scope.withheld.get(self._scope.place)) is not None:
+            entries = held.said_again(entries)
         slots, mark = await self._appender.admitted(entries), _mark(key) if key is not None else 0
         first = await self._scope.head()
         since = (
