@@ -210,11 +210,7 @@ class Adding:
         return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
     async def resolve(self, call: Entry | str, status: Status, output: str) -> Entry:
-        """Append a result for a call that is open in the log or in the open turn.
-
-        An entry that has a seq means the call at that place; a call id may occur more than once. The seq as text
-        means a call without an id.
-        """
+        """Append a result for an open call. The seq of an entry says which, as does that of a call without an id."""
         if not isinstance(status, str) or status not in STATUSES:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
         named = call if isinstance(call, Entry) else Entry(call_id=call)
