@@ -15,7 +15,9 @@ from msgspec.structs import replace
 
 import strategies
 from palimpsest import AsyncMemory, ConfigError, Conflict, InvalidEntry, Memory, Session
+from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, moment
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.testing import FakeClock
 from restless import Restless, adding
 from talks import Listener, words
@@ -403,6 +405,30 @@ def test_what_is_withheld_is_in_its_place_beside_a_writer_who_is_always_first(tm
 
         messages = session.context().messages
         assert [one["content"] for one in messages] == ["one", messages[1]["content"], None, "hush hush", "since"]
+        assert session.verify().problems == ()
+
+
+@pytest.mark.parametrize("how", ["clear", "delete"])
+def test_a_replacement_that_is_destroyed_at_once_was_made(tmp_path: Path, how: str) -> None:
+    """Who clears or deletes the session right behind the commit takes what it brought; the verb says what that was."""
+    with Memory.open(tmp_path / "log.db") as memory:
+        session = memory.session("one", max_tokens=500, long_term={"strategy": "simple_fifo", "max_entries": 2})
+        session.add([user("one"), assistant("two")])
+        commit = memory.store.commit
+
+        async def then_destroyed(key: SessionKey, change: Change, **options: Any) -> Head:
+            head = await commit(key, change, **options)
+            if change.kind == "replace" and how == "clear":
+                await commit(key, Change(kind="clear", reason="clear"))
+            elif change.kind == "replace":
+                await memory.store.delete(key)
+            return head
+
+        memory.store.commit = then_destroyed  # type: ignore[assignment]
+        done = session.replace([user("three"), assistant("four")])
+
+        assert texts(done) == ["three", "four"]
+        assert session.entries() == []
         assert session.verify().problems == ()
 
 

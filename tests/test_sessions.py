@@ -220,6 +220,21 @@ def test_of_calls_that_share_an_id_the_one_that_is_given_is_resolved(session: Se
     assert session.resolve("same").answers == 2
 
 
+def test_every_open_call_can_be_resolved_by_the_name_that_it_is_listed_under(session: Session) -> None:
+    """`stats`, `context` and the end of a turn name a call without an id by its place, and `resolve` takes that; an id
+    that reads like it goes first."""
+    session.add({"role": "model", "parts": [{"function_call": {"name": name, "args": {}}} for name in ("look", "go")]})
+    session.add_tool_call("look", {}, call_id="1")
+    listed = session.stats().open_calls
+    assert listed == session.context().pending == session.end_turn().open_calls == ("1", "2", "1")
+
+    assert [session.resolve(name).answers for name in listed] == [3, 2, 1]
+
+    assert session.stats().open_calls == ()
+    with pytest.raises(EntryNotFound, match="open call '2'"):
+        session.resolve("2")
+
+
 # --- reading
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, Conflict, Entry, Memory, Session
+from palimpsest import AsyncMemory, Conflict, Entry, Memory, Session, Text
 from palimpsest.formats import find_format
 from palimpsest.sessions.withheld import Withheld
 from palimpsest.strategies import CallableSummarizer
@@ -449,6 +449,31 @@ def test_the_memory_lets_go_of_it() -> None:
 
         assert gone() is None
         assert memory._core._scope.withheld == {}
+
+
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
+def test_a_context_that_is_given_back_brings_nothing_of_it_into_the_log(memory: Memory, format: Any) -> None:
+    """An agent that trims its list has what is withheld in it, without the type by which it is: it stays withheld, and
+    is shown until the interaction ends."""
+    session = chat(memory, format=format)
+    session.add_user_message("one")
+    session.add_assistant_message("two")
+    session.add_user_message("may I?")
+    session.add_tool_call("look", {}, call_id="c1")
+    session.add_tool_result("look", f"found {SECRET}", call_id="c1", metadata=TYPED)
+    session.add_user_message(SECRET, metadata=TYPED)
+    session.add_user_message([Text(text=f"a part of {SECRET}"), Text(text="another")], metadata=TYPED)
+
+    for _ in range(2):
+        given = session.context()
+        session.replace(given.messages[2:], seen=given)
+        assert is_nowhere(memory, session)
+        assert shown(session, format=format).count(SECRET) == 3
+    session.add_assistant_message("you may")
+
+    assert SECRET not in shown(session, format=format)
+    assert is_nowhere(memory, session)
+    assert session.verify().problems == ()
 
 
 def test_an_import_brings_no_summary_where_these_are_withheld(memory: Memory) -> None:

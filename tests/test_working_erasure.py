@@ -60,6 +60,23 @@ def test_facts_of_a_session_go_with_it(memory: Memory) -> None:
     assert memory.scopes() == left
 
 
+def test_no_byte_is_left_of_the_facts_that_an_import_replaces(memory: Memory, tmp_path: Path) -> None:
+    """Neither of their values, nor of their histories, in every scope of the session."""
+    session = memory.session("a")
+    session.add_user_message("hello")
+    data = session.export()
+    for scope in ("session/a", "session/a/notes"):
+        memory.working(scope).set("k", f"an older {MARKER}")
+        memory.working(scope).set("k", MARKER)
+    memory.delete_session("nobody")  # what was written by then is in the file itself
+
+    memory.import_session(data, on_conflict="replace")
+
+    assert memory.scopes() == []
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.name for path in files if MARKER.encode() in path.read_bytes()] == []
+
+
 def test_facts_of_a_user_go_with_them(memory: Memory) -> None:
     """With those of the sessions that are theirs, and of nobody else."""
     filled(memory)

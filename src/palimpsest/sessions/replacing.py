@@ -81,6 +81,8 @@ class Replacing:
         entries, key = self._adding.decoded(messages, format, statuses, metadata), checked_key(key)
         for entry in entries:
             check_names(entry, "messages")
+        if (held := self._scope.withheld.get(self._scope.place)) is not None:
+            entries = held.said_again(entries)
         slots, mark = await self._appender.admitted(entries), _mark(key) if key is not None else 0
         first = await self._scope.head()
         since = (
@@ -163,14 +165,15 @@ class Replacing:
             expect_epoch=head.epoch,
             expect_revision=head.revision if alone or creates else None,
         )
-        added = len(change.entries)
+        first = after.next_seq - len(change.entries)
         stored = await self._scope.store.read(
-            self._scope.key, after=after.next_seq - 1 - added, before=after.next_seq, limit=added
+            self._scope.key, after=first - 1, before=after.next_seq, limit=len(change.entries)
         )
+        added = len(stored)  # none, where somebody has cleared or deleted the session since
         self._scope.let_go()
-        if held is not None:
+        if held is not None and added == len(change.entries):
             following = held
-            await self._scope.store.together(lambda: following.replace(change, fresh, stored, after.next_seq - added))
+            await self._scope.store.together(lambda: following.replace(change, fresh, stored, first))
             if self._appender.turn.is_open or not held.interaction_ended:
                 self._scope.withheld[self._scope.place] = held
         await self._appender.follow_up(Appended(after, tuple(stored), added))

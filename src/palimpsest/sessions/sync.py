@@ -341,7 +341,8 @@ class Session:
         `call` is not an open call, or the id of one.
 
         Args:
-            call: the open call, or its `call_id`.
+            call: the open call, or what `open_calls` and `pending` call it: its `call_id`, or its `seq` as text if it
+                has no id.
             status: how the call ended: "success", "error", "unknown" (default), "pending" or "denied".
             output: the text of the result; by default a note that there is none.
         """

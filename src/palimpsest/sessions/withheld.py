@@ -14,8 +14,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 import msgspec
 
 from palimpsest.log.change import Change
-from palimpsest.log.entry import Entry, new_ids
+from palimpsest.log.entry import Entry, Text, new_ids
 from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.replacing import says_the_same
 from palimpsest.privacy.gate import Admitted
 from palimpsest.stores import Store
 from palimpsest.stores.overlay import Overlay
@@ -32,6 +33,7 @@ class Withheld:
         self._seen = head.next_seq - 1
         self._begun, self._created = _state(head), head.created
         self._own: dict[str, Entry] = {}
+        self._back: list[Entry] = []
         self._ids: set[str] = set()
         self._newest: Entry | None = None
         self._waiting, self._passed = False, False
@@ -64,6 +66,14 @@ class Withheld:
         self._own |= {slot.kept.id: slot.own for slot in identified if slot.kept is not None and slot.own is not None}
         return identified
 
+    def said_again(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries, those that say again what is held back with its metadata: by that they are held back, too."""
+        return [self._marked(entry) for entry in entries]
+
+    def _marked(self, entry: Entry) -> Entry:
+        said = next((own.metadata for own in self._back if _repeats(entry, own)), None)
+        return entry if not said else msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), **said})
+
     async def follow(self, slots: Sequence[Admitted], stored: Sequence[Entry], revision: int) -> None:
         """Add a batch to the branch: its stored entries, which this `revision` added, and its withheld ones.
 
@@ -80,6 +90,7 @@ class Withheld:
     async def _add(self, places: Sequence[tuple[Entry | None, Entry | None]]) -> None:
         """Add entries in order. Each has what is stored of it and what was withheld, either of them possibly None."""
         waiting: list[Entry] = []
+        self._back += [own for _, own in places if own is not None]
         for entry, own in places:
             self.holds |= own is not None
             if entry is None:
@@ -108,6 +119,7 @@ class Withheld:
                 unused = iter(stored)
                 said = [slot.own if slot.kept is None else self._as_said(next(unused)) for slot in slots]
                 entries = tuple(_bare(entry) for entry in said if entry is not None)
+                self._back += [slot.own for slot in slots if slot.own is not None]
                 self.holds = True
                 head = await self._branch.commit(self._key, msgspec.structs.replace(change, entries=entries))
                 self._seen = max([self._seen, *(entry.seq for entry in stored)])
@@ -164,6 +176,15 @@ def _task_lock() -> AbstractAsyncContextManager[object]:
     import asyncio  # only under an event loop
 
     return asyncio.Lock()
+
+
+def _repeats(entry: Entry, own: Entry) -> bool:
+    """Whether an entry says what another one does, be it in one part of several, as where neighbours were merged."""
+    if says_the_same(own, entry):
+        return True
+    parts = entry.content if isinstance(entry.content, tuple) and entry.role == own.role else ()
+    texts = {own.text} if isinstance(own.content, str) else {one.text for one in own.content if isinstance(one, Text)}
+    return any(isinstance(part, Text) and part.text in texts for part in parts)
 
 
 def _with_id(entry: Entry, id: str) -> Entry:

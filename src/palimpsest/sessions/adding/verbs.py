@@ -210,15 +210,15 @@ class Adding:
         return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
     async def resolve(self, call: Entry | str, status: Status, output: str) -> Entry:
-        """Append a result for a call that is open in the log or in the open turn.
-
-        An entry that has a seq means the call at that place; a call id may occur more than once.
-        """
+        """Append a result for an open call. The seq of an entry says which, as does that of a call without an id."""
         if not isinstance(status, str) or status not in STATUSES:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
         named = call if isinstance(call, Entry) else Entry(call_id=call)
-        seq, id, tool = named.seq, named.call_id, named.name
         open_calls = await self._appender.existing.calls() if isinstance(call, Entry | str) else ()
+        if isinstance(call, str) and all(one.call_id != call for one in open_calls):
+            without_id = (one for one in open_calls if one.call_id is None and str(one.seq) == call)
+            named = next((Entry(seq=one.seq, name=one.name) for one in without_id), named)
+        seq, id, tool = named.seq, named.call_id, named.name
         if not any(one.call_id == id and tool in (None, one.name) and seq in (0, one.seq) for one in open_calls):
             raise EntryNotFound(self._scope.key.session, named.id if id is None else id, "open call")
         text, metadata = output or f"[no result: {status}]", {"resolved": True}

@@ -40,7 +40,8 @@ async def import_session(
         )
     facts = await apart(carried, data, scope.gate)
     ids = [entry.id for entry in dump.entries if not entry.erased]
-    if on_conflict == "merge" and await scope.store.head(key) is not None:
+    merges = on_conflict == "merge" and await scope.store.head(key) is not None
+    if merges:
         stored = {entry.id: entry for entry in await scope.store.fetch(key, ids=ids)}
         living = joining(dump.entries, dump.head.rewound, stored)
         slots = await scope.gate.entries(scope.store, key, living) if living else []
@@ -54,7 +55,8 @@ async def import_session(
         added, already_there = len(ids), 0
         await restore_accesses(scope.store, key, accesses)
         scope.let_go(key)
-        await scope.scrub(scope.store)
     await load_facts(scope.store, *key, facts, replace=on_conflict == "replace", merge=on_conflict == "merge")
+    if not merges:
+        await scope.scrub(scope.store)  # also removes the bytes of facts that were replaced
     await scope.tell("session:imported", key.session, entries=len(dump.entries))
     return Taken(key.session, added, already_there)
