@@ -1,7 +1,7 @@
-"""`postgresql://user:password@host/database`: a store on a PostgreSQL server, shared by processes of many machines.
+"""`postgresql://user:password@host/database`: a store on a PostgreSQL server, shared by processes on many machines.
 
 It is the engine over two tables, which `palimpsest.stores.postgres.layout` describes. An append is one statement, and
-so is whatever is read for a context. Needs the extra `postgres`.
+so is each read for a context. Needs the extra `postgres`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def open_postgres(url: str, runner: Runner, **options: Any) -> PostgresBackend:  # noqa: ARG001 (as all)
-    """Open `postgresql://…` or `postgres://…`. Options are those of `PostgresOptions`; others are the driver's."""
+    """Open `postgresql://…` or `postgres://…` with the options of `PostgresOptions`. The address may hold options of
+    the driver, too."""
     address, checked = accepted(url, **options)
     if find_spec("asyncpg") is None:
         raise MissingExtra("a store on PostgreSQL", "postgres")
@@ -29,7 +30,7 @@ def open_postgres(url: str, runner: Runner, **options: Any) -> PostgresBackend: 
 
 
 def accepted(url: str, **options: Any) -> tuple[str, PostgresOptions]:
-    """The address as the driver is to have it, and the options. Raises ConfigError for what is not accepted."""
+    """Return the address to give to the driver, and the checked options. Raises ConfigError for an invalid one."""
     address, checked = server_options(PostgresOptions, url, options)
     if checked.schema_name.startswith("pg_"):
         raise ConfigError("schema_name", checked.schema_name, "a name that does not begin with pg_, PostgreSQL's own")

@@ -1,4 +1,4 @@
-"""What stands in the address of a store on PostgreSQL: options of ours, and what is the driver's. Needs no driver."""
+"""The address of a store on PostgreSQL: Palimpsest's options in it, and the driver's. Importing it needs no driver."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from palimpsest.stores.options import discreet_address
 from palimpsest.stores.servers import ServerOptions
 
 NAME = r"\A[a-z_][a-z0-9_]{0,62}\Z"
-"""Names of schemas that need no quotes, and are no longer than PostgreSQL keeps them."""
+"""Schema names that need no quotes in SQL and that PostgreSQL does not truncate (it keeps 63 bytes)."""
 
 
 class PostgresOptions(ServerOptions, frozen=True, kw_only=True):
-    """The options of all stores on servers, and `schema_name`, in which the tables are."""
+    """The options of all stores on servers, and `schema_name`, the schema that holds the tables."""
 
     schema_name: Annotated[
         str, Meta(pattern=NAME, description="a name of 1 to 63 lower-case letters, digits and _, no digit first")
@@ -24,7 +24,7 @@ class PostgresOptions(ServerOptions, frozen=True, kw_only=True):
 
 
 def check_address(address: str) -> None:
-    """Raise ConfigError for an address that the driver would not take, whose complaint may quote a password."""
+    """Raise ConfigError for an address that the driver would refuse: the driver's own error may quote a password."""
     allowed = "postgresql://user:password@host:5432/database, options behind a question mark"
     try:
         parts = urlsplit(address)
@@ -40,15 +40,18 @@ def check_address(address: str) -> None:
 
 
 def driver_options(address: str) -> tuple[str, dict[str, Any]]:
-    """The address without those options of the driver's that it takes beside it only, and these. Raises ConfigError."""
+    """Split off the driver options that asyncpg takes only as keyword arguments, not in its address.
+
+    Returns the remaining address and those arguments. Raises ConfigError for a value that is not a whole number.
+    """
     bare, _, query = address.partition("?")
-    kept, given = list[str](), dict[str, Any]()
+    remaining, arguments = list[str](), dict[str, Any]()
     for part in filter(None, query.split("&")):
         name, _, text = part.partition("=")
         if name not in ("statement_cache_size", "max_cached_statement_lifetime"):
-            kept.append(part)
+            remaining.append(part)
         elif unquote(text).isdecimal():
-            given[name] = int(unquote(text))
+            arguments[name] = int(unquote(text))
         else:
             raise ConfigError(name, "its value in the address", "a whole number, 0 or more")
-    return "?".join(filter(None, (bare, "&".join(kept)))), given
+    return "?".join(filter(None, (bare, "&".join(remaining)))), arguments

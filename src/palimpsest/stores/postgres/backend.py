@@ -1,6 +1,6 @@
-"""The PostgreSQL backend: each verb one statement as a rule, over a pool of connections.
+"""The PostgreSQL backend, over a pool of connections. Most verbs are one statement.
 
-It keeps the contract of backends, and the engine over it that of stores.
+`palimpsest.stores.backend` states the contract. `writing` and `reading` beside this hold what the verbs do.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from palimpsest.stores.servers import ServerBackend
 T = TypeVar("T")
 
 TRIES, TRIES_APART = 10, 100
-"""How often a write is tried that crosses others', before that is an error; and over tables on other servers, where it
-fails at once instead of waiting for its turn."""
+"""How often a write is tried that concurrent writes make fail, before that is an error. Over foreign tables it is tried
+more often: there it fails at once where on one server it would wait for a lock."""
 
 KEPT = (
     "PostgreSQL keeps what was erased in the files of its tables until VACUUM FULL writes them anew, and in its "
     "write-ahead log, archives and backups until those are overwritten or removed; whoever runs it can see to that"
 )
-"""What is so after each erasure, whatever is done here."""
+"""What every scrub reports: no statement of ours removes these bytes."""
 
 KEPT_APART = f"{KEPT}; its tables are on other servers, and VACUUM is to be run on each of these"
-"""The same where the tables are foreign ones, which no VACUUM reaches from here."""
+"""The same report for foreign tables, which VACUUM does not reach from here."""
 
 SETTINGS = "SELECT current_setting('synchronous_commit'), current_setting('fsync')"
-"""What a crash can lose depends on."""
+"""Reads the settings that decide what a crash can lose."""
 
 
 class PostgresBackend(ServerBackend[Pool]):
-    """Tables of a schema."""
+    """A backend over the tables of one schema."""
 
     faults = FAULTS
     gathers = False
@@ -53,7 +53,7 @@ class PostgresBackend(ServerBackend[Pool]):
         self._dsn, self._driver = driver_options(address)
         self._sql = Statements(options.schema_name)
         self._writing = Writing(self._sql)
-        self.tables = self  # its schema has room for what is made from its text
+        self.tables = self  # the search index has its tables in the same schema
 
     async def connect(self) -> Pool:
         pool = Pool(self._connection, self._size)
@@ -77,11 +77,11 @@ class PostgresBackend(ServerBackend[Pool]):
         return told(self.url, fault, writes)
 
     async def _with(self, work: Do[T], *, writes: bool = False) -> T:
-        """Return what this does with a connection; once more with another where that was lost and nothing written."""
+        """Return what `work` returns for a connection, with the deadline, retry and errors that every verb has."""
         return await self.asked(lambda pool: pool.using(work, writes=writes), writes=writes)
 
     async def do(self, work: Do[T], *, writes: bool = False) -> T:
-        """As `Tables.do` says."""
+        """Do the work of the search index: see `palimpsest.stores.values.Tables.do`."""
 
         async def tried(db: Connection) -> T:
             for _ in range(TRIES - 1):
@@ -104,31 +104,35 @@ class PostgresBackend(ServerBackend[Pool]):
     ) -> list[Refusal | None]:
         if not self.writable:
             raise StoreUnavailable(self.url, READ_ONLY)
-        done: list[Refusal | None] = []
+        refusals: list[Refusal | None] = []
         for number, batch in enumerate(batches):
             try:
-                done.append(await self._written(number, batch, lasting, again) if batch else None)
+                refusals.append(await self._written(number, batch, lasting, again) if batch else None)
             except StoreUnavailable as fault:
-                if any(one is None for one, before in zip(done, batches, strict=False) if before):
-                    fault.written = None  # those before it were
+                if any(refusal is None for refusal, earlier in zip(refusals, batches, strict=False) if earlier):
+                    fault.written = None  # an earlier batch of this call is written
                 raise
-        return done
+        return refusals
 
     async def _written(self, number: int, batch: Batch, lasting: bool, again: Again | None) -> Refusal | None:
+        """Write one batch, again where concurrent writes made it fail. Returns its refusal, or None if it is written
+        (or, unless `lasting`, given up)."""
+
         async def do(db: Connection) -> Refusal | None:
-            left, crossed = TRIES_APART if self._sql.foreign else TRIES, False
+            tries, crossed = TRIES_APART if self._sql.foreign else TRIES, False
             while True:
                 try:
                     return await self._writing.write(db, number, batch, lasting, again, locked=crossed)
                 except asyncpg.LockNotAvailableError:
                     if lasting:
                         raise
-                    return None  # it is given up
+                    return None  # what may be lost is given up rather than waited for
                 except CROSSED:
-                    left, crossed = left - 1, self._sql.foreign  # there nobody waits for a row: who is second fails
+                    # Foreign tables do not make the second writer of a row wait: he fails. So lock from now on.
+                    tries, crossed = tries - 1, self._sql.foreign
                     if db.is_in_transaction():
                         await db.execute("ROLLBACK")
-                    if not left:
+                    if not tries:
                         raise
 
         return await self._with(do, writes=True)
@@ -139,7 +143,7 @@ class PostgresBackend(ServerBackend[Pool]):
     # --- the end
 
     async def _is_foreign(self, _: Connection) -> bool:
-        return self._sql.foreign  # known once there is a connection
+        return self._sql.foreign  # only known after `connect`, which is why this takes a connection
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         if not self.writable:

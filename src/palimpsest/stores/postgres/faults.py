@@ -1,4 +1,5 @@
-"""What the driver and the system raise, as errors of ours that say what it means, and whether anything was written."""
+"""Errors of the driver and the operating system, and their translation into Palimpsest's own, which say what to do and
+whether anything was written."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ FAULTS: tuple[type[BaseException], ...] = (
     OSError,
     Unsent,
 )
-"""What the driver and the system raise."""
+"""Every exception that the driver or the operating system may raise out of a call."""
 
 LOST: tuple[type[BaseException], ...] = (
     asyncpg.PostgresConnectionError,
@@ -26,24 +27,25 @@ LOST: tuple[type[BaseException], ...] = (
     asyncpg.InterfaceError,
     OSError,
 )
-"""What says that the connection is gone, or is to a server that has been replaced: with another one things may be well.
-"""
+"""The connection is lost, or leads to a server that is no longer the primary: a new connection may work."""
 
 BROKEN = "cannot switch to state"
-"""How the driver begins to say that it sent nothing: it is reading why the server has ended the connection."""
+"""How asyncpg's InternalClientError begins when it sent nothing, because it was still reading why the server has ended
+the connection."""
 
 AWAY: tuple[type[BaseException], ...] = (*LOST, Unsent, asyncpg.InternalClientError)
-"""The same, also before anything was sent."""
+"""Errors after which a call is worth a second try over a new connection: `LOST`, and what fails before anything was
+sent."""
 
 CROSSED: tuple[type[BaseException], ...] = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.UniqueViolationError,
 )
-"""What others have caused who wrote at the same time: nothing was written, and it may be tried again."""
+"""Errors that a concurrent writer causes: nothing was written, and the write may be tried again."""
 
 _DAMAGED = ("XX001", "XX002", "42P01", "42703", "22P05", "22021")
-"""Codes of damaged data and indexes, tables and columns that are not there, text that cannot be read."""
+"""SQLSTATE codes of damaged data or indexes, missing tables or columns, and text that cannot be decoded."""
 
 _POOLED = "a pooler between here and the server knows no prepared statements: add statement_cache_size=0 to the address"
 
@@ -63,17 +65,20 @@ _ADVICE = (
 
 
 def is_unsent(fault: BaseException) -> bool:
-    """Whether nothing was sent for what raised this, or nothing was done because the server takes no writes."""
+    """Whether the call that raised this sent nothing, or the server did nothing because it accepts no writes."""
     return isinstance(fault, Unsent | asyncpg.InterfaceError | asyncpg.ReadOnlySQLTransactionError) or (
         isinstance(fault, asyncpg.InternalClientError) and str(fault).startswith(BROKEN)
     )
 
 
 def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
-    """The error of ours that says what the driver's error means; `writes` says that a write was under way."""
+    """Translate an error of the driver. `writes` says that a write was under way.
+
+    StoreUnavailable has `written` None if the write may have happened: it was sent, and no answer of the server came.
+    """
     if isinstance(fault, Unsent) and fault.__cause__ is not None:
         fault, writes = fault.__cause__, False
-    if isinstance(fault, asyncpg.ClientConfigurationError):  # whose text may quote the address
+    if isinstance(fault, asyncpg.ClientConfigurationError):  # its text may quote the address with the password
         return StoreUnavailable(url, "the driver does not take this address: look at its options")
     code = getattr(fault, "sqlstate", None) or ""
     text = str(fault.args[0]) if fault.args and isinstance(fault, asyncpg.PostgresError) else _plain(fault)
@@ -86,6 +91,7 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
 
 
 def _plain(fault: BaseException) -> str:
+    """Say what happened in words for a user, for an error that is not the server's."""
     if isinstance(fault, OSError):
         why = fault.strerror or str(fault) or type(fault).__name__
         return f"cannot be reached ({why}); see that the server runs, and its address"

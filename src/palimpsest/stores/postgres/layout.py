@@ -1,19 +1,19 @@
 """The tables of a PostgreSQL store: numbered migrations, each applied and recorded in one transaction.
 
-    store    one row: the number of the last migration, and where marks begin
-    places   a row a place with a head: its address, the head's two values, when it expires, when it was written
-    rows     a row a row: the key of its place, its table, its key, its value, its id, when it expires
+    store    one row: the number of the last migration, the server (`cluster`), and the number added to marks (`base`)
+    places   one row for each place with a head: its address, the head's two values, its expiry, its mark
+    rows     one row for each row: the key of its place, its table, its key, its value, its id, its expiry
 
-`home`, a number made of tenant and home, leads every key and is in every statement about a session, so that the tables
-can be spread by it over partitions and servers. `place` is 128 bits of a hash of the whole address: names may be longer
-than an index takes. Names are text that sorts by code point (`COLLATE "C"`), as `names` writes them. The address of a
-place without a head stands with those of its rows that expire, which are looked for by tenant.
+`home`, a number hashed from tenant and home, leads every key and is in every statement about a session, so that the
+tables can be partitioned and distributed by it. `place` is 128 bits of a hash of the whole address: names may be longer
+than an index takes. Names are text that sorts by code point (`COLLATE "C"`), escaped by `names`. Rows that expire also
+hold the address of their place: expired rows are searched by tenant, and their place may have no head.
 
-The cold value of a head is the last column, and off the row when long: an append neither moves nor logs it. `mark` is
-the number of the transaction that wrote the head; where the database was restored on another server, whose numbers
-begin anew, `base` makes up for it.
+The cold value of a head is the last column, and stored out of line when long: an append neither moves nor logs it.
+`mark` is the number of the transaction that wrote the head, plus `base`: on another server, where the database was
+restored, transactions are numbered anew, and `base` keeps marks rising.
 
-`palimpsest_entries` is for people: nothing here reads it.
+The view `palimpsest_entries` is for people: nothing here reads it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.stores.postgres.pool import Connection
 
 OURS = "Palimpsest"
-"""The comment on the table `store`, by which it is known for ours."""
+"""The comment on the table `store`: a table without it belongs to another program."""
 
 ADDRESS = "(tenant || E'\\x01' || space || E'\\x01' || name || E'\\x01' || home_name)"
-"""A place's address, of its columns, as `names.address_of` makes it."""
+"""SQL for a place's address, from its columns; equal to what `names.address_of` returns."""
 
 Migration = tuple[str, ...]
 
@@ -78,35 +78,35 @@ WHERE p.space = 'session' AND json_typeof(e.entry) = 'object'""",
         "INSERT INTO {s}.store VALUES(0, 0, '')",
     ),
 )
-"""What makes each version of the one before."""
+"""The statements of each migration: the first creates version 1, each later one the next version."""
 
 TABLES = ("store", "places", "rows", "palimpsest_entries")
 
 
 async def prepare(db: Connection, url: str, schema: str, writable: bool) -> None:
-    """Bring the schema to the present version; does the rest when it is called again, beside others, too.
+    """Bring the schema to the present version. May be called again, and by several processes at once.
 
-    Raises StoreTooNew for a newer version, StoreCorrupt for tables of somebody else's, or a database that is not UTF-8,
-    and StoreUnavailable where something is to be made and the store is read-only: none of these is touched.
+    Raises StoreTooNew for a newer version, StoreCorrupt for tables of another program or a database that is not in
+    UTF-8, and StoreUnavailable if the schema must change but the store is read-only. Nothing is changed then.
     """
     if await db.fetchval("SELECT getdatabaseencoding()") != "UTF8":
         raise StoreCorrupt(url, "the database is not encoded in UTF-8; make one that is (CREATE DATABASE … ENCODING)")
     newest, cluster = len(MIGRATIONS), await _cluster(db)
-    version, at = await _found(db, url, schema, newest)
-    if version == newest and (at == cluster or not writable):
+    version, recorded_cluster = await _recorded(db, url, schema, newest)
+    if version == newest and (recorded_cluster == cluster or not writable):
         return
     if not writable:
-        told = f"schema {schema} needs migration to version {newest}" if version else f"there is no schema {schema}"
-        raise StoreUnavailable(url, f"{told}: open it writable once")
+        problem = f"schema {schema} needs migration to version {newest}" if version else f"there is no schema {schema}"
+        raise StoreUnavailable(url, f"{problem}: open it writable once")
     async with db.transaction():
         await db.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 1346456905))", schema)
-        version, at = await _found(db, url, schema, newest)  # another process may have been first
+        version, recorded_cluster = await _recorded(db, url, schema, newest)  # another process may have been first
         if not version and not await db.fetchval("SELECT to_regnamespace($1)::oid", schema):
             await db.execute(f"CREATE SCHEMA {schema}")
         for statements in MIGRATIONS[version:]:
             for statement in statements:
                 await db.execute(statement.replace("{s}", schema))
-        if at != cluster:  # transactions are numbered anew on another server: marks go on behind the last
+        if recorded_cluster != cluster:  # another server numbers its transactions anew: go on behind the last mark
             await db.execute(
                 f"UPDATE {schema}.store SET cluster = $1, base = coalesce((SELECT max(mark) FROM {schema}.places), 0)",
                 cluster,
@@ -114,20 +114,20 @@ async def prepare(db: Connection, url: str, schema: str, writable: bool) -> None
         await db.execute(f"UPDATE {schema}.store SET version = $1", newest)
 
 
-async def _found(db: Connection, url: str, schema: str, newest: int) -> tuple[int, str]:
-    """The version that there is, 0 for none, and the server that it was last opened on."""
-    found: Sequence[Any] = await db.fetch(
+async def _recorded(db: Connection, url: str, schema: str, newest: int) -> tuple[int, str]:
+    """Return the schema's version (0: it has no tables), and the server that it was last opened on."""
+    tables: Sequence[Any] = await db.fetch(
         "SELECT c.relname, obj_description(c.oid, 'pg_class') AS comment FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = ANY($2::text[])",
         schema,
         list(TABLES),
     )
-    names = {row["relname"]: row["comment"] for row in found}
-    if not names:
+    comments = {row["relname"]: row["comment"] for row in tables}
+    if not comments:
         return 0, ""
-    if names.get("store") != OURS:
-        told = f"schema {schema} has tables of another program ({', '.join(sorted(names))}); nothing was changed"
-        raise StoreCorrupt(url, f"{told}. Give another schema_name")
+    if comments.get("store") != OURS:
+        problem = f"schema {schema} has tables of another program ({', '.join(sorted(comments))}); nothing was changed"
+        raise StoreCorrupt(url, f"{problem}. Give another schema_name")
     row = await db.fetchrow(f"SELECT version, cluster FROM {schema}.store")
     if row is None:
         raise StoreCorrupt(url, f"the table {schema}.store is empty: it is damaged. Nothing was changed")
@@ -137,6 +137,6 @@ async def _found(db: Connection, url: str, schema: str, newest: int) -> tuple[in
 
 
 async def _cluster(db: Connection) -> str:
-    """What tells the server from others with numbers of transactions of their own."""
-    may = await db.fetchval("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")
-    return str(await db.fetchval("SELECT system_identifier FROM pg_control_system()")) if may else ""
+    """Return the server's own identifier, "" if this user may not read it. Each numbers its own transactions."""
+    allowed = await db.fetchval("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")
+    return str(await db.fetchval("SELECT system_identifier FROM pg_control_system()")) if allowed else ""

@@ -1,8 +1,8 @@
-"""How names are kept in columns of text, and the keys that are made of them. Pure.
+"""How names are escaped in text columns, and the keys that are hashed from them. Pure.
 
-PostgreSQL keeps no NUL in a text. So the first three characters there are stand as two each, in the same order. No two
-names meet by that, and those that sort by code point, or begin alike, still do. U+0001 is left to stand between the
-names of an address.
+PostgreSQL cannot store NUL in a text. So U+0000, U+0001 and U+0002 are each escaped as two characters that begin with
+U+0002. Different names stay different, escaped names sort by code point like the names themselves, and common prefixes
+are kept. U+0001 is then free to separate the names in an address.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from palimpsest.stores.backend import Place
 
 BETWEEN = "\x01"
 BEHIND = "\x02"
-"""What every address of a name that goes on sorts behind, and none of the name itself."""
+"""Appended to a tenant's name, gives a text that sorts behind all addresses of that tenant, and before those of
+every tenant whose longer name begins with it."""
 
 LONGEST = 100
-"""Characters of a table's name that is kept as it is: longer ones have a hash for an end, and stand whole beside it."""
+"""Characters up to which a table's name is stored as it is. A longer one is shortened and ends in a hash; its whole
+name is stored in another column."""
 
 _KEPT = 8192
 
@@ -28,14 +30,14 @@ _TABLE = str.maketrans(_OUT)
 
 
 def text_of(name: str) -> str:
-    """A name as it stands in a column."""
-    if name.isprintable():  # as nearly all are
+    """Return a name as it is stored in a column."""
+    if name.isprintable():  # nearly all names: nothing to escape
         return name
     return name.translate(_TABLE)
 
 
 def name_of(text: str) -> str:
-    """The name that stands in a column so."""
+    """Return the name that is stored as this text: the inverse of `text_of`."""
     if BEHIND not in text:
         return text
     first, *rest = text.split(BEHIND)
@@ -44,13 +46,13 @@ def name_of(text: str) -> str:
 
 @lru_cache(_KEPT)
 def address_of(place: Place) -> str:
-    """A place as one text. Such texts sort by tenant, space, name and home."""
+    """Return the address of a place, a single text. Addresses sort by tenant, space, name and home."""
     tenant, home, space, name = place
     return BETWEEN.join(map(text_of, (tenant, space, name, home)))
 
 
 def place_of(address: str) -> Place | None:
-    """The place of an address; None for what is none."""
+    """Return the place that has this address, or None if the text is not an address."""
     parts = address.split(BETWEEN)
     if len(parts) != 4:
         return None
@@ -60,20 +62,20 @@ def place_of(address: str) -> Place | None:
 
 @lru_cache(_KEPT)
 def home_key(tenant: str, home: str) -> int:
-    """The number by which all of a home is found, and spread: 64 bits of a hash."""
+    """Return the number of a home, 64 bits of a hash: the first column of every key, by which data is partitioned."""
     text = BETWEEN.join(map(text_of, (tenant, home)))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), signed=True)
 
 
 @lru_cache(_KEPT)
 def place_key(place: Place) -> UUID:
-    """What a place is told from all others by: 128 bits of a hash of its address, in the driver's own kind of UUID."""
+    """Return the key of a place: 128 bits of a hash of its address, as the driver's own UUID type."""
     return UUID(blake2b(address_of(place).encode(), digest_size=16).digest())
 
 
 @lru_cache(_KEPT)
 def table_key(name: str) -> tuple[str, str | None]:
-    """A table's name as it stands in the key of a row, and whole where that is not all of it."""
+    """Return a table's name as it is stored in the key of a row, and its whole name if that was shortened, or None."""
     text = text_of(name)
     if len(text) <= LONGEST:
         return text, None

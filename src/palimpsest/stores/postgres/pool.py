@@ -1,8 +1,8 @@
-"""Connections of a process to one server, at most so many, of which whoever needs one takes the last given back.
+"""A pool of connections to one server, of bounded size. The connection that was returned last is used first.
 
-The driver's own pool gives each back by a task of its own, a quarter of an append's cost. Here nothing is done with
-a connection whose work has come to its end. One whose work was cut short ends its statement and its transaction first,
-while nobody waits for that.
+The driver's own pool starts a task for each connection that is returned, a quarter of an append's cost. Here a
+connection whose work ended normally is returned as it is. One whose work was cut short first ends its statement and
+rolls its transaction back, in a background task that nobody waits for.
 """
 
 from __future__ import annotations
@@ -22,29 +22,34 @@ from palimpsest.stores.servers import Unsent
 T = TypeVar("T")
 
 Connection: TypeAlias = Any
-"""A connection of the driver's, which says nothing of its types."""
+"""A connection of asyncpg, which is not typed."""
 
 Do: TypeAlias = Callable[[Connection], Awaitable[T]]
-"""Does something with a connection."""
+"""A function that does some work with a connection."""
 
 ISOLATION = "SET default_transaction_isolation = 'read committed'"
-"""What the statements are written for: under another default of the server they would fail beside each other."""
+"""The isolation that the statements are written for. If the server's default is a stricter one, concurrent statements
+would fail with serialization errors."""
 
 PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
-"""Has a connection plan each statement once, by the indexes, however few rows there are then: a plan for each call
-costs more than the call. It is no option of the start, which poolers would refuse."""
+"""Plan each statement once per connection, with the indexes, however few rows there are at that time: planning each
+call costs more than the call. These are statements and not startup options, because poolers refuse such options."""
 
 STALE = 300.0
-"""Seconds after which a connection that nobody has used is closed rather than used: others may have dropped it."""
+"""Seconds after which an idle connection is closed instead of used: a firewall or the server may have dropped it."""
 
 SETTLE = 5.0
-"""Seconds that a statement which was cut short has to end."""
+"""Seconds that an interrupted statement has to end before its connection is terminated."""
 
 
 async def connected(dsn: str, seconds: float, driver: Mapping[str, Any], *settings: str) -> Connection:
-    """A new connection, with options of the driver's, in which these are set, and how statements are planned."""
+    """Connect with these options of the driver, then execute `settings`, and those for plans and isolation.
+
+    With `statement_cache_size=0` plans and isolation are not set: the driver keeps no plans then, and a pooler, for
+    which that option is meant, may hand the connection's settings on to other clients.
+    """
     db = await asyncpg.connect(dsn, timeout=seconds, **driver)
-    if driver.get("statement_cache_size") != 0:  # else no plan is kept, and a pooler may hand settings on
+    if driver.get("statement_cache_size") != 0:
         settings = (*settings, PLANS, ISOLATION)
     if settings:
         try:
@@ -56,7 +61,7 @@ async def connected(dsn: str, seconds: float, driver: Mapping[str, Any], *settin
 
 
 class Pool:
-    """Connections that `connect` makes."""
+    """At most `size` connections, which `connect` makes."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int) -> None:
         self._connect, self._size = connect, size
@@ -70,7 +75,10 @@ class Pool:
         self._closed, self._unused = False, asyncio.Event()
 
     async def using(self, do: Do[T], *, writes: bool = False) -> T:
-        """Return what this does with a connection; once more with another, where that was lost and nothing written."""
+        """Return what `do` returns for a connection. If that is lost, try once more with another one.
+
+        With `writes`, only if nothing can have been written.
+        """
         try:
             return await self.once(do)
         except PalimpsestError:
@@ -82,13 +90,13 @@ class Pool:
         return await self.once(do)
 
     async def once(self, do: Do[T]) -> T:
-        """Return what this does with a connection. Raises Unsent where there is none to be had."""
+        """Return what `do` returns for a connection. Raises Unsent if no connection can be made."""
         try:
             db = await self.take()
         except FAULTS as fault:
             raise Unsent from fault
         try:
-            done = await do(db)
+            result = await do(db)
         except asyncpg.ReadOnlySQLTransactionError:
             self._outdated.add(db)
             self.give(db)
@@ -97,10 +105,10 @@ class Pool:
             self.give(db, cut_short=True)
             raise
         self.give(db)
-        return done
+        return result
 
     async def take(self) -> Connection:
-        """A connection. Waits while all are used."""
+        """Take an idle connection out of the pool, or make one. Waits while all are in use."""
         while True:
             if self._closed:
                 raise asyncpg.InterfaceError("the store is being closed")
@@ -112,19 +120,19 @@ class Pool:
                     self._used.add(db)
                     return db
             if self._open < self._size:
-                return await self._made()
+                return await self._make()
             turn = self._loop.create_future()
             self._waiting.append(turn)
             try:
                 await turn
             except BaseException:
                 if turn.done() and not turn.cancelled():
-                    self._wake()  # it was given a turn that it does not take
-                elif turn in self._waiting:  # who gave one back at this moment has passed it by
+                    self._wake()  # cancelled after its turn had come: the next waiter gets it
+                elif turn in self._waiting:  # not if a `_wake` has already skipped and removed the cancelled future
                     self._waiting.remove(turn)
                 raise
 
-    async def _made(self) -> Connection:
+    async def _make(self) -> Connection:
         self._open += 1
         try:
             db = await self._connect()
@@ -136,7 +144,7 @@ class Pool:
         return db
 
     def give(self, db: Connection, *, cut_short: bool = False) -> None:
-        """Give a connection back; one whose work was `cut_short` is to be used again when that has ended."""
+        """Return a connection to the pool. If its work was `cut_short`, a background task settles it first."""
         if cut_short and not db.is_closed():
             task = self._loop.create_task(self._settled(db))
             self._tasks.add(task)
@@ -152,9 +160,10 @@ class Pool:
         self._wake()
 
     async def _settled(self, db: Connection) -> None:
+        """Roll back what was interrupted, then return the connection; terminate it if that fails."""
         try:
             async with asyncio.timeout(SETTLE):
-                await db.execute("ROLLBACK")  # the driver waits here until the server has ended the statement
+                await db.execute("ROLLBACK")  # the driver first waits until the server has ended the statement
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
             db.terminate()
         except BaseException:
@@ -169,6 +178,7 @@ class Pool:
         db.terminate()
 
     def _wake(self) -> None:
+        """Give the next waiter its turn, skipping those that were cancelled."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -176,13 +186,13 @@ class Pool:
                 return
 
     def expire(self) -> None:
-        """Close the connections there are, one of which was found to be lost: those that are used when they are not."""
+        """Close all present connections, since one of them was found lost: idle ones now, the others when returned."""
         self._outdated |= self._used
         while self._idle:
             self._drop(self._idle.pop()[0])
 
     async def close(self, seconds: float) -> None:
-        """Close all of them, those that are used when their work is over, or this time is."""
+        """Close all connections. Those in use have `seconds` to end their work; then they are terminated."""
         self._closed = True
         while self._waiting:
             self._wake()

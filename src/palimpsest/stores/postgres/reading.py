@@ -1,9 +1,9 @@
-"""What is read: what `look` asks, as one statement that sees one moment, and pages of listings.
+"""Reads: `look` as one statement that sees one snapshot, and the pages of listings.
 
-Marks are numbers of transactions. One that is still going on may have a smaller number than one that is over, and what
-it has written is not seen yet. So `recent` first asks from which number on transactions may still be going on, and then
-reads: a head with such a number is told with the last number before these. Whoever goes on from there is given it
-again, and misses nothing.
+Marks are transaction numbers. A transaction that is still running may have a smaller number than a committed one, and
+its writes are not visible yet. So `recent` first asks for the horizon, the number from which on transactions may still
+be running, and then reads. A head with a mark at or beyond the horizon is listed with the mark just below it. A reader
+who goes on from that mark is given such a head again, and misses none.
 """
 
 from __future__ import annotations
@@ -29,23 +29,28 @@ from palimpsest.stores.postgres.statements import Statements
 from palimpsest.stores.rules import behind
 
 ROUND = 1 << 32
-"""Numbers of transactions after which the server's locks name them alike."""
+"""Transaction numbers repeat after this many in `pg_locks`, which shows only their lower 32 bits."""
 
 
 async def looked(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[Seen]:
-    """What there is of each place that is asked for; home by home where the tables are on other servers."""
+    """Answer each ask, in order. Foreign tables are asked home by home, since each home is on one server."""
     if not sql.foreign:
         return await _looked(db, sql, asks)
     homes: dict[tuple[str, str], list[int]] = {}
     for n, ask in enumerate(asks):
         homes.setdefault(ask.place[:2], []).append(n)
-    found: dict[int, Seen] = {}
-    for mine in homes.values():
-        found.update(zip(mine, await _looked(db, sql, [asks[n] for n in mine]), strict=True))
-    return [found[n] for n in range(len(asks))]
+    seen: dict[int, Seen] = {}
+    for numbers in homes.values():
+        seen.update(zip(numbers, await _looked(db, sql, [asks[n] for n in numbers]), strict=True))
+    return [seen[n] for n in range(len(asks))]
 
 
 async def _looked(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[Seen]:
+    """Answer all asks with one statement.
+
+    Its parameters are arrays, a column each: of heads, of ranges (with their spans), and of ids. Each row of the answer
+    begins with the number of its ask and that of its range or list of ids in the ask, -1 for a head.
+    """
     heads: list[list[Any]] = [[] for _ in range(3)]
     ranges: list[list[Any]] = [[] for _ in range(11)]
     named: list[list[Any]] = [[] for _ in range(6)]
@@ -54,12 +59,12 @@ async def _looked(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[
         key = home_key(ask.place.tenant, ask.place.home), place_key(ask.place)
         if ask.head:
             _into(heads, n, *key)
-        for i, one in enumerate(ask.rows):
-            table = table_key(one.table)[0]
-            if isinstance(one, Range):
-                _into_ranges(ranges, n, i, key, table, one)
+        for i, wanted in enumerate(ask.rows):
+            table = table_key(wanted.table)[0]
+            if isinstance(wanted, Range):
+                _into_ranges(ranges, n, i, key, table, wanted)
             else:
-                for id in dict.fromkeys(one.ids):
+                for id in dict.fromkeys(wanted.ids):
                     _into(named, n, i, *key, table, text_of(id))
         found.append([[] for _ in ask.rows])
 
@@ -69,39 +74,43 @@ async def _looked(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[
         rows = await db.fetch(sql.look_named, *heads, *ranges, *named)
     else:
         rows = await db.fetch(sql.look, *heads, *ranges)
-    there: dict[int, PlaceHead] = {}
+    found_heads: dict[int, PlaceHead] = {}
     for n, i, key_, value, id, expires, cold in rows:
         if i < 0:
-            there[n] = PlaceHead(value, cold)
+            found_heads[n] = PlaceHead(value, cold)
         else:
             found[n][i].append((key_, value, name_of(id) if id is not None else "", expires))
     if named[0]:
         for n, i in set(zip(named[0], named[1], strict=True)):
             found[n][i].sort(key=lambda row: row[0])
-    return [Seen(there.get(n), some) for n, some in enumerate(found)]
+    return [Seen(found_heads.get(n), found_rows) for n, found_rows in enumerate(found)]
 
 
 def _into(columns: list[list[Any]], *values: Any) -> None:
+    """Append one value to each column."""
     for column, value in zip(columns, values, strict=True):
         column.append(value)
 
 
-def _into_ranges(ranges: list[list[Any]], n: int, i: int, key: tuple[Any, Any], table: str, one: Range) -> None:
-    """A range, and its spans behind those that are there, in the order in which they are read."""
+def _into_ranges(ranges: list[list[Any]], n: int, i: int, key: tuple[Any, Any], table: str, range_: Range) -> None:
+    """Append a range to the columns, with the positions (from 1) of its spans in the two last columns.
+
+    The spans are in the order in which they are read. A range without spans is left out: it has no rows.
+    """
     lows, highs = ranges[9], ranges[10]
     first = len(lows) + 1
-    for low, high in reversed(one.spans) if one.newest_first else one.spans:
+    for low, high in reversed(range_.spans) if range_.newest_first else range_.spans:
         lows.append(low)
         highs.append(high)
     if len(lows) >= first:
-        _into(ranges[:9], n, i, *key, table, first, len(lows), one.limit, one.newest_first)
+        _into(ranges[:9], n, i, *key, table, first, len(lows), range_.limit, range_.newest_first)
 
 
 # --- listings
 
 
 class Listings:
-    """The listings of a store, as one connection reads them: each verb as the `Backend`'s of its name."""
+    """The listings of a store over one connection. Each verb does what that of `Backend` with its name says."""
 
     def __init__(self, db: Connection, sql: Statements, url: str) -> None:
         self._db, self._sql, self._url = db, sql, url
@@ -109,36 +118,36 @@ class Listings:
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        begin = text_of(tenant) + BETWEEN + text_of(space) + ("" if beneath else BETWEEN)
-        low = begin if after is None else max(begin, address_of(after))
-        rows = await self._db.fetch(self._sql.places, low, behind(begin), limit)
-        return [Listed(one.place, one.head) for one in self._listed(rows)]
+        prefix = text_of(tenant) + BETWEEN + text_of(space) + ("" if beneath else BETWEEN)
+        low = prefix if after is None else max(prefix, address_of(after))
+        rows = await self._db.fetch(self._sql.places, low, behind(prefix), limit)
+        return [Listed(listed.place, listed.head) for listed in self._listed(rows)]
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        horizon, beyond = await self._horizon(), address_of(after) if after is not None else ""
-        where = text_of(tenant), text_of(space), since, horizon, beyond, limit
-        return self._listed(await self._db.fetch(self._sql.recent, *where))
+        horizon, after_address = await self._horizon(), address_of(after) if after is not None else ""
+        arguments = text_of(tenant), text_of(space), since, horizon, after_address, limit
+        return self._listed(await self._db.fetch(self._sql.recent, *arguments))
 
     async def newest(
         self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        last, beyond = LAST_KEY if until is None else until, address_of(after) if after is not None else ""
-        rows = await self._db.fetch(self._sql.newest, text_of(tenant), text_of(space), last, beyond, limit)
+        last, after_address = LAST_KEY if until is None else until, address_of(after) if after is not None else ""
+        rows = await self._db.fetch(self._sql.newest, text_of(tenant), text_of(space), last, after_address, limit)
         return self._listed(rows)
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        begin = "" if after is None else text_of(after) + BEHIND
-        return [name_of(tenant) for (tenant,) in await self._db.fetch(self._sql.tenants, begin, limit)]
+        first = "" if after is None else text_of(after) + BEHIND
+        return [name_of(tenant) for (tenant,) in await self._db.fetch(self._sql.tenants, first, limit)]
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        where: tuple[Any, ...] = (-LAST_KEY, "", "", 0)
+        position: tuple[Any, ...] = (-LAST_KEY, "", "", 0)
         if after is not None:
-            where = after.at, address_of(after.place), table_key(after.table)[0], after.key
+            position = after.at, address_of(after.place), table_key(after.table)[0], after.key
         damaged = False
-        while True:  # what is damaged is passed over
-            rows = await self._db.fetch(self._sql.expired, text_of(tenant), now, *where, limit)
+        while True:  # until a page holds something that is not damaged
+            rows = await self._db.fetch(self._sql.expired, text_of(tenant), now, *position, limit)
             found = []
             for at, address, table, whole, key, key_of_place in rows:
                 place = place_of(address)
@@ -148,18 +157,18 @@ class Listings:
                     found.append(Due(at, place, name_of(whole or table), key))
             if found or not rows:
                 break
-            where = rows[-1][0], rows[-1][1], rows[-1][2], rows[-1][4]
+            position = rows[-1][0], rows[-1][1], rows[-1][2], rows[-1][4]
         if damaged and not found:
             raise StoreCorrupt(self._url, "the address of something that has expired cannot be read: it is damaged")
         return found
 
     async def _horizon(self) -> int:
-        """The mark below which all that has been written is seen by whoever looks from now on."""
-        at, base, writing = await self._db.fetchrow(self._sql.horizon)
-        low = at % ROUND
-        # Of those that write the lower half of the number is known. None of them is older than half a round.
-        behind_us = [(low - one + ROUND // 2) % ROUND - ROUND // 2 for one in writing]
-        return int(base) + int(at) - max((by for by in behind_us if by > 0), default=0)
+        """Return the mark below which every write is committed and visible to reads from now on, or rolled back."""
+        next_number, base, writing = await self._db.fetchrow(self._sql.horizon)
+        low = next_number % ROUND
+        # `pg_locks` shows only the lower 32 bits of a number. No running transaction is older than half a round.
+        ages = [(low - number + ROUND // 2) % ROUND - ROUND // 2 for number in writing]
+        return int(base) + int(next_number) - max((age for age in ages if age > 0), default=0)
 
     def _listed(self, rows: Iterable[Any]) -> list[Listed]:
         found = []

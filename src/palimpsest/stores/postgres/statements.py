@@ -1,11 +1,12 @@
-"""The statements of a PostgreSQL store, over a schema of a checked name. Few, so that each connection plans them once.
+"""The SQL statements of a PostgreSQL store. There are few, so that each connection plans each of them once.
 
-Whoever reads whole pages gives arrays. A statement that changes heads and rows compares the heads first, and does
-nothing where one is another. What such a statement sees of rows is as of its beginning, which is before it has waited
-for a head. So by itself it only puts rows, which needs to see none; what drops some comes behind a lock.
+`{s}` stands for the schema, whose name is checked. Reads of many places take arrays as parameters. A statement that
+changes heads and rows compares the heads first, and changes nothing if one is not as expected. It sees rows as of its
+beginning, which is before it has waited for the lock of a head. So without locks beforehand it may only put rows, which
+needs to see none; before rows are dropped, the caller locks the heads.
 
-At the end stands what is otherwise where the tables are on other servers, as foreign tables of `postgres_fdw`. It comes
-in where a name stands in braces.
+The end of the module holds what differs if the tables are on other servers, as foreign tables of `postgres_fdw`. It
+replaces the other names in braces, such as `{put_plain}`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _RANGES = """SELECT a.n, a.i, r.key, r.value, r.id, r.expires, NULL::bytea
 FROM unnest($4::int[], $5::int[], $6::bigint[], $7::uuid[], $8::text[], $9::int[], $10::int[], $11::bigint[],
     $12::bool[]) AS a(n, i, home, place, tbl, first, last, most, newest)
 CROSS JOIN LATERAL (
-    SELECT one.* FROM unnest(($13::bigint[])[a.first:a.last], ($14::bigint[])[a.first:a.last]) AS s(low, high)
+    SELECT found.* FROM unnest(($13::bigint[])[a.first:a.last], ($14::bigint[])[a.first:a.last]) AS s(low, high)
     CROSS JOIN LATERAL (
         (SELECT key, value, id, expires FROM {s}.rows
         WHERE home = a.home AND place = a.place AND "table" = a.tbl AND key BETWEEN s.low AND s.high AND NOT a.newest
@@ -31,7 +32,7 @@ CROSS JOIN LATERAL (
         (SELECT key, value, id, expires FROM {s}.rows
         WHERE home = a.home AND place = a.place AND "table" = a.tbl AND key BETWEEN s.low AND s.high AND a.newest
         ORDER BY key DESC LIMIT a.most)
-    ) one LIMIT a.most
+    ) found LIMIT a.most
 ) r"""
 
 _NAMED = """SELECT a.n, a.i, r.key, r.value, r.id, r.expires, NULL::bytea
@@ -49,29 +50,29 @@ _MARK = "(SELECT base FROM {s}.store) + pg_current_xact_id()::text::bigint"
 
 HASTE = """SELECT concat(CASE WHEN $24::int IS NOT NULL
     THEN set_config('synchronous_commit', 'off', true) || set_config('lock_timeout', $24::text, true) END)"""
-"""Lets the transaction be over before it is on the disk, and end rather than wait so many milliseconds for others. That
-is for what may be lost: no lease, and no cut, for who has seen one lives on when the server has crashed."""
+"""If $24 is given, commits without waiting for the disk, and fails rather than wait longer than that many milliseconds
+for a lock. Only for what may be lost. That excludes leases and cuts: a client that has seen one lives on when the
+server crashes, and would rely on it."""
 
 PLAIN = f"""WITH moved AS (
     UPDATE {{s}}.places SET hot = $4, cold = coalesce($5, cold), expires = $6, mark = {_MARK}
     WHERE home = $1 AND place = $2 AND hot = $3 RETURNING 1
 ), {{put_plain}}
 SELECT EXISTS (SELECT FROM moved) AS done"""
-"""Moves one head, and puts rows of one table that nothing but their keys is known by: so most appends are. It does not
-tell the head that is there instead. The driver looks at each value of a list, and the server makes a column of it: with
-what `CHANGE` has more it takes a tenth longer, and more."""
-
+"""Moves one existing head and puts rows of one table without ids and expiry: most appends do just that. If the head is
+not as expected it returns false, but not the present head. It has fewer arrays than `CHANGE`, each of which the driver
+encodes and the server expands value by value: `CHANGE` takes more than a tenth longer."""
 CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE}), want AS MATERIALIZED (
     SELECT * FROM unnest($2::uuid[], $3::bytea[], $4::bytea[], $5::bytea[], $6::bigint[], $7::bool[], $8::text[],
         $9::text[]) WITH ORDINALITY AS w(place, expect, hot, cold, expires, moves, space, name, n)
     WHERE (SELECT h FROM haste) IS NOT NULL
-), there AS MATERIALIZED (
+), present AS MATERIALIZED (
     SELECT w.n, p.hot, p.cold FROM want w CROSS JOIN LATERAL (
         SELECT hot, cold FROM {{s}}.places WHERE home = $1 AND place = w.place FOR UPDATE
     ) p
 ), ok AS MATERIALIZED (
-    SELECT NOT EXISTS (SELECT FROM want w LEFT JOIN there t USING (n) WHERE t.hot IS DISTINCT FROM w.expect) AS ok
-), gone AS (
+    SELECT NOT EXISTS (SELECT FROM want w LEFT JOIN present c USING (n) WHERE c.hot IS DISTINCT FROM w.expect) AS ok
+), removed AS (
     DELETE FROM {{s}}.places p USING want w
     WHERE (SELECT ok FROM ok) AND p.home = $1 AND p.place = w.place AND w.moves AND w.hot IS NULL
     {{sent_heads}}
@@ -79,7 +80,7 @@ CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE}), want AS MATERIALIZED (
     UPDATE {{s}}.places p SET hot = w.hot, cold = coalesce(w.cold, p.cold), expires = w.expires, mark = {_MARK}
     FROM want w WHERE (SELECT ok FROM ok) AND p.home = $1 AND p.place = w.place AND w.moves AND w.hot IS NOT NULL
     AND w.expect IS NOT NULL {{sent_heads}}
-), made AS (
+), created AS (
     INSERT INTO {{s}}.places(home, place, mark, expires, tenant, home_name, space, name, hot, cold)
     SELECT $1, w.place, {_MARK}, w.expires, $10, $11, w.space, w.name, w.hot, coalesce(w.cold, ''::bytea)
     FROM want w WHERE (SELECT ok FROM ok) AND w.moves AND w.hot IS NOT NULL AND w.expect IS NULL
@@ -93,8 +94,9 @@ CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE}), want AS MATERIALIZED (
     AND r.key BETWEEN d.low AND d.high {{sent_drops}}
     AND NOT EXISTS (SELECT FROM given g WHERE g.place = r.place AND g.tbl = r."table" AND g.key = r.key)
 ), {{put_given}}
-SELECT o.ok, t.n, t.hot, t.cold FROM ok o LEFT JOIN there t ON NOT o.ok"""
-"""Does what a batch says, or tells the heads that are there. What it puts it does not drop before."""
+SELECT o.ok, c.n, c.hot, c.cold FROM ok o LEFT JOIN present c ON NOT o.ok"""
+"""Writes a whole batch, or returns the heads that are present if one is not as expected. A row that is also put is not
+dropped before: the two parts of one statement must not change the same row."""
 
 LOCK = "SELECT FROM {s}.places WHERE home = %d AND place IN (%s) ORDER BY place FOR UPDATE"
 TABLES = """WITH RECURSIVE t(tbl) AS (
@@ -105,7 +107,7 @@ TABLES = """WITH RECURSIVE t(tbl) AS (
         ORDER BY "table" LIMIT 1
     ) next
 ) SELECT t.tbl, (SELECT table_name FROM {s}.rows WHERE home = $1 AND place = $2 AND "table" = t.tbl LIMIT 1) FROM t"""
-"""The tables of a place, one look into the index each."""
+"""The tables in which a place has rows, with one index lookup for each table."""
 
 _LISTED = f"SELECT {ADDRESS} AS address, hot, cold, mark FROM {{s}}.places "
 PLACES = (
@@ -119,7 +121,8 @@ HORIZON = """SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS nex
     WHERE x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' AND x.granted AND r.locktype = 'relation'
     AND r.relation = '{s}.places'::regclass AND r.mode <> 'AccessShareLock'
     AND r.database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS writing"""
-"""The number that no transaction of later is below, and those of the transactions that are writing heads now."""
+"""The lowest number that a later transaction can have, and the numbers of the transactions that are writing heads now.
+"""
 
 RECENT = f"""SELECT address, hot, cold, mark FROM (
     (SELECT {ADDRESS} AS address, hot, cold, mark FROM {{s}}.places WHERE {WITHIN} AND mark >= $3 AND mark < $4
@@ -157,25 +160,27 @@ SIZE = "SELECT pg_total_relation_size('{s}.places') + pg_total_relation_size('{s
 
 # --- tables on other servers
 #
-# PostgreSQL knows no unique index of a foreign table, so there is no `ON CONFLICT`. Rows that are found are updated,
-# and the others inserted. Who is overtaken in between meets the key that the other server has, and tries again.
+# A foreign table has no unique index, so there is no `ON CONFLICT`: rows that exist are updated, the others inserted. A
+# writer who is overtaken in between violates the key that the other server has, and tries again.
 #
-# A join is done where the statement is: the other server is sent what compares its columns with values. So the arrays
-# of a statement stand once more beside each join, as they are, and no more rows than that come from there. A home is on
-# one server. Which one is found before a statement begins, so that it does not even connect to others.
+# Joins are done by the local server; the other one is sent only conditions that compare its columns with values. So
+# beside each join the arrays of the statement are compared once more, as plain parameters, and only matching rows are
+# transferred. A home is on one server, which the planner must know before the statement runs, so that it does not even
+# connect to the others.
 
 FOREIGN = """SELECT EXISTS (SELECT FROM pg_class WHERE relkind = 'f' AND oid IN (
     SELECT to_regclass(name) FROM unnest(ARRAY[$1, $2]) AS t(name) UNION ALL
     SELECT relid FROM unnest(ARRAY[$1, $2]) AS t(name), pg_partition_tree(to_regclass(name))))"""
-"""Whether one of two tables, or a partition of them, is on another server."""
+"""Whether one of two tables, or a partition of one, is on another server."""
 
 PLANS_APART = "SET enable_sort = off"
-"""Has the other server sort what is read in order, from which only as much comes as is read. Without figures about
-foreign tables PostgreSQL takes them for small, and would have all of it come."""
+"""Makes the other server sort what is read in order, so that only as many rows are transferred as are needed. Without
+statistics PostgreSQL takes foreign tables for small, and would transfer and sort all rows."""
 
 
 def _put_apart(sent: str) -> str:
-    """What puts the rows `given`, of which this can be sent to find those that are there."""
+    """Return SQL that puts the rows of `given` into a foreign table; `sent` is a condition on existing rows that the
+    other server can check."""
     return f"""kept AS (
     UPDATE {{s}}.rows r SET value = g.value, id = g.id, expires = g.expires, address = g.address,
         table_name = g.table_name
@@ -217,21 +222,22 @@ _APART = {
         'r.place = ANY($16::uuid[]) AND r."table" = ANY($17::text[]) AND r.key = ANY($18::bigint[])'
     ),
 }
-"""By the names of their slots, how rows are put, and what is compared once more."""
+"""What replaces the names in braces, for local tables (`_HERE`) and foreign ones (`_APART`): how rows are put, and the
+conditions that repeat a join for the other server."""
 
 
 def _over_homes(text: str, n: int) -> str:
-    """A statement over the home that is the first of an array, the parameter of this number."""
+    """Replace the join over homes by a comparison with the first home in the array of parameter `n`."""
     return text.replace("home = a.home", f"home = (${n}::bigint[])[1]")
 
 
 def _sent(text: str) -> str:
-    """A statement whose parts of parameters are known when it begins, as they have to be to be sent."""
+    """Make each `left($n, …)` a subquery: that is computed once when the statement begins, and its value is sent."""
     return re.sub(r"left\(\$\d, \d+\)", r"(SELECT \g<0>)", text)
 
 
 class Statements:
-    """All of them, over one schema, whose tables are on other servers where they are `foreign`."""
+    """The statements over one schema; `foreign` if its tables are on other servers."""
 
     def __init__(self, schema: str, *, foreign: bool = False) -> None:
         def over(text: str) -> str:
@@ -242,7 +248,7 @@ class Statements:
         self.foreign = foreign
         heads, ranges, named = _HEADS, _RANGES, _NAMED
         if foreign:
-            heads, ranges, named = (_over_homes(*of) for of in ((heads, 2), (ranges, 6), (named, 17)))
+            heads, ranges, named = _over_homes(heads, 2), _over_homes(ranges, 6), _over_homes(named, 17)
         both = f"{heads}\nUNION ALL\n{ranges}"
         self.heads, self.look, self.look_named = over(heads), over(both), over(f"{both}\nUNION ALL\n{named}")
         self.plain, self.change, self.lock, self.tables = over(PLAIN), over(CHANGE), over(LOCK), over(TABLES)

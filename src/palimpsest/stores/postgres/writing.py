@@ -1,12 +1,13 @@
-"""How batches are written: most in one statement, others in a transaction that has locked the heads before it looks.
+"""How batches are written: most in one statement, the others in a transaction that locks the heads before it reads.
 
-One statement moves heads that are there and puts rows. A batch that drops rows, or expects that something is not there,
-needs a lock first: what is dropped must be seen after whoever had the head before, and what is not there has no row to
-lock. Then a lock of the home's number takes its place, which everybody has who makes a head in that home. Heads are
-locked in the order of their keys, the home's number before them.
+One statement moves existing heads and puts rows. A batch that drops rows, or expects that a head does not exist, takes
+locks first. Rows to drop must be read after the previous writer of the head has committed. A head that does not exist
+has no row to lock: an advisory lock of the home's number stands in for it, which everybody takes who creates a head in
+that home. The home's number is locked first, then the heads in the order of their keys, so that writers cannot
+deadlock.
 
-A writer who was refused, and may ask `again`, locks the heads and looks at them. While he meets others there he begins
-with the lock, which is three trips to the server: to lock, to look, to write and commit.
+A refused writer that may ask `again` locks the heads and looks at them. While it keeps meeting other writers at a head
+it begins with the lock, which takes three round trips: to lock, to look, to write and commit.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from palimpsest.stores.postgres.statements import Statements
 from palimpsest.stores.rules import asked_again, expect_of, is_meant, refused
 
 CROWDS = 4096
-"""Heads that are remembered at once at which others were met."""
+"""How many heads at which other writers were met are remembered at once."""
 
 CALM = 2
-"""How often nobody has to have moved a head meanwhile before it is written to without a lock again."""
+"""After this many writes in a row that met no other writer, a head is written to without a lock again."""
 
 HASTY = 100
-"""Milliseconds that what may be given up waits for other writers."""
+"""Milliseconds that a write waits for other writers before it is given up, if it may be lost."""
 
 SHORT = 64 << 10
-"""Bytes up to which what is written is sent as text, with the commit in one trip."""
+"""Bytes up to which a write is sent as SQL text, together with the COMMIT, in one round trip."""
 
 Args = tuple[Any, ...]
 
 
 class Writing:
-    """Writes batches over a connection. Remembers where others were met."""
+    """Writes batches over a connection. Remembers at which heads other writers were met (`_crowds`)."""
 
     def __init__(self, statements: Statements) -> None:
         self._sql = statements
@@ -49,8 +50,10 @@ class Writing:
     async def write(
         self, db: Connection, number: int, batch: Batch, lasting: bool, again: Again | None, *, locked: bool = False
     ) -> Refusal | None:
-        """Do a batch whose heads are all as expected, or what `again` says in its place; behind locks in any case where
-        that is said."""
+        """Write a batch, or what `again` returns in its place if it is refused. Returns the refusal, or None.
+
+        With `locked` it takes the locks in any case. One that is not `lasting` may raise LockNotAvailableError.
+        """
         crowded = bool(self._crowds) and again is not None and any(step.place in self._crowds for step in batch)
         if not lasting and _is_simple(batch):
             return await self._changed(db, batch, (), HASTY)
@@ -70,55 +73,63 @@ class Writing:
     async def _changed(
         self, db: Connection, batch: Batch, drops: Sequence[Drop], patience: int | None = None
     ) -> Refusal | None:
+        """Write a batch with the general statement. Its table patterns in `drop` are resolved to `drops` already."""
         heads = _heads_of(batch)
         rows = await db.fetch(self._sql.change, *_change_of(batch, heads, drops), patience)
         if rows[0][0]:
             return None
-        there = {heads[n - 1].place: PlaceHead(hot, cold) for _, n, hot, cold in rows if n is not None}
-        return tuple(None if step.rows_only else there.get(step.place) for step in batch)
+        present = {heads[n - 1].place: PlaceHead(hot, cold) for _, n, hot, cold in rows if n is not None}
+        return tuple(None if step.rows_only else present.get(step.place) for step in batch)
 
     # --- behind locks
 
     async def _locked(self, db: Connection, number: int, batch: Batch, again: Again | None) -> Refusal | None:
-        """The same in a transaction. Whatever ends it otherwise than by its end closes the connection."""
+        """Write a batch in a transaction that locks its heads first, or what `again` returns in its place.
+
+        A fault or a cancellation leaves the transaction open: the caller, or the pool, rolls it back.
+        """
         await db.execute("BEGIN; " + self._locks(batch))
-        there: dict[Place, PlaceHead | None] = {}
+        heads: dict[Place, PlaceHead | None] = {}
         if again is not None:
-            there = await self._there(db, batch)
-            refusal = refused(batch, [there.get(step.place) for step in batch])
+            heads = await self._heads(db, batch)
+            refusal = refused(batch, [heads.get(step.place) for step in batch])
             if refusal is not None:
                 look = partial(looked, db, self._sql)
-                other = await asked_again(again, number, batch, refusal, look)
-                if other is None:
+                instead = await asked_again(again, number, batch, refusal, look)
+                if instead is None:
                     await db.execute("ROLLBACK")
                     return refusal
-                batch = other
-                if not _is_simple(batch) or any(step.place not in there for step in _heads_of(batch)):
+                batch = instead
+                if not _is_simple(batch) or any(step.place not in heads for step in _heads_of(batch)):
                     await db.execute(self._locks(batch))
         plain = _plain_of(batch)
-        if plain is not None and _length(plain) <= SHORT and expect_of(there.get(batch[0].place)) == batch[0].expect:
+        if plain is not None and _length(plain) <= SHORT and expect_of(heads.get(batch[0].place)) == batch[0].expect:
             await db.execute(f"{_spelt(self._sql.plain, plain)}; COMMIT")
             return None
         refusal = await self._changed(db, batch, await self._drops(db, batch))
         await db.execute("COMMIT" if refusal is None else "ROLLBACK")
         return refusal
 
-    async def _there(self, db: Connection, batch: Batch) -> dict[Place, PlaceHead | None]:
-        """The heads that are there, which are locked; whether others are met there is remembered."""
-        heads = _heads_of(batch)
-        seen = await looked(db, self._sql, [Ask(step.place) for step in heads])
-        there = {step.place: one.head for step, one in zip(heads, seen, strict=True)}
-        met = any(expect_of(there[step.place]) != step.expect for step in heads)
-        for step in heads:
-            left = CALM if met else self._crowds.pop(step.place, 0) - 1
-            if left > 0:
-                self._crowds[step.place] = left
+    async def _heads(self, db: Connection, batch: Batch) -> dict[Place, PlaceHead | None]:
+        """Read the heads that a batch compares, which are locked, and remember whether another writer was met there."""
+        steps = _heads_of(batch)
+        seen = await looked(db, self._sql, [Ask(step.place) for step in steps])
+        heads = {step.place: answer.head for step, answer in zip(steps, seen, strict=True)}
+        met = any(expect_of(heads[step.place]) != step.expect for step in steps)
+        for step in steps:
+            remaining = CALM if met else self._crowds.pop(step.place, 0) - 1
+            if remaining > 0:
+                self._crowds[step.place] = remaining
         while len(self._crowds) > CROWDS:
             self._crowds.popitem(last=False)
-        return there
+        return heads
 
     def _locks(self, batch: Batch) -> str:
-        """What locks the heads of a batch, and the home where one of them is not there, or there are several."""
+        """Return SQL that locks the heads of a batch.
+
+        The home is locked before them, unless the tables are on this server and the batch compares a single head, which
+        is expected to exist.
+        """
         heads, home = _heads_of(batch), home_key(*batch[0].place[:2])
         locks = []
         if self._sql.foreign or len(heads) != 1 or heads[0].expect is None:
@@ -129,30 +140,31 @@ class Writing:
         return "; ".join(locks)
 
     async def _drops(self, db: Connection, batch: Batch) -> list[Drop]:
-        """What is dropped, by the names of tables."""
-        found: list[Drop] = []
+        """Return the drops of a batch, with each pattern (`name*`) resolved to the tables of the place that match."""
+        drops: list[Drop] = []
         for step in batch:
             names: list[tuple[str, str]] | None = None
             for table, low, high in step.drop:
                 if not table.endswith("*"):
-                    found.append((step.place, table_key(table)[0], low, high))
+                    drops.append((step.place, table_key(table)[0], low, high))
                     continue
                 if names is None:
                     key = home_key(*step.place[:2]), place_key(step.place)
                     names = [(tbl, whole or tbl) for tbl, whole in await db.fetch(self._sql.tables, *key)]
-                meant = text_of(table[:-1]) + "*"
-                found += [(step.place, tbl, low, high) for tbl, whole in names if is_meant(whole, meant)]
-        return found
+                pattern = text_of(table[:-1]) + "*"
+                drops += [(step.place, tbl, low, high) for tbl, whole in names if is_meant(whole, pattern)]
+        return drops
 
 
 Drop = tuple[Place, str, int, int]
+"""A span of keys to drop: place, table as it is stored in keys, first key, last key."""
 
 
-# --- what statements are given
+# --- arguments of the statements
 
 
 def _is_simple(batch: Batch) -> bool:
-    """Whether it only puts rows, over heads that are there."""
+    """Whether it drops no rows, and expects every head that it compares to exist: it needs no locks beforehand."""
     for step in batch:  # noqa: SIM110 (quicker than `all` of a generator)
         if step.drop or (step.expect is None and not step.rows_only):
             return False
@@ -160,21 +172,25 @@ def _is_simple(batch: Batch) -> bool:
 
 
 def _heads_of(batch: Batch) -> list[Step]:
-    """The steps that compare a head, in the order in which heads are locked."""
-    found = [step for step in batch if not step.rows_only]
-    return found if len(found) < 2 else sorted(found, key=lambda step: place_key(step.place))
+    """Return the steps that compare a head, in the order in which heads are locked."""
+    steps = [step for step in batch if not step.rows_only]
+    return steps if len(steps) < 2 else sorted(steps, key=lambda step: place_key(step.place))
 
 
 def _plain_of(batch: Batch) -> Args | None:
-    """What the statement is given of a head that moves and rows of one table without ids and times; None for others."""
+    """Return the arguments of the plain statement, or None for a batch that it cannot do.
+
+    It does batches of two steps: one moves an existing head, and one only puts rows, of one table, without ids and
+    expiry.
+    """
     if len(batch) != 2:
         return None
-    head, beside = batch
-    if head.rows_only or head.expect is None or head.hot is None or not beside.rows_only or len(beside.put) != 1:
+    head, rows_step = batch
+    if head.rows_only or head.expect is None or head.hot is None or not rows_step.rows_only or len(rows_step.put) != 1:
         return None
-    if head.put or head.drop or beside.drop or not head.moves:
+    if head.put or head.drop or rows_step.drop or not head.moves:
         return None
-    ((table, rows),) = beside.put
+    ((table, rows),) = rows_step.put
     name, whole = table_key(table)
     keys, values = list[int](), list[bytes]()
     for key, value, id, expires in rows:
@@ -186,10 +202,11 @@ def _plain_of(batch: Batch) -> Args | None:
         return None
     place = head.place
     of_head = home_key(place.tenant, place.home), place_key(place), head.expect, head.hot, head.cold, head.expires
-    return *of_head, place_key(beside.place), name, keys, values
+    return *of_head, place_key(rows_step.place), name, keys, values
 
 
 def _change_of(batch: Batch, heads: Sequence[Step], drops: Sequence[Drop]) -> Args:
+    """Return the arguments of the general statement, but for the last (how many milliseconds it may wait)."""
     tenant, home = batch[0].place[:2]
     return (
         home_key(tenant, home),
@@ -212,40 +229,41 @@ def _change_of(batch: Batch, heads: Sequence[Step], drops: Sequence[Drop]) -> Ar
 
 
 def _rows_of(batch: Batch) -> Args:
-    """The rows that a batch puts, as a list of each column's values; of several of one key the last."""
-    found: dict[tuple[object, str, int], tuple[Cells, str | None, str | None]] = {}
+    """Return the rows that a batch puts, one list for each column. Of several rows with one key the last counts."""
+    put: dict[tuple[object, str, int], tuple[Cells, str | None, str | None]] = {}
     for step in batch:
         for table, rows in step.put:
             place, (name, whole) = place_key(step.place), table_key(table)
             for row in rows:
                 address = address_of(step.place) if row[3] is not None else None
-                found[place, name, row[0]] = row, address, whole
+                put[place, name, row[0]] = row, address, whole
     return (
-        [place for place, _, _ in found],
-        [name for _, name, _ in found],
-        [key for _, _, key in found],
-        [row[1] for row, _, _ in found.values()],
-        [text_of(row[2]) if row[2] else None for row, _, _ in found.values()],
-        [row[3] for row, _, _ in found.values()],
-        [address for _, address, _ in found.values()],
-        [whole for _, _, whole in found.values()],
+        [place for place, _, _ in put],
+        [name for _, name, _ in put],
+        [key for _, _, key in put],
+        [row[1] for row, _, _ in put.values()],
+        [text_of(row[2]) if row[2] else None for row, _, _ in put.values()],
+        [row[3] for row, _, _ in put.values()],
+        [address for _, address, _ in put.values()],
+        [whole for _, _, whole in put.values()],
     )
 
 
-def _length(given: Args) -> int:
-    """About how many bytes these are."""
-    values = [*given, *(one for many in given if isinstance(many, list) for one in many)]
-    return sum(len(one) for one in values if isinstance(one, bytes | str))
+def _length(arguments: Args) -> int:
+    """Return about how many bytes these arguments have."""
+    values = [*arguments, *(value for column in arguments if isinstance(column, list) for value in column)]
+    return sum(len(value) for value in values if isinstance(value, bytes | str))
 
 
 _KINDS = ("bigint", "uuid", "bytea", "bytea", "bytea", "bigint", "uuid", "text", "bigint", "bytea")
-"""Of what the statement of plain rows is given, one after the other."""
+"""The SQL types of the plain statement's arguments (of a list: of its elements)."""
 
 
-def _spelt(sql: str, given: Args) -> str:
-    """That statement with its values in it, of which nothing but digits reaches the text."""
-    spelt = [_literal(value, kind) for value, kind in zip(given, _KINDS, strict=True)]
-    return re.sub(r"\$(\d+)", lambda found: spelt[int(found[1]) - 1], sql)
+def _spelt(sql: str, arguments: Args) -> str:
+    """Return the plain statement with its arguments as literals. They are numbers, UUIDs and hexadecimal digits, so
+    nothing has to be quoted."""
+    literals = [_literal(value, kind) for value, kind in zip(arguments, _KINDS, strict=True)]
+    return re.sub(r"\$(\d+)", lambda match: literals[int(match[1]) - 1], sql)
 
 
 def _literal(value: object, kind: str) -> str:
