@@ -1,7 +1,7 @@
-"""`redis://host:6379/0`: a store on a Redis or Valkey server, or a cluster, shared by processes of many machines.
+"""`redis://host:6379/0`: a store on a Redis or Valkey server, or a cluster, shared by processes on many machines.
 
 It is the engine over hashes and sorted sets, which `palimpsest.stores.redis.layout` describes. A write is one call of a
-script, and so is whatever is read for a context. Needs the extra `redis`.
+script, and so is each read for a context. Needs the extra `redis`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def open_redis(url: str, runner: Runner, **options: Any) -> RedisBackend:  # noqa: ARG001 (as all)
-    """Open `redis://…` or `rediss://…`. Options are those of `RedisOptions`; some others are the driver's."""
+    """Open `redis://…` or `rediss://…` with the options of `RedisOptions`. The address may hold some options of the
+    driver, too (`palimpsest.stores.redis.address.DRIVERS`)."""
     address, checked = accepted(url, **options)
     if find_spec("redis") is None:
         raise MissingExtra("a store on Redis", "redis")
@@ -29,7 +30,7 @@ def open_redis(url: str, runner: Runner, **options: Any) -> RedisBackend:  # noq
 
 
 def accepted(url: str, **options: Any) -> tuple[str, RedisOptions]:
-    """The address as the driver is to have it, and the options. Raises ConfigError for what is not accepted."""
+    """Return the address to give to the driver, and the checked options. Raises ConfigError for an invalid one."""
     address, checked = server_options(RedisOptions, url, options)
     check_address(address, checked)
     return address, checked

@@ -1,4 +1,4 @@
-"""What stands in the address of a store on Redis: options of ours, and what is the driver's. Needs no driver."""
+"""The address of a store on Redis: Palimpsest's options in it, and the driver's. Importing it needs no driver."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from palimpsest.stores.options import discreet_address
 from palimpsest.stores.servers import ServerOptions
 
 PREFIX = r"\A[A-Za-z0-9_.:/-]{1,64}\Z"
-"""What keys may begin with: nothing that means something in a pattern, or in a cluster."""
+"""Prefixes that keys may have: no characters with a meaning in patterns of keys or, like braces, in a cluster."""
 
 DRIVERS = ("client_name", "health_check_interval", "socket_connect_timeout", "socket_keepalive")
-"""Options of the driver that an address may have, beside those that begin with `ssl_`."""
+"""Options of the driver that an address may hold, beside those that begin with `ssl_`."""
 
 
 class RedisOptions(ServerOptions, frozen=True, kw_only=True):
-    """The options of all stores on servers; `prefix`, with which every key begins; and `cluster`.
-
-    With `cluster` the address names any node of a cluster.
-    """
+    """The options of all stores on servers; `prefix`, with which every key begins; and `cluster`, which says that the
+    address names a node of a cluster (any of them)."""
 
     prefix: Annotated[
         str, Meta(pattern=PREFIX, description="1 to 64 letters, digits and characters out of _ . : / -")
@@ -31,7 +29,7 @@ class RedisOptions(ServerOptions, frozen=True, kw_only=True):
 
 
 def check_address(address: str, options: RedisOptions) -> None:
-    """Raise ConfigError for an address that the driver would not take, whose complaint may quote a password."""
+    """Raise ConfigError for an address that the driver would refuse: the driver's own error may quote a password."""
     allowed = "redis://user:password@host:6379/0, options behind a question mark; rediss:// for one with TLS"
     given: list[tuple[str, str]] = []
     try:

@@ -1,6 +1,6 @@
-"""The Redis backend: each verb one call of a script.
+"""The Redis backend: each verb is one call of a script, in a cluster one for each bucket.
 
-It keeps the contract of backends, and the engine over it that of stores.
+`palimpsest.stores.backend` states the contract.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from palimpsest.stores.servers import ServerBackend
 T = TypeVar("T")
 
 OLDEST = (7, 0)
-"""The version of Redis whose scripts say what they need."""
+"""The first version of Redis whose scripts may declare flags (`no-writes`, `allow-oom`)."""
 
 
 class RedisBackend(ServerBackend[Link]):
-    """Hashes and sorted sets, changed by scripts."""
+    """A backend over hashes and sorted sets, which scripts read and change."""
 
     faults = FAULTS
 
@@ -53,20 +53,23 @@ class RedisBackend(ServerBackend[Link]):
         return link
 
     async def _check(self, link: Link) -> None:
-        """See that the server can be used, and that what is there was written by a version like this one."""
+        """Check that the server can be used, and that its keys were written in this version of the layout.
+
+        Writes the version if there is none yet. Raises StoreCorrupt, StoreTooNew, and what `check_server` raises.
+        """
         for answer in await link.each(b"INFO"):
             check_server(self.url, info(answer), in_cluster=self._in_cluster)
         key = f"{self._options.prefix}:store"
-        found = await link.call(b"GET", key)
-        if found is None and self.writable:
+        version = await link.call(b"GET", key)
+        if version is None and self.writable:
             await link.call(b"SET", key, VERSION, b"NX")
-            found = await link.call(b"GET", key)
-        if found is not None and found != VERSION:
-            if not found.isdigit():
+            version = await link.call(b"GET", key)
+        if version is not None and version != VERSION:
+            if not version.isdigit():
                 raise StoreCorrupt(
                     self.url, f"the key {key} does not hold a version: somebody else writes to its prefix"
                 )
-            raise StoreTooNew(self.url, int(found), int(VERSION))
+            raise StoreTooNew(self.url, int(version), int(VERSION))
 
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self.url, fault, writes)
@@ -75,15 +78,15 @@ class RedisBackend(ServerBackend[Link]):
         return await self.asked(lambda link: link.using(do, writes=writes), writes=writes)
 
     async def _scripts(
-        self, script: Script, buckets: Sequence[int], given: Sequence[bytes | str | int], writes: bool = False
+        self, script: Script, buckets: Sequence[int], arguments: Sequence[bytes | str | int], writes: bool = False
     ) -> list[Any]:
-        """What a script says of each of these buckets, that asks all of them the same."""
+        """Run a script over buckets with the same arguments for each, and return its answer for each, in order."""
 
         async def do(link: Link) -> list[Any]:
             keys = [self.keys[bucket] for bucket in buckets]
             calls = [[key] for key in keys] if self._in_cluster else [keys]
-            found = await asyncio.gather(*(link.run(script, some, given) for some in calls))
-            return [one for answers in found for one in answers]
+            answers = await asyncio.gather(*(link.run(script, call_keys, arguments) for call_keys in calls))
+            return [bucket_answer for answer in answers for bucket_answer in answer]
 
         return await self._with(do, writes=writes)
 
@@ -101,27 +104,27 @@ class RedisBackend(ServerBackend[Link]):
 
     async def _looked(self, link: Link, asks: Sequence[Ask], groups: Sequence[Sequence[int]]) -> list[Seen]:
         calls = [look_call([asks[number] for number in group]) for group in groups]
-        if len(groups) == 1:  # as a rule
+        if len(groups) == 1:  # the common case, without the tasks of `gather`
             answers = [await self._look(link, calls[0])]
         else:
-            answers = await asyncio.gather(*(self._look(link, one) for one in calls))
+            answers = await asyncio.gather(*(self._look(link, call) for call in calls))
         seen: dict[int, Seen] = {}
         for group, answer in zip(groups, answers, strict=True):
             seen.update(zip(group, seen_of([asks[number] for number in group], answer), strict=True))
         return [seen[number] for number in range(len(asks))]
 
     async def _look(self, link: Link, call: Call) -> bytes:
-        found: bytes = await link.run(LOOK, [self.keys[bucket] for bucket in call.buckets], call.arguments)
-        return found
+        answer: bytes = await link.run(LOOK, [self.keys[bucket] for bucket in call.buckets], call.arguments)
+        return answer
 
-    def _grouped(self, ones: Sequence[T], place: Callable[[T], Place]) -> list[list[int]]:
-        """The numbers of these that go into one call: all of them, or in a cluster those of a bucket."""
+    def _grouped(self, items: Sequence[T], place_of: Callable[[T], Place]) -> list[list[int]]:
+        """Group the indexes of items by the call they go into: one for all, in a cluster one for each bucket."""
         if not self._in_cluster:
-            return [list(range(len(ones)))]
+            return [list(range(len(items)))]
         groups: dict[int, list[int]] = {}
-        for number, one in enumerate(ones):
-            where = place(one)
-            groups.setdefault(home_of(where.tenant, where.home).bucket, []).append(number)
+        for number, item in enumerate(items):
+            place = place_of(item)
+            groups.setdefault(home_of(place.tenant, place.home).bucket, []).append(number)
         return list(groups.values())
 
     async def write(
@@ -129,41 +132,42 @@ class RedisBackend(ServerBackend[Link]):
     ) -> list[Refusal | None]:
         if not self.writable:
             raise StoreUnavailable(self.url, READ_ONLY)
-        done = await self._written(batches)
+        refusals = await self._written(batches)
         if again is not None:
-            for number, refusal in enumerate(done):
+            for number, refusal in enumerate(refusals):
                 if refusal is not None:
                     try:
-                        done[number] = await self._anew(again, number, batches[number], refusal)
+                        refusals[number] = await self._anew(again, number, batches[number], refusal)
                     except StoreUnavailable as fault:
-                        if any(one is None for one, batch in zip(done, batches, strict=True) if batch):
-                            fault.written = None  # others of them are
+                        if any(other is None for other, batch in zip(refusals, batches, strict=True) if batch):
+                            fault.written = None  # other batches of this call are written
                         raise
-        return done
+        return refusals
 
     async def _written(self, batches: Sequence[Batch]) -> list[Refusal | None]:
-        """What came of these batches, of which in a cluster those of a bucket are one call."""
-        done: list[Refusal | None] = [None] * len(batches)
+        """Write batches, in one call, but in a cluster in one for each bucket. Return the refusal of each, or None."""
+        refusals: list[Refusal | None] = [None] * len(batches)
         numbers = [number for number, batch in enumerate(batches) if batch]
         if not numbers:
-            return done
+            return refusals
         groups = self._grouped([batches[number] for number in numbers], lambda batch: batch[0].place)
         for group in groups:
-            some = [numbers[i] for i in group]
+            group_numbers = [numbers[i] for i in group]
             try:
-                answers = await self._sent([batches[number] for number in some])
+                answers = await self._sent([batches[number] for number in group_numbers])
             except StoreUnavailable as fault:
                 if group is not groups[0]:
-                    fault.written = None  # those before it were
+                    fault.written = None  # batches of an earlier group may be written
                 raise
-            for number, answer in zip(some, answers, strict=True):
+            for number, answer in zip(group_numbers, answers, strict=True):
                 try:
-                    done[number] = refusal_of(batches[number], answer) if answer else None
+                    refusals[number] = refusal_of(batches[number], answer) if answer else None
                 except Damaged as fault:
                     raise self.told(fault, False) from fault
-        return done
+        return refusals
 
     async def _sent(self, batches: Sequence[Batch]) -> list[Any]:
+        """Write batches in one call of the script. Return its answer for each: the present heads if refused, or nil."""
         call = write_call(batches)
         script = DESTROY if any(step.destroys for batch in batches for step in batch) else WRITE
         keys = [self.keys[bucket] for bucket in call.buckets]
@@ -171,25 +175,26 @@ class RedisBackend(ServerBackend[Link]):
         return answers
 
     async def _anew(self, again: Again, number: int, batch: Batch, refusal: Refusal) -> Refusal | None:
-        """What came of what is to be done in the place of a batch: tried once, for others may be quicker again.
+        """Write what `again` returns in the place of a refused batch. Return its refusal, or None.
 
-        They may also write after somebody has looked. So with it goes that what he saw is as it was.
+        It is tried once only, for other writers may be faster again. They may also write between a look of `again` and
+        this write. So steps are added that compare each head that was looked at with what was seen.
         """
         looked: dict[Place, PlaceHead | None] = {}
 
         async def look(asks: Sequence[Ask]) -> list[Seen]:
             seen = await self.look(asks)
-            looked.update({ask.place: one.head for ask, one in zip(asks, seen, strict=True) if ask.head})
+            looked.update({ask.place: answer.head for ask, answer in zip(asks, seen, strict=True) if ask.head})
             return seen
 
         instead = await asked_again(again, number, batch, refusal, look)
         if instead is None:
             return refusal
-        own = {step.place for step in instead if not step.rows_only}
-        hot = {place: expect_of(head) for place, head in looked.items() if place not in own}
-        whole = [*instead, *(Step(place, there, there) for place, there in hot.items())]
-        (refused,) = await self._written([whole])
-        return None if refused is None else tuple(refused[: len(instead)])  # of what was tried last, as elsewhere
+        compared = {step.place for step in instead if not step.rows_only}
+        seen_hot = {place: expect_of(head) for place, head in looked.items() if place not in compared}
+        guarded = [*instead, *(Step(place, hot, hot) for place, hot in seen_hot.items())]
+        (refused,) = await self._written([guarded])
+        return None if refused is None else tuple(refused[: len(instead)])  # without the steps added here
 
     async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         try:
@@ -213,17 +218,20 @@ class RedisBackend(ServerBackend[Link]):
             await link.close()
 
 
-def check_server(url: str, said: dict[str, str], *, in_cluster: bool) -> None:
-    """Raise StoreUnavailable or ConfigError where a server, by what it says of itself, cannot be used."""
-    version = said.get("redis_version", "0")
+def check_server(url: str, server: dict[str, str], *, in_cluster: bool) -> None:
+    """Raise StoreUnavailable or ConfigError if this server cannot be used; `server` is its answer to INFO.
+
+    Warns if the server keeps no append-only file.
+    """
+    version = server.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
         raise StoreUnavailable(url, f"it is version {version}: Redis 7 or newer is needed, or any Valkey")
-    if said.get("cluster_enabled") == "1" and not in_cluster:
+    if server.get("cluster_enabled") == "1" and not in_cluster:
         raise ConfigError("cluster", False, "true: the server is a node of a cluster")
-    policy = said.get("maxmemory_policy", "")
+    policy = server.get("maxmemory_policy", "")
     if policy.startswith("allkeys"):
-        told = f"its maxmemory-policy is {policy}, by which it throws away what it holds when its memory is full"
-        raise StoreUnavailable(url, f"{told}; set it to noeviction")
-    if said.get("aof_enabled") == "0":
+        problem = f"its maxmemory-policy is {policy}, by which it throws away what it holds when its memory is full"
+        raise StoreUnavailable(url, f"{problem}; set it to noeviction")
+    if server.get("aof_enabled") == "0":
         note = "%s: its append-only file is off (appendonly no): when the server ends, what was acknowledged is lost"
         warn(note, url)

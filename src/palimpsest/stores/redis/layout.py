@@ -1,23 +1,24 @@
-"""How places, heads and rows are kept in Redis, and the names of keys.
+"""How places, heads and rows are stored in Redis: the names of keys, and the bytes in them.
 
 Homes are spread over 64 buckets. All keys of a bucket have its tag in braces, so they are in one slot of a cluster, and
-a script changes a home and what lists it in one step. The tags lie evenly over the slots.
+a script changes a home and the index that lists it in one step. The tags are spread evenly over the slots.
 
     PREFIX:store                       the version of this layout
     PREFIX:{TAG}:m                     hash: the last mark of the bucket, and how often something was destroyed in it
-    PREFIX:{TAG}:i                     sorted set: what listings read, in the order of its bytes
+    PREFIX:{TAG}:i                     sorted set: the index that listings read, in the order of its bytes
         p tenant space name home           a place with a head
-        r tenant space mark name home      the same, by its last write
-        e tenant time home space name table key    what expires: a row, or with an empty table and key 0 a head
+        r tenant space mark name home      the same place, by its last write
+        e tenant time home space name table key    a row that expires, or with an empty table and key 0 a head
     PREFIX:{TAG}:h:tenant home         hash: the heads of a home. "h" space name: mark, time of expiry, hot value;
                                        "c" space name: cold value, unless it is empty
     PREFIX:{TAG}:t:tenant home space name          set: the names of the tables in which a place has rows
     PREFIX:{TAG}:r:tenant home space name table    sorted set: rows, in the order of their keys
     PREFIX:{TAG}:n:tenant home space name table    sorted set: id and key of each row that has an id
 
-Scores are all 0: sorted sets sort by bytes then, and numbers of 64 bits, eight bytes each, are exact. A name ends with
-two NULs, and a NUL in it is followed by 255: so names sort by code point, and none is the beginning of another. A row
-is its key, two bytes (the length of its id, and 0x8000 if it expires), the time if so, its id, and its value.
+All scores are 0: members then sort by their bytes. Numbers are 8 bytes, big-endian, and so exact up to 64 bits, which a
+score would not be. A name ends with two NULs, and a NUL in it is followed by the byte 255: so names sort by code point,
+and none is a prefix of another. A row is its key, two bytes (the length of its id, plus 0x8000 if it expires), the time
+of expiry if it has one, its id, and its value.
 """
 
 from __future__ import annotations
@@ -33,43 +34,43 @@ VERSION = b"1"
 SLOTS, BUCKETS = 16_384, 64
 END = b"\0\0"
 NEVER = b"\xff" * 8
-"""In the place of a time that never comes."""
+"""Stored in place of a time of expiry for what never expires."""
 
 BEHIND = b"\xff"
-"""Sorts behind whatever a name, or a number, may begin with."""
+"""Sorts behind every byte that a name or a number can begin with."""
 
 EXPIRES = 0x8000
 
 
 def _tags() -> tuple[str, ...]:
-    """A tag a bucket, each in a part of the slots of its own."""
-    found: dict[int, str] = {}
+    """Return a tag for each bucket. The slots are cut into as many equal ranges, and each tag is in its own."""
+    tags: dict[int, str] = {}
     number = 0
-    while len(found) < BUCKETS:
-        found.setdefault(crc_hqx(b"%d" % number, 0) % SLOTS * BUCKETS // SLOTS, str(number))
+    while len(tags) < BUCKETS:
+        tags.setdefault(crc_hqx(b"%d" % number, 0) % SLOTS * BUCKETS // SLOTS, str(number))
         number += 1
-    return tuple(found[part] for part in range(BUCKETS))
+    return tuple(tags[part] for part in range(BUCKETS))
 
 
 TAGS = _tags()
 
 
 class Damaged(Exception):
-    """Something in the store is not as it was written: what."""
+    """Something in the store is not as it was written. The text says what."""
 
 
 def escaped(name: str) -> bytes:
-    """A name as it stands in keys and in what is listed."""
+    """Return a name as it is stored in keys and in the index, with its end."""
     return name.encode().replace(b"\0", b"\0\xff") + END
 
 
 def escaped_beginning(name: str) -> bytes:
-    """How all names are escaped that begin with this one."""
+    """Return the bytes with which the escaped forms of all names begin that begin with this one."""
     return escaped(name)[:-2]
 
 
 def names(text: bytes, count: int) -> tuple[list[str], bytes]:
-    """So many names at the beginning of a text, and the rest of it. Raises Damaged where they are not there."""
+    """Return the first `count` names of a stored text, and its rest. Raises Damaged if it does not hold as many."""
     found: list[str] = []
     for _ in range(count):
         name, end, text = text.partition(END)
@@ -80,7 +81,7 @@ def names(text: bytes, count: int) -> tuple[list[str], bytes]:
 
 
 def read_name(name: bytes) -> str:
-    """A name without its end. Raises Damaged."""
+    """Return the name that is stored as these bytes, given without its end. Raises Damaged."""
     try:
         return name.replace(b"\0\xff", b"\0").decode()
     except UnicodeDecodeError:
@@ -88,7 +89,7 @@ def read_name(name: bytes) -> str:
 
 
 class Home(NamedTuple):
-    """Where a home is: the number of its bucket, and its names, escaped."""
+    """The location of a home: the number of its bucket, and its names, escaped."""
 
     bucket: int
     tenant: bytes
@@ -97,14 +98,14 @@ class Home(NamedTuple):
 
 @lru_cache(4096)
 def home_of(tenant: str, home: str) -> Home:
-    """Where a home is."""
-    one, other = escaped(tenant), escaped(home)
-    return Home(crc32(one + other) % BUCKETS, one, other)
+    """Return the location of a home."""
+    tenant_bytes, home_bytes = escaped(tenant), escaped(home)
+    return Home(crc32(tenant_bytes + home_bytes) % BUCKETS, tenant_bytes, home_bytes)
 
 
 @lru_cache(4096)
 def place_of(space: str, name: str) -> tuple[bytes, bytes]:
-    """The names of a place in its home, escaped."""
+    """Return the names of a place within its home, escaped."""
     return escaped(space), escaped(name)
 
 
@@ -115,7 +116,7 @@ table_of = lru_cache(1024)(escaped)
 
 
 def member_of(row: Cells) -> bytes:
-    """A row as a member of a sorted set."""
+    """Return a row as a member of a sorted set."""
     key, value, id, expires = row
     if not id and expires is None:
         return b"%b\0\0%b" % (key.to_bytes(8), value)
@@ -125,7 +126,7 @@ def member_of(row: Cells) -> bytes:
 
 
 def row_of(member: bytes) -> Cells:
-    """The row that a member of a sorted set is. Raises Damaged."""
+    """Return the row that this member of a sorted set holds. Raises Damaged."""
     size = int.from_bytes(member[8:10])
     if not size:
         if len(member) < 10:
@@ -143,7 +144,7 @@ def row_of(member: bytes) -> Cells:
 
 
 def head_of(stored: bytes | None, cold: bytes | None) -> PlaceHead | None:
-    """The head of a place, as it is stored. Raises Damaged."""
+    """Return the head that these two stored values hold, None if there is none. Raises Damaged."""
     if stored is None:
         return None
     if len(stored) < 16:
@@ -155,7 +156,7 @@ def head_of(stored: bytes | None, cold: bytes | None) -> PlaceHead | None:
 
 
 def listed(member: bytes) -> tuple[Place, int]:
-    """The place that a member of an index names, and its mark where it has one. Raises Damaged."""
+    """Return the place that a member `p` or `r` of the index names, and its mark (0 for `p`). Raises Damaged."""
     kind, mark = member[:1], 0
     if kind == b"p":
         (tenant, space, name, home), _ = names(member[1:], 4)

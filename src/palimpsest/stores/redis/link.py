@@ -1,6 +1,6 @@
-"""Connections to one server, or to the nodes of a cluster, behind the same few functions; and what faults mean.
+"""Connections to one server or to the nodes of a cluster, behind one interface; and the translation of driver errors.
 
-The driver would send a command again whose answer was lost. That must not happen to a write, so here it never does.
+The driver's own retries are turned off: it would send a command again whose answer was lost, also a write.
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ T = TypeVar("T")
 
 FAULTS: tuple[type[BaseException], ...] = (RedisError, RedisClusterException, OSError, Unsent, Damaged)
 LOST: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError, OSError)
-"""What says that the connection is gone: with another one things may be well."""
+"""The connection is lost: a new one may work."""
 
 HOW: dict[str, Any] = {"protocol": 2, "socket_timeout": None, "driver_info": None}
-"""How connections are made: `timeout_seconds` ends what hangs, and nothing is sent that nobody asked for."""
+"""Options of every connection. No socket timeout, because `timeout_seconds` ends a call that hangs; no CLIENT SETINFO
+and, with protocol 2, no HELLO when it is opened."""
 
 
 class Link(ABC):
-    """The way to the server."""
+    """The connection to the server or the cluster; at most `size` commands are under way at once."""
 
     def __init__(self, size: int) -> None:
         self._free = asyncio.Semaphore(size)
 
     async def using(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:
-        """Return what this does; once more, where the connection was lost and nothing can have been written.
+        """Return what `do` returns. If the connection is lost, try once more, unless something may have been written.
 
-        So it is, too, where it is to a server that takes no writes any more: another may have its address by now.
+        It is tried once more, too, if the server has become a read-only replica: by now the address may lead to the new
+        primary.
         """
         try:
             return await do(self)
@@ -69,15 +71,15 @@ class Link(ABC):
                 raise
         return await do(self)
 
-    async def run(self, script: Script, keys: Sequence[str], given: Sequence[bytes | str | int]) -> Any:
-        """Run a script, whose keys are in one slot where the server is a cluster."""
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[bytes | str | int]) -> Any:
+        """Run a script and return its answer. In a cluster its keys must be in one slot."""
         try:
-            return await self.call(b"EVALSHA", script.name, len(keys), *keys, *given)
+            return await self.call(b"EVALSHA", script.name, len(keys), *keys, *arguments)
         except NoScriptError:
-            return await self.call(b"EVAL", script.text, len(keys), *keys, *given)
+            return await self.call(b"EVAL", script.text, len(keys), *keys, *arguments)
 
     async def call(self, *command: bytes | str | int) -> Any:
-        """Send a command and return its answer. Raises Unsent where it certainly did not arrive."""
+        """Send a command and return its answer. Raises Unsent if a single server cannot be connected to."""
         async with self._free:
             return await self._call(command)
 
@@ -86,24 +88,24 @@ class Link(ABC):
 
     @abstractmethod
     async def each(self, *command: bytes | str | int) -> list[Any]:
-        """Send a command to every server that has something to write, and return their answers."""
+        """Send a command to every primary, and return their answers."""
 
-    async def renew(self) -> None:  # noqa: B027 (the driver of a cluster learns by itself who takes writes)
-        """See that what is called from now on goes over new connections."""
+    async def renew(self) -> None:  # noqa: B027 (the driver of a cluster finds new primaries by itself)
+        """Use new connections for all later commands."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
 
 
 class Server(Link):
-    """One server."""
+    """The link to a single server."""
 
     def __init__(self, address: str, size: int, seconds: float) -> None:
         super().__init__(size)
         how = {**HOW, "max_connections": size, "retry": Retry(NoBackoff(), 0), "socket_connect_timeout": seconds}
-        self._made: Callable[[], Any] = partial(ConnectionPool.from_url, address, **how)
-        self._pool: Any = self._made()
+        self._make_pool: Callable[[], Any] = partial(ConnectionPool.from_url, address, **how)
+        self._pool: Any = self._make_pool()
 
     async def _call(self, command: Sequence[bytes | str | int]) -> Any:
         pool = self._pool
@@ -116,22 +118,22 @@ class Server(Link):
             return await connection.read_response()
         finally:
             await pool.release(connection)
-            if pool is not self._pool:
+            if pool is not self._pool:  # `renew` was called meanwhile
                 await connection.disconnect()
 
     async def each(self, *command: bytes | str | int) -> list[Any]:
         return [await self.call(*command)]
 
     async def renew(self) -> None:
-        before, self._pool = self._pool, self._made()
-        await before.disconnect(inuse_connections=False)
+        old_pool, self._pool = self._pool, self._make_pool()
+        await old_pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         await self._pool.aclose()
 
 
 class Cluster(Link):
-    """The nodes of a cluster, of which the driver knows who has which slot."""
+    """The link to the nodes of a cluster. The driver knows which node has which slot."""
 
     def __init__(self, address: str, size: int, seconds: float) -> None:
         super().__init__(size)
@@ -156,17 +158,19 @@ class Cluster(Link):
 
 
 def checked(kind: Any) -> Any:
-    """A kind of connection that is made anew where it was closed since it was last used, as the driver's pool for one
-    server sees to, and its client of a cluster does not."""
+    """Derive a connection class that reconnects before a command if the server has closed the connection.
+
+    The driver's pool for a single server does that; its cluster client does not.
+    """
 
     class Checked(kind):  # type: ignore[misc]
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-            if check_health and self.is_connected:  # it is not just being made
+            if check_health and self.is_connected:  # while it connects, the driver sends without this check
                 try:
-                    used_up = await self.can_read()
+                    closed = await self.can_read()  # true at the end of the stream; no answer can be waiting
                 except LOST:
-                    used_up = True
-                if used_up:
+                    closed = True
+                if closed:
                     await self.disconnect()
             await super().send_packed_command(command, check_health)
 
@@ -174,22 +178,22 @@ def checked(kind: Any) -> Any:
 
 
 def packed(command: Sequence[bytes | str | int]) -> bytes:
-    """A command as it is sent. The driver's own way takes eight calls for each part of it, and a look has twenty."""
+    """Return a command as it is sent. The driver's encoder makes eight calls for each part; a look has twenty."""
     parts = [b"*%d\r\n" % len(command)]
-    for one in command:
-        value = one if isinstance(one, bytes) else str(one).encode()
+    for part in command:
+        value = part if isinstance(part, bytes) else str(part).encode()
         parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
     return b"".join(parts)
 
 
 def _spelled(command: Sequence[bytes | str | int]) -> tuple[Any, ...]:
-    """A command whose name is text, as the driver looks it up."""
+    """Return the command with its name as a text: the driver looks it up by that to find the slot."""
     name = command[0]
     return (name.decode() if isinstance(name, bytes) else name, *command[1:])
 
 
 def info(answer: bytes | dict[str, Any]) -> dict[str, str]:
-    """What a server says of itself."""
+    """Return the answer to INFO as a dictionary."""
     if isinstance(answer, dict):
         return {str(name): str(value) for name, value in answer.items()}
     lines = answer.decode(errors="replace").splitlines()
@@ -210,10 +214,11 @@ _ADVICE: tuple[tuple[type[BaseException] | str, str], ...] = (
     ("BUSY", "a script has kept it for too long; try again"),
     ("NOREPLICAS", "too few replicas are there (min-replicas-to-write); nothing was written"),
 )
-"""What to do, by the class that the driver has for a fault, or else by how the server's words begin."""
+"""What to do about a fault, by the driver's class for it, or else by the beginning of the server's message."""
 
 
 def _advice(fault: BaseException) -> str:
+    """Return the advice for a fault, "" if there is none."""
     for kind, advice in _ADVICE:
         if str(fault).startswith(kind) if isinstance(kind, str) else isinstance(fault, kind):
             return advice
@@ -221,7 +226,10 @@ def _advice(fault: BaseException) -> str:
 
 
 def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
-    """The error of ours that says what the driver's error means; `writes` says that a write was under way."""
+    """Translate an error of the driver. `writes` says that a write was under way.
+
+    StoreUnavailable has `written` None if the write may have happened, also in part, where a script failed half way.
+    """
     if isinstance(fault, Damaged):
         return StoreCorrupt(url, f"{fault}: somebody has changed it. Nothing was changed now")
     if isinstance(fault, Unsent) and fault.__cause__ is not None:
@@ -244,6 +252,6 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
 
 
 def _plain(fault: BaseException) -> str:
-    """What has happened to a connection, in the words of whoever noticed it."""
-    under = fault.__cause__ if isinstance(fault.__cause__, OSError) else fault
-    return getattr(under, "strerror", None) or str(fault) or type(fault).__name__
+    """Say what happened to a connection, in the words of the operating system if it reported it."""
+    origin = fault.__cause__ if isinstance(fault.__cause__, OSError) else fault
+    return getattr(origin, "strerror", None) or str(fault) or type(fault).__name__

@@ -1,9 +1,10 @@
-"""What lists places of many homes: each bucket has an index of its own, and a page is merged from those of all.
+"""Listings across homes: each bucket has its own index, and a page is merged from the indexes of all buckets.
 
-Marks. A bucket gives marks that rise, from the server's clock where that goes on. Servers of a cluster have clocks of
-their own, and buckets are read one after the other. So before a page is given that ends at a mark, each bucket is
-brought to give only later ones from then on (`RAISE`), and is read again. Whoever asks from that mark later misses
-nothing, whatever clocks say. A bucket that is there already is not written to.
+Each bucket gives rising marks: the server's time, or its last mark plus one if that is later. The servers of a cluster
+have different clocks, and buckets are read one after the other. So before `recent` returns a page that ends at a mark,
+each bucket whose last mark is lower raises it to that mark (`RAISE`), and is read again: from then on it gives only
+later marks. A reader who goes on from that mark misses nothing, whatever the clocks say. A bucket that is as far
+already is not written to.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ T = TypeVar("T")
 ALL = range(BUCKETS)
 
 Run = Callable[..., Awaitable[list[Any]]]
-"""Runs a script over buckets, and returns what it says of each."""
+"""Runs a script over buckets, and returns its answer for each bucket, as `RedisBackend._scripts`."""
 
 
 class Part(NamedTuple):
-    """What a bucket lists: whether that is all, and the last mark that it gave, or would not give any more now."""
+    """A bucket's part of a page. `whole`: it has no more.
+
+    `last` is the bucket's last mark, and `now` the higher of that and the server's time: later writes get higher marks
+    than `last`, and none below `now` while the clock goes on.
+    """
 
     found: list[Listed]
     whole: bool
@@ -46,7 +51,11 @@ Order = Callable[[Listed], Any]
 
 
 class Listings:
-    """The listings of a store, each verb as the `Backend`'s of its name; one that is not `writable` raises no marks."""
+    """The listings of a store. Each verb does what that of `Backend` with its name says.
+
+    A store that is not `writable` cannot raise marks: there `recent` returns only what is older than each server's
+    time.
+    """
 
     def __init__(self, run: Run, writable: bool) -> None:
         self._run, self._writable = run, writable
@@ -54,61 +63,61 @@ class Listings:
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        begin = b"p" + escaped(tenant)
-        first = begin + (escaped_beginning(space) if beneath else escaped(space))
-        low = b"[" + first
+        of_tenant = b"p" + escaped(tenant)
+        prefix = of_tenant + (escaped_beginning(space) if beneath else escaped(space))
+        low = b"[" + prefix
         if after is not None:
-            behind = begin + escaped(after.space) + escaped(after.name) + escaped(after.home)
-            low = max(low, b"(" + behind, key=lambda bound: bound[1:])
-        found, _ = await self._merged(low, b"[" + first + BEHIND, limit, lambda one: in_order(one.place))
+            last_member = of_tenant + escaped(after.space) + escaped(after.name) + escaped(after.home)
+            low = max(low, b"(" + last_member, key=lambda bound: bound[1:])
+        found, _ = await self._merged(low, b"[" + prefix + BEHIND, limit, lambda listed: in_order(listed.place))
         return found
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        begin = b"r" + escaped(tenant) + escaped(space)
-        low = b"[" + begin + since.to_bytes(8)
+        prefix = b"r" + escaped(tenant) + escaped(space)
+        low = b"[" + prefix + since.to_bytes(8)
 
-        def order(one: Listed) -> Any:
-            return one.mark, in_order(one.place)
+        def order(listed: Listed) -> Any:
+            return listed.mark, in_order(listed.place)
 
-        found, parts = await self._merged(low, b"[" + begin + BEHIND, limit + BUCKETS, order)
+        found, parts = await self._merged(low, b"[" + prefix + BEHIND, limit + BUCKETS, order)
         found = by_mark(found, since, after, limit)
         if not found:
             return []
         if not self._writable:
-            sure = min(part.now for part in parts.values())
-            return [one for one in found if one.mark < sure]
+            horizon = min(part.now for part in parts.values())
+            return [listed for listed in found if listed.mark < horizon]
         last = found[-1].mark
-        late = [bucket for bucket, part in parts.items() if part.last < last]
-        if not late:
+        behind = [bucket for bucket, part in parts.items() if part.last < last]
+        if not behind:
             return found
-        high = b"[" + begin + last.to_bytes(8) + BEHIND
-        again = await self._parts(late, low, high, limit + BUCKETS, False, last)
-        there = [one for bucket, part in parts.items() if bucket not in again for one in part.found]
-        there = [one for one in there if one.mark <= last]
-        return by_mark([*there, *(one for part in again.values() for one in part.found)], since, after, limit)
+        high = b"[" + prefix + last.to_bytes(8) + BEHIND
+        raised = await self._parts(behind, low, high, limit + BUCKETS, False, last)
+        kept = [listed for bucket, part in parts.items() if bucket not in raised for listed in part.found]
+        kept = [listed for listed in kept if listed.mark <= last]
+        return by_mark([*kept, *(listed for part in raised.values() for listed in part.found)], since, after, limit)
 
     async def newest(
         self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        begin = b"r" + escaped(tenant) + escaped(space)
-        high = b"[" + begin + (until.to_bytes(8) if until is not None else b"") + BEHIND
+        prefix = b"r" + escaped(tenant) + escaped(space)
+        high = b"[" + prefix + (until.to_bytes(8) if until is not None else b"") + BEHIND
 
-        def order(one: Listed) -> Any:
-            return -one.mark, one.place.name, one.place.home
+        def order(listed: Listed) -> Any:
+            return -listed.mark, listed.place.name, listed.place.home
 
-        found, _ = await self._merged(b"[" + begin, high, limit + BUCKETS, order, newest=True)
+        found, _ = await self._merged(b"[" + prefix, high, limit + BUCKETS, order, newest=True)
         return newest_of(found, until, after, limit)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        begin = b"e" + escaped(tenant)
-        low = b"[" + begin
+        prefix = b"e" + escaped(tenant)
+        low = b"[" + prefix
         if after is not None:
             place = after.place
-            where = b"".join(map(escaped, (place.home, place.space, place.name, after.table)))
-            low = b"(" + begin + after.at.to_bytes(8) + where + after.key.to_bytes(8)
-        high = b"[" + begin + min(max(now, 0), 2**63 - 1).to_bytes(8) + BEHIND
+            within = b"".join(map(escaped, (place.home, place.space, place.name, after.table)))
+            low = b"(" + prefix + after.at.to_bytes(8) + within + after.key.to_bytes(8)
+        high = b"[" + prefix + min(max(now, 0), 2**63 - 1).to_bytes(8) + BEHIND
         answers = await self._run(DUE, ALL, (low, high, limit))
         found, damaged = list[Due](), list[Damaged]()
         for member in (member for answer in answers for member in answer):
@@ -130,11 +139,14 @@ class Listings:
     async def _merged(
         self, low: bytes, high: bytes, limit: int, order: Order, *, newest: bool = False
     ) -> tuple[list[Listed], dict[int, Part]]:
-        """The first so many of all buckets; of a bucket first as many as it may have of them, and more if need be."""
+        """Return the first `limit` places of all buckets between two bounds, and the parts that they are merged from.
+
+        Each bucket is asked for about its share first, and asked again for more if it may have more of the page.
+        """
         share = min(limit, limit * 2 // BUCKETS + 8)
         parts = await self._parts(ALL, low, high, share, newest)
         while True:
-            found = sorted((one for part in parts.values() for one in part.found), key=order)[:limit]
+            found = sorted((listed for part in parts.values() for listed in part.found), key=order)[:limit]
             ends = [order(part.found[-1]) for part in parts.values() if not part.whole]
             if not ends or (len(found) == limit and order(found[-1]) <= min(ends)):
                 return found, parts
@@ -145,13 +157,15 @@ class Listings:
     async def _parts(
         self, buckets: Sequence[int], low: bytes, high: bytes, limit: int, newest: bool, floor: int | None = None
     ) -> dict[int, Part]:
-        given = (low, high, limit, int(newest), b"" if floor is None else floor)
+        """Read the parts of these buckets; with a `floor`, each first raises its last mark to it."""
+        arguments = (low, high, limit, int(newest), b"" if floor is None else floor)
         script: Script = LIST if floor is None else RAISE
-        answers = await self._run(script, buckets, given)
+        answers = await self._run(script, buckets, arguments)
         return {bucket: _part(answer, limit) for bucket, answer in zip(buckets, answers, strict=True)}
 
 
 def _part(answer: Sequence[Any], limit: int) -> Part:
+    """Decode a bucket's answer: its last mark, its time, and three values for each place. Raises Damaged."""
     found = list(_listed(answer[2:]))
     return Part(found, len(answer) - 2 < 3 * limit, int(answer[0]), int(answer[1]))
 
@@ -166,6 +180,7 @@ def _listed(answer: Sequence[Any]) -> Iterator[Listed]:
 
 
 def _due(member: bytes) -> Due:
+    """Decode a member `e` of the index. Raises Damaged."""
     (tenant,), rest = names(member[1:], 1)
     (home, space, name, table), key = names(rest[8:], 4)
     return Due(int.from_bytes(rest[:8]), Place(tenant, home, space, name), table, int.from_bytes(key))

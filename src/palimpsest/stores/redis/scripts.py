@@ -1,6 +1,7 @@
-"""What the server does in one step: scripts in Lua, but for the one that writes, which is in `writing` beside this.
+"""The scripts in Lua that the server runs, each as one step; the one that writes is in `writing` beside this.
 
-`palimpsest.stores.redis.layout` says what the keys are.
+`palimpsest.stores.redis.layout` describes the keys. A script is given the index keys of buckets (`…:i`), from which
+`base` derives the bucket's other keys. `take` returns the next argument.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ NO_WRITES, ALLOW_OOM = "#!lua flags=no-writes\n", "#!lua flags=allow-oom\n"
 
 
 class Script:
-    """A script, and the name by which a server knows it that has seen it."""
+    """A script, and its `name` (a SHA-1 digest), by which a server that has run it before can be asked to run it."""
 
     def __init__(self, text: str) -> None:
         self.text = text.encode()
@@ -61,8 +62,8 @@ for _ = 1, tonumber(take()) do
       local ids = root .. 'n:' .. home .. place .. name
       for i = 1, tonumber(take()) do
         local id = take()
-        for _, one in ipairs(call('ZRANGEBYLEX', ids, '[' .. id, '[' .. id .. '\\255')) do
-          local key = string.sub(one, -8)
+        for _, entry in ipairs(call('ZRANGEBYLEX', ids, '[' .. id, '[' .. id .. '\\255')) do
+          local key = string.sub(entry, -8)
           found[#found + 1] = span(rows, key, key, -1, false)[1]
         end
       end
@@ -71,16 +72,16 @@ for _ = 1, tonumber(take()) do
       for s = 1, tonumber(take()) do
         local low, high = take(), take()
         if limit ~= 0 then
-          local some = span(rows, low, high, limit, newest)
+          local in_span = span(rows, low, high, limit, newest)
           if #found == 0 then
-            found = some
+            found = in_span
           else
-            for _, row in ipairs(some) do
+            for _, row in ipairs(in_span) do
               found[#found + 1] = row
             end
           end
           if limit > 0 then
-            limit = limit - #some
+            limit = limit - #in_span
           end
         end
       end
@@ -99,7 +100,7 @@ _LIST = """
 local low, high, limit, newest, floor = take(), take(), tonumber(take()), take() == '1', take()
 
 local function home_in(member)
-  local begin, from, to = 2, 1, 0
+  local begin = 2
   local mark = string.sub(member, 1, 1) == 'r'
   local ends = {}
   for part = 1, 4 do
@@ -204,7 +205,7 @@ return KEYS
 LOOK = Script(NO_WRITES + BASE + _LOOK)
 LIST = Script(NO_WRITES + BASE + _LIST)
 RAISE = Script(ALLOW_OOM + BASE + _LIST)
-"""The same, after which no head of these buckets is written at the mark `floor` or earlier."""
+"""Like LIST, but first raises the buckets' last marks to `floor`, so that later writes get higher marks."""
 DUE = Script(NO_WRITES + BASE + _DUE)
 TENANTS = Script(NO_WRITES + BASE + _TENANTS)
 DESTROYED = Script(NO_WRITES + BASE + _DESTROYED)

@@ -1,7 +1,7 @@
-"""What sees to it that what was destroyed is in no file of the server's: its append-only file is written anew.
+"""Scrubbing: have the server rewrite its append-only file, so that no file of it holds what was destroyed.
 
-Each bucket counts how often something was destroyed in it, in the step that does so. So whoever scrubs next hears of
-it, also where the process that destroyed did not live to scrub.
+Each bucket counts how often something was destroyed in it, in the same step. So the next scrub knows that it has work
+to do, even if the process that destroyed something died before it could scrub.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from palimpsest.stores.redis.scripts import DESTROYED, SCRUBBED
 With = Callable[[Callable[[Link], Awaitable[Any]]], Awaitable[Any]]
 
 LOOKED_EVERY = 0.02
-"""Seconds between two looks at whether the file has been written."""
+"""Seconds between two checks whether the file is rewritten."""
 
 LARGE = 256 << 20
-"""Bytes of an append-only file from which on it is written anew when somebody asks for that, not after each erasure."""
+"""Bytes of append-only files above which they are rewritten only when somebody asks for that, not after each erasure.
+"""
 
 LATER = (
     "the append-only file of the server holds what was erased until it is written anew: `palimpsest vacuum` does that"
@@ -48,68 +49,74 @@ REPLICAS = "the server has replicas: what files of theirs hold goes when they wr
 
 
 async def scrubbed(run: Run, with_link: With, seconds: float, whole: bool) -> Scrubbed:
-    """Have every server write its append-only file anew, if something was destroyed since that was last done."""
+    """Have every server rewrite its append-only file, if something was destroyed since the last time. See
+    `Backend.scrub`."""
     counts = await run(DESTROYED, range(BUCKETS), ())
     if not any(counts):
         return Scrubbed()
-    said = await _said(with_link)
+    servers = await _infos(with_link)
     remains = [
         *(await _snapshots(with_link)),
-        *([REPLICAS] if any(int(one["connected_slaves"]) for one in said) else ()),
+        *([REPLICAS] if any(int(server["connected_slaves"]) for server in servers) else ()),
     ]
-    begun = [one for one in said if one.get("aof_enabled") == "1"]
-    size = sum(int(one.get("aof_current_size", 0)) for one in begun)
-    if begun:
+    with_file = [server for server in servers if server.get("aof_enabled") == "1"]
+    size = sum(int(server.get("aof_current_size", 0)) for server in with_file)
+    if with_file:
         if size > LARGE and not whole:
             return Scrubbed((*remains, LATER))
         try:
-            why = await _rewritten(with_link, said, seconds)
+            obstacle = await _rewritten(with_link, servers, seconds)
         except Denied:
             return Scrubbed((*remains, DENIED))
-        if why is not None:
-            return Scrubbed((*remains, why)) if why == FAILED or not whole else Scrubbed(tuple(remains), left=size)
+        if obstacle is not None:
+            give_up = obstacle == FAILED or not whole
+            return Scrubbed((*remains, obstacle)) if give_up else Scrubbed(tuple(remains), left=size)
     for bucket, count in enumerate(counts):
         if count:
             await run(SCRUBBED, [bucket], [count], True)
-    after = sum(int(one.get("aof_current_size", 0)) for one in await _said(with_link)) if begun else 0
+    after = sum(int(server.get("aof_current_size", 0)) for server in await _infos(with_link)) if with_file else 0
     return Scrubbed(tuple(remains), freed=size - after)
 
 
 class Denied(Exception):
-    """A server does not do what it is asked for by this user."""
+    """The server refuses this user a command."""
 
 
-async def _said(with_link: With) -> list[dict[str, str]]:
-    """What each server says of itself."""
+async def _infos(with_link: With) -> list[dict[str, str]]:
+    """Return each server's answer to INFO."""
     return [info(answer) for answer in await with_link(lambda link: link.each(b"INFO"))]
 
 
-async def _rewritten(with_link: With, said: Sequence[dict[str, str]], seconds: float) -> str | None:
-    """Have the files written by writers that begin after now; return why some are not, or None."""
-    before = [int(one["aof_rewrites"]) for one in said]
+async def _rewritten(with_link: With, servers: Sequence[dict[str, str]], seconds: float) -> str | None:
+    """Have the files rewritten, and wait for that at most `seconds`. Return None, or why some are not.
+
+    Only rewrites that begin after this call count: one that is running already may have copied the destroyed bytes. The
+    server counts rewrites when they begin, so that one is in the count of before.
+    """
+    rewrites_before = [int(server["aof_rewrites"]) for server in servers]
     end = time.monotonic() + seconds
     while True:
-        idle = [not _is_busy(one) for one in said]
-        over = [
-            one.get("aof_enabled") != "1" or (free and int(one["aof_rewrites"]) > count)
-            for one, free, count in zip(said, idle, before, strict=True)
+        idle = [not _is_busy(server) for server in servers]
+        done = [
+            server.get("aof_enabled") != "1" or (is_idle and int(server["aof_rewrites"]) > before)
+            for server, is_idle, before in zip(servers, idle, rewrites_before, strict=True)
         ]
-        if all(over):
-            return FAILED if any(one.get("aof_last_bgrewrite_status") == "err" for one in said) else None
+        if all(done):
+            return FAILED if any(server.get("aof_last_bgrewrite_status") == "err" for server in servers) else None
         if time.monotonic() > end:
             return LATER
-        if any(free and not done for free, done in zip(idle, over, strict=True)):
+        if any(is_idle and not is_done for is_idle, is_done in zip(idle, done, strict=True)):
             await with_link(_begin)
         await asyncio.sleep(LOOKED_EVERY)
-        said = await _said(with_link)
+        servers = await _infos(with_link)
 
 
-def _is_busy(said: dict[str, str]) -> bool:
-    return said.get("aof_rewrite_in_progress") == "1" or said.get("aof_rewrite_scheduled") == "1"
+def _is_busy(server: dict[str, str]) -> bool:
+    return server.get("aof_rewrite_in_progress") == "1" or server.get("aof_rewrite_scheduled") == "1"
 
 
 async def _begin(link: Link) -> None:
-    """Have files written anew; where a server writes one already, or a snapshot, it is asked again later."""
+    """Ask all servers to rewrite. One that is rewriting or saving a snapshot refuses, and is asked later."""
     try:
         await link.each(b"BGREWRITEAOF")
     except ResponseError as fault:
@@ -118,7 +125,7 @@ async def _begin(link: Link) -> None:
 
 
 async def _snapshots(with_link: With) -> list[str]:
-    """What is to be said of snapshots. A server that does not show its settings is taken for one that saves some."""
+    """Return what to report about snapshots. A server that hides its settings is assumed to save some."""
 
     async def setting(link: Link) -> list[Any]:
         try:
@@ -130,26 +137,27 @@ async def _snapshots(with_link: With) -> list[str]:
 
 
 def _value(answer: Any) -> Any:
-    """The value in the answer to CONFIG GET: a list of names and values, or what the driver has made of that."""
+    """Return the value of an answer to CONFIG GET: a list of name and value, or a dictionary."""
     return next(iter(answer.values()), b"") if isinstance(answer, dict) else (answer or [b"", b""])[1]
 
 
 async def told_durability(link: Link) -> str:
-    """What is lost with a server, as its settings say: of several, with the one that loses most.
+    """Say what is lost with a server, by its settings; of several servers, by those of the one that loses most.
 
-    One that does not show its settings, as many that are run by others do not, still says whether it has the file.
+    A server that hides its settings, as many hosted ones do, still shows whether it has an append-only file.
     """
     try:
-        kept, synced = [await link.each(b"CONFIG", b"GET", name) for name in (b"appendonly", b"appendfsync")]
+        appendonly, appendfsync = [await link.each(b"CONFIG", b"GET", name) for name in (b"appendonly", b"appendfsync")]
     except ResponseError:
-        files = {info(answer).get("aof_enabled") for answer in await link.each(b"INFO")}
-        return FILELESS if "0" in files else UNSHOWN if files == {"1"} else HIDDEN
-    settings = [tuple(bytes(_value(one)).decode() for one in pair) for pair in zip(kept, synced, strict=True)]
-    files = {how for _, how in settings}
+        enabled = {info(answer).get("aof_enabled") for answer in await link.each(b"INFO")}
+        return FILELESS if "0" in enabled else UNSHOWN if enabled == {"1"} else HIDDEN
+    answers = zip(appendonly, appendfsync, strict=True)
+    settings = [tuple(bytes(_value(answer)).decode() for answer in pair) for pair in answers]
+    policies = {policy for _, policy in settings}
     if any(on != "yes" for on, _ in settings):
         return FILELESS
-    if files == {"always"}:
+    if policies == {"always"}:
         return "a crash of a server loses nothing that was acknowledged (appendfsync always)"
-    how = "no" if "no" in files else "everysec"
-    span = "what the system has not written yet" if how == "no" else "the last second"
-    return f"a crash of a server's machine loses {span}; one of the server alone nothing (appendfsync {how})"
+    worst = "no" if "no" in policies else "everysec"
+    span = "what the system has not written yet" if worst == "no" else "the last second"
+    return f"a crash of a server's machine loses {span}; one of the server alone nothing (appendfsync {worst})"
