@@ -1,8 +1,8 @@
-"""`mongodb://host/database`: a store on MongoDB, shared by processes of many machines.
+"""`mongodb://host/database`: a store on MongoDB, shared by processes on many machines.
 
 It is the engine over documents that `palimpsest.stores.mongodb.layout` describes. An append is one update of one
-document, and what is read for a context is one query. Whatever changes more than that is a transaction, so a replica
-set is needed, be it of one server. Needs the extra `mongodb`.
+document, and a read for a context is one query. A write that changes more documents is a transaction, so the server
+must belong to a replica set, if only of itself. Needs the extra `mongodb`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def open_mongodb(url: str, runner: Runner, **options: Any) -> MongoBackend:  # noqa: ARG001 (as all)
-    """Open `mongodb://…` or `mongodb+srv://…`. Options are those of `ServerOptions`; others are the driver's."""
+    """Open `mongodb://…` or `mongodb+srv://…` with the options of `ServerOptions`. The address may hold options of the
+    driver, too."""
     address, checked = accepted(url, **options)
     if find_spec("pymongo") is None:
         raise MissingExtra("a store on MongoDB", "mongodb")
@@ -30,8 +31,10 @@ def open_mongodb(url: str, runner: Runner, **options: Any) -> MongoBackend:  # n
 
 
 def accepted(url: str, **options: Any) -> tuple[str, ServerOptions]:
-    """The address as the driver is to have it, and the options. Raises ConfigError for what is not accepted, as far as
-    that is known without the driver."""
+    """Return the address to give to the driver, and the checked options.
+
+    Raises ConfigError for what can be seen to be invalid without the driver.
+    """
     address, checked = server_options(ServerOptions, url, options)
     check_address(address)
     return address, checked

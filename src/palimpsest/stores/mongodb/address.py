@@ -1,4 +1,4 @@
-"""What stands in the address of a store on MongoDB, as far as that is known without the driver, which reads it."""
+"""Checks of the address of a store on MongoDB that need no driver; the driver reads the rest of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ADDRESS = "mongodb://user:password@host:27017/database, options of the driver be
 
 
 def check_address(address: str) -> None:
-    """Raise ConfigError for an address without a host, with a port or a database that is none."""
+    """Raise ConfigError for an address without a host, with an invalid port, or with a database that is no name."""
     _, mark, rest = address.partition("?")[0].partition("://")
     names, _, database = rest.rpartition("@")[2].partition("/")
     hosts = names.split(",")

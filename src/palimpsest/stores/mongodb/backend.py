@@ -1,4 +1,4 @@
-"""The verbs over MongoDB's own asynchronous driver."""
+"""The MongoDB backend, over MongoDB's own asynchronous driver. `palimpsest.stores.backend` states the contract."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from palimpsest.stores.servers import ServerBackend, ServerOptions
 T = TypeVar("T")
 
 TRIES = 3
-"""How often a batch that is made again is tried at once. Who is refused then waits where the engine has him wait."""
+"""How often a batch is tried at once, each time as `again` makes it anew. After that it is refused, and the engine
+waits before it tries again."""
 
 LONGEST = 999_999_999
-"""Milliseconds that the driver takes at most for any time that it may wait."""
+"""The most milliseconds that the driver accepts for any of its timeouts."""
 
 REMAINS = (
     "MongoDB keeps what was dropped in the free space of its files, and in its journal and its oplog, until it "
     "overwrites them: see the server's documentation of `compact` and of `oplogSizeMB`"
 )
-"""What is so after each erasure, whatever is done here."""
+"""What every scrub reports: no command of ours removes these bytes."""
 
 UNKNOWN = (
     "the server that answers at this address has no `compact`, as a mongos and other programs that speak MongoDB's "
@@ -48,11 +49,11 @@ REFUSED = "the server did not run `compact` (code {}), so that free space stays 
 LATE = "`compact` was not over within {:g} seconds (timeout_seconds); an administrator can run it without that limit"
 
 _UNKNOWN, _DENIED = (59, 115), (13, 8000)
-"""Codes of a command that there is not, and of one that this user may not give."""
+"""Codes for a command that the server does not have, and for one that this user may not run."""
 
 
 class MongoBackend(ServerBackend[Connected]):
-    """A collection of a database."""
+    """A backend over one collection of a database."""
 
     faults = faults.FAULTS
     gathers = False
@@ -60,10 +61,13 @@ class MongoBackend(ServerBackend[Connected]):
     def __init__(self, address: str, options: ServerOptions) -> None:
         super().__init__(address, options)
         self._options = options
-        self._made, self._name = self._client_of(address)
+        self._make_client, self._name = self._client_of(address)
 
     def _client_of(self, address: str) -> tuple[Callable[[], AsyncMongoClient[dict[str, Any]]], str]:
-        """What makes the client, and the name of its database. Raises ConfigError for an address that is none."""
+        """Return a function that makes the client, and the database's name. Raises ConfigError for an invalid address.
+
+        Options of the address take precedence over those set here.
+        """
         srv = address.startswith("mongodb+srv:")
         try:
             if not srv:
@@ -74,18 +78,19 @@ class MongoBackend(ServerBackend[Connected]):
             raise ConfigError("store", self.url, ADDRESS) from None
         given = {key.lower() for key, _ in parse_qsl(address.partition("?")[2], keep_blank_values=True)}
         milliseconds = int(min(max(self.seconds * 1000, 1), LONGEST))
-        wanted: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "maxPoolSize": self._options.pool_size,
-            "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),  # so that it is the driver that says why
+            # shorter than the deadline of the call, so that the driver's error, which says why, comes first
+            "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),
             "connectTimeoutMS": min(milliseconds, 20_000),
             "waitQueueTimeoutMS": milliseconds,
             "appname": "palimpsest",
         }
-        named = {key: value for key, value in wanted.items() if key.lower() not in given}
-        return lambda: AsyncMongoClient(address, tz_aware=False, document_class=dict, **named), name or "palimpsest"
+        options = {key: value for key, value in defaults.items() if key.lower() not in given}
+        return lambda: AsyncMongoClient(address, tz_aware=False, document_class=dict, **options), name or "palimpsest"
 
     async def connect(self) -> Connected:
-        client = self._made()
+        client = self._make_client()
         try:
             hello = await client.admin.command("hello")
             self._has_transactions(hello)
@@ -97,7 +102,7 @@ class MongoBackend(ServerBackend[Connected]):
             raise
 
     def _has_transactions(self, hello: dict[str, Any]) -> None:
-        """Raise StoreUnavailable for a server that has none."""
+        """Raise StoreUnavailable for a server without transactions, by its answer to `hello`."""
         if "setName" not in hello and not is_router(hello):
             why = (
                 "it is a server by itself, which has no transactions: start it with --replSet and call "
@@ -117,7 +122,7 @@ class MongoBackend(ServerBackend[Connected]):
         seen = await connected.reader.look(asks)
         if seen is not None:
             return seen
-        return await connected.transaction(lambda session: connected.within.look_within(asks, session), _nobody)
+        return await connected.transaction(lambda session: connected.within.look_within(asks, session), _ignored)
 
     async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         return await self.asked(lambda connected: ask(connected.listing))
@@ -158,94 +163,101 @@ class MongoBackend(ServerBackend[Connected]):
             await connected.client.close()
 
 
-def _nobody(_: bool) -> None:
-    """Who only reads need not know."""
+def _ignored(_: bool) -> None:
+    """For a transaction that only reads, it does not matter whether its commit has begun."""
 
 
 class _Call:
-    """A call of `write`: `done` says that something has happened, `sent` that something may have."""
+    """A call of `write`. `done`: one of its batches is written. `sent`: something may be written."""
 
     def __init__(self, again: Again | None) -> None:
         self._again, self.done, self.sent = again, False, False
 
     async def write(self, connected: Connected, batches: Sequence[Batch]) -> list[Refusal | None]:
-        """Do these batches, one after the other."""
-        results = list[Refusal | None]()
+        """Write the batches, one after the other. Return the refusal of each, or None."""
+        refusals = list[Refusal | None]()
         for number, batch in enumerate(batches):
-            results.append(await self._one(connected, number, batch))
-            self.done = self.sent = self.done or results[-1] is None
-        return results
+            refusals.append(await self._one(connected, number, batch))
+            self.done = self.sent = self.done or refusals[-1] is None
+        return refusals
 
     async def _one(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
+        """Write a batch: by updates of one document as long as that is enough, else in a transaction."""
         refusal: Refusal | None = None
         for _ in range(TRIES):
             plan = plan_of(batch)
             if plan is None:
                 break
-            done, there = await self._updated(connected, plan)
+            done, present = await self._updated(connected, plan)
             if done:
                 return None
-            if there is None:
+            if present is None:
                 break
-            refusal = tuple(there.head if step is plan.step else None for step in batch)
+            refusal = tuple(present.head if step is plan.step else None for step in batch)
             if self._again is None:
                 return refusal
             try:
-                other = self._again(number, batch, refusal, _unseen)
+                instead = self._again(number, batch, refusal, _unseen)
             except _Looks:
                 break
-            if other is None:
+            if instead is None:
                 return refusal
-            batch = other
+            batch = instead
         else:
             return refusal
         return await self._transacted(connected, number, batch)
 
     async def _updated(self, connected: Connected, plan: Plan) -> tuple[bool, Seen | None]:
-        """Do a batch by one update: whether it is done, or what is there; None where it takes more."""
+        """Write a batch by one update. Return whether it is done, and if it is refused, the present head.
+
+        (False, None) means that it takes a transaction.
+        """
         step, reader = plan.step, connected.reader
         key, known = head_key(step.place), reader.known(step.place)
-        there: tuple[Known, PlaceHead] | None = None
+        current: tuple[Known, PlaceHead] | None = None
         for _ in range(TRIES):
             if known is None or known.value != step.expect:
-                there = there or await reader.found(step.place)
-                if there is None or there[1].hot != step.expect:
-                    return False, await self._refusing(reader, step, there)
-                known = there[0]
+                current = current or await reader.found(step.place)
+                if current is None or current[1].hot != step.expect:
+                    return False, await self._present(reader, step, current)
+                known = current[0]
             if not plan.fits(known):
                 return False, None
             update = plan.update(known, reader.spread)
             reader.remember(key, None)
             self.sent = True
-            done = await connected.written.update_one(update.where, update.change)
-            if done.matched_count:
+            result = await connected.written.update_one(update.where, update.change)
+            if result.matched_count:
                 reader.remember(key, update.after)
                 return True, None
-            known, there = None, await reader.found(step.place)
-            if there is not None and there[0].hot[-NUMBER:] == update.number:
-                return True, None  # the driver has sent it twice, because an answer was lost
+            known, current = None, await reader.found(step.place)
+            if current is not None and current[0].hot[-NUMBER:] == update.number:
+                return True, None  # the driver sent it twice, because the first answer was lost, and the first matched
             self.sent = self.done
         return False, None
 
-    async def _refusing(self, reader: Reader, step: Step, there: tuple[Known, PlaceHead] | None) -> Seen | None:
-        """What is there instead of what a step expects; None where that is there after all, or nobody can tell."""
-        whole = await reader.with_values([Ask(step.place)], [Seen(there[1] if there is not None else None, ())])
+    async def _present(self, reader: Reader, step: Step, current: tuple[Known, PlaceHead] | None) -> Seen | None:
+        """Return the present head, with its values in pieces, for a refusal.
+
+        None if it is as the step expects after all (only such a value shows that), or if pieces are gone meanwhile.
+        """
+        whole = await reader.with_values([Ask(step.place)], [Seen(current[1] if current is not None else None, ())])
         if whole is None or (whole[0].head is not None and whole[0].head.hot == step.expect):
             return None
         return whole[0]
 
     async def _transacted(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
-        """Do a batch in a transaction."""
-        done: Changing | None = None
+        """Write a batch in a transaction, and remember how the documents are afterwards."""
+        changing: Changing | None = None
 
         async def taken(session: Any) -> Refusal | None:
-            nonlocal done
-            refusal, done = await self._taken(connected, number, batch, session)
+            nonlocal changing
+            refusal, changing = await self._taken(connected, number, batch, session)
             return refusal
 
         refusal = await connected.transaction(taken, self._commits)
-        if refusal is None and done is not None:
-            connected.reader.learn(*done.said())
+        if refusal is None and changing is not None:
+            connected.reader.learn(*changing.outcome())
         return refusal
 
     def _commits(self, begun: bool) -> None:
@@ -254,7 +266,7 @@ class _Call:
     async def _taken(
         self, connected: Connected, number: int, batch: Batch, session: Any
     ) -> tuple[Refusal | None, Changing]:
-        """Do a batch, or the one in its place, with what a transaction sees; return what has done it, too."""
+        """Write a batch within a transaction, or what `again` returns in its place. Also returns what wrote it."""
         place = batch[0].place
 
         async def take(batch: Batch) -> tuple[Refusal | None, Changing]:
@@ -264,14 +276,14 @@ class _Call:
         refusal, changing = await take(batch)
         if refusal is None or self._again is None:
             return refusal, changing
-        other = await asked_again(
+        instead = await asked_again(
             self._again, number, batch, refusal, lambda asks: connected.within.look_within(asks, session)
         )
-        return (refusal, changing) if other is None else await take(other)
+        return (refusal, changing) if instead is None else await take(instead)
 
 
 class _Looks(Exception):
-    """What is to be written instead depends on more than heads."""
+    """Raised when `again` looks at the store, which it may only do in a transaction."""
 
 
 def _unseen(_: Sequence[Ask]) -> list[Seen]:
@@ -279,15 +291,15 @@ def _unseen(_: Sequence[Ask]) -> list[Seen]:
 
 
 async def compacted(database: Any) -> Scrubbed:
-    """Have the server give the free space of the collection's files back to its disk, as far as it does.
+    """Have the server return free space in the collection's files to the disk, as far as `compact` does so.
 
-    Nothing is locked that sessions need. Where this is one server of several, the others keep their free space.
+    It blocks no reads and writes of sessions. In a replica set of several servers only this one does it.
     """
     try:
-        # `force`: a server that takes writes does it only when it is told to.
-        said = await database.command({"compact": COLLECTION, "force": True})
+        # `force`: a primary runs it only with this.
+        answer = await database.command({"compact": COLLECTION, "force": True})
     except OperationFailure as fault:
-        told = UNKNOWN if fault.code in _UNKNOWN else DENIED if fault.code in _DENIED else REFUSED.format(fault.code)
-        return Scrubbed((REMAINS, told))
-    freed = said.get("bytesFreed", 0)  # servers before 4.4 do not tell
+        problem = UNKNOWN if fault.code in _UNKNOWN else DENIED if fault.code in _DENIED else REFUSED.format(fault.code)
+        return Scrubbed((REMAINS, problem))
+    freed = answer.get("bytesFreed", 0)  # servers before 4.4 do not report it
     return Scrubbed((REMAINS,), 0, int(freed))

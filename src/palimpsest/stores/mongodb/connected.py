@@ -1,4 +1,4 @@
-"""A client of MongoDB's own driver: the concerns that a store needs, its transactions, and the version that it has."""
+"""A connected client of MongoDB's driver: the concerns of a store's reads and writes, transactions, and migrations."""
 
 from __future__ import annotations
 
@@ -21,19 +21,24 @@ from palimpsest.stores.mongodb.reading import Reader
 T = TypeVar("T")
 
 VERSION = "version"
-"""The key of the document that has it."""
+"""The key of the document that holds the version of the store."""
 
 FIRST, LONGEST = 0.005, 0.25
-"""Seconds that a transaction waits at most when others were in its way, the first time and ever."""
+"""Seconds within which a transaction is tried again after a conflict: at most `FIRST`, then twice as long each time, up
+to `LONGEST`."""
 
 
 def is_router(hello: dict[str, Any]) -> bool:
-    """Whether it is a mongos that has said this, which spreads documents over servers."""
+    """Whether this answer to `hello` is that of a mongos, the router of a sharded cluster."""
     return hello.get("msg") == "isdbgrid"
 
 
 class Connected:
-    """A client, and what reads and writes with it; `spread` says that its server is a router."""
+    """A client, with the collections and readers of a store; `spread` says that its server is a router.
+
+    `reader` reads a snapshot with each query. `within` is for queries in transactions, whose concern the transaction
+    has. `written` is the collection for writes, `meta` the one that holds the version.
+    """
 
     def __init__(self, url: str, client: AsyncMongoClient[dict[str, Any]], name: str, spread: bool) -> None:
         self.client, self.database = client, client.get_database(name)
@@ -49,17 +54,21 @@ class Connected:
         )
 
     async def durability(self) -> str:
-        """What is lost with a server, by the concern that writes have."""
+        """Say what is lost with a server, by the write concern."""
         concern = self.writes.document
         if concern.get("w") == "majority" and concern.get("j") is not False:
             return "a crash of a server loses nothing that was acknowledged (w=majority, in its journal)"
-        told = ", ".join(f"{name}={value}" for name, value in concern.items()) or "the server's own"
+        shown = ", ".join(f"{name}={value}" for name, value in concern.items()) or "the server's own"
         return (
-            f"a crash of the first server can lose what no other has yet, by the write concern of the address ({told})"
+            f"a crash of the first server can lose what no other has yet, by the write concern of the address ({shown})"
         )
 
     async def transaction(self, do: Callable[[Any], Awaitable[T]], committing: Callable[[bool], None]) -> T:
-        """Do this in a transaction, anew whenever others were in its way; `committing` hears whether it may be over."""
+        """Return what `do` returns for the session of a transaction. After each conflict it is done again.
+
+        `committing(True)` is called before the commit, from which on the transaction may have happened, and
+        `committing(False)` when it certainly has not.
+        """
         longest = FIRST
         while True:
             try:
@@ -86,25 +95,27 @@ class Connected:
 
 
 async def _ended(session: Any) -> None:
-    """Take a transaction back; where that fails the server does it, in a minute."""
+    """Abort a transaction. If that fails, the server does it after a minute."""
     try:
         await session.abort_transaction()
     except PyMongoError:
         return
 
 
-# --- the version of a store, and what brings an earlier one to the present one, with others perhaps doing the same
+# --- the version of a store, and its migrations, which several processes may run at once
 
 
 def _index(name: str, *fields: str) -> IndexModel:
-    """An index of the documents that have one of these fields at least."""
+    """Return an index of the documents that have at least one of these fields."""
     return IndexModel([(field, ASCENDING) for field in fields], name=name, sparse=True)
 
 
 async def _first(connected: Connected) -> None:
-    """Indexes: what is of a home is found by its key, or by the ids of its rows; the others list a tenant's.
+    """Create the indexes. `by_ids` finds the buckets with rows of an id, the others serve a tenant's listings; all else
+    in a home is found by `_id`.
 
-    One that has heads costs every append, more on SecantusDB than on MongoDB, which changes those of what has changed.
+    An index that holds heads costs every append. MongoDB updates only indexes of fields that have changed; SecantusDB,
+    the server of the tests, updates all of them.
     """
     due = _index("by_due", "due.of", "due.rows", "due.at")
     await connected.written.create_indexes([_index("by_list", "list", "mark", "at"), due, _index("by_ids", "ids")])
@@ -113,26 +124,29 @@ async def _first(connected: Connected) -> None:
 Migration = Callable[[Connected], Awaitable[None]]
 
 MIGRATIONS: tuple[Migration, ...] = (_first,)
-"""What makes each version out of the one before; each can be done twice, and by several at once."""
+"""The migrations: each makes the next version of the one before. It can be run twice, and by several at once."""
 
 
 async def prepared(
     url: str, connected: Connected, *, writable: bool, migrations: tuple[Migration, ...] = MIGRATIONS
 ) -> None:
-    """See that the database has a store of the present version.
+    """Bring the store in this database to the present version, and make it if there is none.
 
-    Raises StoreTooNew for one of a later version, StoreUnavailable where something is missing and must not be made.
+    Raises StoreTooNew for a later version, StoreCorrupt for one that cannot be read, and StoreUnavailable if the store
+    is missing or too old and is not `writable`.
     """
-    there = await connected.meta.find_one({"_id": VERSION})
-    version = there.get("number") if there is not None else 0
+    stored = await connected.meta.find_one({"_id": VERSION})
+    version = stored.get("number") if stored is not None else 0
     newest = len(migrations)
     if not isinstance(version, int):
         raise StoreCorrupt(url, "its version cannot be read")
     if version > newest:
         raise StoreTooNew(url, version, newest)
     if version < newest and not writable:
-        what = f"its version {version} needs migration to {newest}" if version else "there is no store in the database"
-        raise StoreUnavailable(url, f"{what}: open it writable once")
+        problem = (
+            f"its version {version} needs migration to {newest}" if version else "there is no store in the database"
+        )
+        raise StoreUnavailable(url, f"{problem}: open it writable once")
     for number in range(version, newest):
         await migrations[number](connected)
         try:
@@ -140,4 +154,4 @@ async def prepared(
                 {"_id": VERSION, "number": {"$not": {"$gt": number}}}, {"$set": {"number": number + 1}}, upsert=True
             )
         except DuplicateKeyError:
-            continue  # somebody else has come further
+            continue  # another process has recorded this version, or a later one, meanwhile

@@ -1,4 +1,4 @@
-"""What the driver raises, as errors of ours that say what it means, and whether anything was written."""
+"""Translation of the driver's errors into Palimpsest's own, which say what to do and whether anything was written."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from pymongo.errors import (
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
 
 FAULTS: tuple[type[BaseException], ...] = (PyMongoError, BSONError)
-"""What the driver raises."""
+"""Every exception that the driver raises."""
 
 CONFLICT, DUPLICATE = 112, 11000
+"""Codes of a write conflict of two transactions, and of a key that exists already."""
 
 REASON = 300
-"""Characters that are told of what the driver says about servers that it does not reach."""
+"""Characters that are quoted of the driver's report about servers that it cannot reach."""
 
 _ADVICE = {
     13: "the user of the address may not do that: give it the role readWrite for the database",
@@ -37,11 +38,14 @@ _ADVICE = {
     8000: "the server refuses this user, or password: look at the address",
     14031: "its disk is full",
 }
-"""What to do about an error of the server, by its code."""
+"""What to tell the user about an error of the server, by its code."""
 
 
 def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
-    """The error of ours that says what the driver's error means; `writes` says that a write was under way."""
+    """Translate an error of the driver. `writes` says that a write was under way.
+
+    StoreUnavailable has `written` None if the write may have happened.
+    """
     if isinstance(fault, BSONError):
         return StoreCorrupt(url, "what it keeps cannot be read: a document is damaged")
     code = code_of(fault)
@@ -58,7 +62,7 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
 
 
 def _reason(fault: ServerSelectionTimeoutError) -> str:
-    """What has kept the driver from each of its servers, without all else that it says."""
+    """Return why each server could not be reached, without the timeouts and topology that the driver's text adds."""
     return re.sub(r" \(configured timeouts: [^)]*\)", "", str(fault).partition(", Timeout: ")[0])[:REASON]
 
 
@@ -73,14 +77,14 @@ _KINDS: tuple[tuple[type[BaseException], str, bool], ...] = (
     (ConfigurationError, "the driver does not take this address: look at its options", True),
     (InvalidOperation, "it was closed meanwhile", False),
 )
-"""What is meant by errors without a code, and whether nothing was written then."""
+"""Errors without a code: what to tell the user, and whether it is certain that nothing was written."""
 
 _NOTHING = (8, 13, 18, 20, 112, 251, 8000, DUPLICATE)
 """Codes of errors after which nothing was written."""
 
 
 def code_of(fault: BaseException) -> int | None:
-    """The server's number for an error."""
+    """Return the server's code for an error, or None."""
     code: int | None = fault.code if isinstance(fault, OperationFailure) else None
     if isinstance(fault, BulkWriteError):
         errors = (fault.details or {}).get("writeErrors") or [{}]
@@ -89,5 +93,5 @@ def code_of(fault: BaseException) -> int | None:
 
 
 def may_pass(fault: PyMongoError) -> bool:
-    """Whether a transaction that failed so has written nothing, and may be begun anew."""
+    """Whether a transaction that failed with this has written nothing and may be tried again."""
     return fault.has_error_label("TransientTransactionError") or code_of(fault) in {CONFLICT, DUPLICATE}

@@ -1,4 +1,4 @@
-"""The documents of a home in a transaction: as they are, and as they become."""
+"""The documents of a home within a transaction: read, changed in memory, and written together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palimpsest.stores.mongodb.updating import EXPIRING
 
 
 class Home:
-    """These documents, by their keys, and what has changed of them."""
+    """The documents of a home that a transaction has read, and the changes that it has not written yet."""
 
     def __init__(self, reader: Reader, session: AsyncClientSession, tenant: str, home: str) -> None:
         self._reader, self._session, self._tenant = reader, session, tenant
@@ -27,6 +27,7 @@ class Home:
         self._changed = dict[bytes, Doc | None]()
 
     async def _load(self, keys: Iterable[bytes]) -> None:
+        """Read the documents of these keys that were not asked for before."""
         new = [key for key in dict.fromkeys(keys) if key not in self._asked]
         self._asked.update(new)
         found = await self._reader.docs(new, self._session)
@@ -36,8 +37,11 @@ class Home:
     def _get(self, key: bytes) -> Doc | None:
         return self._docs.by.get(key)
 
-    def said(self) -> tuple[set[bytes], Documents]:
-        """The keys of heads and parts that were asked for or written, and the documents as they are now."""
+    def outcome(self) -> tuple[set[bytes], Documents]:
+        """Return the keys of all heads and parts that were read or written, and the documents after the transaction.
+
+        These are the arguments of `Reader.learn`.
+        """
         return {key for key in self._asked | self._docs.by.keys() if kind_of(key) in {b"h", b"o"}}, self._docs
 
     def _put(self, key: bytes, doc: Doc | None) -> None:
@@ -45,7 +49,7 @@ class Home:
         self._changed[key] = doc
 
     async def _flush(self) -> None:
-        """Write what has changed."""
+        """Write the changes. Each head gets a new number behind its hot value, and a new `made`."""
         for key, doc in self._changed.items():
             if kind_of(key) == b"h" and doc is not None:
                 doc["hot"], doc["made"] = doc["hot"][:-NUMBER] + os.urandom(NUMBER), os.urandom(NUMBER)
@@ -55,37 +59,37 @@ class Home:
             await self._reader.collection.bulk_write(ops, ordered=False, session=self._session)
 
     async def _all(self, begin: bytes, more: int, limit: int = 0) -> list[Doc]:
-        """The documents whose keys begin so in the home, and have so many bytes more."""
+        """Return the documents of the home whose keys have this beginning behind the home, and `more` bytes more."""
         ends = self._home + begin + bytes(more), self._home + begin + b"\xff" * more
         return await self._reader.between(*ends, self._session, limit=limit)
 
     async def _any(self, begin: bytes, more: int) -> bool:
-        """Whether there is one."""
+        """Whether there is such a document."""
         return bool(await self._all(begin, more, 1))
 
 
-# --- the operations that make documents so
+# --- the operations that write documents
 
 OPTIONAL = ("hotv", "cold", "coldv", *EXPIRING)
-"""What the document of a head may be without."""
+"""The fields that the document of a head may lack."""
 
 
 def _operations(changed: Mapping[bytes, Doc | None], spread: bool) -> list[ReplaceOne[Doc] | UpdateOne | DeleteOne]:
-    """What makes documents so, by their keys; those that are None go."""
-    found: list[ReplaceOne[Doc] | UpdateOne | DeleteOne] = []
+    """Return the operations that write these documents, and delete those that are None."""
+    operations: list[ReplaceOne[Doc] | UpdateOne | DeleteOne] = []
     for key, doc in changed.items():
         where = by_key(key, spread)
         if doc is None:
-            found.append(DeleteOne(where))
+            operations.append(DeleteOne(where))
         elif kind_of(key) == b"h":
-            found.append(UpdateOne(where, _change_of(doc, where), upsert=True))
+            operations.append(UpdateOne(where, _change_of(doc, where), upsert=True))
         else:
-            found.append(ReplaceOne(where, doc, upsert=True))
-    return found
+            operations.append(ReplaceOne(where, doc, upsert=True))
+    return operations
 
 
 def _change_of(doc: Doc, where: Doc) -> Doc:
-    """The update that makes a head so, with a mark of the server's if it has moved."""
+    """Return the update that writes the document of a head, with a new mark of the server if `moved` is set in it."""
     assigned = {name: value for name, value in doc.items() if name not in {*where, "mark", "moved"}}
     change: Doc = {"$set": assigned, "$unset": {name: "" for name in OPTIONAL if name not in doc}}
     return change | {"$currentDate": {"mark": {"$type": "timestamp"}}} if doc.get("moved") else change

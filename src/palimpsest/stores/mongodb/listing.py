@@ -1,4 +1,4 @@
-"""Listings of a tenant's places: by their names, by their last write, by when they expire."""
+"""Listings of a tenant's places: by names, by last write, and by expiry."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from palimpsest.stores.mongodb.rows import Cell, Doc
 from palimpsest.stores.rules import behind
 
 LOOK_BACK = 120 << 32
-"""Marks, of two minutes: what is written is given its mark a while before others can see it, and of two who write at
-once the later may be seen first. No transaction lives longer than one."""
+"""How far `recent` goes back before the mark it is asked from: two minutes, in marks. A write has its mark before
+others can see it, and of two concurrent writes the one with the higher mark may be seen first. A transaction lives at
+most one minute."""
 
 _SHOWN = {"home": 0, "own": 0, "tail": 0, "made": 0}
+"""The projection of heads in listings: without these fields."""
 
 
 class Listing:
-    """Lists what `reader` reads, each verb as the `Backend`'s of its name."""
+    """The listings of a store. Each verb does what that of `Backend` with its name says."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -39,20 +41,20 @@ class Listing:
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        # names first, then the heads, as far as they are still there
-        begin = of_names(tenant, beneath=space) if beneath else of_names(tenant, space)
-        where, found = {"$gte": begin, "$lt": behind(begin)}, list[Listed]()
-        if after is not None and (last := of_names(tenant, after.space, after.name, after.home)) >= begin:
-            where = {"$gt": last, "$lt": where["$lt"]}
+        # First the names, then their heads; a head may be gone by then, so a page is filled from several queries.
+        prefix = of_names(tenant, beneath=space) if beneath else of_names(tenant, space)
+        bounds, found = {"$gte": prefix, "$lt": behind(prefix)}, list[Listed]()
+        if after is not None and (last := of_names(tenant, after.space, after.name, after.home)) >= prefix:
+            bounds = {"$gt": last, "$lt": bounds["$lt"]}
         while len(found) < limit:
             wanted = limit - len(found)
-            docs = await self._reader.collection.find({"list": where}).sort([("list", 1)]).limit(wanted).to_list()
+            docs = await self._reader.collection.find({"list": bounds}).sort([("list", 1)]).limit(wanted).to_list()
             places = [Place(tenant, doc["hn"], doc["space"], doc["name"]) for doc in docs]
             heads = Documents(await self._reader.docs(map(head_key, places)))
-            found += [one for place in places if (one := await self._listed(heads, place)) is not None]
+            found += [listed for place in places if (listed := await self._listed(heads, place)) is not None]
             if len(docs) < wanted:
                 break
-            where = {"$gt": docs[-1]["list"], "$lt": where["$lt"]}
+            bounds = {"$gt": docs[-1]["list"], "$lt": bounds["$lt"]}
         return found
 
     async def recent(
@@ -70,6 +72,8 @@ class Listing:
     async def _by_mark(
         self, tenant: str, space: str, order: int, begin: int | None, after: Place | None, limit: int
     ) -> list[Listed]:
+        """Return a page in `order` of marks (1: rising, -1: falling) from the mark `begin` on, places behind `after` of
+        that mark."""
         if limit < 1:
             return []
         where: Doc = {"list": of_marks(tenant, space)}
@@ -85,10 +89,11 @@ class Listing:
         cursor = self._reader.collection.find(where, _SHOWN).sort([("mark", order), ("at", 1)]).limit(limit)
         heads = Documents(await cursor.to_list())
         found = [await self._listed(heads, place_at(tenant, space, doc["at"])) for doc in heads.by.values()]
-        return [one for one in found if one is not None]
+        return [listed for listed in found if listed is not None]
 
     async def _listed(self, heads: Documents, place: Place) -> Listed | None:
-        """One of these heads with its place and mark; None where it is none any more."""
+        """Return a place with its head, out of these, and mark; None if the head was not read, or its value in pieces
+        is gone."""
         whole = await self._reader.with_values([Ask(place)], [Seen(self._reader.head_in(heads, place), ())])
         head = whole[0].head if whole is not None else None
         if head is None:
@@ -116,7 +121,7 @@ class Listing:
         return found[:limit]
 
     async def _current(self, page: list[Due]) -> list[Due]:
-        """What is due of a page of it, but rows in buckets that newer ones in a tail stand in the place of."""
+        """Leave out the rows of a page that were found in a bucket while a tail has a newer row of that key."""
         rows = [due for due in page if due.table]
         parts = {part_key(due.place, due.key >> 32) for due in rows}
         docs = Documents(await self._reader.docs(parts))
@@ -124,15 +129,16 @@ class Listing:
         try:
             tails = Documents(await self._reader.docs(owners)).tails()
         except (ValueError, KeyError, TypeError):
-            tails = {}  # whoever looks there is told that it is damaged
+            tails = {}  # damaged: a look at that place raises StoreCorrupt
         newer = {due: tails.get(table_sum(due.place, due.table), {}).get(due.key) for due in rows}
         return [due for due in page if (cell := newer.get(due)) is None or Cell.expires(cell) == due.at]
 
     async def _due(self, found: list[Due], tenant: str, rows: bool, now: int, after: Due | None, limit: int) -> None:
-        """Add what is due of documents, oldest first, until there is a page of it that nothing can come before.
+        """Add to `found` what is due, out of the documents whose `due` has this value of `rows`.
 
-        Of documents with rows something may be due long after the first. A row may be in two of them, in its stead in a
-        tail, and is one.
+        They are read by their first time, until nothing in the rest can come before the end of a page. A document with
+        rows has later times, too, so with `rows` reading begins before `after`. A row that is both in a bucket and in a
+        tail is added once if the times are the same.
         """
         least = {} if rows or after is None else {"$gte": after.at}
         where = {"due.of": tenant, "due.rows": rows, "due.at": {**least, "$lte": now}}
@@ -142,7 +148,7 @@ class Listing:
             if len(own) >= limit and doc["due"]["at"] > sorted(own)[limit - 1].at:
                 break
             try:
-                own.update(one for one in _due_in(tenant, doc) if one.at <= now and (after is None or one > after))
+                own.update(due for due in _due_in(tenant, doc) if due.at <= now and (after is None or due > after))
             except (ValueError, KeyError, TypeError) as fault:
                 damage = fault
         await cursor.close()
@@ -152,14 +158,15 @@ class Listing:
 
 
 def _due_in(tenant: str, doc: Doc) -> list[Due]:
-    """When what is in a document is due: the rows of a bucket, or a head and the rows of its tail."""
+    """Return everything in a document that expires: rows of a bucket, or a head and rows in its tail. Raises
+    ValueError, KeyError or TypeError for a damaged document."""
     if "r" in doc:
         home, space, name, table = doc["of"]
         place = Place(tenant, home, space, name)
-        return [Due(at, place, table, Cell.key(one)) for one in doc["r"] if (at := Cell.expires(one)) is not None]
+        return [Due(at, place, table, Cell.key(cell)) for cell in doc["r"] if (at := Cell.expires(cell)) is not None]
     found = [Due(int(doc["exp"]), place_at(tenant, doc["space"], doc["at"]))] if "exp" in doc else []
     if "first" in doc:
         rows = ((place, table, cell) for place, table, cells in in_tail(doc) for cell in cells)
         newest = {(place, table, Cell.key(cell)): Cell.expires(cell) for place, table, cell in rows}
-        found += [Due(at, *where) for where, at in newest.items() if at is not None]
+        found += [Due(at, *address) for address, at in newest.items() if at is not None]
     return found

@@ -1,4 +1,8 @@
-"""Looks: one query, where the documents that have what is asked for are known; else several in a transaction."""
+"""Looks: one query if the keys of the documents to read are known, else several queries in a transaction.
+
+The keys follow from what is remembered of parts: which head owns a part, whose tail has rows of it, and which bucket of
+each table is the last. The documents that are read show whether this still holds; if not, the look asks again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import Ask, Cells, Named, Place, PlaceHead, Range, Seen
-from palimpsest.stores.mongodb.documents import PARTS, Documents, Region, apart_in, buckets_of, filled, parts_of
+from palimpsest.stores.mongodb.documents import PARTS, Documents, Region, apart_in, filled, needed_for
 from palimpsest.stores.mongodb.layout import (
     BUCKET,
     HOME,
@@ -30,17 +34,22 @@ from palimpsest.stores.mongodb.layout import (
 from palimpsest.stores.mongodb.rows import SUM, Apart, Cell, Doc
 
 REMEMBERED = 8192
-"""Parts of which it is remembered who has their tails, and how far they go; and heads of which it is how they are."""
+"""How many parts are remembered at most, and how many heads."""
 
 ROUNDS = 4
-"""Queries after which a look becomes a transaction: beside somebody who never pauses, or where rows are far apart."""
+"""Queries after which a look becomes a transaction: when others keep writing, or the rows are far apart."""
 
 BATCH = 10_000
-"""Documents of one answer, as far as they fit into one."""
+"""The most documents in one answer of the server, as far as they fit into one."""
 
 
 class Reader:
-    """Reads documents. `collection` sees one state in each query; `spread`: what is asked of it names homes."""
+    """Reads documents, and remembers how heads and parts are.
+
+    For `look` each query of `collection` must see one snapshot. `spread` says that the server is a router, to which
+    each query names the home. `_vouched` holds, by the key of a part, its document and the `made` that its owner had
+    then: while the owner still has it, the document need not be read again.
+    """
 
     def __init__(self, url: str, collection: Any, spread: bool) -> None:
         self.url, self.collection, self.spread = url, collection, spread
@@ -51,7 +60,7 @@ class Reader:
     # --- queries
 
     async def docs(self, keys: Iterable[bytes], session: Any = None) -> list[Doc]:
-        """The documents of these keys."""
+        """Return the documents of these keys, those that exist, in any order."""
         wanted = list(keys)
         if not wanted:
             return []
@@ -68,7 +77,7 @@ class Reader:
     async def between(
         self, low: bytes, high: bytes, session: Any, *, limit: int = 0, last_first: bool = False
     ) -> list[Doc]:
-        """The documents between two keys of one home and kind, both included, in order or the other way round."""
+        """Return the documents between two keys of one home and kind, both included, in the order of their keys."""
         where = by_key(low, self.spread) | {"_id": {"$gte": low, "$lte": high}}
         cursor = self.collection.find(where, session=session, batch_size=BATCH)
         found: list[Doc] = await cursor.sort([("_id", -1 if last_first else 1)]).limit(limit).to_list()
@@ -77,11 +86,11 @@ class Reader:
     # --- what is remembered of heads
 
     def known(self, place: Place) -> Known | None:
-        """What is remembered of a head."""
+        """Return what is remembered of a head, or None."""
         return self._heads.get(head_key(place))
 
     async def found(self, place: Place) -> tuple[Known, PlaceHead] | None:
-        """How a head is now; values in pieces are as what refers to them."""
+        """Read a head. Its values in pieces are references. None if there is none; raises StoreCorrupt."""
         docs = await self.docs([head_key(place)])
         head = self.head_in(Documents(docs), place)
         if head is None:
@@ -91,7 +100,7 @@ class Reader:
         return known, head
 
     def remember(self, key: bytes, known: Known | None) -> None:
-        """Remember how a head is; None: forget it."""
+        """Remember what is known of a head; None: forget it."""
         if known is None:
             self._heads.pop(key, None)
             return
@@ -102,54 +111,58 @@ class Reader:
     # --- looks
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen] | None:
-        """What is asked for, if a few queries can tell, each of which sees one state."""
-        known, truth, had = self._parts, False, set[bytes]()
+        """Answer the asks with a few queries, the last of which has read all that is needed; None if that fails.
+
+        The first query goes by the remembered parts. If the parts that it reads differ, the next one goes by these.
+        """
+        parts, as_read, asked = self._parts, False, set[bytes]()
         for _ in range(ROUNDS):
-            needed = self._needed(asks, known)
-            if needed is None or (truth and needed[0] <= had):
+            needed = needed_for(asks, parts, remembered=not as_read)
+            if needed is None or (as_read and needed.keys <= asked):
                 return None
-            had = needed[0]
-            vouched = {key: self._vouched[key] for key in had if key in self._vouched} if not truth else {}
-            docs = Documents(await self.docs(had - vouched.keys()))
+            asked = needed.keys
+            vouched = {key: self._vouched[key] for key in asked if key in self._vouched} if not as_read else {}
+            docs = Documents(await self.docs(asked - vouched.keys()))
             if not self._vouch(docs, vouched):
                 continue
-            if self.learn(had, docs) or not needed[2]:
-                needed = self._needed(asks, docs)
+            if self.learn(asked, docs) or not needed.whole:
+                needed = needed_for(asks, docs)
             if needed is None:
                 return None
-            if needed[0] <= had:
-                seen, short = self._seen(asks, docs, needed[1])
-                return None if short else await self.with_values(asks, seen)
-            known, truth = docs, True
+            if needed.keys <= asked:
+                seen, missing = self._seen(asks, docs, needed.regions)
+                return None if missing else await self.with_values(asks, seen)
+            parts, as_read = docs, True
         return None
 
     def _vouch(self, docs: Documents, vouched: dict[bytes, tuple[Doc, bytes]]) -> bool:
-        """Add to documents what is remembered of parts and was not asked for: whether it is still so.
+        """Add to `docs` the remembered documents of parts that were not asked for; return whether all still hold.
 
-        Whoever changes what is said of a part writes the head that has its tail, too, and a transaction gives each head
-        that it writes another `made`.
+        A transaction that changes the document of a part also writes the head that owns it, and gives each head that it
+        writes a new `made`. So a document holds while its owner has the same `made`.
         """
-        stands = True
+        hold = True
         for key, (part, made) in vouched.items():
             if docs.by.get(part["owner"], {}).get("made") == made:
                 docs.put(key, part)
             else:
                 self._vouched.pop(key, None)
-                stands = False
-        return stands
+                hold = False
+        return hold
 
-    def learn(self, had: Iterable[bytes], docs: Documents) -> bool:
-        """Remember how these parts and heads are; return whether a part is otherwise than remembered."""
-        parts, news = self._parts, False
+    def learn(self, keys: Iterable[bytes], docs: Documents) -> bool:
+        """Remember the parts and heads of these keys as they are in `docs`; return whether a part was not remembered
+        like that."""
+        parts, differs = self._parts, False
         if len(parts.by) > REMEMBERED:
             parts.by.clear()
             self._vouched.clear()
-        for key in had:
+        for key in keys:
             kind, doc = kind_of(key), docs.by.get(key)
             if kind == b"h":
                 self.remember(key, _known(doc))
             elif kind == b"o":
-                news = news or doc is None or parts.by.get(key) != doc
+                differs = differs or doc is None or parts.by.get(key) != doc
                 self._vouched.pop(key, None)
                 if doc is None:
                     parts.by.pop(key, None)
@@ -158,58 +171,22 @@ class Reader:
                 owner = docs.by.get(doc.get("owner") or b"")
                 if owner is not None and "made" in owner:
                     self._vouched[key] = doc, owner["made"]
-        return news
-
-    def _needed(
-        self, asks: Sequence[Ask], parts: Documents
-    ) -> tuple[set[bytes], list[list[list[Region]]], bool] | None:
-        """The keys of what is asked for, by what is known of parts, what is read by them, and whether that is all.
-
-        None where they cannot be told, or are many.
-        """
-        keys, regions, whole = set[bytes](), list[list[list[Region]]](), True
-        remembered = parts is self._parts
-        for ask in asks:
-            if ask.head:
-                keys.add(head_key(ask.place))
-            regions.append([])
-            for one in ask.rows:
-                if isinstance(one, Named):
-                    if one.ids:
-                        return None
-                    regions[-1].append([])
-                    continue
-                within = parts_of(ask.place, one)
-                if within is None:
-                    return None
-                keys.update(within)
-                keys.update(owner for key in within if (owner := parts.part(key).owner) is not None)
-                if remembered and any(key not in parts.by for key in within) and not _is_narrow(one):
-                    regions[-1].append([])
-                    whole = False
-                    continue
-                found = buckets_of(ask.place, table_sum(ask.place, one.table), one, parts)
-                if found is None and remembered:
-                    found, whole = ([], []), False  # what is remembered may be wrong
-                if found is None:
-                    return None
-                keys.update(found[0])
-                regions[-1].append(found[1])
-        return keys, regions, whole
+        return differs
 
     def _seen(self, asks: Sequence[Ask], docs: Documents, regions: list[list[list[Region]]]) -> tuple[list[Seen], bool]:
-        seen, short = list[Seen](), False
-        for ask, own in zip(asks, regions, strict=True):
+        """Return the answers, and whether the regions that were read turned out too small for a limit."""
+        seen, incomplete = list[Seen](), False
+        for ask, regions_of_ask in zip(asks, regions, strict=True):
             rows = list[list[Cells]]()
-            for one, some in zip(ask.rows, own, strict=True):
-                if isinstance(one, Named):
+            for wanted, regions_of_range in zip(ask.rows, regions_of_ask, strict=True):
+                if isinstance(wanted, Named):
                     rows.append([])
                 else:
-                    found, missing = self._rows(docs, ask.place, one, some)
+                    found, missing = self._rows(docs, ask.place, wanted, regions_of_range)
                     rows.append(found)
-                    short = short or missing
+                    incomplete = incomplete or missing
             seen.append(Seen(self.head_in(docs, ask.place) if ask.head else None, rows))
-        return seen, short
+        return seen, incomplete
 
     def _rows(self, docs: Documents, place: Place, ask: Range, regions: Sequence[Region]) -> tuple[list[Cells], bool]:
         try:
@@ -218,11 +195,14 @@ class Reader:
             raise self.corrupt(place, ask.table) from cause
 
     def corrupt(self, place: Place, table: str) -> StoreCorrupt:
-        """The error that says which rows cannot be read."""
+        """Return the error that says which rows cannot be read."""
         return StoreCorrupt(self.url, f"rows of {table!r} of {place.space}/{place.name} in {place.home!r} are damaged")
 
     def head_in(self, docs: Documents, place: Place) -> PlaceHead | None:
-        """A head of those that were read; values in pieces are as what refers to them."""
+        """Return a head out of these documents, None if it is not there. Its values in pieces are references.
+
+        Raises StoreCorrupt for a damaged one.
+        """
         doc = docs.by.get(head_key(place))
         if doc is None:
             return None
@@ -240,7 +220,8 @@ class Reader:
     # --- values in pieces
 
     async def with_values(self, asks: Sequence[Ask], seen: list[Seen], session: Any = None) -> list[Seen] | None:
-        """What was seen, with the values that are apart: None where one is not there, or has gone meanwhile."""
+        """Return the answers with references replaced by their values, which are read; None if one has gone meanwhile
+        or is missing."""
         wanted = apart_in(asks, seen)
         if not wanted:
             return seen
@@ -248,33 +229,33 @@ class Reader:
         return filled(seen, values) if len(values) == len(wanted) else None
 
     async def _values(self, references: Iterable[tuple[bytes, bytes]], session: Any) -> dict[bytes, bytes]:
-        """The values that these references, with their homes, are to: of which all pieces are there."""
-        found: dict[bytes, bytes] = {}
-        for home, one in references:  # each may be larger than an answer
+        """Return the values of these references (each given with its home) whose pieces are all there."""
+        values: dict[bytes, bytes] = {}
+        for home, reference in references:
             pieces: dict[bytes, bytes] = {}
-            keys = piece_keys(home, one)
-            for key in keys:
+            keys = piece_keys(home, reference)
+            for key in keys:  # one by one: together they may be larger than an answer can be
                 pieces |= {doc["_id"]: doc["v"] for doc in await self.docs([key], session)}
             value = b"".join(pieces.get(key, b"") for key in keys)
-            if len(value) == int.from_bytes(one[SUM:]):
-                found[one] = value
-        return found
+            if len(value) == int.from_bytes(reference[SUM:]):
+                values[reference] = value
+        return values
 
     # --- in a transaction
 
     async def look_within(self, asks: Sequence[Ask], session: AsyncClientSession) -> list[Seen]:
-        """What is asked for, in a transaction that sees one state."""
+        """Answer the asks with queries of a transaction, which all see one snapshot. Raises StoreCorrupt."""
         seen = list[Seen]()
         heads = Documents(await self.docs({head_key(ask.place) for ask in asks if ask.head}, session))
         for ask in asks:
             head = self.head_in(heads, ask.place) if ask.head else None
             rows = [
                 await (
-                    self._named(ask.place, one, session)
-                    if isinstance(one, Named)
-                    else self._ranged(ask.place, one, session)
+                    self._named(ask.place, wanted, session)
+                    if isinstance(wanted, Named)
+                    else self._ranged(ask.place, wanted, session)
                 )
-                for one in ask.rows
+                for wanted in ask.rows
             ]
             seen.append(Seen(head, rows))
         whole = await self.with_values(asks, seen, session)
@@ -283,23 +264,25 @@ class Reader:
         return whole
 
     async def parts(self, place: Place, spans: Iterable[tuple[int, int]], session: Any) -> list[Doc]:
-        """What says who has the tails of the parts of these spans."""
+        """Return the documents of the parts that these spans reach into."""
         keys, found = dict[bytes, None](), list[Doc]()
         for low, high in spans:
             if (high >> 32) - (low >> 32) < PARTS:
-                keys.update((part_key(place, one), None) for one in range(low >> 32, (high >> 32) + 1))
+                keys.update((part_key(place, part), None) for part in range(low >> 32, (high >> 32) + 1))
             else:
                 found += await self.between(part_key(place, low >> 32), part_key(place, high >> 32), session)
         return found + await self.docs(keys, session)
 
     async def owners(self, parts: Iterable[Doc], session: Any) -> list[Doc]:
-        """The heads that have the tails of these parts."""
+        """Return the documents of the heads that own these parts."""
         return await self.docs({doc["owner"] for doc in parts if doc.get("owner") is not None}, session)
 
     async def _ranged(self, place: Place, ask: Range, session: Any) -> list[Cells]:
+        """Return the rows of a range: those in the tails of the owners of its parts, and in its buckets."""
         docs = Documents(await self.owners(await self.parts(place, ask.spans, session), session))
         home, table, regions = home_of(place.tenant, place.home), table_sum(place, ask.table), list[Region]()
-        limit = 0 if ask.limit is None else ask.limit + 2  # at both ends of a span a bucket may have other rows
+        # Buckets, each of at least one row; at both ends of a span one may hold only rows outside of it.
+        limit = 0 if ask.limit is None else ask.limit + 2
         for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
             ends = bucket_key(home, table, low >> BUCKET), bucket_key(home, table, high >> BUCKET)
             found = await self.between(*ends, session, limit=limit, last_first=ask.newest_first)
@@ -314,7 +297,7 @@ class Reader:
         return self._rows(docs, place, ask, regions)[0]
 
     async def _named(self, place: Place, ask: Named, session: Any) -> list[Cells]:
-        """The rows of these ids: those in buckets, and in the tails of heads that may have rows of the place."""
+        """Return the rows of these ids, in buckets and in the tails of heads that may have rows of the place."""
         if not ask.ids:
             return []
         table, tables, ids = table_sum(place, ask.table), tables_key(place), set(ask.ids)
@@ -323,10 +306,10 @@ class Reader:
         docs = Documents(found)
         docs.add(await self.docs({owner for doc in found for owner in doc.get("owners", ())}, session))
         try:
-            meant = {Cell.key(one) for doc in docs.buckets(table).values() for one in doc["r"] if Cell.id(one) in ids}
-            meant.update(docs.tails().get(table, ()))
-            cells = [one for key in sorted(meant) for one in docs.cells(table, key, key)]
-            return [Cell.row(one) for one in cells if Cell.id(one) in ids]
+            keys = {Cell.key(cell) for doc in docs.buckets(table).values() for cell in doc["r"] if Cell.id(cell) in ids}
+            keys.update(docs.tails().get(table, ()))
+            cells = [cell for key in sorted(keys) for cell in docs.cells(table, key, key)]
+            return [Cell.row(cell) for cell in cells if Cell.id(cell) in ids]
         except ValueError as cause:
             raise self.corrupt(place, ask.table) from cause
 
@@ -335,13 +318,9 @@ class Reader:
 
 
 def _known(doc: Doc | None) -> Known | None:
-    """How a head is by its document; None for none, and for one that is damaged, which is told where it is read."""
+    """Return what is known of a head by its document; None without one, and for a damaged one, which raises an error
+    where its value is read."""
     try:
         return Known.of(doc) if doc is not None else None
     except (KeyError, TypeError):
         return None
-
-
-def _is_narrow(ask: Range) -> bool:
-    """Whether it is asked for so few buckets that they need not be known of."""
-    return sum((high >> BUCKET) - (low >> BUCKET) + 1 for low, high in ask.spans) <= 8

@@ -1,4 +1,4 @@
-"""A batch in one update of one document, as most are."""
+"""Batches that are one update of one document, which most are: an append moves a head and pushes rows to its tail."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ from palimpsest.stores.mongodb.layout import (
 from palimpsest.stores.mongodb.rows import Cell, Doc
 
 TAIL = 56 * 1024
-"""Bytes of a tail from which on its rows are moved on to buckets."""
+"""Bytes of a tail from which on the next write moves its rows to buckets, in a transaction."""
 
 FEW = 64
-"""Rows, and..."""
+"""The most rows that one batch puts to a tail."""
 SMALL = 32 * 1024
-"""...bytes of rows, that are put to a tail at once."""
+"""The most bytes of values that one batch puts to a tail."""
 
 
 class Update(NamedTuple):
-    """One update of one head, which finds it only as it is known: `number` is its own, `after` what is known then."""
+    """An update of one head: its filter, which matches only if the head is as it is known, and its change.
+
+    `number` is the random number that it writes behind the hot value; `after` is what is known of the head afterwards.
+    """
 
     where: Doc
     change: Doc
@@ -38,7 +41,7 @@ class Update(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A batch that can be one update: the head that it is of, the rows, and the keys of the parts that they are of.
+    """A batch that may be one update: the step of its head, its rows, and the keys of the parts that these belong to.
 
     `first` is when the first of the rows expires.
     """
@@ -49,14 +52,14 @@ class Plan(NamedTuple):
     first: int | None
 
     def fits(self, known: Known) -> bool:
-        """Whether this is a head whose tail has room for these rows, and may have them."""
+        """Whether an update is enough for a head like this: it owns the parts of the rows, and its tail has room."""
         step = self.step
         if "hotv" in known.apart or (step.cold is not None and "coldv" in known.apart):
-            return False  # whose pieces have to go
+            return False  # the pieces of the old value have to be removed, too
         return not self.puts or (known.size < TAIL and known.own >= self.parts)
 
     def update(self, known: Known, spread: bool) -> Update:
-        """The update of a head that it fits."""
+        """Return the update of a head that this plan fits."""
         step, number = self.step, os.urandom(NUMBER)
         times = [at for at in (known.first, self.first) if at is not None]
         exp, first = step.expires if step.moves else known.exp, min(times, default=None)
@@ -68,8 +71,8 @@ class Plan(NamedTuple):
         if (exp, first) != (known.exp, known.first):
             expires = expiring(step.place.tenant, exp, first)
             assigned.update(expires)
-            if gone := {name: "" for name in EXPIRING if name not in expires}:
-                change["$unset"] = gone
+            if removed := {name: "" for name in EXPIRING if name not in expires}:
+                change["$unset"] = removed
         size = known.size
         if self.puts:
             batch = packed(self.puts)
@@ -77,13 +80,16 @@ class Plan(NamedTuple):
             size += len(batch)
         if step.moves:
             change["$currentDate"] = {"mark": {"$type": "timestamp"}}
-        # `$exists` says nothing new: it keeps SecantusDB from looking three times for an index that has `hot`
+        # `$exists` is implied by `$eq`. It keeps SecantusDB from searching three times for an index with `hot`.
         where = {**by_key(head_key(step.place), spread), "hot": {"$eq": known.hot, "$exists": True}}
         return Update(where, change, number, known._replace(hot=hot, size=size, exp=exp, first=first))
 
 
 def plan_of(batch: Batch) -> Plan | None:
-    """What does a batch in one update, of a head that it fits; None for one that takes more."""
+    """Return the plan of a batch as one update, or None if it needs a transaction whatever its head is like.
+
+    It must have one head, which exists before and after, drop nothing, and put few and small rows.
+    """
     head: Step | None = None
     puts, parts, times, number, size = list[Put](), set[bytes](), list[int](), 0, 0
     for step in batch:
@@ -108,10 +114,11 @@ def plan_of(batch: Batch) -> Plan | None:
 # --- of heads
 
 EXPIRING = ("exp", "first", "due")
-"""What the document of a head has of when it expires, and when the first row in its tail does."""
+"""The fields of a head's document about expiry: when the head expires, when the first row in its tail does, and `due`
+for the index of both."""
 
 
 def expiring(tenant: str, exp: int | None, first: int | None) -> Doc:
-    """The same of one that expires then."""
+    """Return those of these fields that a head with these times has."""
     own = {name: at for name, at in (("exp", exp), ("first", first)) if at is not None}
     return own | {"due": due_of(tenant, min(own.values()), rows=first is not None)} if own else {}

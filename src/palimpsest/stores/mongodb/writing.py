@@ -1,4 +1,4 @@
-"""What a batch changes in the documents of a home, in a transaction."""
+"""How a transaction writes a batch to the documents of a home."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from palimpsest.stores.rules import is_meant, refused
 LAST_OF_PART = 2**32 - 1
 
 NARROW = 8
-"""Buckets of a span that are asked for by their keys where rows are dropped."""
+"""A span of fewer buckets than this is read by their keys, a wider one as a range of keys."""
 
 
 class Changing(Home):
-    """What a batch makes of the documents of a home."""
+    """Writes one batch to the documents of a home, within a transaction."""
 
     # --- a batch
 
     async def take(self, batch: Batch) -> Refusal | None:
-        """Do a batch whose heads are as expected; else return those that are there."""
+        """Write a batch, and return None; or return its refusal if a head is not as expected."""
         lock = lock_key(self._home)
         keys = {lock, *(head_key(step.place) for step in batch if not step.rows_only)}
         for step in batch:
@@ -73,20 +73,21 @@ class Changing(Home):
             if step.moves:
                 await self._move(step)
         await self._claim(batch)
-        before = self._get(lock)
-        number = Int64(before["n"] + 1 if before is not None else 0)
+        lock_doc = self._get(lock)
+        number = Int64(lock_doc["n"] + 1 if lock_doc is not None else 0)
         self._put(lock, {"_id": lock, "home": self._home, "n": number})
         await self._flush()
         await self._tidy(batch)
         return None
 
     async def _head(self, place: Place) -> PlaceHead | None:
+        """Return a head that was read, with its values in pieces."""
         seen = [Seen(self._reader.head_in(self._docs, place), ())]
         whole = await self._reader.with_values([Ask(place)], seen, self._session)
         return (whole or seen)[0].head
 
     def _touch(self, key: bytes) -> None:
-        """Write a head as it is, so that nobody changes it meanwhile who has no lock: with a number of its own."""
+        """Have a head written unchanged, but for its number: so an update outside of transactions conflicts with it."""
         doc = self._get(key)
         if doc is not None:
             self._put(key, doc)
@@ -94,7 +95,7 @@ class Changing(Home):
     # --- tails
 
     async def _settle(self, batch: Batch) -> None:
-        """Read the buckets that a batch changes, and empty the tails of its parts, and of heads that go."""
+        """Read the buckets that a batch changes, and empty the tails of its parts and of removed heads."""
         owners, spans = set[bytes](), list[tuple[bytes, int, int]]()
         for step in batch:
             dropped = {(low, high) for _, low, high in step.drop}
@@ -107,9 +108,9 @@ class Changing(Home):
                     owners.update([] if owner is None else [owner])
                 table = table_sum(step.place, name)
                 spans += [(table, number, number) for number in {row[0] >> BUCKET for row in rows}]
-            for name, low, high in step.drop:
-                for own in self._tables(step.place, name):
-                    spans.append((table_sum(step.place, own), low >> BUCKET, high >> BUCKET))
+            for pattern, low, high in step.drop:
+                for name in self._tables(step.place, pattern):
+                    spans.append((table_sum(step.place, name), low >> BUCKET, high >> BUCKET))
             if not step.rows_only and step.hot is None:
                 owners.add(head_key(step.place))
         await self._load(owners)
@@ -131,7 +132,7 @@ class Changing(Home):
             self._fold(doc)
 
     def _fold(self, doc: Doc) -> None:
-        """Move the rows of a tail on."""
+        """Move the rows of a head's tail to their buckets."""
         by_table: dict[tuple[Place, str], list[bytes]] = {}
         for place, name, cells in self._tail(doc):
             by_table.setdefault((place, name), []).extend(cells)
@@ -148,54 +149,59 @@ class Changing(Home):
 
     # --- rows
 
-    def _tables(self, place: Place, name: str) -> list[str]:
-        there = self._get(tables_key(place))
-        return [one for one in (there["tables"] if there is not None else ()) if is_meant(one, name)]
+    def _tables(self, place: Place, pattern: str) -> list[str]:
+        """Return the tables of a place that `drop` names by this: a name, or a beginning with a `*`."""
+        doc = self._get(tables_key(place))
+        return [name for name in (doc["tables"] if doc is not None else ()) if is_meant(name, pattern)]
 
     def _cell(self, row: Cells) -> bytes:
+        """Return the cell of a row, whose value is stored in pieces if it is large."""
         if len(row[1]) <= INLINE:
             return Cell.made(row)
-        return Cell.made(row, self._kept_apart(row[1]))
+        return Cell.made(row, self._put_pieces(row[1]))
 
-    def _kept_apart(self, value: bytes) -> bytes:
+    def _put_pieces(self, value: bytes) -> bytes:
+        """Store a value in pieces, and return the reference to it."""
         refers = reference(os.urandom(SUM), len(value))
         for doc in in_pieces(self._home, refers, value):
             self._put(doc["_id"], doc)
         return refers
 
-    def _let_go(self, refers: bytes | None) -> None:
+    def _remove_pieces(self, refers: bytes | None) -> None:
         for key in piece_keys(self._home, refers) if refers is not None else ():
             self._put(key, None)
 
     def _store(self, place: Place, name: str, cells: Collection[bytes]) -> None:
-        """Put rows into their buckets."""
+        """Put rows into their buckets, and note a new table, and a new last bucket of a part."""
         table, by_bucket = table_sum(place, name), dict[int, list[bytes]]()
         for cell in cells:
             by_bucket.setdefault(Cell.key(cell) >> BUCKET, []).append(cell)
-        for number, some in by_bucket.items():
+        for number, bucket_cells in by_bucket.items():
             key = bucket_key(self._home, table, number)
-            there = self._get(key)
-            rows = {Cell.key(cell): cell for cell in there["r"]} if there is not None else {}
-            for cell in some:
-                before = rows.get(Cell.key(cell))
-                self._let_go(Cell.apart(before) if before is not None else None)
+            stored = self._get(key)
+            rows = {Cell.key(cell): cell for cell in stored["r"]} if stored is not None else {}
+            for cell in bucket_cells:
+                replaced = rows.get(Cell.key(cell))
+                self._remove_pieces(Cell.apart(replaced) if replaced is not None else None)
                 rows[Cell.key(cell)] = cell
             self._put(key, bucket(key, place, name, rows.values()))
-            at = part_key(place, number >> 32 - BUCKET)
-            part = self._get(at)
+            of_part = part_key(place, number >> 32 - BUCKET)
+            part = self._get(of_part)
             if part is not None and Part.of(part).tops.get(table, -1) < number:
                 tops = Part.of(part).tops | {table: number}
-                self._put(at, {**part, "tops": [[one, Int64(top)] for one, top in tops.items()]})
-        at = tables_key(place)
-        tables = self._get(at) or {"_id": at, "home": self._home, "ids": [at], "tables": [], "owners": []}
+                self._put(of_part, {**part, "tops": [[sum_, Int64(top)] for sum_, top in tops.items()]})
+        of_tables = tables_key(place)
+        new = {"_id": of_tables, "home": self._home, "ids": [of_tables], "tables": [], "owners": []}
+        tables = self._get(of_tables) or new
         if cells and name not in tables["tables"]:
-            self._put(at, {**tables, "tables": [*tables["tables"], name]})
+            self._put(of_tables, {**tables, "tables": [*tables["tables"], name]})
 
-    def _drop(self, place: Place, name: str, low: int, high: int) -> None:
-        """Take rows out of buckets that were read."""
-        for own in self._tables(place, name):
-            table = table_sum(place, own)
-            for number in [one for one in self._docs.buckets(table) if low >> BUCKET <= one <= high >> BUCKET]:
+    def _drop(self, place: Place, pattern: str, low: int, high: int) -> None:
+        """Drop rows from buckets, all of which `_settle` has read."""
+        for name in self._tables(place, pattern):
+            table = table_sum(place, name)
+            numbers = [number for number in self._docs.buckets(table) if low >> BUCKET <= number <= high >> BUCKET]
+            for number in numbers:
                 key = bucket_key(self._home, table, number)
                 cells: list[bytes] = self._docs.by[key]["r"]
                 kept = [cell for cell in cells if not low <= Cell.key(cell) <= high]
@@ -203,53 +209,57 @@ class Changing(Home):
                     continue
                 for cell in cells:
                     if low <= Cell.key(cell) <= high:
-                        self._let_go(Cell.apart(cell))
-                self._put(key, bucket(key, place, own, kept) if kept else None)
+                        self._remove_pieces(Cell.apart(cell))
+                self._put(key, bucket(key, place, name, kept) if kept else None)
 
     # --- heads
 
     async def _move(self, step: Step) -> None:
-        """Change a head."""
+        """Change, create or remove a head, with its names and the pieces of its values."""
         place, key = step.place, head_key(step.place)
         before = self._get(key)
         if before is not None:
-            for name, given in (("hotv", True), ("coldv", step.hot is None or step.cold is not None)):
-                if given and name in before:
-                    self._let_go(before[name])
+            for name, replaced in (("hotv", True), ("coldv", step.hot is None or step.cold is not None)):
+                if replaced and name in before:
+                    self._remove_pieces(before[name])
         if step.hot is None:
-            self._let_owned_go(before)
+            self._disown_all(before)
             self._put(names_key(place), None)
             return self._put(key, None)
         if before is None:
             self._put(names_key(place), names_of(place))
-        kept = before or new_head(place)
-        doc = {name: value for name, value in kept.items() if name not in {"hot", "hotv", *EXPIRING}}
-        doc |= {"hot": bytes(NUMBER), **self._valued("hot", step.hot, bytes(NUMBER))}
-        doc |= expiring(self._tenant, step.expires, kept.get("first"))
+        base = before or new_head(place)
+        doc = {name: value for name, value in base.items() if name not in {"hot", "hotv", *EXPIRING}}
+        doc |= {"hot": bytes(NUMBER), **self._valued("hot", step.hot, bytes(NUMBER))}  # `_flush` writes the number
+        doc |= expiring(self._tenant, step.expires, base.get("first"))
         if step.cold is not None:
             doc = {name: value for name, value in doc.items() if name not in {"cold", "coldv"}}
             doc |= self._valued("cold", step.cold)
         return self._put(key, {**doc, "moved": True})
 
     def _valued(self, name: str, value: bytes, number: bytes = b"") -> Doc:
+        """Return the field that holds a value of a head: the value with its number, or a reference to its pieces."""
         if len(value) <= HEAD_INLINE:
             return {name: value + number}
-        return {f"{name}v": self._kept_apart(value)}
+        return {f"{name}v": self._put_pieces(value)}
 
-    def _let_owned_go(self, doc: Doc | None) -> None:
-        """Let nobody have the tails any more that a head had."""
-        if doc is None:
+    def _disown_all(self, head: Doc | None) -> None:
+        """Leave the parts that a head owned without an owner."""
+        if head is None:
             return
-        for at in doc["own"]:
-            part, tables = self._get(at), self._get(tables_beside(at))
-            if part is not None and part.get("owner") == doc["_id"]:
-                self._put(at, {**part, "owner": None})
-            if tables is not None and doc["_id"] in tables["owners"]:
-                owners = [one for one in tables["owners"] if one != doc["_id"]]
+        for of_part in head["own"]:
+            part, tables = self._get(of_part), self._get(tables_beside(of_part))
+            if part is not None and part.get("owner") == head["_id"]:
+                self._put(of_part, {**part, "owner": None})
+            if tables is not None and head["_id"] in tables["owners"]:
+                owners = [owner for owner in tables["owners"] if owner != head["_id"]]
                 self._put(tables["_id"], {**tables, "owners": owners})
 
     async def _claim(self, batch: Batch) -> None:
-        """Give the tails of parts to the one head that was written together with their rows."""
+        """Make the head of a batch the owner of the parts to which the batch puts rows, unless another head owns them.
+
+        So the next append there is one update. Not if the batch has several heads, or rows of many parts.
+        """
         heads = [step for step in batch if not step.rows_only and step.hot is not None]
         heads = [step for step in heads if step.moves] or heads
         wanted = {(step.place, row[0] >> 32) for step in batch for _, rows in step.put for row in rows}
@@ -258,67 +268,67 @@ class Changing(Home):
             return
         own = list[bytes](doc["own"])
         for place, number in sorted(wanted):
-            at, tables = part_key(place, number), self._docs.by[tables_key(place)]
-            part = self._get(at)
+            of_part, tables = part_key(place, number), self._docs.by[tables_key(place)]
+            part = self._get(of_part)
             if part is None:
-                tops = {table_sum(place, one): await self._top(place, one, number) for one in tables["tables"]}
-                pairs = [[one, Int64(top)] for one, top in tops.items() if top >= 0]
-                part = {"_id": at, "home": self._home, "owner": None, "tops": pairs}
+                tops = {table_sum(place, name): await self._top(place, name, number) for name in tables["tables"]}
+                pairs = [[sum_, Int64(top)] for sum_, top in tops.items() if top >= 0]
+                part = {"_id": of_part, "home": self._home, "owner": None, "tops": pairs}
             if part["owner"] is not None and part["owner"] != doc["_id"]:
                 continue
-            self._put(at, {**part, "owner": doc["_id"]})
-            if at not in own:
-                own.append(at)
+            self._put(of_part, {**part, "owner": doc["_id"]})
+            if of_part not in own:
+                own.append(of_part)
             if doc["_id"] not in tables["owners"]:
                 self._put(tables["_id"], {**tables, "owners": [*tables["owners"], doc["_id"]]})
         self._put(doc["_id"], {**doc, "own": own})
 
     async def _top(self, place: Place, name: str, part: int) -> int:
-        """The last bucket that a table has in a part, or will have; -1: none."""
+        """Return the last bucket of a table in a part, of those stored and those still to be written; -1: none."""
         table = table_sum(place, name)
-        first, last = (number << 32 - BUCKET for number in (part, part + 1))
-        found = [one for one in self._docs.buckets(table) if first <= one < last]
+        first, end = (number << 32 - BUCKET for number in (part, part + 1))
+        buckets = [number for number in self._docs.buckets(table) if first <= number < end]
         if name in self._tables_before.get(tables_key(place), ()):
-            ends = bucket_key(self._home, table, first), bucket_key(self._home, table, last - 1)
+            ends = bucket_key(self._home, table, first), bucket_key(self._home, table, end - 1)
             docs = await self._reader.between(*ends, self._session, limit=1, last_first=True)
-            found += [bucket_of(doc["_id"])[1] for doc in docs]
-        return max(found, default=-1)
+            buckets += [bucket_of(doc["_id"])[1] for doc in docs]
+        return max(buckets, default=-1)
 
     # --- the end
 
     async def _tidy(self, batch: Batch) -> None:
-        """Remove what says something of parts, places and homes of which nothing is left."""
+        """Remove the documents of parts without rows, of the tables of places without rows, and of an empty home."""
         for step in batch:
             wide = [(low, high) for _, low, high in step.drop if high - low >= LAST_OF_PART]
             tables = self._tables(step.place, "*") if wide else []
-            begin = part_key(step.place, 0)[:-4]
-            for key in [one for one in self._docs.by if one.startswith(begin)]:
-                number = int.from_bytes(key[len(begin) :])
+            prefix = part_key(step.place, 0)[:-4]
+            for key in [key for key in self._docs.by if key.startswith(prefix)]:
+                number = int.from_bytes(key[len(prefix) :])
                 first = number << 32
-                within = any(low <= first and first | LAST_OF_PART <= high for low, high in wide)
-                if within and not [one for one in tables if await self._top(step.place, one, number) >= 0]:
-                    self._disown(key)
+                dropped = any(low <= first and first | LAST_OF_PART <= high for low, high in wide)
+                if dropped and not [name for name in tables if await self._top(step.place, name, number) >= 0]:
+                    self._remove_part(key)
             if tables and not await self._is_used(step.place, tables):
                 self._put(tables_key(step.place), None)
         await self._flush()
-        gone = any(not step.rows_only and step.hot is None and step.expect is not None for step in batch)
-        if gone and not (await self._any(b"h", SUM) or await self._any(b"r", SUM + 8)):
-            saying = [*await self._all(b"t", SUM), *await self._all(b"o", SUM + 4)]
-            for key in (lock_key(self._home), *(doc["_id"] for doc in saying)):
+        removed = any(not step.rows_only and step.hot is None and step.expect is not None for step in batch)
+        if removed and not (await self._any(b"h", SUM) or await self._any(b"r", SUM + 8)):
+            useless = [*await self._all(b"t", SUM), *await self._all(b"o", SUM + 4)]
+            for key in (lock_key(self._home), *(doc["_id"] for doc in useless)):
                 self._put(key, None)
             await self._flush()
 
     async def _is_used(self, place: Place, tables: Iterable[str]) -> bool:
-        """Whether somebody has rows of these tables of a place, or may have some in a tail."""
-        there = self._get(tables_key(place))
-        if there is not None and there["owners"]:
+        """Whether a place has buckets of these tables, or may have rows in a tail."""
+        doc = self._get(tables_key(place))
+        if doc is not None and doc["owners"]:
             return True
-        return any([await self._any(b"r" + table_sum(place, one), 8) for one in tables])
+        return any([await self._any(b"r" + table_sum(place, name), 8) for name in tables])
 
-    def _disown(self, key: bytes) -> None:
-        """Remove what is known of a part, also where it is known who has its tail."""
+    def _remove_part(self, key: bytes) -> None:
+        """Remove the document of a part, and the part from what its owner owns."""
         owner = Part.of(self._get(key)).owner
         head = self._get(owner) if owner is not None else None
         if head is not None:
-            self._put(head["_id"], {**head, "own": [one for one in head["own"] if one != key]})
+            self._put(head["_id"], {**head, "own": [part for part in head["own"] if part != key]})
         self._put(key, None)
