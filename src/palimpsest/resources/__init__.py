@@ -1,4 +1,7 @@
-"""Memories that are declared in files and reviewed there: Alquimia's and Compozy's as they are, and our own."""
+"""Declared memories: resources of Compozy, profiles of Alquimia and Palimpsest's own keys, from files or mappings.
+
+A `Resource` is what a file declares, resolved and checked. `Resources` opens memories and sessions by it.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -19,7 +19,7 @@ class AgentMemory:
     """The sessions that an agent's references name, together. Made by
     `Resources.agent`.
 
-    `sessions` are in the order of the references. A reference that is read-only is shown, and never written to.
+    `sessions` are in the order of the references. A read-only session is shown in contexts, and never written to.
     """
 
     def __init__(self, named: Iterable[tuple[Memory, Session]]) -> None:
@@ -30,7 +30,7 @@ class AgentMemory:
 
     @property
     def _redact(self) -> Callable[[str], str] | None:
-        """A function that takes out of a text what the policies of the memories find; None: none has a policy."""
+        """A function that redacts a text by the policies of all memories; None: none of them has a policy."""
         return redacting([memory.redact for memory, _ in self._named])
 
     @property
@@ -41,34 +41,34 @@ class AgentMemory:
     def context(
         self, question: str | None = None, *, system: str | None = None, tools: Sequence[Mapping[str, Any]] = ()
     ) -> AgentContext:
-        """Return what to send to the model: what each memory gives within its own budget, in the order of the
-        references, and the question behind it. Nothing is stored of the question.
+        """Return what to send to the model: the context of each session within its own budget, in the order of the
+        references, and then the question, which is not stored.
 
-        A call that still waits for its result is not shown. Raises BudgetImpossible where all of it together is more
-        than the model's window.
+        A tool call that still waits for its result is left out. Raises BudgetImpossible if all of it together does not
+        fit into the model's window.
 
         Args:
             question: what the user has just said, as it will be given to `add`; None: nothing.
             system: the system prompt: counted and sent, not stored.
-            tools: schemas of tools, as the provider takes them: counted and sent, not stored.
+            tools: schemas of tools, in the provider's form: counted and sent, not stored.
         """
         values.text("question", question)
         if question is not None and self._redact is not None:
-            question = self._redact(question)  # as it would be, were it stored and shown
+            question = self._redact(question)  # as it will be shown once it is stored
         contexts = [session.context(system=system, tools=tools) for session in self.sessions]
         return together(contexts, question, system, tools, self.sessions[0].cost)
 
     def add(self, question: str, answer: str, *, key: str | None = None) -> int:
-        """Store a question and its answer in each memory that is not read-only, in the order of the references; return
+        """Store a question and its answer in each session that is not read-only, in the order of the references; return
         in how many.
 
-        Each stores both or neither. Where one fails, those before it have them: with a `key` the same call may be made
-        again, and stores nothing twice.
+        Each session stores both or neither. If one fails, those before it have stored them: with a `key` the call can
+        be repeated, and stores nothing twice.
 
         Args:
             question: what the user has said.
             answer: what the agent has answered.
-            key: what makes it idempotent, such as the id of a request; None: every call adds.
+            key: an idempotency key, such as the id of a request; None: every call adds.
         """
         for name, text in (("question", question), ("answer", answer)):
             values.text(name, text, none=False)

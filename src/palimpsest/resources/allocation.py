@@ -1,8 +1,8 @@
-"""How the room of a declared memory is shared out: what `token_allocation` comes to. Pure.
+"""`token_allocation` of a declared memory, resolved to shares of the budget. Pure.
 
-The document gives one share, `long_term`, to summaries and to what is recalled. Here what is recalled stands behind the
-log, in a room of its own (`tail_share`), which is kept free so that nothing in it makes a cut. So that room is a part
-of `long_term`, and summaries have the rest of it: both together take no more, however full each is.
+Compozy's document gives one share, `long_term`, to summaries and recalled text together. In Palimpsest recalled text is
+placed behind the log, in a share of its own (`tail_share`), which is kept free so that it never causes a cut. So the
+tail gets a part of `long_term`, and summaries the rest: together they never take more than `long_term`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from palimpsest.sessions.options import TAIL_SHARE
 
 SHARES = ("short_term", "long_term", "system", "user_defined")
 LEAST = 0.001
-"""The share that summaries have at least: none would be another option, and this is a few tokens."""
+"""The least share that summaries are given, a few tokens, since the option `summary_share` must be above 0."""
 RECALLS = frozenset({"facts", "tail_share", "long_term"})
-"""The options that say whether anything is recalled, and into how much."""
+"""The options that decide whether anything is recalled, and how much of the budget that may take."""
 
 
 def allocation_of(root: Mapping[str, Any], problems: Problems, kind: str | None) -> dict[str, Any]:
-    """The shares of what is remembered for long and of tags: pinned entries and interactions have what these leave, as
-    the document has it."""
+    """Return the options `summary_share` and `tag_shares` of a resource, and note what is wrong with its shares.
+
+    Pinned entries and interactions have what these leave, as in the document; so their shares set no option.
+    """
     given, place = root.get("token_allocation"), ("token_allocation",)
     if given is None:
         return {}
@@ -36,23 +38,23 @@ def allocation_of(root: Mapping[str, Any], problems: Problems, kind: str | None)
         problems.add(place, type(given).__name__, "a mapping of shares")
         return {}
     problems.check_keys(given, place, SHARES)
-    more = given.get("user_defined") or {}
-    if not isinstance(more, Mapping):
-        problems.add((*place, "user_defined"), more, "a mapping of names to shares")
-        more = {}
-    named: dict[tuple[str, ...], Any] = {(key,): given[key] for key in SHARES[:3] if given.get(key) is not None}
-    named |= {("user_defined", str(key)): value for key, value in more.items()}
-    wrong = [path for path, share in named.items() if not values.is_number(share) or not 0 <= share <= 1]
+    by_tag = given.get("user_defined") or {}
+    if not isinstance(by_tag, Mapping):
+        problems.add((*place, "user_defined"), by_tag, "a mapping of names to shares")
+        by_tag = {}
+    shares: dict[tuple[str, ...], Any] = {(key,): given[key] for key in SHARES[:3] if given.get(key) is not None}
+    shares |= {("user_defined", str(key)): value for key, value in by_tag.items()}
+    wrong = [path for path, share in shares.items() if not values.is_number(share) or not 0 <= share <= 1]
     for path in wrong:
-        problems.add((*place, *path), named[path], "a share from 0 to 1")
-    total = sum(share for path, share in named.items() if path not in wrong)
+        problems.add((*place, *path), shares[path], "a share from 0 to 1")
+    total = sum(share for path, share in shares.items() if path not in wrong)
     if not wrong and not isclose(total, 1, abs_tol=0.001):
         problems.add(place, round(total, 4), "shares whose sum is 1")
     options: dict[str, Any] = {}
-    if any(not isinstance(tag, str) or not tag for tag in more):
+    if any(not isinstance(tag, str) or not tag for tag in by_tag):
         problems.add((*place, "user_defined"), "", "names that are text, as tags of entries are")
-    elif more and not wrong:
-        options["tag_shares"] = {str(tag): share for tag, share in more.items()}
+    elif by_tag and not wrong:
+        options["tag_shares"] = {str(tag): share for tag, share in by_tag.items()}
     share = given.get("long_term")
     if values.is_number(share) and 0 <= share <= 1:
         options["summary_share"] = _between(share)
@@ -60,17 +62,17 @@ def allocation_of(root: Mapping[str, Any], problems: Problems, kind: str | None)
 
 
 def long_term_share(root: Mapping[str, Any]) -> float | None:
-    """The share `long_term`, where it is one; None: it is not given."""
+    """Return the share `long_term`; None if it is not given, or is no share."""
     given = root.get("token_allocation")
     share = given.get("long_term") if isinstance(given, Mapping) else None
     return share if values.is_number(share) and 0 <= share <= 1 else None
 
 
 def shared_out(long_term: float, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by which summaries and what is recalled take no more than this share together.
+    """Return the options `summary_share` and `tail_share` with which both together take no more than this share.
 
-    What is recalled has the room that `tail_share` says, by default a tenth, but at most half of the share. Raises
-    ConfigError for a `tail_share` that is more than the whole of it.
+    `tail_share` is the one of the options; without it the default of sessions, but at most half of the share. Where
+    nothing is recalled, summaries have all of it. Raises ConfigError for a `tail_share` above the share.
 
     Args:
         long_term: the share, from 0 to 1.
@@ -82,13 +84,13 @@ def shared_out(long_term: float, options: Mapping[str, Any]) -> dict[str, Any]:
     if tail is None:
         tail = min(TAIL_SHARE, long_term / 2)
     elif tail > long_term:
-        told = f"at most {long_term:g}: it is a part of token_allocation.long_term, which is for summaries, too"
-        raise ConfigError("tail_share", tail, told)
+        allowed = f"at most {long_term:g}: it is a part of token_allocation.long_term, which is for summaries, too"
+        raise ConfigError("tail_share", tail, allowed)
     return {"tail_share": tail, "summary_share": _between(round(long_term - tail, 6))}
 
 
 def _recalls(options: Mapping[str, Any]) -> bool:
-    """Whether contexts are given facts, or what a knowledge base holds."""
+    """Whether contexts are given facts, or text from a knowledge base."""
     if options.get("facts"):
         return True
     given = options.get("long_term")
@@ -96,4 +98,5 @@ def _recalls(options: Mapping[str, Any]) -> bool:
 
 
 def _between(share: float) -> float:
+    """Return a share within the bounds of `summary_share`."""
     return min(max(share, LEAST), 1 - LEAST)

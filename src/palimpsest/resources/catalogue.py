@@ -1,4 +1,4 @@
-"""`Catalogue`: declared memories by id, and the sessions that references to them name."""
+"""`Catalogue`: declared memories by id, their opening, and the resolution of references to sessions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MODES = ("read-write", "read-only")
 
 
 class Catalogue(Generic[M]):
-    """Declared memories by id. Each store is opened when the first session of it is asked for; two memories in one
-    place, under one policy, share it."""
+    """Declared memories by id. A store is opened when it is first needed; memories with the same place and policy share
+    one."""
 
     def __init__(self, resources: Iterable[Resource], tenant: str = DEFAULT_TENANT, **options: Any) -> None:
         self._resources = {resource.id: resource for resource in resources}
@@ -44,29 +44,30 @@ class Catalogue(Generic[M]):
         tenant: str = DEFAULT_TENANT,
         **options: Any,
     ) -> Self:
-        """Load what is declared in a file, in all files of a folder that say `resource: memory`, or in a mapping.
+        """Load the memories that a file or a mapping declares, or all files of a folder that say `resource: memory`.
 
-        Nothing is opened yet. Raises InvalidResource with every mistake, its file and its line, and loads nothing then;
-        MissingExtra for YAML without the extra `config`.
+        Opens nothing yet. Raises InvalidResource with every mistake, its file and line, in which case nothing is
+        loaded, and MissingExtra for YAML without the extra `config`.
 
         Args:
-            source: a file (.yaml, .yml, .json), a folder, which is searched with the folders in it, or a mapping.
+            source: a file (.yaml, .yml, .json), a folder, which is searched with its subfolders, or a mapping.
             project: the project of memories that name none, 1 to 100 letters, digits, _ and -.
-            tenant: who owns every session, "default" by default.
-            options: further options of the memories, as `Memory.open` takes them, such as `clock`. With `where`, the
-                address of a store, all of them are kept there, in the place of what is declared.
+            tenant: the owner of all sessions, "default" by default.
+            options: further options of the memories, as `Memory.open` takes them, such as `clock`. `where`, the address
+                of a store, overrides the declared places: all memories are kept there.
         """
         return cls(loaded(source, project), tenant, **options)
 
     def __getitem__(self, id: str) -> Resource:
-        return self._known(id, "id")
+        return self._resource(id, "id")
 
-    def _known(self, id: str, where: str) -> Resource:
-        found = self._resources.get(id)
-        if found is None:
-            told = f"a declared memory: {_names(self._resources)}"
-            raise ConfigError(where, id, told, nearest=nearest(id, self._resources))
-        return found
+    def _resource(self, id: str, where: str) -> Resource:
+        """Return the resource of this id. Raises ConfigError, which names `where` the id was given."""
+        resource = self._resources.get(id)
+        if resource is None:
+            allowed = f"a declared memory: {_names(self._resources)}"
+            raise ConfigError(where, id, allowed, nearest=nearest(id, self._resources))
+        return resource
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._resources)
@@ -79,11 +80,13 @@ class Catalogue(Generic[M]):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of the definitions should know, each with its memory."""
-        return tuple(f"memory {one.id!r}: {text}" for one in self._resources.values() for text in one.warnings)
+        """The warnings about the definitions, each with the id of its memory."""
+        return tuple(
+            f"memory {resource.id!r}: {text}" for resource in self._resources.values() for text in resource.warnings
+        )
 
     def _opened(self, resource: Resource, kind: type[M]) -> M:
-        """The memory of a resource: one for all that are in one place. Raises Closed."""
+        """Return the memory that keeps a resource's sessions, one for all resources in a place. Raises Closed."""
         if self._closed:
             raise Closed(
                 f"this {type(self).__name__}", f"load the declared memories again: {type(self).__name__}.load(...)"
@@ -99,7 +102,7 @@ class Catalogue(Generic[M]):
         return memory
 
     def _quiet(self, resource: Resource) -> AbstractContextManager[None]:
-        """What keeps out of errors what the policy of a memory finds, whose store need not be open."""
+        """Return a context manager that redacts errors by a memory's policy; its store need not be open."""
         policy = self._given.get("privacy", resource.place.privacy)
         if policy is None:
             return quietly(None)
@@ -110,7 +113,7 @@ class Catalogue(Generic[M]):
     def _named(
         self, reference: object, variables: Mapping[str, Any] | None, where: str = "reference"
     ) -> tuple[Resource, str, dict[str, Any]]:
-        """The resource of a reference, the session that it names, and what the reference adds to its options."""
+        """Return the resource of a reference, the id of the session it names, and the options that it adds."""
         given = {"id": reference} if isinstance(reference, str) else reference
         if not isinstance(given, Mapping) or not isinstance(given.get("id"), str):
             raise ConfigError(where, reference, "the id of a memory, or {id, key, mode}")
@@ -119,7 +122,7 @@ class Catalogue(Generic[M]):
                 raise ConfigError(
                     f"{where}.{name}", name, "id, key, mode", nearest=nearest(name, ("id", "key", "mode"))
                 )
-        resource, mode = self._known(given["id"], f"{where}.id"), given.get("mode", MODES[0])
+        resource, mode = self._resource(given["id"], f"{where}.id"), given.get("mode", MODES[0])
         where = f"{where} {resource.id!r}"
         if mode not in MODES:
             raise ConfigError(f"{where}.mode", mode, ", ".join(MODES), nearest=nearest(mode, MODES))
@@ -130,7 +133,10 @@ class Catalogue(Generic[M]):
     def _all_named(
         self, references: object, variables: Mapping[str, Any] | None, options: Mapping[str, Any]
     ) -> list[tuple[Resource, str, dict[str, Any]]]:
-        """The same of each reference of a list, no two of which name one session, in one format of a provider."""
+        """Resolve a list of references like `_named`, with the complete options of each session.
+
+        Raises ConfigError for two references to one session, or sessions in different formats.
+        """
         if not isinstance(references, Sequence) or isinstance(references, str | bytes) or not references:
             raise ConfigError("references", references, "a list of references, one at least")
         found = list[tuple[Resource, str, dict[str, Any]]]()
@@ -146,6 +152,7 @@ class Catalogue(Generic[M]):
 
 
 def _session_id(resource: Resource, key: object, variables: Mapping[str, Any] | None, where: str) -> str:
+    """Return the id of the session of a key, which may be a template; None: of the memory's own template."""
     template = Template(key, where) if isinstance(key, str) and "{" in key else None
     if key is None:
         template = resource.template

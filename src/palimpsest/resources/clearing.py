@@ -1,7 +1,8 @@
-"""Holding the key that is cleared or deleted: two that destroy at once what is under it go one after the other.
+"""A lease on a key that is being cleared or deleted, so that two callers who do so at once take turns.
 
-To clear is one step in a log, and needs no lease. By its key it may be several, of which a backup is the first: without
-a lease two that come at once would leave two backups of the same, or one of what the other was destroying.
+Clearing a session is one step in its log, and needs no lease. Clearing a key may be several steps, the first of which
+makes a backup: without a lease two callers would leave two backups of the same entries, or a backup of what the other
+one has half destroyed.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from palimpsest.sessions.memory import AsyncMemory
 from palimpsest.sessions.sync import Memory
 
 WAIT_SECONDS = 5.0
-"""How long one waits at most for another who is at it."""
+"""The most seconds that a caller waits for another one."""
 
 
 @asynccontextmanager
 async def held(memory: AsyncMemory, session: str, seconds: float) -> AsyncIterator[None]:
-    """Hold what is destroyed for as long as the block lasts. The lease is renewed meanwhile; where the process is
-    killed, it lasts for so many seconds. Raises LockTimeout where another holds it for longer than one waits.
+    """Hold the lease on a session while the block runs, and renew it.
+
+    Raises LockTimeout if another caller holds it for longer than `WAIT_SECONDS`.
 
     Args:
         memory: an open memory.
         session: the session's id.
-        seconds: how long the lease lasts.
+        seconds: how long the lease lasts after the last renewal, if the process is killed.
     """
     scope = memory._scope  # noqa: SLF001 (a lease of one session, which has no verb of its own)
     renewals = Renewals(scope.runner, seconds)
@@ -40,5 +42,5 @@ async def held(memory: AsyncMemory, session: str, seconds: float) -> AsyncIterat
 
 
 def held_inline(memory: Memory, session: str, seconds: float) -> AbstractContextManager[None]:
-    """The same for a program without an event loop."""
+    """Hold the lease like `held`, for a program without an event loop."""
     return within(held(memory._core, session, seconds))  # noqa: SLF001 (as its face does)

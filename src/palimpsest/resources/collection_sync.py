@@ -22,13 +22,13 @@ class Resources(Catalogue[Memory]):
     def session(
         self, reference: str | Mapping[str, Any], variables: Mapping[str, Any] | None = None, **options: Any
     ) -> Session:
-        """Return the session that a key of a declared memory names. Raises ConfigError for what names none.
+        """Return the session that a reference names. Raises ConfigError for an invalid reference.
 
         Args:
             reference: the id of a memory, or a mapping of `id`, `key` (a key or a template; without it the memory's own
                 template makes one) and `mode` ("read-write", or "read-only").
-            variables: values for the template's places by name; `a.b` is `b` in the mapping `a`.
-            options: options of the session, such as `format`: they hold in the place of what is declared.
+            variables: values for the template's variables, by name; `a.b` is `b` in the mapping `a`.
+            options: options of the session, such as `format`: they override what is declared.
         """
         resource, id, added = self._named(reference, variables)
         return self.memory(resource.id).session(id, **session_options(resource, {**options, **added}))
@@ -47,34 +47,35 @@ class Resources(Catalogue[Memory]):
         variables: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AgentMemory:
-        """Return several memories of one agent together: what they give to a call stands in the references' order,
-        and what is said is stored in each that is read-write. Raises ConfigError, naming the reference, for what names
-        none, and for two that name one session.
+        """Return the sessions of several memories as one memory of an agent.
+
+        Its contexts show all of them in the order of the references; what is added is stored in each that is
+        read-write. Raises ConfigError, naming the reference, for an invalid one, and for two that name one session.
 
         Args:
             references: ids of memories, or mappings of `id`, `key` and `mode`, as `session` takes them.
-            variables: values for the templates' places by name.
-            options: options of all the sessions, such as `format`: they hold in the place of what is declared.
+            variables: values for the templates' variables, by name.
+            options: options of all sessions, such as `format`: they override what is declared.
         """
         named = self._all_named(references, variables, options)
         opened = [(self.memory(resource.id), id, given) for resource, id, given in named]
         return AgentMemory([(memory, memory.session(id, **given)) for memory, id, given in opened])
 
     def keyed(self, id: str, *, limits: Limits | Mapping[str, int] | None = None) -> DeclaredMemory:
-        """Return a declared memory by its keys: read, append, write, flush, clear, delete, figures, health.
+        """Return a declared memory for operations by key: read, append, write, flush, clear, delete, figures, health.
 
         Args:
             id: the id of the declared memory.
-            limits: how large what is written at once may be; None: what MAX_MESSAGE_CONTENT_LENGTH and
+            limits: how much one call may write; None: what the variables MAX_MESSAGE_CONTENT_LENGTH and
                 MAX_TOTAL_CONTENT_SIZE say, else what is declared, else 10,240 bytes a message, 102,400 in all, 100
                 messages.
         """
         resource = self[id]
-        most = Limits.of(limits, resource.limits)
-        return DeclaredMemory(self.memory(id), resource, session_options(resource), most)
+        checked = Limits.of(limits, resource.limits)
+        return DeclaredMemory(self.memory(id), resource, session_options(resource), checked)
 
     def close(self) -> None:
-        """Close every store that was opened. Again it does nothing; whoever asks for a session after it gets Closed."""
+        """Close every store that was opened. A second call does nothing. Later calls for a session raise Closed."""
         self._closed = True
         while self._memories:
             _, (_, memory) = self._memories.popitem()

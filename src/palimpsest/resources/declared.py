@@ -1,4 +1,4 @@
-"""From what a resource says to a `Resource`: every key is checked, and all that is wrong is told together. Pure."""
+"""Reading the content of a resource file into a `Resource`: every key is checked, and all mistakes are noted. Pure."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from palimpsest.sessions.options import Options
 from palimpsest.stores.options import discreet_address
 
 PROFILE = ("short_term_memory_strategy", "long_term_memory_strategy", "persistence_strategy")
-"""What may stand under `profile`."""
+"""The keys that may be under `profile`."""
 RESERVED = "health"
-"""An id that no memory may have: it would stand where a service answers how it is."""
+"""An id that no memory may have: in a service's addresses it would take the place of the health check."""
 
 
 def resource_of(given: object, problems: Problems, *, project: str = "default", file: str | None = None) -> Resource:
     """Return the resource that a mapping, or a list of strategies, describes.
 
-    What is wrong is noted in `problems`; then what is returned is of no use.
+    Mistakes are noted in `problems`; if there are any, the returned resource must not be used.
     """
     if isinstance(given, Mapping):
         root = {str(key): value for key, value in given.items()}
     elif _is_strategies(given):
-        key = "long_term_memory_strategy" if _names(given, BARE[1]) else "short_term_memory_strategy"
+        key = "long_term_memory_strategy" if _has_key(given, BARE[1]) else "short_term_memory_strategy"
         root, problems.bare = {key: given}, (key,)
     else:
         found = None if given is None else type(given).__name__
@@ -59,15 +59,17 @@ def resource_of(given: object, problems: Problems, *, project: str = "default", 
 
 
 def _is_strategies(given: object) -> bool:
-    return isinstance(given, Sequence) and any(isinstance(one, Mapping) and set(BARE) & set(one) for one in given)
+    return isinstance(given, Sequence) and any(isinstance(item, Mapping) and set(BARE) & set(item) for item in given)
 
 
-def _names(given: object, key: str) -> bool:
-    return isinstance(given, Sequence) and any(isinstance(one, Mapping) and key in one for one in given)
+def _has_key(given: object, key: str) -> bool:
+    """Whether this is a list in which one of the mappings has the key."""
+    return isinstance(given, Sequence) and any(isinstance(item, Mapping) and key in item for item in given)
 
 
 def _spread(root: dict[str, Any], problems: Problems) -> dict[str, Any]:
-    """The same with what stands under `profile`, or alone, where it is looked for."""
+    """Return the root with the keys under `profile` moved to it, or with a file that is only a strategy put under the
+    key of its kind. `problems` notes this, so that paths can be reported as they are in the file."""
     for key, at in zip(BARE, ("short_term_memory_strategy", "long_term_memory_strategy"), strict=True):
         if key in root:
             problems.bare = (at, 0)
@@ -90,7 +92,7 @@ def _spread(root: dict[str, Any], problems: Problems) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads one resource."""
+    """Reads one resource: each method checks some keys, notes their mistakes, and sets the options they stand for."""
 
     def __init__(self, root: dict[str, Any], problems: Problems, project: str, file: str | None) -> None:
         self._root, self._problems, self._project, self._file = root, problems, project, file
@@ -98,7 +100,7 @@ class _Reader:
         self._options: dict[str, Any] = {}
 
     def resource(self) -> Resource:
-        """The resource."""
+        """Return the resource. It is valid only if no problem was noted."""
         self._check_names()
         self._text("description")
         version_of(self._root, self._problems)
@@ -110,7 +112,7 @@ class _Reader:
         self._own_options()
         self._strategies(kind)
         long_term = self._shared_out()
-        required = self._root.get("type") is not None  # also where that is none
+        required = self._root.get("type") is not None  # also for an invalid type
         place = place_of(self._root, self._problems, self._warnings, required=required)
         place = self._with_policy(place)
         resource = Resource(
@@ -133,17 +135,19 @@ class _Reader:
     def _check_names(self) -> None:
         for key in self._root:
             if key not in KEYS:
-                near = next((one for one in KEYS if key.startswith(f"{one}_")), None) or nearest(key, KEYS)
+                near = next((known for known in KEYS if key.startswith(f"{known}_")), None) or nearest(key, KEYS)
                 self._problems.add(
                     (key,), key, "a key of a resource, as `palimpsest config schema` lists them", nearest=near
                 )
 
     def _text(self, key: str) -> None:
+        """Note a value that is not text."""
         value = self._root.get(key)
         if value is not None and not isinstance(value, str):
             self._problems.add((key,), value, "text")
 
     def _kind(self) -> str | None:
+        """Return the type; None: none is given, or it is invalid."""
         kind, resource = self._root.get("type"), self._root.get("resource")
         if resource is not None or kind is not None:
             with self._problems.at("resource"):
@@ -166,7 +170,7 @@ class _Reader:
         return "memory"
 
     def _project_name(self) -> str:
-        """The project: nested, else flat, else the one that was configured."""
+        """Return the project: `project.id`, else `project` as a text, else the one that `load` was given."""
         given = self._root.get("project")
         for key in given if isinstance(given, Mapping) else ():
             if key != "id":
@@ -179,7 +183,7 @@ class _Reader:
         return self._project
 
     def _own_options(self) -> None:
-        """Options of a session by their own names, each checked by what checks options."""
+        """Read the keys that are options of a session by their own names, and check each as sessions do."""
         for name in OPTIONS:
             if name not in self._root or name in ("max_messages", "max_context_ratio", "max_log_tokens"):
                 continue
@@ -187,9 +191,7 @@ class _Reader:
                 self._check_said_once(name)
                 continue
             with self._problems.at(name, named=name):
-                if (
-                    name == "lifetime" and self._root[name] is not None
-                ):  # which says something of a session that is made
+                if name == "lifetime" and self._root[name] is not None:  # sessions check it only when they are created
                     values.microseconds(name, self._root[name])
                 Options(SessionKey("default", "check"), **{name: self._root[name]})
                 self._options[name] = self._root[name]
@@ -200,11 +202,12 @@ class _Reader:
                 self._warnings.append(f"summarizer: {doubt}")
 
     def _check_said_once(self, name: str) -> None:
-        """Note an option that a documented key says otherwise."""
+        """Note an option for which a documented key gives another value."""
         if self._root[name] is not None and self._root[name] != self._options[name]:
             self._problems.add((name,), self._root[name], f"one of the two: {SOURCES[name][0]} says it, too")
 
     def _strategies(self, kind: str | None) -> None:
+        """Read the strategies of short-term and long-term memory and of persistence."""
         root, problems, warnings = self._root, self._problems, self._warnings
         if (short := short_term_of(root, problems, warnings)) is not None:
             if root.get("conditions"):
@@ -222,7 +225,7 @@ class _Reader:
             warnings.append("archive: false has no effect beside another persistence_strategy than FLUSH")
 
     def _shared_out(self) -> float | None:
-        """The share of what is remembered for long; take the room of what is recalled out of it."""
+        """Return `token_allocation.long_term`, after dividing it between summaries and the tail (None: not given)."""
         share = long_term_share(self._root)
         if share is None or self._problems.found:
             return share
@@ -234,7 +237,7 @@ class _Reader:
 
     def _with_policy(self, place: StorePlace) -> StorePlace:
         policy = self._policy()
-        if not self._problems.found and _numbers(policy):
+        if not self._problems.found and _has_pseudonyms(policy):
             self._warnings.append(
                 "privacy.recognisers: pseudonyms need a key, which no file has: privacy=Redactor(policy, key=…) for "
                 "Resources.load, in the place of what is declared"
@@ -242,6 +245,7 @@ class _Reader:
         return msgspec.structs.replace(place, privacy=policy)
 
     def _policy(self) -> Any:
+        """Return the policy of `privacy_policy` or `privacy`, checked but as it is given; None: none."""
         given, own = self._root.get("privacy_policy"), self._root.get("privacy")
         if given is not None and own is not None:
             self._problems.add(("privacy",), "beside privacy_policy", "one of the two")
@@ -265,11 +269,11 @@ class _Reader:
         return None
 
     def _check_whole(self) -> None:
-        """What holds of all options together."""
+        """Note what is wrong with the options in combination."""
         if self._problems.found:
             return
         with self._problems.at():
-            checked = ("summarizer", "short_term", "long_term", "counter")  # each by itself
+            checked = ("summarizer", "short_term", "long_term", "counter")  # checked on their own before
             options = {name: value for name, value in self._options.items() if name not in checked}
             Options(SessionKey("default", "check"), **options)
 
@@ -277,19 +281,19 @@ class _Reader:
         return () if self._problems.found else effective_of(self._root, resource)
 
 
-def _numbers(policy: object) -> bool:
-    """Whether a policy that loads gives out pseudonyms."""
-    found = policy.get("recognisers") if isinstance(policy, Mapping) else None
-    return isinstance(found, Mapping) and PSEUDONYM in found.values()
+def _has_pseudonyms(policy: object) -> bool:
+    """Whether a valid policy replaces something by pseudonyms."""
+    recognisers = policy.get("recognisers") if isinstance(policy, Mapping) else None
+    return isinstance(recognisers, Mapping) and PSEUDONYM in recognisers.values()
 
 
 def _digested(root: Mapping[str, Any]) -> Any:
-    """What a digest is made of: all that is said but for secrets, which say nothing of a memory."""
-    said = plain({**root, **{key: sealed(root[key]) for key in ("summarizer", "token_provider") if key in root}})
-    if isinstance(said.get("token_provider"), dict):
-        said["token_provider"].pop("api_key", None)
-    place = said.get("persistence")
-    for holder, key in ((said, "store"), (place if isinstance(place, dict) else {}, "url")):
+    """Return what the digest is made of: the whole definition without secrets."""
+    content = plain({**root, **{key: sealed(root[key]) for key in ("summarizer", "token_provider") if key in root}})
+    if isinstance(content.get("token_provider"), dict):
+        content["token_provider"].pop("api_key", None)
+    place = content.get("persistence")
+    for holder, key in ((content, "store"), (place if isinstance(place, dict) else {}, "url")):
         if isinstance(holder.get(key), str):
             holder[key] = discreet_address(holder[key])
-    return said
+    return content

@@ -1,4 +1,4 @@
-"""A declared memory: what a resource says, resolved to a store, a policy and the options of its sessions. Pure."""
+"""`Resource`: a declared memory, resolved to a place, a policy and the options of its sessions. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from palimpsest.resources.keys import Template, check_key, session_of
 from palimpsest.stores.options import discreet_address
 
 Origin: TypeAlias = Literal["given", "document default", "our default"]
-"""Who says a value: the resource, the document that its keys are from, or Palimpsest."""
+"""Where a value comes from: the resource itself, the default of the document that defines the key, or Palimpsest's own.
+"""
 
 
 CLEAR_LEASE = "10s"
 
 
 def plain(value: Any) -> Any:
-    """What is said in JSON's types; what these have no form for as a text."""
+    """Return a value in JSON's types; what has no form in these becomes a text."""
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -36,8 +37,8 @@ class Setting(NamedTuple):
 
 
 class StorePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a memory is kept: the `backend`, its `address` (None: what the environment variable `variable` says), what
-    may not be kept there, and how long the leases of who works there last."""
+    """Where a memory is kept: the `backend` and its `address` (None: the environment variable `variable` holds it), the
+    policy of what may not be kept (`privacy`), and how long the leases of turns and compactions last."""
 
     backend: str
     address: str | None = None
@@ -56,12 +57,12 @@ class StorePlace(msgspec.Struct, frozen=True, kw_only=True):
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """A memory that is declared in a file or a mapping. Made by `Resources.load`.
 
-    `id` is its name in its `project`. `options` are those of its sessions, `place` says where they are kept, `template`
-    which key a reference without one has. `digest` is the same for two definitions that say the same. `warnings` are
-    what a reader should know: what has no effect here, or not the one that may be expected. `file` is where it stands.
-    `clear_lease` is how long who clears or deletes by key holds up the next one if he is killed. `limits`, in fields of
-    `Limits`, says how large what is written by key at once may be. `long_term_share` is the share of the room that
-    summaries and what is recalled have together (None: it is not said).
+    `id` is its name in its `project`. `options` are those of its sessions, `place` is where they are kept, and
+    `template` makes the key for a reference without one. `digest` is equal for definitions that say the same.
+    `warnings` name settings that have no effect here, or not the expected one. `file` is the file that declares it.
+    `clear_lease` is how long a killed caller of `clear` or `delete` holds up the next one. `limits`, in fields of
+    `Limits`, bounds what one call may write by key. `long_term_share` is the share of the budget that summaries and
+    recalled text have together (None: not given).
     """
 
     id: str
@@ -84,7 +85,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings
 
     def session_id(self, key: str) -> str:
-        """The id of the session of a key. Raises ConfigError for what is no key.
+        """Return the id of the session of a key. Raises ConfigError for an invalid key.
 
         Args:
             key: 1 to 256 of A-Z a-z 0-9 _ : - @ . and neither "__" at the beginning nor at the end.

@@ -1,6 +1,6 @@
-"""What a worker does in one place, for one tenant. A duty is a coroutine function of a `Workplace`, named in `DUTIES`.
+"""The duties of a worker. A duty is a coroutine function of a `Workplace` (one tenant of a memory), named in `DUTIES`.
 
-One that acts on sessions which have changed goes through `Workplace.changed`.
+A duty that acts on sessions that have changed goes through `Workplace.changed`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from palimpsest.sessions.compacting.result import CompactionResult
 from palimpsest.stores.derivers import INDEX
 
 SWEEP_SECONDS, INDEX_SECONDS = 60, 5
-"""How often a tenant is swept, and its index brought up to date, however many workers there are."""
+"""Seconds between two sweeps of a tenant, and between two updates of its index, by all workers together."""
 
 
 async def compact(at: Workplace) -> None:
-    """Compact the sessions of declared memories whose strategies say that it is time."""
+    """Compact the sessions of declared memories in which a trigger holds.
+
+    A session is looked at when it was written to, and again when nobody has written to it for as long as one of its
+    strategies says (`idle_seconds`).
+    """
     idle = {resource.id: _idle(at, resource) for resource in at.resources if _compacts(at, resource)}
     if not idle:
         return
@@ -30,23 +34,23 @@ async def compact(at: Workplace) -> None:
 
     async def look(session: str) -> int:
         resource = at.resource_of(session)
-        assert resource is not None, "it is wanted"
+        assert resource is not None, "only wanted sessions are looked at"
         return await _compacted(at, resource, session)
 
     await at.changed("compact", look, wanted=wanted)
     for seconds in sorted(set().union(*idle.values())):
 
-        def rests(session: str, seconds: float = seconds) -> bool:
+        def has_trigger(session: str, seconds: float = seconds) -> bool:
             resource = at.resource_of(session)
             return resource is not None and seconds in idle.get(resource.id, ())
 
-        await at.changed("compact", look, wanted=rests, name=f"idle {seconds:g}", delay=seconds)
+        await at.changed("compact", look, wanted=has_trigger, name=f"idle {seconds:g}", delay=seconds)
 
 
 async def _compacted(at: Workplace, resource: Resource, id: str) -> int:
-    """Compact a session where that is due; when to look again."""
+    """Run the compactions of a session that are due. Return when to look again, as `Look` does."""
     session = at.memory.session(id, **at.options(resource))
-    auto = await session._auto.loaded()  # noqa: SLF001 (what watches a session has no verb of its own)
+    auto = await session._auto.loaded()  # noqa: SLF001 (automatic compaction has no public verb)
     again = 0
     for result in await auto.due():
         _tell(at, id, result)
@@ -58,7 +62,7 @@ async def _compacted(at: Workplace, resource: Resource, id: str) -> int:
 
 
 def _tell(at: Workplace, id: str, result: CompactionResult) -> None:
-    """Tell what came of a compaction, but for one that had nothing to do, or has to wait."""
+    """Report a compaction, unless it had nothing to do or has to wait."""
     if result.reason not in (None, "failed", "empty", "no_gain"):
         return
     at.report.compacted += result.done
@@ -79,7 +83,10 @@ def _tell(at: Workplace, id: str, result: CompactionResult) -> None:
 
 
 async def _paused_until(at: Workplace, id: str, *, failed: bool) -> int:
-    """When a session may be tried again that has failed; 0: when something is new."""
+    """Return when to look again at a session whose compaction failed, or is paused after failures (microseconds).
+
+    0: when it is written to.
+    """
     head = await at.memory.store.head(SessionKey(at.memory.tenant, id))
     until = head.attempts.paused_until if head is not None and head.attempts is not None else 0
     return max(until, at.soon()) if failed or until > at.now() else 0
@@ -92,13 +99,13 @@ def _compacts(at: Workplace, resource: Resource) -> bool:
 
 
 def _idle(at: Workplace, resource: Resource) -> set[float]:
-    """After how many seconds without a write a strategy of its sessions runs."""
+    """Return after how many seconds without a write strategies of its sessions run."""
     strategies = at.memory.session("x", **at.options(resource)).options.long_term
-    return {float(idle) for one in strategies if (idle := one.triggers.idle_seconds or 0) > 0}
+    return {float(idle) for strategy in strategies if (idle := strategy.triggers.idle_seconds or 0) > 0}
 
 
 async def sweep(at: Workplace) -> None:
-    """Destroy what has expired of the tenant's, once in a while, whichever worker does it."""
+    """Destroy what has expired of the tenant, if no worker has done so within `SWEEP_SECONDS`."""
     turn = Claims(at.memory.store, at.memory.tenant, "sweep").turn
     if not await turn("last", at.pace(SWEEP_SECONDS), at.now()):
         return
@@ -109,22 +116,23 @@ async def sweep(at: Workplace) -> None:
 
 
 async def index(at: Workplace) -> None:
-    """Take into a tenant's search index what its sessions have had since, where somebody searches, and the index lasts.
+    """Add what is new in the tenant's sessions to its search index, if it has a lasting one, which the first search
+    makes.
 
-    Searches do that, too, and wait for it: so they have less to wait for.
+    A search does this itself, before it searches; after this it has less to wait for.
     """
     if INDEX not in {name.partition(":")[0] for name in await at.memory.derivers()}:
         return
     if not await Claims(at.memory.store, at.memory.tenant, "index").turn("last", at.pace(INDEX_SECONDS), at.now()):
         return
-    indexed = await (await at.memory._recalling()).index()  # noqa: SLF001 (searches do it by themselves: no verb)
+    indexed = await (await at.memory._recalling()).index()  # noqa: SLF001 (has no public verb: searches do it)
     at.report.indexed += indexed
     if indexed:
         at.tell("index", None, indexed=indexed)
 
 
 Duty = Callable[[Workplace], Awaitable[None]]
-"""What a worker does in one place for one tenant, as far as it is due."""
+"""Does for one tenant of a memory what is due."""
 
 DUTIES: dict[str, Duty] = {"compact": compact, "sweep": sweep, "index": index}
-"""The duties by name, in their order."""
+"""The duties by name, in the order in which a worker does them."""

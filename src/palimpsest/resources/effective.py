@@ -1,4 +1,4 @@
-"""Every resolved value of a declared memory, and who says it. Pure."""
+"""Every resolved value of a declared memory, with its origin. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palimpsest.stores.circuit_breaker import CircuitBreaker
 from palimpsest.stores.options import discreet_address
 
 FLUSHING = ("threshold", "summarize_oldest_percent", "interaction_keep", "on_failure", "low_water")
-"""What the document says of how a memory flushes, where a definition does not."""
+"""The options of flushing for which the document has a default."""
 
 SOURCES = {
     "max_log_tokens": ("max_tokens", "max_log_tokens", "max_context_ratio"),
@@ -28,16 +28,16 @@ SOURCES = {
     "persistence": ("persistence_strategy",),
     "lifetime": ("persistence", "lifetime"),
 }
-"""The keys that an option may come from, where that is not its own name."""
+"""The keys of a resource that an option may come from, for options that do not come from a key of their own name."""
 
 WITHIN = {("lifetime", "persistence"): "persistence.ttl"}
-"""Keys that stand within another one."""
+"""The full path of a key that is within another one, by the option and the outer key."""
 
 
 def effective_of(root: Mapping[str, Any], resource: Resource) -> tuple[Setting, ...]:
-    """Every setting: what it is called, the place, then each option of a session, then each field of each strategy."""
-    named = (*_of_name(root, resource), *_of_place(root, resource.place))
-    return (*named, *_of_keyed(root, resource), *_of_options(root, resource.options))
+    """Return every setting: names, the place, what holds by key, the options of sessions, then the strategies."""
+    first = (*_of_name(root, resource), *_of_place(root, resource.place))
+    return (*first, *_of_keyed(root, resource), *_of_options(root, resource.options))
 
 
 def _of_name(root: Mapping[str, Any], resource: Resource) -> Iterator[Setting]:
@@ -64,22 +64,22 @@ def _of_place(root: Mapping[str, Any], place: StorePlace) -> Iterator[Setting]:
 
 
 def _of_breaker(root: Mapping[str, Any], place: StorePlace) -> Iterator[Setting]:
-    """Whether a store that does not answer is left alone, and where it is, when."""
-    within = root.get("persistence")
+    """Yield the circuit breaker, and if there is one, its fields."""
+    persistence = root.get("persistence")
     given, key = root.get("circuit_breaker"), "circuit_breaker"
-    if given is None and isinstance(within, Mapping):
-        given, key = within.get("circuit_breaker"), "persistence.circuit_breaker"
-    on = place.circuit_breaker
-    yield Setting("circuit_breaker", on, _said(given is not None), key if given is not None else "")
-    said = on if isinstance(on, Mapping) else {}
-    for name in CircuitBreaker.__struct_fields__ if on is not None else ():
-        origin: Origin = "given" if name in said else "document default"
-        at = f"{key}.{name}" if name in said else ""
-        yield Setting(f"circuit_breaker.{name}", said.get(name, getattr(CircuitBreaker(), name)), origin, at)
+    if given is None and isinstance(persistence, Mapping):
+        given, key = persistence.get("circuit_breaker"), "persistence.circuit_breaker"
+    breaker = place.circuit_breaker
+    yield Setting("circuit_breaker", breaker, _said(given is not None), key if given is not None else "")
+    fields = breaker if isinstance(breaker, Mapping) else {}
+    for name in CircuitBreaker.__struct_fields__ if breaker is not None else ():
+        origin: Origin = "given" if name in fields else "document default"
+        at = f"{key}.{name}" if name in fields else ""
+        yield Setting(f"circuit_breaker.{name}", fields.get(name, getattr(CircuitBreaker(), name)), origin, at)
 
 
 def _of_keyed(root: Mapping[str, Any], resource: Resource) -> Iterator[Setting]:
-    """What holds for those who write and destroy by key."""
+    """Yield the settings of writing and destroying by key."""
     given = "clear_ttl" in (root.get("locking") or {})
     yield Setting("clear_lease", resource.clear_lease, "given" if given else "document default", "locking.clear_ttl")
     for key, name in KEYS.items():
@@ -97,7 +97,7 @@ def _of_options(root: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator
         if name in ("user", "title", "metadata", "short_term", "long_term", "definition"):
             continue
         if name in options:
-            key = next((one for one in SOURCES.get(name, (name,)) if root.get(one) is not None), name)
+            key = next((source for source in SOURCES.get(name, (name,)) if root.get(source) is not None), name)
             yield Setting(name, options[name], "given", WITHIN.get((name, key), key))
         elif name == "lifetime" and (key := _endless(root)):
             yield Setting(name, None, "given", key)
@@ -106,14 +106,14 @@ def _of_options(root: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator
     yield from _of_short_term(options.get("short_term") or ())
     for i, block in enumerate(options.get("long_term") or ()):
         key = "flushing" if "long_term_memory_id" not in block else f"long_term_memory_strategy[{i}]"
-        told = key != "flushing" or "flushing" in root
-        yield from _of_long_term(f"long_term[{i}]", block, key, told=told)
+        is_given = key != "flushing" or "flushing" in root
+        yield from _of_long_term(f"long_term[{i}]", block, key, is_given=is_given)
 
 
 def _endless(root: Mapping[str, Any]) -> str:
-    """The key that says that sessions last for ever; "": none does."""
-    within = root.get("persistence")
-    return "persistence.ttl" if isinstance(within, Mapping) and within.get("ttl") is not None else ""
+    """Return the key that says that sessions last for ever (a ttl of 0), for a memory without a lifetime; "": none."""
+    persistence = root.get("persistence")
+    return "persistence.ttl" if isinstance(persistence, Mapping) and persistence.get("ttl") is not None else ""
 
 
 def _of_short_term(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Setting]:
@@ -126,8 +126,11 @@ def _of_short_term(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Setting]:
             yield Setting(f"short_term[{i}].{name}", value, "given" if key else origin, key)
 
 
-def _of_long_term(where: str, block: Mapping[str, Any], at: str, *, told: bool) -> Iterator[Setting]:
-    """The fields of a strategy that stands `at` a key, its rules in their place. `told`: whether it was asked for."""
+def _of_long_term(where: str, block: Mapping[str, Any], at: str, *, is_given: bool) -> Iterator[Setting]:
+    """Yield the fields of a strategy, those of its triggers in place of `triggers`.
+
+    `at` is the key of its block. Unless `is_given`, it is the document's default for a memory with a type.
+    """
     ((strategy,), _) = loading.load(dict(block), where)
     kind = block.get("long_term_memory_id")
     documented = {**loading.SHARED, **loading.BLOCKS.get(str(kind), {})} if kind is not None else {}
@@ -136,7 +139,10 @@ def _of_long_term(where: str, block: Mapping[str, Any], at: str, *, told: bool) 
         {"threshold": "summarize_threshold"} if "summarize_threshold" in block else {}
     )
     yield Setting(
-        f"{where}.strategy", type(strategy).__name__, "given" if told else "document default", at if told else ""
+        f"{where}.strategy",
+        type(strategy).__name__,
+        "given" if is_given else "document default",
+        at if is_given else "",
     )
     fields = {
         name: getattr(strategy, name) for name in getattr(strategy, "__struct_fields__", ()) if name != "triggers"

@@ -1,4 +1,4 @@
-"""A memory that environment variables declare: where it is kept, and how much of it a context may have."""
+"""A memory that environment variables declare: its place, its budget, and when it is summarised."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ NAMES = {
     **dict.fromkeys(("MAX_CONVERSATION_TOKENS", "SUMMARIZE_THRESHOLD"), int),
     **dict.fromkeys(("POSTGRES_POOL_SIZE", "POSTGRES_POOL_MIN_SIZE", "MONGODB_POOL_SIZE"), int),
 }
-"""The variables behind the prefix, and what each is."""
+"""The variables, without the prefix, and the types of their values."""
 
 WITHOUT_EFFECT = ("MONGODB_COLLECTION", "POSTGRES_POOL_MIN_SIZE")
-"""Those that mean nothing here: collections have names of their own, and connections come as they are needed."""
+"""Variables that are accepted but have no effect: Palimpsest names its collections itself, and opens connections when
+they are needed."""
 
 FOLDER, FILE = ".palimpsest", "palimpsest.db"
 
 
 class Given(NamedTuple):
-    """What the variables say, by their names behind the prefix."""
+    """The values of the variables that are set, by their names without the prefix."""
 
     text: Mapping[str, str]
     number: Mapping[str, int]
 
 
 def opening(environ: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of `Memory.open`, and the options of its sessions; None: by the variables of this process.
+    """Return the arguments of `Memory.open`, and the options of its sessions, as these variables say.
 
-    Raises ConfigError, naming the variable; InvalidResource for a file that is named.
+    `environ` None stands for the variables of this process. Raises ConfigError, naming the variable, and
+    InvalidResource for mistakes in the file that RESOURCE names.
     """
     if environ is not None and not isinstance(environ, Mapping):
         raise ConfigError("environ", type(environ).__name__, "a mapping of variables to what they say, or None")
@@ -54,8 +56,8 @@ def opening(environ: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str
         if name in given.text or name in given.number:
             warn_caller(f"{PREFIX}{name} has no effect here")
     declared: dict[str, Any] = {"store": _address(given)}
-    if (most := given.number.get("MAX_CONVERSATION_TOKENS")) is not None:
-        declared["max_tokens"] = most
+    if (max_tokens := given.number.get("MAX_CONVERSATION_TOKENS")) is not None:
+        declared["max_tokens"] = max_tokens
     if threshold := given.number.get("SUMMARIZE_THRESHOLD", 0):
         declared["long_term_memory_strategy"] = {
             "long_term_memory_id": "summarizer",
@@ -68,17 +70,18 @@ def opening(environ: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str
 
 
 def _given(environ: Mapping[str, str]) -> Given:
+    """Read the variables that begin with the prefix and are not empty. Raises ConfigError, naming the variable."""
     text, number = dict[str, str](), dict[str, int]()
-    for variable, said in sorted(environ.items(), key=str):
-        if not isinstance(variable, str) or not isinstance(said, str):
+    for variable, content in sorted(environ.items(), key=str):
+        if not isinstance(variable, str) or not isinstance(content, str):
             raise ConfigError("environ", variable, "texts by the names of variables")
-        name, value = variable.removeprefix(PREFIX), said.strip()
+        name, value = variable.removeprefix(PREFIX), content.strip()
         if not variable.startswith(PREFIX) or not value:
             continue
         if name not in NAMES:
             near = nearest(name, NAMES)
-            told = ", ".join(PREFIX + known for known in NAMES)
-            raise ConfigError(variable, value, told, nearest=None if near is None else PREFIX + near)
+            allowed = ", ".join(PREFIX + known for known in NAMES)
+            raise ConfigError(variable, value, allowed, nearest=None if near is None else PREFIX + near)
         if NAMES[name] is int:
             least = 0 if name == "SUMMARIZE_THRESHOLD" else 1
             if not value.isdecimal() or len(value) > 18 or int(value) < least:
@@ -90,10 +93,11 @@ def _given(environ: Mapping[str, str]) -> Given:
 
 
 def _address(given: Given) -> str:
+    """Return the address of the store that the variables name. Raises ConfigError, naming the variable."""
     backend = given.text.get("BACKEND")
     if backend is None:
         others = [name for name in given.text if name.partition("_")[0].lower() in BACKENDS]
-        if others:  # who forgets it would lose all at the end of the process
+        if others:  # BACKEND was forgotten: a store in memory would lose everything when the process ends
             raise ConfigError(
                 f"{PREFIX}BACKEND", None, f"a backend, for {PREFIX}{others[0]} is set: {', '.join(BACKENDS)}"
             )
@@ -122,10 +126,11 @@ def _address(given: Given) -> str:
 
 
 def _pool(given: Given) -> dict[str, Any]:
+    """Return the options of the store that the variables set."""
     backend = given.text.get("BACKEND", "")
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if (size := given.number.get(f"{backend.upper()}_POOL_SIZE")) is not None:
-        found["pool_size"] = size
+        options["pool_size"] = size
     if backend == "postgres" and (schema := given.text.get("POSTGRES_SCHEMA")) is not None:
-        found["schema_name"] = schema
-    return found
+        options["schema_name"] = schema
+    return options

@@ -1,4 +1,4 @@
-"""All that is wrong with a block, where what checks it says only the first. Pure."""
+"""Finding all mistakes in a block by a check that raises only the first one. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from palimpsest.errors import ConfigError
 from palimpsest.resources.problems import Path, Problems, problem_of, spelled
 
 MOST = 64
-"""Faults of one block that are told."""
+"""The most mistakes that are reported of one block."""
 
 
 def each_fault(problems: Problems, path: Path, block: object, load: Callable[[Any], object]) -> bool:
-    """Note everything in a block that `load` refuses: what it names is left out, and it is asked again.
+    """Note everything in a block that `load` refuses, and return whether there was nothing.
 
-    `load` names what is wrong beneath the path as it is spelled. Return whether there was nothing.
+    `load` raises a ConfigError that names the faulty value, beneath `path` as `spelled` writes it. That value is left
+    out, and `load` is called again with the rest.
     """
-    name, rest, gone = spelled(path), block, dict[Path, list[int]]()
+    name, rest, removed = spelled(path), block, dict[Path, list[int]]()
     seen = set[Path]()
     for _ in range(MOST):
         try:
@@ -26,7 +27,7 @@ def each_fault(problems: Problems, path: Path, block: object, load: Callable[[An
         except ConfigError as fault:
             problem = problem_of(fault, path, name)
             inner = problem.path[len(path) :]
-            problem.path = (*path, *_first_told(inner, gone))
+            problem.path = (*path, *_original(inner, removed))
             if problem.path in seen:
                 return False
             seen.add(problem.path)
@@ -36,25 +37,28 @@ def each_fault(problems: Problems, path: Path, block: object, load: Callable[[An
                 return False
             if isinstance(inner[-1], int):
                 *before, index = problem.path[len(path) :]
-                gone.setdefault(tuple(before), []).append(int(index))
+                removed.setdefault(tuple(before), []).append(int(index))
             rest = smaller
     return False
 
 
-def _first_told(path: Path, gone: Mapping[Path, list[int]]) -> Path:
-    """The path in what was given, of one in what is left of it."""
-    told: list[str | int] = []
+def _original(path: Path, removed: Mapping[Path, list[int]]) -> Path:
+    """Return the path in the original block for a path in the rest of it.
+
+    `removed` has, by the path of each list, the original indexes of the items that were left out of it.
+    """
+    original: list[str | int] = []
     for part in path:
         index = part
         if isinstance(index, int):
-            for left_out in sorted(gone.get(tuple(told), ())):
-                index += left_out <= index
-        told.append(index)
-    return tuple(told)
+            for removed_index in sorted(removed.get(tuple(original), ())):
+                index += removed_index <= index
+        original.append(index)
+    return tuple(original)
 
 
 def without(value: object, path: Path) -> object | None:
-    """A mapping or a list without what stands at a path; None where nothing does."""
+    """Return a copy of a mapping or a list without the value at a path; None if there is none at it."""
     if not path:
         return None
     first, rest = path[0], path[1:]

@@ -1,4 +1,4 @@
-"""What operations on the keys of a declared memory return. Pure."""
+"""The results of operations on the keys of a declared memory. Pure."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry
 
 NEAR = 0.85
-"""From this share of its limit on a key is near it."""
+"""A key that uses this share of its limit is near it."""
 
 
 def is_flush(record: Record) -> bool:
-    """Whether something left for the archive then: by a compaction, or a replacement that left something out."""
+    """Whether entries went to the archive by this change: a compaction, or a replacement that left entries out."""
     if record.kind == "replace":
         return bool(record.detail.get("archived"))
     return record.kind == "compact" and record.reason != "restore"
 
 
 class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of what is active under a key: `entries`, oldest first, of `total` there are."""
+    """A page of the active entries of a key: `entries`, oldest first, and how many there are in all (`total`)."""
 
     entries: tuple[Entry, ...]
     total: int
 
 
 class KeyCleared(msgspec.Struct, frozen=True, kw_only=True):
-    """What a clearing took: how many entries by key, and by key the ids of the sessions that hold the backups; and of
-    which keys of a pattern it took nothing, with the reason (`failed`)."""
+    """The result of `clear`: how many entries were destroyed, by key, and the ids of the sessions that are the
+    backups, by key; for keys of a pattern of which nothing was destroyed, the reason by key (`failed`)."""
 
     entries: Mapping[str, int]
     backups: Mapping[str, str]
@@ -38,10 +38,10 @@ class KeyCleared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What is active under a key: `messages`, and how many of each role (`roles`), `tokens`, the `limit` in tokens
-    (None: there is none), how much of its limits is used (`utilization`, from 0: the larger share, of tokens or of
-    messages; None: there is none); how many entries are in the archive, and
-    when something left for it last (None: never)."""
+    """Figures of the active entries of a key: how many (`messages`), how many of each role (`roles`), their `tokens`,
+    the `limit` in tokens (None: none), and how much of the limits is used (`utilization`, from 0: the larger of the
+    shares of tokens and of messages; None: no limit). Also how many entries are in the archive (`archived`), and when
+    entries last went there (`last_flush`; None: never)."""
 
     messages: int
     tokens: int
@@ -53,8 +53,8 @@ class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether something was written, read and deleted (`works`), else why not (`error`), the keys whose use is near
-    their limit (`near_limit`), and those that cannot be read, with the reason (`failed`)."""
+    """Whether a value could be written, read and deleted (`works`), else why not (`error`), the keys that are near their
+    limit (`near_limit`), and the reason by key for those that cannot be read (`failed`)."""
 
     works: bool
     error: str | None

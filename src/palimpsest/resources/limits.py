@@ -1,4 +1,4 @@
-"""Limits of a declared memory, and the window that a share of it is taken of. Pure."""
+"""The limits of a declared memory, resolved to options of its sessions, and the model's window. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WINDOWS = {
     "openrouter": 128_000,
     "mock": 4_096,
 }
-"""The windows that Compozy takes for a provider whose model is not named, in tokens."""
+"""The windows, in tokens, that Compozy assumes for a provider if no model is named."""
 
 PROVIDER_KEYS = ("provider", "model", "api_key", "api_key_env", "endpoint", "fallback", "settings")
 NEEDED = {
@@ -37,7 +37,7 @@ NEEDED = {
     "message_count_based": ("max_messages",),
     "buffer": ("max_tokens", "max_messages"),
 }
-"""Of which limits each type needs one."""
+"""The limits of which each type needs at least one."""
 
 MEANT = {
     "max_tokens": "tokens of what the memory gives to a context; a strategy may have a max_tokens of its own",
@@ -45,13 +45,13 @@ MEANT = {
     "max_log_tokens": "tokens of what the memory gives to a context, as max_tokens",
     "context_window": "tokens of the model's window",
 }
-"""What each limit of a resource bounds: the same words mean something else in other places."""
+"""What each limit bounds, for errors: elsewhere in a resource the same names mean other things."""
 
 _VERSION = re.compile(r"(?a)v?\d{1,9}\.\d{1,9}\.\d{1,9}(-[0-9A-Za-z.-]{1,64})?(\+[0-9A-Za-z.-]{1,64})?")
 
 
 def sizes_of(root: Mapping[str, Any], problems: Problems) -> dict[str, int]:
-    """How large what is written by key at once may be, in fields of `Limits`: what `limits` says."""
+    """Return what the key `limits` says, in fields of `Limits`, and note what is wrong with it."""
     given, place = root.get("limits"), ("limits",)
     if given is None:
         return {}
@@ -59,22 +59,22 @@ def sizes_of(root: Mapping[str, Any], problems: Problems) -> dict[str, int]:
         problems.add(place, type(given).__name__, f"a mapping of {', '.join(SIZES)}")
         return {}
     problems.check_keys(given, place, tuple(SIZES))
-    found = {SIZES[key]: value for key, value in given.items() if key in SIZES and value is not None}
+    sizes = {SIZES[key]: value for key, value in given.items() if key in SIZES and value is not None}
     for key, name in SIZES.items():
         with problems.at(*place, key):
-            values.whole(key, found.get(name, 1), 1)
-    return found
+            values.whole(key, sizes.get(name, 1), 1)
+    return sizes
 
 
 def version_of(root: Mapping[str, Any], problems: Problems) -> None:
-    """Check the version."""
+    """Note a version that is not a semantic one."""
     given = root.get("version")
     if given is not None and (not isinstance(given, str) or not _VERSION.fullmatch(given)):
         problems.add(("version",), given, "a semantic version, such as 1.0.0 or 2.1.0-beta")
 
 
 def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], kind: str | None) -> dict[str, Any]:
-    """The options of a session that the limits of a resource come to."""
+    """Return the options that the limits, the counting and the allocation of a resource set, and note mistakes."""
     options = _model(root, problems, warnings)
     for name, meant in MEANT.items():
         if root.get(name) is not None and not _is_limit(root[name]):
@@ -94,9 +94,8 @@ def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], 
     needed = NEEDED.get(kind or "", ())
     if needed and not any(root.get(name) is not None for name in needed):
         problems.add((needed[0],), None, f"a value: {kind} needs {' or '.join(needed)}")
-    if root.get("token_allocation") is not None and not {"max_log_tokens", "model"} & options.keys() | {*root} & {
-        "model"
-    }:
+    has_budget = "model" in root or not {"max_log_tokens", "model"}.isdisjoint(options)
+    if root.get("token_allocation") is not None and not has_budget:
         warnings.append("token_allocation has no effect without max_tokens or max_context_ratio, which it shares out")
     return options | allocation_of(root, problems, kind)
 
@@ -107,7 +106,7 @@ def _is_limit(value: object) -> TypeGuard[int]:
 
 
 def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> dict[str, Any]:
-    """What counts: the model of `token_provider`, of which no key is kept."""
+    """Return the options of counting that `token_provider` sets: the model, or a registered service as counter."""
     given = root.get("token_provider")
     if given is None:
         return {}
@@ -129,17 +128,17 @@ def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> 
     if isinstance(provider, str) and COUNTERS.knows(provider):
         return _service(given, problems)
     if isinstance(provider, str) and provider.lower() not in WINDOWS:
-        told = "no program has registered it yet, so tokens are counted on this machine"
-        warnings.append(f"token_provider.provider: {provider}: {told}")
+        problem = "no program has registered it yet, so tokens are counted on this machine"
+        warnings.append(f"token_provider.provider: {provider}: {problem}")
     if {"api_key", "api_key_env", "endpoint", "settings"} & set(given):
-        told = "tokens are counted on this machine, so no key and no endpoint is used, and no setting"
-        warnings.append(f"token_provider: {told}")
-    return _counting_here(given, root, warnings)
+        problem = "tokens are counted on this machine, so no key and no endpoint is used, and no setting"
+        warnings.append(f"token_provider: {problem}")
+    return _local_counter(given, root, warnings)
 
 
-def _counting_here(given: Mapping[str, Any], root: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
-    """What counts on this machine: the model, or where it is not known or not named the fallback, which is a model or
-    an encoding."""
+def _local_counter(given: Mapping[str, Any], root: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+    """Return the options for counting on this machine: with the model, or if it is unknown or not named, the fallback,
+    a model or an encoding. None if neither is known."""
     model, fallback = given.get("model"), given.get("fallback")
     if isinstance(model, str) and find_model(model) is not None:
         return {"model": model}
@@ -148,7 +147,8 @@ def _counting_here(given: Mapping[str, Any], root: Mapping[str, Any], warnings: 
         if known is not None or fallback in ENCODINGS:
             if isinstance(model, str):
                 warnings.append(f"token_provider.model: {model} is not in the table of models, so {fallback} counts")
-            return {"counter": fallback if known is None else known.encoding}  # its window is no limit
+            # Only its encoding: as the option `model`, the fallback's window would become a limit.
+            return {"counter": fallback if known is None else known.encoding}
         warnings.append(
             f"token_provider.fallback: {fallback} has no effect: it is no model of the table, and no encoding"
         )
@@ -160,9 +160,10 @@ def _counting_here(given: Mapping[str, Any], root: Mapping[str, Any], warnings: 
 
 
 def _service(given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """A counting service of the program's: it counts, and the fallback, a model or an encoding, does where it fails.
+    """Return the options for a counting service that the program has registered; where it fails, the fallback counts, a
+    model or an encoding.
 
-    A key that stands in the file is used where nothing else names one, and held where nothing shows it.
+    A secret in the file is used if no variable names one, and wrapped so that nothing shows it.
     """
     fallback, model = given.get("fallback"), given.get("model")
     known = find_model(fallback) if isinstance(fallback, str) else None
@@ -170,21 +171,21 @@ def _service(given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
         allowed = f"a model of the table, or {', '.join(ENCODINGS)}"
         problems.add(("token_provider", "fallback"), fallback, allowed, nearest=nearest(fallback, model_names()))
     used = ("provider", "model", "endpoint", "api_key_env", "settings")
-    said = sealed({key: given[key] for key in used if given.get(key)})
+    counter = sealed({key: given[key] for key in used if given.get(key)})
     if isinstance(secret := given.get("api_key"), str) and secret.startswith("${"):
-        said.setdefault("api_key_env", secret[2:-1])
+        counter.setdefault("api_key_env", secret[2:-1])
     elif isinstance(secret, str):
-        said.setdefault("api_key", Secret(secret.encode()))
+        counter.setdefault("api_key", Secret(secret.encode()))
     encoding = known.encoding if known is not None else fallback
-    options: dict[str, Any] = {"counter": {**said, **({"fallback": encoding} if encoding else {})}}
+    options: dict[str, Any] = {"counter": {**counter, **({"fallback": encoding} if encoding else {})}}
     return {**options, "model": model} if isinstance(model, str) and find_model(model) is not None else options
 
 
 def _window(root: Mapping[str, Any]) -> int:
-    """The window in tokens. Raises ConfigError where nothing says it."""
+    """Return the model's window in tokens. Raises ConfigError if it is not known."""
     given, provider = root.get("context_window"), root.get("token_provider")
     if given is not None:
-        return given if _is_limit(given) else 1  # which is told of it by itself
+        return given if _is_limit(given) else 1  # an invalid one is noted where all limits are checked
     model = (provider.get("model") if isinstance(provider, Mapping) else None) or root.get("model")
     name = provider.get("provider") if isinstance(provider, Mapping) else None
     if isinstance(model, str):

@@ -1,4 +1,4 @@
-"""Loading declared memories from files, folders and mappings: all of them, or every mistake."""
+"""Loading declared memories from files, folders and mappings: either all are returned, or every mistake is raised."""
 
 from __future__ import annotations
 
@@ -21,27 +21,31 @@ from palimpsest.resources.reading import LONGEST, Document, read_document
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _DECLARED = re.compile(r"""(?:^|[{,])[ \t]*["']?resource["']?\s*:\s*["']?memory\b""", re.MULTILINE)
-"""What a file of a folder says that declares a memory, as YAML and JSON write it; others may say it somewhere, too."""
+"""Finds `resource: memory` in the text of a file, as YAML and JSON write it. Other files may contain it, too, elsewhere
+than at their root."""
 MOST_BYTES = 4 * LONGEST + 1
-"""Bytes of a file that are read: as many as its characters may have, and one by which a longer one is known."""
+"""The most bytes that are read of a file: what its characters may take, and one more that shows that it is longer."""
 
 
 def loaded(source: object, project: str = "default") -> list[Resource]:
-    """Return the memories that a file, a folder or a mapping declares. Raises InvalidResource with every mistake."""
+    """Return the memories that a file, a folder or a mapping declares.
+
+    Raises InvalidResource with every mistake, and ConfigError for a source that is none.
+    """
     check_name(project, "project")
     if isinstance(source, Mapping):
         check_depth(source, "source")
         return _all([(None, source)], project)
     if not isinstance(source, str | os.PathLike):
         raise ConfigError("source", type(source).__name__, "a file, a folder, or a mapping")
-    if isinstance(source, str) and not source.strip():  # as a shell gives for a variable that is not set
+    if isinstance(source, str) and not source.strip():  # what a shell passes for a variable that is not set
         raise ConfigError("source", source, "a file or a folder that is named ('.' for the current one), or a mapping")
     path = Path(source)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
-    except OSError as fault:  # such as a name that is too long to be one
-        told = f"a file or a folder that can be looked at ({fault.strerror or fault}), or a mapping"
-        raise ConfigError("source", str(source), told) from fault
+    except OSError as fault:  # such as a name that is too long for the file system
+        allowed = f"a file or a folder that can be looked at ({fault.strerror or fault}), or a mapping"
+        raise ConfigError("source", str(source), allowed) from fault
     if is_folder:
         return _all(list(_declaring(path)), project, in_folder=True)
     if not is_file:
@@ -52,38 +56,40 @@ def loaded(source: object, project: str = "default") -> list[Resource]:
 
 
 def _declaring(folder: Path) -> Iterator[tuple[Path, None]]:
-    """The files of a folder, and of those in it, that seem to declare a memory, by name."""
+    """Yield the files of a folder and its subfolders that seem to declare a memory, sorted by path."""
     for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()):
         try:
-            said = _bytes(path)
-        except OSError:  # which is told, for nobody knows whether it is one
+            content = _bytes(path)
+        except OSError:  # it might declare a memory: reading it again notes the mistake
             yield path, None
             continue
-        if _DECLARED.search(said.decode("utf-8", errors="replace")):
+        if _DECLARED.search(content.decode("utf-8", errors="replace")):
             yield path, None
 
 
 def _bytes(path: Path) -> bytes:
-    """What a file has, up to more than one may have. Raises OSError."""
+    """Return the content of a file, at most `MOST_BYTES`. Raises OSError."""
     with path.open("rb") as file:
         return file.read(MOST_BYTES)
 
 
 def _declares(value: object) -> bool:
-    """Whether what a file says is a memory: others of a folder may have these words in some other place."""
+    """Whether the content of a file declares a memory: `_DECLARED` also finds the words elsewhere in a file."""
     return isinstance(value, Mapping) and value.get("resource") == "memory"
 
 
 def _all(
     sources: list[tuple[Path | None, Mapping[str, Any] | None]], project: str, *, in_folder: bool = False
 ) -> list[Resource]:
-    found, mistakes, places = list[Resource](), list[Mistake](), dict[str, str]()
+    """Read all sources, each a file or a mapping. Raises InvalidResource. `in_folder`: files that declare no memory are
+    skipped."""
+    resources, mistakes, places = list[Resource](), list[Mistake](), dict[str, str]()
     for path, value in sources:
         file = None if path is None else str(path)
         problems = Problems()
         document = Document(value, {}) if path is None else _read(path, problems)
         if document is None:
-            mistakes += _told(problems, Document(None, {}), file)
+            mistakes += _mistakes(problems, Document(None, {}), file)
             continue
         if in_folder and not _declares(document.value):
             continue
@@ -91,21 +97,21 @@ def _all(
         if resource.id in places and not problems.found:
             problems.add(("id",), resource.id, f"an id of its own: it is that of {places[resource.id]}, too")
         places.setdefault(resource.id, file or "the mapping")
-        mistakes += _told(problems, document, file)
-        found.append(resource)
+        mistakes += _mistakes(problems, document, file)
+        resources.append(resource)
     if mistakes:
         raise InvalidResource(mistakes)
-    return found
+    return resources
 
 
 def _read(path: Path, problems: Problems) -> Document | None:
-    """What a file says; None where that cannot be read, which is noted."""
+    """Read a file; None if it cannot be read, which is noted in `problems`."""
     try:
-        said = _bytes(path)
-        if len(said) == MOST_BYTES:
-            problems.add((), f"over {len(said):,} bytes", f"a file of at most {LONGEST:,} characters")
+        content = _bytes(path)
+        if len(content) == MOST_BYTES:
+            problems.add((), f"over {len(content):,} bytes", f"a file of at most {LONGEST:,} characters")
             return None
-        text = said.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
         return read_document(text, problems.found, is_json=path.suffix.lower() == ".json")
     except UnicodeDecodeError as fault:
         problems.add((), f"byte {fault.start}", "UTF-8")
@@ -116,32 +122,35 @@ def _read(path: Path, problems: Problems) -> Document | None:
     return None
 
 
-def _told(problems: Problems, document: Document, file: str | None) -> list[Mistake]:
-    """The problems of one file as mistakes, in the order of their lines."""
+def _mistakes(problems: Problems, document: Document, file: str | None) -> list[Mistake]:
+    """Return the problems of one file as mistakes, in the order of their lines."""
     value = document.value
     id = value.get("id") if isinstance(value, Mapping) else None
     memory = hidden(id) if isinstance(id, str) else None
-    told = []
+    mistakes = []
     for problem in problems.found:
-        path = _written(problem.path, problems)
+        path = _path_in_file(problem.path, problems)
         place = problem.place or _place(path, document.places)
         line, column = place if place is not None else (None, None)
         found, allowed = shorten(problem.found), problem.allowed
         key, nearest, within = hidden(spelled(path)), problem.nearest, problem.within
-        told.append(Mistake(file, line, column, memory, key, found, allowed, nearest, within))
-    return sorted(told, key=lambda one: (one.line or 0, one.column or 0))
+        mistakes.append(Mistake(file, line, column, memory, key, found, allowed, nearest, within))
+    return sorted(mistakes, key=lambda mistake: (mistake.line or 0, mistake.column or 0))
 
 
-def _written(path: Keys, problems: Problems) -> Keys:
-    """Where a path stands in the file: under `profile`, where what it begins with was given there; without the names of
-    a list that it has not."""
+def _path_in_file(path: Keys, problems: Problems) -> Keys:
+    """Return the path in the file for a path in a resource.
+
+    It begins with `profile` if the key was given there. In a file that is only a strategy, or a list of them, it lacks
+    the keys that were put around these.
+    """
     if problems.bare and path[: len(problems.bare)] == problems.bare:
         return path[len(problems.bare) :]
     return ("profile", *path) if path and path[0] in problems.inside.get("profile", ()) else path
 
 
 def _place(path: Keys, places: dict[Keys, Place]) -> Place | None:
-    """The place of a path, or of what holds it, where it is missing."""
+    """Return the place of a path; if it is missing in the file, that of the nearest value around it."""
     for end in range(len(path), 0, -1):
         if path[:end] in places:
             return places[path[:end]]

@@ -1,4 +1,4 @@
-"""What a declared memory is opened with: what its definition names, and the environment has."""
+"""Arguments for opening a declared memory and its sessions: from its definition and the environment."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from palimpsest.tokens.fallback import COUNTERS, FallbackCounter
 
 
 def opened_with(resource: Resource, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the arguments of `Memory.open`, by these variables (None: those of this process).
+    """Return the arguments of `Memory.open` for a resource, with these environment variables (None: the process's).
 
-    Raises ConfigError, naming it, for a variable that says nothing.
+    Raises ConfigError, naming it, for a variable that is missing or empty.
     """
     place = resource.place
     address = place.address
@@ -40,39 +40,39 @@ def opened_with(resource: Resource, environ: Mapping[str, str] | None = None) ->
 
 
 def session_options(resource: Resource, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the options of its sessions, the summarizer made, and in their place those that the program has `given`.
-    Raises ConfigError, and MissingExtra for a model."""
+    """Return the options of a resource's sessions, with summarizer and counter as objects, overridden by those that the
+    program has `given`. Raises ConfigError, and MissingExtra for a model."""
     options, given = dict(resource.options), given or {}
     if resource.long_term_share is not None and RECALLS & given.keys():
         options |= shared_out(resource.long_term_share, {**options, **given})
     summarizer = options.get("summarizer")
     if isinstance(summarizer, Mapping):
-        said = unsealed(summarizer)
-        name = said.pop("api_key_env", None)
+        settings = unsealed(summarizer)
+        name = settings.pop("api_key_env", None)
         if name is not None:
-            said["api_key"] = _variable(name, f"memory {resource.id!r}: summarizer.api_key_env")
-        options["summarizer"] = model_summarizer(said.pop("model"), **said)
-    if isinstance(asked := options.get("counter"), Mapping):
-        options["counter"] = _counting(resource, asked)
+            settings["api_key"] = _variable(name, f"memory {resource.id!r}: summarizer.api_key_env")
+        options["summarizer"] = model_summarizer(settings.pop("model"), **settings)
+    if isinstance(counter := options.get("counter"), Mapping):
+        options["counter"] = _fallback_counter(resource, counter)
     return {**options, "definition": declared(resource, given), **given}
 
 
-def _counting(resource: Resource, given: Mapping[str, Any]) -> Any:
-    """What asks the counting service that a memory names, with what counts where that fails."""
-    said = unsealed(given)
-    provider, fallback = said.pop("provider"), said.pop("fallback", DEFAULT_ENCODING)
-    if (name := said.pop("api_key_env", None)) is not None:
-        said["api_key"] = _variable(name, f"memory {resource.id!r}: token_provider.api_key_env")
-    named = f"{provider}:{said['model']}" if said.get("model") else provider
-    return FallbackCounter(COUNTERS.find(provider)(said), fallback, name=named)
+def _fallback_counter(resource: Resource, given: Mapping[str, Any]) -> Any:
+    """Return a counter that asks the counting service that a memory names, and falls back to an encoding."""
+    settings = unsealed(given)
+    provider, fallback = settings.pop("provider"), settings.pop("fallback", DEFAULT_ENCODING)
+    if (name := settings.pop("api_key_env", None)) is not None:
+        settings["api_key"] = _variable(name, f"memory {resource.id!r}: token_provider.api_key_env")
+    label = f"{provider}:{settings['model']}" if settings.get("model") else provider
+    return FallbackCounter(COUNTERS.find(provider)(settings), fallback, name=label)
 
 
 def declared(resource: Resource, given: Iterable[str] = ()) -> Declared:
-    """Return what a session keeps of its definition, and what is stored of that; the program has `given` these options
-    itself."""
+    """Return the definition that a session notes, and what is stored about it once; `given` are the names of options
+    that the program itself has given."""
     memory = f"{resource.project}/{resource.id}"
     definition = Definition(memory=memory, digest=resource.digest[:32], version=resource.version)
-    settings = tuple((one.option, plain(one.value)) for one in resource.effective())
+    settings = tuple((setting.option, plain(setting.value)) for setting in resource.effective())
     kept = Kept(memory=memory, version=resource.version, options=plain(resource.options), settings=settings)
     return Declared(definition=definition, kept=kept, given=frozenset(given))
 
@@ -86,7 +86,7 @@ def _keys(resource: Resource) -> Any:
 
 
 def _variable(name: str, where: str, environ: Mapping[str, str] | None = None) -> str:
-    """What an environment variable says. Raises ConfigError where it says nothing."""
+    """Return the value of an environment variable. Raises ConfigError if it is missing or empty."""
     value = (os.environ if environ is None else environ).get(name, "")
     if not value.strip():
         raise ConfigError(where, None, f"a value, or the environment variable {name}")

@@ -34,19 +34,20 @@ from palimpsest.sessions.compacting.result import CompactionResult
 from palimpsest.sessions.sync import Memory, Session
 
 COPIES = 10
-"""Times that a backup is made of a session that others change meanwhile."""
+"""How often a backup is tried of a session that others keep changing."""
 
 OF_ONE_KEY = (Conflict, ErasureFailed, LockTimeout, SessionNotFound, StoreCorrupt)
-"""What is wrong with a key, and not with those beside it."""
+"""Errors of a single key, after which the other keys of a pattern are still worth trying."""
 
 
 @hushed(lambda self: self._memory.redact)
 class DeclaredMemory:
     """A declared memory by its keys. Made by `Resources.keyed`.
 
-    A key is a literal. Where several are meant it may be a pattern, in which `*` stands for any characters. A pattern
-    does not reach keys whose session has a name that was cut short. If it means more keys than `max_keys`, the log has
-    a warning. So it has of a key of a pattern that fails, such as a damaged one: the others are done all the same.
+    A key is a literal. Verbs that act on several keys also take a pattern, in which `*` stands for any characters. A
+    pattern does not match keys so long that the id of their session holds only a part of them and a hash. If it matches
+    more keys than `max_keys`, a warning is logged. If one of its keys fails, such as a damaged one, a warning is logged,
+    too, and the other keys are done all the same.
     """
 
     def __init__(self, memory: Memory, resource: Resource, options: Mapping[str, Any], limits: Limits) -> None:
@@ -57,7 +58,7 @@ class DeclaredMemory:
         return f"<{type(self).__name__} {self._resource.id!r}>"
 
     def session(self, key: str) -> Session:
-        """Return the session of a key. Raises ConfigError for what is none.
+        """Return the session of a key. Raises ConfigError for an invalid key.
 
         Args:
             key: the key.
@@ -67,11 +68,11 @@ class DeclaredMemory:
     # --- one key
 
     def read(self, key: str, *, offset: int = 0, limit: int | None = None) -> KeyPage:
-        """Return what is active under a key, in order; nothing of a key that is not there.
+        """Return the active entries of a key, oldest first; none for a key that nothing was written to.
 
         Args:
             key: the key.
-            offset: how many of the oldest are passed over.
+            offset: how many of the oldest entries are skipped.
             limit: the most entries; None: all.
         """
         values.whole("offset", offset)
@@ -81,9 +82,9 @@ class DeclaredMemory:
         return KeyPage(entries=tuple(entries[offset:end]), total=len(entries))
 
     def append(self, key: str, payload: object) -> int:
-        """Add what is given under a key, all of it or nothing, and return how many messages that were.
+        """Add messages to a key, all of them or none, and return how many there were.
 
-        Raises InvalidEntry for what is too large, or no message.
+        Raises InvalidEntry for a payload that is too large, or that is no message.
 
         Args:
             key: the key.
@@ -94,8 +95,8 @@ class DeclaredMemory:
         return len(messages)
 
     def write(self, key: str, payload: object) -> int:
-        """Let these messages be what is active under a key, in one step, and return how many they are. What they leave
-        out goes to the archive.
+        """Replace the active entries of a key by these messages, in one step, and return how many messages there are.
+        Entries that they leave out go to the archive.
 
         Args:
             key: the key.
@@ -110,57 +111,60 @@ class DeclaredMemory:
     def delete(self, key: str, *, max_keys: int = 0) -> int:
         """Destroy the sessions of a key or a pattern, and return how many there were.
 
-        Raises LockTimeout where another clears or deletes the same key for longer than five seconds: those of a pattern
-        are then gone but for this one.
+        Raises LockTimeout if another caller clears or deletes the same key for longer than five seconds. The other keys
+        of a pattern are deleted all the same.
 
         Args:
             key: a key, or a pattern.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
-        gone, failed = 0, dict[str, PalimpsestError]()
-        for one in self._keys(key, max_keys):
-            with _apart(one, failed):
-                gone += self._deleted(self._resource.session_id(one))
+        deleted, failed = 0, dict[str, PalimpsestError]()
+        for found in self._keys(key, max_keys):
+            with _noted(found, failed):
+                deleted += self._deleted(self._resource.session_id(found))
         for fault in failed.values():
             raise fault
-        return gone
+        return deleted
 
     def _deleted(self, session: str) -> int:
+        """Destroy a session, and return how many there were: 1, or 0."""
         with held_inline(self._memory, session, self._clear_seconds):
             return self._memory.delete_session(session)
 
     def clear(self, key: str, *, confirm: bool = False, backup: bool = False, max_keys: int = 0) -> KeyCleared:
-        """Destroy all that was said under a key or a pattern; the sessions stay. Raises ConfigError unless `confirm`.
+        """Destroy all entries of a key, or of the keys of a pattern; the sessions stay. Raises ConfigError unless
+        `confirm` is True.
 
-        Of a key it raises LockTimeout where another clears or deletes it for longer than five seconds, Conflict where
-        others add faster than a backup can be made: then it is as it was. Of a pattern such keys are in `failed`.
+        For a key it raises LockTimeout if another caller clears or deletes it for longer than five seconds, and
+        Conflict if others add entries faster than a backup can be made: then the key is as it was. Such keys of a
+        pattern are in `failed` instead.
 
         Args:
             key: a key, or a pattern.
-            confirm: True, to say that it is meant.
-            backup: whether what is there is first stored as a session of its own, which goes with its user in `forget`.
-                All that is destroyed is in it: where others have added meanwhile, it is stored anew.
+            confirm: must be True.
+            backup: whether all entries are first copied to a session of their own, which `forget` destroys with its
+                user. The copy holds all that is destroyed: if others add entries meanwhile, it is made again.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         if confirm is not True:
             raise ConfigError("confirm", confirm, "True: what is cleared is destroyed")
         values.switch("backup", backup)
         entries, backups, failed = dict[str, int](), dict[str, str](), dict[str, PalimpsestError]()
-        for one in self._keys(key, max_keys):
-            with _apart(one, failed):
-                copy, entries[one] = self._cleared(self.session(one), backup=backup)
-                backups |= {one: copy} if copy else {}
-        _expect_more_than(failed, key)
-        return KeyCleared(entries=entries, backups=backups, failed=_told(failed))
+        for found in self._keys(key, max_keys):
+            with _noted(found, failed):
+                copy, entries[found] = self._cleared(self.session(found), backup=backup)
+                backups |= {found: copy} if copy else {}
+        _raise_or_warn(failed, key)
+        return KeyCleared(entries=entries, backups=backups, failed=_reasons(failed))
 
     def _cleared(self, session: Session, *, backup: bool) -> tuple[str, int]:
-        """Clear a session; return the id of its copy ("": there is none) and how many entries there were."""
+        """Clear a session; return the id of its copy ("": there is none) and how many entries were destroyed."""
         with held_inline(self._memory, session.id, self._clear_seconds):
             return self._cleared_into_a_copy(session) if backup else ("", session.clear())
 
     def _cleared_into_a_copy(self, session: Session) -> tuple[str, int]:
-        """Store a copy of a session, and clear that; return the copy's id ("": there was nothing to copy) and how many
-        entries there were. Where others change the session in between it is copied again."""
+        """Copy a session, and clear the original; return the copy's id ("": there was no session) and how many entries
+        were destroyed. If others change the session in between, it is copied again. Raises Conflict after `COPIES`."""
         tries = 0
         while True:
             copy, revision = self._copied(session)
@@ -174,7 +178,7 @@ class DeclaredMemory:
                     raise
 
     def _copied(self, session: Session) -> tuple[str, int]:
-        """Store a copy of a session; return its id and of what revision it is: "" and 0 where there is nothing."""
+        """Copy a session; return the copy's id and the revision it is of; "" and 0 if there is no session."""
         try:
             data = session.export()
         except SessionNotFound:
@@ -193,18 +197,18 @@ class DeclaredMemory:
         threshold: float | None = None,
         max_keys: int = 0,
     ) -> dict[str, CompactionResult]:
-        """Flush a key, or those of a pattern, where the limits say so; return what became of each. What leaves goes to
-        the archive.
+        """Flush a key, or the keys of a pattern, if they have reached the threshold; return the result of each by key.
+        Entries that leave the context go to the archive.
 
-        Raises ConfigError, naming it, for a value that cannot be. A key of a pattern that cannot be flushed has the
-        reason "failed".
+        Raises ConfigError, naming it, for an invalid argument. The result of a key of a pattern that cannot be flushed
+        has the reason "failed".
 
         Args:
             key: a key, or a pattern.
-            strategy: simple_fifo (or fifo), lru, hybrid_summary or token_aware_lru; None: the one that is declared.
+            strategy: simple_fifo (or fifo), lru, hybrid_summary or token_aware_lru; None: the declared one.
             dry_run: whether nothing is changed.
-            force: whether it is flushed below the threshold, too.
-            threshold: the share of the limit from which it is flushed, over 0 and up to 1; None: what is declared.
+            force: whether to flush also below the threshold.
+            threshold: the share of the limit from which a key is flushed, over 0 and up to 1; None: the declared one.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         chosen = self._strategy(strategy)
@@ -212,17 +216,20 @@ class DeclaredMemory:
         values.switch("force", force)
         values.share("threshold", threshold, none=True)
         share = None if force else threshold
-        found, failed = dict[str, CompactionResult](), dict[str, PalimpsestError]()
-        for one in self._keys(key, max_keys):
-            with _apart(one, failed):
-                found[one] = self.session(one).compact(chosen, dry_run=dry_run, force=force, threshold=share)
-            if one in failed:
+        results, failed = dict[str, CompactionResult](), dict[str, PalimpsestError]()
+        for found in self._keys(key, max_keys):
+            with _noted(found, failed):
+                session = self.session(found)
+                results[found] = session.compact(chosen, dry_run=dry_run, force=force, threshold=share)
+            if found in failed:
                 name = str((chosen or {}).get("type", ""))
-                found[one] = CompactionResult(strategy=name, reason="failed", why=str(failed[one]))
-        _expect_more_than(failed, key)
-        return found
+                results[found] = CompactionResult(strategy=name, reason="failed", why=str(failed[found]))
+        _raise_or_warn(failed, key)
+        return results
 
     def _strategy(self, name: str | None) -> dict[str, Any] | None:
+        """Return the strategy to flush with: the declared one, or the one of this name with those of the declared
+        options that it has. None if neither is given. Raises ConfigError for a name that cannot be used here."""
         blocks = [block for block in self._options.get("long_term") or () if "long_term_memory_id" not in block]
         declared = dict(blocks[-1]) if blocks else {}
         if name is None:
@@ -235,29 +242,30 @@ class DeclaredMemory:
         return {**{option: value for option, value in declared.items() if option not in only}, "type": name}
 
     def stats(self, key: str, *, max_keys: int = 0) -> dict[str, KeyStats]:
-        """Return figures by key. A key that is not there has none, nor has one of a pattern that cannot be read.
+        """Return figures by key. Keys that nothing was written to are left out, and those of a pattern that cannot be
+        read.
 
         Args:
             key: a key, or a pattern.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
-        found, failed = self._figures(key, max_keys)
-        _expect_more_than(failed, key)
-        return found
+        figures, failed = self._figures(key, max_keys)
+        _raise_or_warn(failed, key)
+        return figures
 
     def _figures(self, key: str, max_keys: int) -> tuple[dict[str, KeyStats], dict[str, PalimpsestError]]:
-        """Figures by key, and by key what kept others from having any."""
-        found, failed = dict[str, KeyStats](), dict[str, PalimpsestError]()
-        for one in self._keys(key, max_keys):
-            with _apart(one, failed):
-                found[one] = self._stats(self.session(one))
-        return found, failed
+        """Return figures by key, and by key the errors of those that cannot be read."""
+        figures, failed = dict[str, KeyStats](), dict[str, PalimpsestError]()
+        for found in self._keys(key, max_keys):
+            with _noted(found, failed):
+                figures[found] = self._stats(self.session(found))
+        return figures, failed
 
     def _stats(self, session: Session) -> KeyStats:
         stats, entries, records = session.stats(), session.active_entries(), session.history()
-        limit, most = self._options.get("max_log_tokens"), self._options.get("max_messages")
+        limit, max_messages = self._options.get("max_log_tokens"), self._options.get("max_messages")
         used = [stats.active_tokens / limit] if limit is not None else []
-        used += [len(entries) / most] if most is not None else []
+        used += [len(entries) / max_messages] if max_messages is not None else []
         flushed = [record.at for record in records if is_flush(record)]
         return KeyStats(
             messages=len(entries),
@@ -270,10 +278,10 @@ class DeclaredMemory:
         )
 
     def health(self, key: str = "*", *, max_keys: int = 0) -> Health:
-        """Write, read and delete something in the store, and look for keys that are near their limit.
+        """Write, read and delete a value in the store, and find keys that are near their limit.
 
         Args:
-            key: a key, or a pattern: which are looked at.
+            key: a key, or a pattern, of the keys to check.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         check_pattern(key, max_keys)
@@ -281,29 +289,30 @@ class DeclaredMemory:
         try:
             facts.set(name, name, ttl=60)
             works = facts.get(name) == name and facts.delete(name)
-            near, failed = self._figures(key, max_keys)
+            figures, failed = self._figures(key, max_keys)
         except PalimpsestError as fault:
             return Health(works=False, error=str(fault), near_limit=())
-        full = tuple(one for one, found in near.items() if (found.utilization or 0) >= NEAR)
+        full = tuple(found for found, stats in figures.items() if (stats.utilization or 0) >= NEAR)
         error = None if works else "what was written was not read again"
-        return Health(works=works, error=error, near_limit=full, failed=_told(failed))
+        return Health(works=works, error=error, near_limit=full, failed=_reasons(failed))
 
     # --- keys
 
     def keys(self, key: str = "*", *, max_keys: int = 0) -> list[str]:
-        """Return the keys that are there, in order, those that cannot be read among them.
+        """Return the keys that have a session, in order, also those that cannot be read.
 
         Args:
-            key: a key, or a pattern: which are meant.
+            key: a key, or a pattern, of the keys to return.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         return self._keys(key, max_keys)
 
     def _keys(self, key: str, max_keys: int) -> list[str]:
-        """The keys that are meant and there, in order."""
+        """Return the keys with a session that a key or a pattern stands for, in order. Logs a warning if a pattern
+        stands for more keys than it may reach."""
         most, key = check_pattern(key, max_keys), plain_text(key)
         if "*" not in key:
-            return [key] if self._is_there(key) else []
+            return [key] if self._exists(key) else []
         prefix = f"{self._resource.project}/{self._resource.id}/"
         matches = matcher(key)
         found, after = list[str](), ""
@@ -318,32 +327,32 @@ class DeclaredMemory:
             warn("the pattern %s means more than %s keys: the first %s are done; give `max_keys`", key, most, most)
         return found[:most]
 
-    def _is_there(self, key: str) -> bool:
+    def _exists(self, key: str) -> bool:
         try:
             self.session(key).info()
         except SessionNotFound:
             return False
-        except StoreCorrupt:  # it is there, and can be destroyed
+        except StoreCorrupt:  # a damaged session exists, and can be destroyed
             return True
         return True
 
 
 @contextmanager
-def _apart(key: str, failed: dict[str, PalimpsestError]) -> Iterator[None]:
-    """Note what is wrong with a key, so that those beside it have their turn."""
+def _noted(key: str, failed: dict[str, PalimpsestError]) -> Iterator[None]:
+    """Note an error of this key in `failed` instead of raising it, so that the other keys have their turn."""
     try:
         yield
     except OF_ONE_KEY as fault:
         failed[key] = fault
 
 
-def _expect_more_than(failed: Mapping[str, PalimpsestError], key: str) -> None:
-    """Raise what is wrong with the one key that was meant. Of the keys of a pattern the log says so."""
+def _raise_or_warn(failed: Mapping[str, PalimpsestError], key: str) -> None:
+    """Raise the error of a single key; for the failed keys of a pattern, log a warning each."""
     for fault in () if "*" in key else failed.values():
         raise fault
-    for one, fault in failed.items():
-        warn("the key %s fails, and those beside it do not: %s", one, fault)
+    for failed_key, fault in failed.items():
+        warn("the key %s fails, and those beside it do not: %s", failed_key, fault)
 
 
-def _told(failed: Mapping[str, PalimpsestError]) -> dict[str, str]:
+def _reasons(failed: Mapping[str, PalimpsestError]) -> dict[str, str]:
     return {key: str(fault) for key, fault in failed.items()}

@@ -1,4 +1,4 @@
-"""What is written to a declared memory by its key: a text, a message, or a list of messages, within limits. Pure."""
+"""Payloads that are written to a declared memory by key, and their limits. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from palimpsest.log.checks import DEEPEST
 from palimpsest.log.codec import escaped
 
 VARIABLES = {"content_bytes": "MAX_MESSAGE_CONTENT_LENGTH", "total_bytes": "MAX_TOTAL_CONTENT_SIZE"}
-"""The variables that limits are taken from, where a program does not say them."""
+"""The environment variables of limits, which override what is declared, unless the program gives limits."""
 KEYS = {
     "max_message_content": "content_bytes",
     "max_total_content_size": "total_bytes",
     "max_messages_per_request": "messages",
 }
-"""The keys of a resource's `limits`, and which limit each is: the first two are Compozy's."""
+"""The keys of a resource's `limits`, and the field of `Limits` that each sets. The first two are Compozy's."""
 
 
 MEASURED = {"role", "content"}
-"""Of a message, what is not measured beside its content."""
+"""The fields of a message that are not added to the total size: the content is counted already, a role is not counted.
+"""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How large what is written at once may be.
+    """How much one call may write by key.
 
     Args:
         content_bytes: bytes of one message's text in UTF-8; 10,240 by default.
@@ -43,11 +44,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: Limits | Mapping[str, int] | None, declared: Mapping[str, int] | None = None) -> Limits:
-        """What was given: limits, a mapping, or None for what is declared, in whose place the environment's hold.
-        Raises ConfigError, naming it.
+        """Return limits: those given, or those that a resource declares, overridden by the environment.
+
+        Raises ConfigError, naming it, for an invalid one.
 
         Args:
-            given: limits, a mapping with their fields, or None.
+            given: limits, or a mapping with their fields; None: the declared ones and the environment's.
             declared: fields that a resource declares.
         """
         if given is None:
@@ -63,7 +65,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return given
 
     def checked(self, payload: object) -> list[dict[str, Any]]:
-        """Return the messages of a payload. Raises InvalidEntry, naming the place, for what is none or too large.
+        """Return the messages of a payload. Raises InvalidEntry, naming the place, for an invalid or too large one.
 
         Args:
             payload: a text (a message of the user), a mapping with `content` (and `role`, "user" by default), or a list
@@ -73,9 +75,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if (given := _length(many)) > self.messages:
             raise InvalidEntry("payload", f"it has {given:,} messages; at most {self.messages:,} are taken at once")
         total, messages = 0, []
-        for i, one in enumerate(many):
+        for i, item in enumerate(many):
             where = f"payload[{i}]" if many is payload else "payload"
-            message = {"role": "user", "content": one} if isinstance(one, str) else one
+            message = {"role": "user", "content": item} if isinstance(item, str) else item
             if not isinstance(message, Mapping) or "content" not in message:
                 raise InvalidEntry(where, "it is no message: give a text, or a mapping with content and role")
             size = _size(message["content"], where)
@@ -91,12 +93,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 def _length(many: Sequence[Any]) -> int:
     try:
         return len(many)
-    except OverflowError:  # a range may be longer than anything that is stored
+    except OverflowError:  # `len` fails for a range of more than sys.maxsize items
         return sys.maxsize
 
 
 def _size(content: object, where: str) -> int:
-    """Bytes of a value of a message. Raises InvalidEntry for one whose lists and mappings have no end."""
+    """Return how many bytes a value of a message has. Raises InvalidEntry for one that is nested too deeply."""
     if isinstance(content, str):
         return len(content.encode("utf-8", "surrogatepass"))
     if content is None:

@@ -1,4 +1,4 @@
-"""Where a declared memory is kept, for how long, and who holds what there. Pure."""
+"""The place of a declared memory: its store, how long its sessions last, its leases, breaker and keys. Pure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from palimpsest.stores.options import discreet_address, has_options
 
 SERVERS = {"postgres": "PALIMPSEST_MEMORY_POSTGRES_URL", "mongodb": "PALIMPSEST_MEMORY_MONGODB_URL"}
 SERVERS |= {"redis": "PALIMPSEST_MEMORY_REDIS_URL"}
-"""The variable that has the address of each server, where a resource does not."""
+"""The environment variable that holds the address of each server, if a resource does not give it."""
 
 BACKENDS = ("in_memory", "file", "sqlite", *SERVERS)
 LOCAL = {"in_memory": "memory://", "file": "file:.palimpsest", "sqlite": "sqlite:///palimpsest.db"}
-"""Where backends of this machine keep a memory that does not say it."""
+"""The default addresses of the backends on this machine."""
 
 KEYS = ("type", "ttl", "url", "path", "circuit_breaker")
 BREAKER = ("enabled", "timeout", "max_failures", "reset_timeout")
 LEASES = {"append_ttl": "turn_lease", "clear_ttl": "clear_lease", "flush_ttl": "compaction_lease"}
-"""The leases of the document, and which of ours each is."""
+"""The document's names of leases, and Palimpsest's."""
 
 
 def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *, required: bool) -> StorePlace:
-    """The place that `persistence`, or `store`, names."""
+    """Return the place that `persistence` or `store` names, and note what is wrong.
+
+    `required`: there must be one, because the memory has a type.
+    """
     given, own = root.get("persistence"), root.get("store")
     if own is not None:
         place = _own(own, given, problems)
@@ -49,16 +52,17 @@ def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *
 
 
 def lifetime_of(root: Mapping[str, Any]) -> str | None:
-    """How long a session of it lasts: `ttl`; None: for ever, which is what nothing is, too."""
+    """Return how long a session lasts, the `ttl`; None: for ever, also for a ttl of 0."""
     given = root.get("persistence")
     ttl = given.get("ttl") if isinstance(given, Mapping) else None
     try:
         return ttl if ttl is not None and values.microseconds("ttl", ttl, zero=True) else None
-    except ConfigError:  # which is noted where the place is read
+    except ConfigError:  # noted where the place is read
         return None
 
 
 def _own(own: object, given: object, problems: Problems) -> StorePlace:
+    """Return the place that Palimpsest's key `store` names; `given` is `persistence`, which excludes it."""
     if given is not None:
         problems.add(("store",), "beside persistence", "one of the two")
     with problems.at("store"):
@@ -70,6 +74,7 @@ def _own(own: object, given: object, problems: Problems) -> StorePlace:
 
 
 def _persistence(given: object, problems: Problems, warnings: list[str]) -> StorePlace:
+    """Return the place that `persistence` names, without leases and keys."""
     place = ("persistence",)
     if not isinstance(given, Mapping):
         problems.add(place, type(given).__name__, f"a mapping with a type: {', '.join(BACKENDS)}")
@@ -110,7 +115,7 @@ def _check_ttl(given: Mapping[str, Any], backend: str, problems: Problems) -> No
 
 
 def _address(url: object, backend: str) -> str:
-    """The address, or as `${NAME}` the variable that has it. Raises ConfigError."""
+    """Return an address, or `${NAME}` for the variable that holds it, after checking it. Raises ConfigError."""
     if isinstance(url, str) and url.startswith("${") and url.endswith("}") and url[2:-1].isidentifier():
         return url
     if not isinstance(url, str) or "${" in url:
@@ -121,7 +126,7 @@ def _address(url: object, backend: str) -> str:
 
 
 def address_of(name: str, url: str, backend: str) -> str:
-    """The address that this name has. Raises ConfigError for one of another backend."""
+    """Return an address. Raises ConfigError, about the setting `name`, if it is that of another backend."""
     kinds = {
         "postgres": ("postgres", "postgresql"),
         "redis": ("redis", "rediss"),
@@ -145,15 +150,15 @@ def _path(path: object, backend: str, beside: object) -> str:
 
 
 def local_address(name: str, path: str, backend: str) -> str:
-    """The address of a file or a folder, whose path this name has. Raises ConfigError for one that no address names."""
+    """Return the address of a path. Raises ConfigError, about the setting `name`, if no address can hold it."""
     if "?" in path and not has_options(path):
-        told = "a path without a question mark: behind one stand options of the store, as in ?synchronous=NORMAL"
-        raise ConfigError(name, path, told)
+        allowed = "a path without a question mark: behind one stand options of the store, as in ?synchronous=NORMAL"
+        raise ConfigError(name, path, allowed)
     return f"sqlite:///{path}" if backend == "sqlite" else f"file:{path}"
 
 
 def _breaker(given: object, path: tuple[str, ...], problems: Problems) -> object:
-    """A circuit breaker as a memory takes it; None: none."""
+    """Return a circuit breaker in the form that `Memory.open` takes; None: none."""
     if given is None or given is False:
         return None
     if given is True:
@@ -178,31 +183,32 @@ def _breaker(given: object, path: tuple[str, ...], problems: Problems) -> object
 
 
 def _keys_env(root: Mapping[str, Any], problems: Problems) -> str | None:
+    """Return the name of the variable that holds the keys of encryption; None: no encryption."""
     given = root.get("encryption")
     if given is None:
         return None
     name = given.get("keys_env") if isinstance(given, Mapping) and set(given) == {"keys_env"} else None
     if not isinstance(name, str) or not name.isidentifier():
-        told = "{keys_env: NAME}: the variable that has the keys, as ID:KEY; keys do not stand in files"
-        problems.add(("encryption",), type(given).__name__, told)
+        allowed = "{keys_env: NAME}: the variable that has the keys, as ID:KEY; keys do not stand in files"
+        problems.add(("encryption",), type(given).__name__, allowed)
         return None
     return name
 
 
 def leases_of(root: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """How long each lease lasts that `locking` names, by our names: those of the store, and that of who clears."""
+    """Return how long each lease lasts that `locking` names, by Palimpsest's names of leases."""
     given = root.get("locking")
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         problems.add(("locking",), type(given).__name__, f"a mapping of {', '.join(LEASES)}")
         return {}
-    found = {}
+    leases = {}
     for key, value in given.items():
         if key not in LEASES:
             problems.add(("locking", str(key)), key, ", ".join(LEASES), nearest=nearest(key, tuple(LEASES)))
             continue
         with problems.at("locking", key):
             values.microseconds(key, value)
-            found[LEASES[key]] = value
-    return found
+            leases[LEASES[key]] = value
+    return leases

@@ -1,4 +1,4 @@
-"""What is wrong in a resource, and where: collected, so that a file's mistakes are told together. Pure."""
+"""The problems of a resource, each with its path: collected, so that a file's mistakes are reported together. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Place(NamedTuple):
 
 
 class Problem(Exception):
-    """One mistake: the path of its key, what was found, what is allowed instead, the nearest name that there is, and
-    where in the value it is wrong (`within`)."""
+    """One mistake: the path of its key, what was found, what is allowed instead, the nearest valid name, and the position
+    within the value, such as the column in a condition (`within`)."""
 
     def __init__(
         self,
@@ -41,17 +41,17 @@ class Problem(Exception):
 
     @property
     def key(self) -> str:
-        """The path as it is told: `flushing.summarize_threshold`, `redact_patterns[0]`."""
+        """The path as text: `flushing.summarize_threshold`, `redact_patterns[0]`."""
         return bounded(hidden(spelled(self.path)))
 
     def told(self) -> str:
-        """The problem in a line, without its file."""
+        """Return the problem in a line, without its file."""
         hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
         return f"{self.key or 'the file'}: {shorten(self.found)} is not accepted; allowed: {self.allowed}{hint}"
 
 
 def spelled(path: Path) -> str:
-    """A path as text."""
+    """Return a path as text."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -59,28 +59,28 @@ def spelled(path: Path) -> str:
 
 
 class Problems:
-    """Those of one file."""
+    """The problems of one file."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
         self.inside: dict[str, tuple[str, ...]] = {}
-        """Keys that stand under another key, where they are not looked for."""
+        """Keys that the file has under another key, by that key, while their paths begin at the root."""
         self.bare: Path = ()
-        """The path of what stands alone in the file, without it."""
+        """If the file is only a strategy, or a list of them: the beginning of their paths, which is not in the file."""
 
     def add(self, path: Path, found: object, allowed: str, *, nearest: str | None = None) -> None:
-        """Note one."""
+        """Note a problem."""
         self.found.append(Problem(path, found, allowed, nearest=nearest))
 
     def check_keys(self, given: Iterable[object], path: Path, known: Sequence[str]) -> None:
-        """Note each key of a mapping that is not among those that are known."""
+        """Note each key of a mapping that is not one of the `known` ones."""
         for key in given:
             if key not in known:
                 self.add((*path, str(key)), key, ", ".join(known), nearest=nearest(key, known))
 
     @contextmanager
     def at(self, *path: str | int, named: str | None = None) -> Iterator[None]:
-        """Note a ConfigError from inside at this path; where it names what is inside of `named`, beneath it."""
+        """Note a ConfigError that the block raises, as `problem_of` does. The code behind the block goes on."""
         try:
             yield
         except ConfigError as fault:
@@ -88,16 +88,16 @@ class Problems:
 
 
 def problem_of(fault: ConfigError, path: Path, named: str | None) -> Problem:
-    """A ConfigError as a problem at this path; where it names what is inside of `named`, beneath it."""
+    """Return a ConfigError as a problem at this path, or beneath it if the error names something inside of `named`."""
     inner, within = fault.where, ""
     if named is not None and inner.startswith(named):
-        key, _, within = inner[len(named) :].partition(", ")  # a condition tells its column, too
+        key, _, within = inner[len(named) :].partition(", ")  # behind the comma: the column in a condition
         path = (*path, *_parts(key))
     return Problem(path, fault.found, fault.allowed, nearest=fault.nearest, within=within)
 
 
 def _parts(text: str) -> Path:
-    """The path that a name such as `.redact_patterns[0]` spells."""
+    """Return the path that a text such as `.redact_patterns[0]` spells."""
     parts: list[str | int] = []
     for piece in text.replace("[", ".[").split("."):
         if piece.startswith("[") and piece[1:-1].isdigit():

@@ -1,8 +1,8 @@
-"""Reading a resource file: what it says, and at which line and column each key stands. Pure.
+"""Reading a resource file: its value, and the line and column of each key. Pure.
 
-YAML is read as version 1.2 has it: `no` is a text, and `12:30:00` is one. What a declaration does not need is refused,
-for it can be an attack or a mistake that nobody sees: anchors, aliases, merges, tags, keys that come twice, and what is
-deeper or larger than any declaration. All but a key that comes twice ends the reading.
+YAML is read by the rules of version 1.2: `no` and `12:30:00` are texts. Features that a declaration does not need are
+refused, since they can be an attack or hide a mistake: anchors, aliases, merges, tags, keys that come twice, and deeper
+or larger files than any declaration is. Each of these ends the reading, except for a key that comes twice.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from palimpsest.resources.problems import Path, Place, Problem
 from palimpsest.resources.reading_json import DEEPEST, Again, read_json
 
 LONGEST = 200_000
-"""Characters of a file: a hundred times what a large declaration has."""
+"""The most characters of a file: a hundred times what a large declaration has."""
 
 
 class Document(NamedTuple):
-    """What a file says: its value, and the place of each key and item."""
+    """The content of a file: its value, and the place of each key and item."""
 
     value: Any
     places: dict[Path, Place]
 
 
 def read_document(text: str, found: list[Problem], *, is_json: bool = False) -> Document:
-    """Return what a YAML or JSON text says, and note in `found` each key that comes twice: the first one is read.
+    """Return the content of a YAML or JSON text. A key that comes twice is noted in `found`; the first one counts.
 
-    Raises Problem for what cannot be read, with its place, and MissingExtra for YAML without its reader.
+    Raises Problem, with its place, for what cannot be read, and MissingExtra if the YAML library is missing.
     """
     if len(text) > LONGEST:
         raise Problem((), f"{len(text):,} characters", f"a file of at most {LONGEST:,} characters")
@@ -39,8 +39,9 @@ def read_document(text: str, found: list[Problem], *, is_json: bool = False) -> 
 
 
 def _events(text: str) -> Iterator[Any]:
+    """Yield the events of the YAML library's parser. Raises Problem, and MissingExtra."""
     try:
-        import yaml  # type: ignore[import-untyped]  # 41 milliseconds, for who reads YAML
+        import yaml  # type: ignore[import-untyped]  # 41 milliseconds, only when YAML is read
     except ImportError as cause:
         raise MissingExtra("a memory that is declared in YAML", "config") from cause
     try:
@@ -48,7 +49,7 @@ def _events(text: str) -> Iterator[Any]:
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark or fault.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark is not None else None
-        if "nesting depth" in (fault.problem or ""):  # the library's own limit is met before ours, as it looks ahead
+        if "nesting depth" in (fault.problem or ""):  # the library looks ahead, and meets its own limit before ours
             raise Problem((), "what is nested deeper", f"at most {DEEPEST} levels", place=place) from fault
         raise Problem((), fault.problem or str(fault), "YAML", place=place) from fault
     except (yaml.YAMLError, ValueError) as fault:
@@ -56,7 +57,11 @@ def _events(text: str) -> Iterator[Any]:
 
 
 class _Builder:
-    """Makes values of a stream of events, without a call for each level: what is too deep is refused, not run into."""
+    """Builds the value of a document from the parser's events.
+
+    It does not recurse: a document that is nested too deeply is refused, and does not exhaust the stack. `_open` has
+    the open mappings and lists with their paths; `_key` the current key of each, None if a key comes next.
+    """
 
     def __init__(self, events: Iterator[Any], found: list[Problem]) -> None:
         self._events, self._found = events, found
@@ -67,7 +72,7 @@ class _Builder:
         self._documents = 0
 
     def document(self) -> Document:
-        """All of it. Raises Problem."""
+        """Return the whole document. Raises Problem."""
         for event in self._events:
             kind = type(event).__name__
             handler: Callable[[Any], None] | None = getattr(self, f"_{kind}", None)
@@ -136,7 +141,7 @@ class _Builder:
         return bool(self._open) and isinstance(self._open[-1][0], dict) and self._key[-1] is None
 
     def _path(self) -> Path:
-        """Where the next value stands."""
+        """Return the path of the next value."""
         if not self._open:
             return ()
         holder, path = self._open[-1]
@@ -170,7 +175,7 @@ _NUMBER = re.compile(r"[-+]?(\.[0-9]{1,18}|[0-9]{1,18}(\.[0-9]{0,18})?)([eE][-+]
 
 
 def _plain(text: str) -> Any:
-    """What a scalar without quotes means, by the core schema of YAML 1.2; numbers beyond 18 digits are texts."""
+    """Return the value of an unquoted scalar, by the core schema of YAML 1.2; numbers of over 18 digits are texts."""
     if text in _WORDS:
         return _WORDS[text]
     if _WHOLE.fullmatch(text):

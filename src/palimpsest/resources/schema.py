@@ -1,7 +1,7 @@
-"""The JSON Schema of a resource file, for editors: made from the tables and the structs that loading goes by. Pure.
+"""The JSON Schema of a resource file, for editors: made from the tables and structs that loading uses. Pure.
 
-It accepts what loads, and refuses every key that does not. What depends on several values, such as shares whose sum is
-1, is left to loading. What loads and means nothing, such as a project that is a number, it refuses, too.
+It accepts what loads, and refuses every key that does not load. Rules over several values, such as shares whose sum is
+1, are left to loading. It also refuses values that load but mean nothing, such as a number as a project.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 
 
 def published() -> Schema:
-    """Return the same as `schema`, with what stands in it more than once written once."""
+    """Return the schema with its repeated parts written once, under `$defs`."""
     return shared(schema())
 
 
@@ -103,8 +103,8 @@ def _policy() -> Schema:
             "anyOf": [names, {"type": "array", "items": names}, closed(dict.fromkeys(names["enum"], how))],
         },
     }
-    told = arguments(Policy.__doc__)
-    return closed({name: {**one, "description": told.get(name, "")} for name, one in keys.items()})
+    texts = arguments(Policy.__doc__)
+    return closed({name: {**key, "description": texts.get(name, "")} for name, key in keys.items()})
 
 
 def _breaker() -> Schema:
@@ -118,7 +118,7 @@ def _breaker() -> Schema:
 
 
 def _keys_of_resource() -> dict[str, Schema]:
-    """What each key of the table may have."""
+    """Return the schema of each key of `TABLE`."""
     persistence: dict[str, Schema] = {
         "type": {"enum": list(places.BACKENDS)},
         "ttl": or_null(LENGTH),
@@ -173,13 +173,13 @@ def _summarizer() -> Schema:
         "stream": SWITCH,
         "settings": or_null(ANY),
     }
-    told = arguments(ModelSummarizer.__doc__)
-    return closed(inside("summarizer", {key: keys[key] for key in strategies.SUMMARIZER}, told), ["model"])
+    texts = arguments(ModelSummarizer.__doc__)
+    return closed(inside("summarizer", {key: keys[key] for key in strategies.SUMMARIZER}, texts), ["model"])
 
 
 def _options() -> dict[str, Schema]:
-    """What each option of a session may have that is a key by its own name."""
-    found: dict[str, Schema] = {
+    """Return the schema of each option of a session that is a key of a resource by its own name."""
+    options: dict[str, Schema] = {
         "model": or_null({"type": "string"}),
         "max_messages": or_null(WHOLE),
         "max_context_ratio": or_null(SHARE),
@@ -206,8 +206,8 @@ def _options() -> dict[str, Schema]:
         "facts_in": words(FACTS_IN),
         "tail_share": or_null({"type": "number", "minimum": 0, "maximum": MOST_TAIL}),
     }
-    told = option_texts() | SAID
-    return {name: {**found[name], "description": told.get(name, "")} for name in OPTIONS}
+    texts = option_texts() | SAID
+    return {name: {**options[name], "description": texts.get(name, "")} for name in OPTIONS}
 
 
 SAID = {
@@ -218,21 +218,21 @@ SAID = {
     "oversize": "what becomes of a newest interaction that alone does not fit",
     "readonly": "whether sessions only read",
 }
-"""Options of which the source says nothing that stands in one line."""
+"""The descriptions of options whose source has none that fits."""
 
 
 def _resource() -> Schema:
     keys = {**_options(), **_keys_of_resource()}
     for row in TABLE:
-        known = f"{row.source}: " if row.source else ""
-        keys[row.key] = {**keys[row.key], "description": f"{known}{row.says}"}
+        source = f"{row.source}: " if row.source else ""
+        keys[row.key] = {**keys[row.key], "description": f"{source}{row.says}"}
     under = ("short_term_memory_strategy", "long_term_memory_strategy", "persistence_strategy")
     keys["profile"] |= or_null(closed({key: keys[key] for key in under}))
     return closed({row.key: keys[row.key] for row in TABLE} | keys, allOf=_needed())
 
 
 def _needed() -> list[Schema]:
-    """What must stand beside a type, and beside `resource`."""
+    """Return the conditions on keys that a type requires, and `resource` does."""
     kinds = [
         {
             "if": {"properties": {"type": {"const": kind}}, "required": ["type"]},

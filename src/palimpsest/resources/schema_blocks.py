@@ -1,4 +1,4 @@
-"""The schemas of strategies: blocks of Alquimia's and Compozy's, and native ones. Pure."""
+"""The schemas of strategies: blocks of Alquimia and Compozy, and Palimpsest's native ones. Pure."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from palimpsest.resources.table import BARE
 
 
 def native(name: str) -> dict[str, Schema]:
-    """The keys of a strategy of this name: its own, and the rules of `Triggers` beside them."""
+    """Return the keys of a native strategy: its own fields, and those of `Triggers`, which may stand beside them."""
     own = fields(loading.STRATEGIES.find(name))
-    own |= {key: one for key, one in KNOWLEDGE.items() if key in own}
-    rules = {key: one for key, one in fields(Triggers).items() if key not in own}
-    said: Schema = {"const": name, "description": "which strategy it is"}
-    return {"strategy": said, **own, **rules}
+    own |= {key: schema for key, schema in KNOWLEDGE.items() if key in own}
+    rules = {key: schema for key, schema in fields(Triggers).items() if key not in own}
+    named: Schema = {"const": name, "description": "which strategy it is"}
+    return {"strategy": named, **own, **rules}
 
 
 def _documented(name: str, key: str, defaults: Mapping[str, Any], more: Mapping[str, Schema]) -> Schema:
-    """A block of a document whose strategy is under `key`."""
+    """Return the schema of a document's block, which names its strategy under `key` and has these defaults."""
     keys = native(name)
-    del keys["strategy"], keys["triggers"]  # whose rules stand beside
-    for each, value in defaults.items():
-        keys[each] = {**keys[each], "default": list(value) if isinstance(value, tuple) else value}
+    del keys["strategy"], keys["triggers"]  # a document has the fields of triggers only beside the others
+    for field, value in defaults.items():
+        keys[field] = {**keys[field], "default": list(value) if isinstance(value, tuple) else value}
     return closed({key: {"description": "which strategy it is"}, **keys, **more}, [key] * (key != "type"))
 
 
 def knowledge() -> dict[str, Schema]:
-    """What a summarizer says of its knowledge base."""
+    """Return the schemas of a summarizer's knowledge base and text splitter."""
     base: dict[str, Schema] = {
         "collection_id": TEXT,
         "search_mode": or_null({"anyOf": [{"enum": ["always", "on_demand", "never"]}, TEXT]}),
@@ -73,10 +73,11 @@ KNOWLEDGE = {
     "knowledge_base": {**or_null(ref("knowledge_base")), "description": "where summaries go to be found again"},
     "text_splitter": {**or_null(ref("text_splitter")), "description": "how the summaries are split for that"},
 }
-"""The keys of a block that hold these."""
+"""The keys of a block for these."""
 
 
 def short_term() -> Schema:
+    """Return the schema of a block that limits what a context shows."""
     keys = fields(MaxTokens)
     keys["memory_max_tokens"] |= {"anyOf": [{"type": "integer", "minimum": -1}, {"type": "null"}]}
     keys["memory_max_tokens"].pop("type", None)
@@ -84,7 +85,8 @@ def short_term() -> Schema:
 
 
 def _flushes() -> dict[str, Schema]:
-    found = {}
+    """Return the schema of each type of flushing, by its name."""
+    kinds = {}
     for name in (*loading.FLUSHES, "fifo"):
         more: dict[str, Schema] = {
             "summarize_threshold": {
@@ -99,35 +101,36 @@ def _flushes() -> dict[str, Schema]:
                 "description": "the share of the messages that is summarised, of hybrid_summary alone",
             },
         }
-        found[name] = _documented(name, "type", {}, more)
-        del found[name]["properties"]["threshold"]  # which `summarize_threshold` is here
-        found[name]["properties"]["type"]["enum"] = [*loading.FLUSHES, "fifo"]
-    return found
+        kinds[name] = _documented(name, "type", {}, more)
+        del kinds[name]["properties"]["threshold"]  # the document calls it `summarize_threshold`
+        kinds[name]["properties"]["type"]["enum"] = [*loading.FLUSHES, "fifo"]
+    return kinds
 
 
 def flushing() -> Schema:
+    """Return the schema of the key `flushing`."""
     kinds = _flushes()
     needed = {**kinds["hybrid_summary"], "required": ["summary_tokens"]}
     return chosen("type", {**kinds, "hybrid_summary": needed}, kinds["simple_fifo"])
 
 
 def long_term() -> Schema:
-    """A strategy of compaction: a block of one of the documents, or a native one."""
-    at = BARE[1]
+    """Return the schema of a strategy of compaction: a block of one of the documents, or a native one."""
+    key = BARE[1]
     blocks = {}
     for name in ("summarizer", "neuralyzer", "cod-summarizer"):
-        plain = "summarizer" if name != "neuralyzer" else name
-        defaults = {**loading.SHARED, **loading.BLOCKS[plain]}
-        blocks[name] = _documented(plain, at, defaults, {})
-        blocks[name]["properties"][at]["enum"] = ["summarizer", "neuralyzer", "cod-summarizer"]
+        strategy = "summarizer" if name != "neuralyzer" else name
+        defaults = {**loading.SHARED, **loading.BLOCKS[strategy]}
+        blocks[name] = _documented(strategy, key, defaults, {})
+        blocks[name]["properties"][key]["enum"] = ["summarizer", "neuralyzer", "cod-summarizer"]
     flushes = _flushes()
     natives = {name: ref(f"strategy_{name}") for name in loading.NAMES}
     others = {"properties": {"strategy": {"anyOf": [{"enum": list(loading.NAMES)}, TEXT]}}, "required": ["strategy"]}
     return {
         "type": "object",
         "description": "when the log is summarised or erased, and how",
-        "if": {"required": [at]},
-        "then": chosen(at, blocks, blocks["summarizer"]),
+        "if": {"required": [key]},
+        "then": chosen(key, blocks, blocks["summarizer"]),
         "else": {
             "if": {"anyOf": [{"required": ["type"]}, {"required": ["summarize_threshold"]}]},
             "then": chosen("type", flushes, flushes["simple_fifo"]),

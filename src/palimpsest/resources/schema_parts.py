@@ -1,4 +1,4 @@
-"""Pieces that schemas are made of, and what structs and their docstrings say of a field. Pure."""
+"""Building blocks of schemas, and the schemas and descriptions of fields, taken from structs and docstrings. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ WHOLE: Schema = {"type": "integer", "minimum": 1}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 SHARE: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
 PART: Schema = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
-"""A share that is less than all of it."""
+"""A share above 0 and below 1."""
 LENGTH: Schema = {"type": ["string", "number"], "examples": ["45s", "1h30m", "30d", "5 minutes"]}
-"""A length of time, as text or in seconds."""
+"""A duration, as text or in seconds."""
 ANY: Schema = {"type": "object"}
 NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,100}$"}
 
@@ -39,13 +39,13 @@ def or_null(*given: Schema) -> Schema:
 
 
 def words(names: Sequence[str]) -> Schema:
-    """One of these, in any letter case, those that are completed first."""
+    """Return the schema of one of these words in any letter case; editors complete them as they are given."""
     written = "|".join("".join(f"[{c.upper()}{c.lower()}]" if c.isalpha() else c for c in name) for name in names)
     return {"anyOf": [{"enum": list(names)}, {"type": "string", "pattern": f"^({written})$"}]}
 
 
 def closed(properties: Mapping[str, Schema], required: Iterable[str] = (), **more: Any) -> Schema:
-    """An object of these keys, and of no other."""
+    """Return the schema of an object with these keys and no others."""
     needed = list(required)
     return {
         "type": "object",
@@ -57,9 +57,10 @@ def closed(properties: Mapping[str, Schema], required: Iterable[str] = (), **mor
 
 
 def inside(key: str, properties: Mapping[str, Schema], texts: Mapping[str, str] | None = None) -> dict[str, Schema]:
-    """The keys that stand inside of another one, each with what it is for."""
-    told = {**(texts or {}), **TEXTS_INSIDE[key]}
-    return {name: {**one, "description": told.get(name, "")} for name, one in properties.items()}
+    """Return the schemas of the keys within another one, with their descriptions, which those of `schema_texts`
+    override."""
+    descriptions = {**(texts or {}), **TEXTS_INSIDE[key]}
+    return {name: {**schema, "description": descriptions.get(name, "")} for name, schema in properties.items()}
 
 
 def one_or_many(name: str) -> Schema:
@@ -67,50 +68,50 @@ def one_or_many(name: str) -> Schema:
 
 
 def chosen(key: str, kinds: Mapping[str, Schema], other: Schema) -> Schema:
-    """What depends on the word under a key."""
-    found = other
-    for word, one in reversed(list(kinds.items())):
-        found = {"if": {"properties": {key: {"const": word}}, "required": [key]}, "then": one, "else": found}
-    return found
+    """Return a schema that depends on the word under a key: the one of that word, else `other`."""
+    schema = other
+    for word, of_word in reversed(list(kinds.items())):
+        schema = {"if": {"properties": {key: {"const": word}}, "required": [key]}, "then": of_word, "else": schema}
+    return schema
 
 
-# --- what structs and their docstrings say
+# --- from structs and their docstrings
 
 
 def fields(struct: type[msgspec.Struct]) -> dict[str, Schema]:
-    """The fields of a struct that is made of a mapping, each with what the docstring says of it."""
+    """Return the schema of each field of a struct, with the description that its docstring has."""
     _, components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
-    told, found = arguments(struct.__doc__), dict[str, Schema]()
-    for name, one in components[struct.__name__]["properties"].items():
+    descriptions, schemas = arguments(struct.__doc__), dict[str, Schema]()
+    for name, schema in components[struct.__name__]["properties"].items():
         if name == "triggers":
-            found[name] = {"anyOf": [ref("triggers"), {"type": "null"}]}
-        elif one.get("type") == "array":  # a list of texts, which may be missing
-            found[name] = or_null({"type": "array", "items": one["items"]}) | {"default": one["default"]}
+            schemas[name] = {"anyOf": [ref("triggers"), {"type": "null"}]}
+        elif schema.get("type") == "array":  # a list of texts, for which a file may say null
+            schemas[name] = or_null({"type": "array", "items": schema["items"]}) | {"default": schema["default"]}
         else:
-            found[name] = dict(one)
-        if name in told:
-            found[name]["description"] = told[name]
-    return found
+            schemas[name] = dict(schema)
+        if name in descriptions:
+            schemas[name]["description"] = descriptions[name]
+    return schemas
 
 
 def arguments(text: str | None) -> dict[str, str]:
-    """What stands under `Args:` of a docstring, by name."""
+    """Return the descriptions under `Args:` of a docstring, by name."""
     _, _, listed = cleandoc(text or "").partition("Args:\n")
     joined = re.sub(r"\n {5,}", " ", textwrap.dedent(listed).replace("\n    ", "\n     "))
     return dict(re.findall(r"^(\w+): (.+)$", joined, re.MULTILINE))
 
 
 def option_texts() -> dict[str, str]:
-    """What the source says of each option of a session; nothing, where there is no source."""
+    """Return the docstrings of the options of a session, out of the source; none if the source is not installed."""
     try:
         body = ast.parse(getsource(GivenOptions)).body[0]
     except OSError:
         return {}
     assert isinstance(body, ast.ClassDef), "it is the source of a class"
-    found, name = dict[str, str](), ""
+    texts, name = dict[str, str](), ""
     for node in body.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             name = node.target.id
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name:
-            found[name] = cleandoc(str(node.value.value)).replace("\n", " ")
-    return found
+            texts[name] = cleandoc(str(node.value.value)).replace("\n", " ")
+    return texts

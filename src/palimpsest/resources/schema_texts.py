@@ -1,4 +1,4 @@
-"""What keys that stand inside of others are for, where no docstring of ours says it. Pure."""
+"""Descriptions of keys within other keys that no docstring describes, for the schema. Pure."""
 
 from __future__ import annotations
 
@@ -71,4 +71,4 @@ TEXTS = {
     },
     "summarizer": {"api_key_env": "the environment variable that has the key; nothing: the provider's own"},
 }
-"""By the key that they stand in, and by their own."""
+"""By the outer key, and by the key within it."""

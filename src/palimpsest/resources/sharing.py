@@ -1,4 +1,4 @@
-"""What several memories give to one model call, put in a row as its provider wants it. Pure."""
+"""The contexts of several memories, joined to one model call in the form of its provider. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from palimpsest.log.entry import Entry
 
 
 class AgentContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the memories of one agent give to a model call: the `contexts` of each, in the order of the references,
-    `messages`, the provider's list with all of them and the question, `system`, the system text in the provider's form
-    where it is sent beside the messages, and `tokens` of all that is sent, in the provider's scale."""
+    """The context of an agent with several memories: their `contexts`, in the order of the references, `messages`, the
+    provider's list of all of them and the question, `system`, the system text in the provider's form if it is sent
+    beside the messages, and `tokens`, of all that is sent, in the provider's scale."""
 
     contexts: tuple[Context, ...]
     messages: list[Any]
@@ -32,15 +32,15 @@ class AgentContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def redacting(policies: Sequence[Callable[[str], str] | None]) -> Callable[[str], str] | None:
-    """Return what redacts a text by each of these in turn; None where none is there."""
-    known = [redact for redact in policies if redact is not None]
+    """Return a function that redacts a text by each of these policies in turn; None if there is none."""
+    redactors = [redact for redact in policies if redact is not None]
 
     def redact_all(text: str) -> str:
-        for redact in known:
+        for redact in redactors:
             text = redact(text)
         return text
 
-    return redact_all if known else None
+    return redact_all if redactors else None
 
 
 def together(
@@ -50,19 +50,20 @@ def together(
     tools: Sequence[Mapping[str, Any]],
     cost: Callable[[Entry], int],
 ) -> AgentContext:
-    """Put contexts of one format in a row, and a question behind them, whose tokens `cost` tells.
+    """Join contexts of one format, with a question behind them; `cost` returns the tokens of an entry.
 
-    Raises BudgetImpossible where that is more than the least of their limits.
+    Raises BudgetImpossible if they have more tokens than the smallest of their limits, and InvalidContext if the
+    provider would refuse the messages.
     """
     fmt = find_format(contexts[0].format)
-    pieces = [message for one in contexts for message in _pieces(one)]
-    asked = _asked(question) if question is not None else None
-    if asked is not None:
-        pieces += fmt.render([Shown(asked)])
+    pieces = [message for context in contexts for message in _pieces(context)]
+    question_entry = _entry_of(question) if question is not None else None
+    if question_entry is not None:
+        pieces += fmt.render([Shown(question_entry)])
     joined = fmt.join(system, pieces)
     if problems := fmt.validate(joined.messages):
         raise InvalidContext(problems)
-    tokens = _tokens(contexts, cost(asked) if asked is not None else 0)
+    tokens = _tokens(contexts, cost(question_entry) if question_entry is not None else 0)
     return AgentContext(
         contexts=tuple(contexts), messages=joined.messages, system=joined.system, tokens=tokens, tools=tuple(tools)
     )
@@ -72,17 +73,21 @@ def _pieces(context: Context) -> list[Message]:
     return [*context.head_messages, *context.log_messages, *context.tail_messages]
 
 
-def _asked(question: str) -> Entry:
+def _entry_of(question: str) -> Entry:
     (entry,) = find_format("openai").decode([{"role": "user", "content": question}], "question")
     return entry
 
 
 def _tokens(contexts: Sequence[Context], question: int) -> int:
-    """What all of it comes to, with what is fixed once. Raises BudgetImpossible where it is more than there may be."""
+    """Return the tokens of everything; system text, tools and overhead, which each context counts, are counted once.
+
+    Raises BudgetImpossible if they are more than the smallest budget.
+    """
     first = contexts[0].parts
     fixed = first.system + first.tools + first.overhead
-    own = [one.parts.head + one.parts.summaries + one.parts.log + one.parts.tail for one in contexts]
-    budgets = [one.budget for one in contexts if one.budget is not None]
+    parts_of_all = [context.parts for context in contexts]
+    own = [parts.head + parts.summaries + parts.log + parts.tail for parts in parts_of_all]
+    budgets = [context.budget for context in contexts if context.budget is not None]
     factor = max((budget.factor for budget in budgets), default=1.0)
     tokens = scaled(fixed + sum(own) + question, factor)
     available = min((budget.available for budget in budgets), default=tokens)

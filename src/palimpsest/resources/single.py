@@ -1,4 +1,4 @@
-"""A memory that one resource declares: how its store is opened, and the options that its sessions have."""
+"""Opening a single declared memory: the arguments for its store, and the options of its sessions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from palimpsest.resources.opening import opened_with, session_options
 def opening(
     source: str | Path | Mapping[str, Any], id: str | None, environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of `Memory.open` for the one memory that is declared, or the one of this id, and the options
-    of its sessions. Raises InvalidResource, and ConfigError where it is not said which of several is meant.
+    """Return the arguments of `Memory.open` for a declared memory, and the options of its sessions.
+
+    `id` None stands for the only one that is declared. Raises InvalidResource, and ConfigError if there are several and
+    no id is given, or none has the id.
     """
     resources = {resource.id: resource for resource in loaded(source)}
     if id is None and len(resources) != 1:
-        told = f"the id of a memory, for there are {len(resources)}: {', '.join(sorted(resources)) or 'none'}"
-        raise ConfigError("id", None, told)
+        allowed = f"the id of a memory, for there are {len(resources)}: {', '.join(sorted(resources)) or 'none'}"
+        raise ConfigError("id", None, allowed)
     if id is not None and id not in resources:
-        told = ", ".join(sorted(resources)) or "the id of a declared memory: there is none"
-        raise ConfigError("id", id, told, nearest=nearest(id, resources))
+        allowed = ", ".join(sorted(resources)) or "the id of a declared memory: there is none"
+        raise ConfigError("id", id, allowed, nearest=nearest(id, resources))
     resource = resources[id] if id is not None else next(iter(resources.values()))
     return opened_with(resource, environ), session_options(resource)

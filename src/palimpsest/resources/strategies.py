@@ -1,4 +1,4 @@
-"""Strategies of a declared memory: blocks of Alquimia's and Compozy's, in the form that sessions take. Pure."""
+"""The strategies of a declared memory: blocks of Alquimia and Compozy, checked, as options of sessions. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from palimpsest.resources.faults import each_fault
 from palimpsest.resources.problems import Path, Problems, spelled
 
 KINDS = ("memory_strategy_id", "long_term_memory_id", "type")
-"""The keys that say what kind of strategy a block is."""
+"""The keys that name the kind of a strategy in its block."""
 FLUSHING = {"type": "simple_fifo"}
-"""How a memory with a type flushes that does not say it."""
+"""How a memory with a type is flushed by default."""
 MOST = 64
-"""Strategies of one kind that a memory may have: each is looked at after every interaction."""
+"""The most strategies of one kind that a memory may have: each is checked after every interaction."""
 SUMMARIZER = (
     *("model", "base_url", "api_key_env", "timeout", "retries"),
     *("allowance", "stream", "window", "max_output", "settings"),
@@ -26,49 +26,51 @@ SUMMARIZER = (
 
 
 def short_term_of(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> list[Any] | None:
-    """The strategies of what a context shows; None: none is given."""
+    """Return the blocks that limit what a context shows, and note what is wrong; None: there is none."""
     key = "short_term_memory_strategy"
-    blocks = _blocks(root.get(key), (key,), problems)
-    found = []
-    for path, block in blocks:
+    valid = []
+    for path, block in _blocks(root.get(key), (key,), problems):
         if _loads(block, path, problems, warnings, load_short_term):
-            found.append(block)
-    return found or None
+            valid.append(block)
+    return valid or None
 
 
 def long_term_of(
     root: Mapping[str, Any], problems: Problems, warnings: list[str], kind: str | None
 ) -> list[dict[str, Any]]:
-    """The strategies that compact: those of Alquimia, then how the memory flushes."""
-    key, found = "long_term_memory_strategy", list[dict[str, Any]]()
+    """Return the blocks of strategies that compact, Alquimia's first, then `flushing`, and note what is wrong.
+
+    `kind` is the memory's type; a memory with one is flushed by default.
+    """
+    key, valid = "long_term_memory_strategy", list[dict[str, Any]]()
     for path, block in _blocks(root.get(key), (key,), problems):
         if _loads(block, path, problems, warnings, load_long_term):
-            found.append(block)
+            valid.append(block)
     flushing = root.get("flushing")
-    if flushing is None:  # also where the key stands there with nothing behind it
+    if flushing is None:  # also for a key without a value
         flushing = FLUSHING if kind is not None else None
     if flushing is None:
-        return _named_apart(found, problems)
+        return _named_apart(valid, problems)
     if not isinstance(flushing, Mapping):
         problems.add(("flushing",), type(flushing).__name__, "a mapping with a type")
-        return found
+        return valid
     block = {"type": "simple_fifo", **flushing}
     if kind == "buffer" and block["type"] not in ("simple_fifo", "fifo"):
         warnings.append(f"flushing.type: a buffer is flushed by simple_fifo as a rule, not by {block['type']}")
     if block["type"] == "hybrid_summary" and block.get("summary_tokens") is None:
         problems.add(("flushing", "summary_tokens"), None, "tokens of the summary: hybrid_summary needs them")
-        block["summary_tokens"] = 1  # for the sake of what else may be wrong
+        block["summary_tokens"] = 1  # so that the other keys are checked, too
     if _loads(block, ("flushing",), problems, warnings, load_long_term):
-        found.append(block)
-    return _named_apart(found, problems)
+        valid.append(block)
+    return _named_apart(valid, problems)
 
 
-def _named_apart(found: list[dict[str, Any]], problems: Problems) -> list[dict[str, Any]]:
-    """The strategies, of which no two have one name."""
+def _named_apart(blocks: list[dict[str, Any]], problems: Problems) -> list[dict[str, Any]]:
+    """Return the blocks, after noting two with the same name, which only shows when all are loaded together."""
     if not problems.found:
         with problems.at("long_term_memory_strategy", named="long_term_memory_strategy"):
-            load_long_term(found, "long_term_memory_strategy")
-    return found
+            load_long_term(blocks, "long_term_memory_strategy")
+    return blocks
 
 
 def _loads(
@@ -78,20 +80,20 @@ def _loads(
     warnings: list[str],
     load: Callable[[dict[str, Any], str], tuple[object, list[str]]],
 ) -> bool:
-    """Whether a block loads. What is wrong with it is noted, and what is told of one that does."""
+    """Whether a block loads. Everything wrong with it is noted, and the warnings of one that loads."""
 
     def tried(given: Any) -> None:
         if any(key in block and key not in given for key in KINDS):
-            return  # what kind it is was told to be wrong
-        _, told = load(given, spelled(path))
+            return  # the kind was wrong, and is left out: nothing else can be checked
+        _, texts = load(given, spelled(path))
         if given is block:
-            warnings.extend(told)
+            warnings.extend(texts)
 
     return each_fault(problems, path, block, tried)
 
 
 def _blocks(given: object, path: Path, problems: Problems) -> list[tuple[Path, dict[str, Any]]]:
-    """The blocks of a list, or the one that stands alone, each with its path."""
+    """Return the blocks of a list, or a single one that is not in a list, each with its path."""
     if given is None:
         return []
     if isinstance(given, Mapping):
@@ -102,17 +104,17 @@ def _blocks(given: object, path: Path, problems: Problems) -> list[tuple[Path, d
     if len(given) > MOST:
         problems.add(path, f"{len(given):,} strategies", f"at most {MOST}")
         return []
-    found = []
+    blocks = []
     for i, block in enumerate(given):
         if isinstance(block, Mapping):
-            found.append(((*path, i), {str(key): value for key, value in block.items()}))
+            blocks.append(((*path, i), {str(key): value for key, value in block.items()}))
         else:
             problems.add((*path, i), type(block).__name__, "a mapping: a strategy")
-    return found
+    return blocks
 
 
 def persistence_of(root: Mapping[str, Any], problems: Problems) -> str | None:
-    """The option `persistence` that Alquimia's word means; None: none is given."""
+    """Return the option `persistence` for Alquimia's `persistence_strategy`; None: it is not given."""
     given = root.get("persistence_strategy")
     if given is None:
         return None
@@ -122,7 +124,7 @@ def persistence_of(root: Mapping[str, Any], problems: Problems) -> str | None:
 
 
 def check_unwritten(root: Mapping[str, Any], problems: Problems) -> None:
-    """Note each knowledge base that is written to, in a memory of which nothing is."""
+    """Note each knowledge base that would be written to, in an ephemeral memory, which writes nothing."""
     key = "long_term_memory_strategy"
     for path, block in _blocks(root.get(key), (key,), Problems()):
         base = block.get("knowledge_base")
@@ -131,7 +133,7 @@ def check_unwritten(root: Mapping[str, Any], problems: Problems) -> None:
 
 
 def check_embedders(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> None:
-    """Note each embedder of a knowledge base whose name stands for none; where none can run here, that is warned of."""
+    """Note each embedder of a knowledge base whose name is unknown; if the library is missing, only warn of that."""
     key = "long_term_memory_strategy"
     for path, block in _blocks(root.get(key), (key,), Problems()):
         base = block.get("knowledge_base")
@@ -139,7 +141,7 @@ def check_embedders(root: Mapping[str, Any], problems: Problems, warnings: list[
         if not isinstance(name, str) or not name.strip():
             continue
         try:
-            from palimpsest.recall.embedders import MODELS  # numpy, only for who names one
+            from palimpsest.recall.embedders import MODELS  # loads numpy: only if a file names an embedder
         except MissingExtra as missing:
             warnings.append(f"{spelled((*path, 'knowledge_base', 'embedder'))}: {missing}")
             return
@@ -157,7 +159,7 @@ def check_summarizer(given: object) -> None:
     for name in ("model", "base_url", "api_key_env"):
         values.text(f"summarizer.{name}", block.get(name))
     if block.get("base_url") is not None:
-        from palimpsest.summaries.models.chat_model import check_base_url  # as `_models`
+        from palimpsest.summaries.models.chat_model import check_base_url  # only when needed, like `_models`
 
         check_base_url(block["base_url"], "summarizer.base_url")
     for name in ("timeout", "allowance"):
@@ -174,9 +176,10 @@ def check_summarizer(given: object) -> None:
 
 
 def doubt_of_summarizer(given: str | Mapping[str, Any]) -> str | None:
-    """Return what is to be warned of: a name that a program may register, or that only Pydantic AI may know.
+    """Return a warning about a summarizer, None if there is none: that its name can only be known to a program, which
+    may register it, or to Pydantic AI.
 
-    Raises ConfigError for a text that can be no summarizer. The extra `llm` need not be there.
+    Raises ConfigError for a text that cannot name a summarizer. The extra `llm` need not be installed.
     """
     doubt: str | None
     if isinstance(given, str):
@@ -187,17 +190,18 @@ def doubt_of_summarizer(given: str | Mapping[str, Any]) -> str | None:
 
 
 def model_summarizer(model: str, **options: Any) -> Any:
-    """Return the ModelSummarizer that a mapping says. Raises MissingExtra, and ConfigError."""
+    """Return a ModelSummarizer with these options. Raises MissingExtra, and ConfigError."""
     return _models().ModelSummarizer(model, **options)
 
 
 def _models() -> ModuleType:
-    from palimpsest.summaries import models  # four milliseconds, only for who names a summarizer
+    from palimpsest.summaries import models  # takes four milliseconds: only if a file names a summarizer
 
     return models
 
 
 def _known(given: object, where: str, known: Sequence[str]) -> Mapping[str, Any]:
+    """Return a mapping. Raises ConfigError for anything else, and for a key that is not one of the `known` ones."""
     if not isinstance(given, Mapping):
         raise ConfigError(where, type(given).__name__, f"a mapping of {', '.join(known)}")
     values.known(where, given, known, inside=True)

@@ -1,4 +1,4 @@
-"""Which documented key is which option of ours: what a resource may say, in one table. Pure."""
+"""The keys of a resource, in one table: where each comes from, and which option of Palimpsest it sets. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from palimpsest.sessions.options import GivenOptions
 
 
 class Documented(NamedTuple):
-    """A `key` of a document, which one that is (`source`: "Compozy", "Alquimia", or "" for our own), what of Palimpsest
-    it sets (`ours`), and what it `says`."""
+    """A `key` of a resource, the document that defines it (`source`: "Compozy", "Alquimia", or "" for Palimpsest's
+    own), the option of Palimpsest that it sets (`ours`), and its description (`says`)."""
 
     key: str
     source: str
@@ -53,20 +53,20 @@ TABLE = (
     Documented("encryption", "", "encryption", "{keys_env: NAME}: the variable that has the keys"),
     Documented("summarizer", "", "summarizer", "a model string, or a mapping of options of a ModelSummarizer"),
 )
-"""Every key of a resource that is no option of a session."""
+"""Every key of a resource that is documented here. Further keys are the options of a session (`OPTIONS`)."""
 
 FROM_PROGRAMS = (
     *("counter", "user", "title", "metadata", "short_term"),
     *("long_term", "summarizer", "max_tokens", "persistence", "definition"),
 )
-"""Options of a session that a resource does not have by this name: they are objects, say something of one session, or
-have a documented name, or meaning, of their own."""
+"""Options of a session that are no keys of a resource: they are objects, belong to one session, or have another name or
+meaning in a document."""
 
 OPTIONS = tuple(name for name in GivenOptions.__struct_fields__ if name not in FROM_PROGRAMS)
-"""Options of a session that a resource has by their own names."""
+"""Options of a session that are keys of a resource by their own names."""
 
 BARE = ("memory_strategy_id", "long_term_memory_id")
-"""What a strategy begins with that stands alone in a file."""
+"""The keys by which a file is known that is only a strategy: one of short-term, one of long-term memory."""
 
 KEYS = (*dict.fromkeys((*(row.key for row in TABLE), *OPTIONS)),)
 """Every key that a resource may have."""

@@ -1,4 +1,4 @@
-"""What a worker says of its work: a record of each thing that it did, and figures of all of it. Pure."""
+"""The reports of a worker: a record of each thing that it did, and the figures of all of them. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import msgspec
 
 
 class Worked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker did, or tried in vain, at a time (`at`, UTC).
+    """One thing that a worker did, or tried in vain, and when (`at`, UTC).
 
     `duty` is "compact", "sweep" or "index", `store` the address without a password, `session` the id of the session,
-    and `memory` that of what is declared of it (None of both: it was about the tenant). `reason` says why nothing came
-    of it (None: it was done), `why` tells a reader more. Of a compaction there are the `strategy`, the tokens of the
-    active set (`tokens_before`, `tokens_after`), how many entries it `covered`, `evicted` and `erased`, and by which
-    model (None: by none). `swept` is how much a sweep destroyed, `indexed` how many sessions had something to search.
+    and `memory` the id of its declared memory (both None: it was about the tenant). `reason` says why nothing was done
+    (None: it was done), and `why` explains it for people. A compaction has the `strategy`, the tokens of the active set
+    before and after it (`tokens_before`, `tokens_after`), how many entries it `covered`, `evicted` and `erased`, and
+    the `model` that wrote the summary (None: there is none). `swept` is how much a sweep destroyed, `indexed` how many
+    sessions had something new to index.
     """
 
     at: datetime
@@ -39,14 +40,14 @@ class Worked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Told: TypeAlias = Callable[[Worked], object]
-"""Called with what was done, as soon as it is."""
+"""Called with each thing that a worker did, as soon as it is done."""
 
 
 class WorkReport(msgspec.Struct, kw_only=True):
-    """What a worker has done: `rounds`, sessions that it `listed` (their heads were read) and `looked` at (their log
-    was), compactions (`compacted`), what was `swept` in entries, items and sessions, how often a session was `indexed`,
-    and what `failed`. `waiting` is how many sessions wait to be looked at again, as it knew last: another is at work on
-    them, or they have failed."""
+    """The figures of a worker: `rounds`, sessions that it `listed` (it read their heads) and `looked` at (it read their
+    logs), compactions (`compacted`), entries, items and sessions that it `swept`, how often it `indexed` a session, and
+    what `failed`. `waiting` is how many sessions wait to be looked at again, as last read: because somebody else was
+    working on them, or because they have failed."""
 
     rounds: int = 0
     listed: int = 0

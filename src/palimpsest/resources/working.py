@@ -1,4 +1,4 @@
-"""`Worker`: does what is due in the stores of declared memories, beside any number of others, until it is stopped."""
+"""`Worker`: does what is due in the stores of declared memories until it is stopped; any number may run at once."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ from palimpsest.runtime.logs import log_failure
 from palimpsest.sessions.memory import AsyncMemory
 
 EVERY, LEASE, GRACE = 5.0, 60.0, 8.0
-"""Seconds between two rounds, for which sessions are taken, and that what is under way may take after a stop."""
+"""Defaults, in seconds: between two rounds; how long sessions are claimed; how long the work under way may take after a
+stop."""
 LONGEST_WAIT = 60.0
-"""Seconds between two rounds at most while a store cannot be reached."""
+"""The most seconds between two rounds while a store cannot be reached."""
 
 
 class Worker:
     """Does what is due: compacts sessions of declared memories, destroys what has expired, keeps indexes current.
 
     Made by `AsyncResources.worker`. Any number of workers may run over one store, in one process or many: each session
-    that is due is taken by one of them. A session to which nobody has written since is not read. One who is killed
-    leaves nothing half done: what it had taken is free when its lease is over.
+    that is due is claimed by one of them. Sessions that nobody has written to since are not read. A worker that is
+    killed leaves nothing half done: others take its sessions over when its lease ends.
 
-    `report` has the figures of all rounds so far. Raises ConfigError for what is not accepted.
+    `report` has the figures of all rounds so far. Raises ConfigError for an invalid argument.
 
     Args:
-        memories: memories with what is declared of the sessions in each.
-        tenants: whose sessions; None: those of all tenants that a store has.
-        duties: what is done, by name: "compact", "sweep", "index"; None: all of it.
-        lease: for how long sessions are taken by a worker that gives no sign of life: a timedelta, seconds, or text
-            such as "60s" (default).
-        told: called with a `Worked` for each thing that was done. One that raises is logged, and breaks nothing.
-        options: options of sessions that hold in the place of what is declared, such as `summarizer`.
-        clock: a function that returns microseconds since 1970, as the memories have it.
+        memories: memories, each with the declared memories that are kept in it.
+        tenants: the tenants whose sessions are worked on; None: all tenants that a store has.
+        duties: the duties, by name: "compact", "sweep", "index"; None: all of them.
+        lease: how long sessions stay claimed by a worker that gives no sign of life: a timedelta, seconds, or text such
+            as "60s" (default).
+        told: called with a `Worked` for each thing that was done. If it raises, that is logged, and work goes on.
+        options: options of sessions that override what is declared, such as `summarizer`.
+        clock: a function that returns microseconds since 1970, the same as that of the memories.
     """
 
     def __init__(
@@ -69,51 +70,52 @@ class Worker:
         self._tenants = None if tenants is None else tuple(dict.fromkeys(values.texts("tenants", tenants, "tenants")))
         self._duties = {name: DUTIES[name] for name in names}
         self._lease = values.microseconds("lease", lease) / 1_000_000
-        self._told, self._options, self._clock = told or _nobody, dict(options or {}), clock
+        self._told, self._options, self._clock = told or _ignored, dict(options or {}), clock
         self._places: dict[tuple[int, str], Workplace] = {}
         self._stop = asyncio.Event()
         self.report = WorkReport()
 
     @property
     def stopping(self) -> bool:
-        """Whether it was asked to stop."""
+        """Whether `stop` was called."""
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """Have `run` end when what is under way is done. From the event loop's own thread."""
+        """Have `run` end when the work under way is done. To be called from the event loop's own thread."""
         self._stop.set()
         for place in self._places.values():
             place.stopping = True
 
     async def once(self, *, grace: timedelta | float | str = GRACE) -> WorkReport:
-        """Do all that is due now, and return the figures of it. A stop ends it as it ends `run`.
+        """Do all that is due now, and return the figures of this. `stop` ends it like `run`.
 
-        Raises StoreUnavailable where a store cannot be reached, when all else is done. What fails with one session is
-        told, counted, and tried again later.
+        Raises StoreUnavailable if a store cannot be reached, after all others are done. A failure with one session is
+        reported and counted, and tried again later.
 
         Args:
-            grace: how long the session that is under way may take after a stop; "8s" by default.
+            grace: how long the session being worked on may still take after a stop; "8s" by default.
         """
         patience = values.microseconds("grace", grace, zero=True) / 1_000_000
         before = msgspec.structs.replace(self.report)
         fault = await self._until_stopped(patience, once=True)
         if fault is not None:
             raise fault
-        done = msgspec.structs.asdict(self.report)
-        since = {name: number - getattr(before, name) for name, number in done.items()}
+        totals = msgspec.structs.asdict(self.report)
+        since = {name: number - getattr(before, name) for name, number in totals.items()}
         return WorkReport(**{**since, "waiting": self.report.waiting})
 
     async def run(
         self, *, every: timedelta | float | str = EVERY, grace: timedelta | float | str = GRACE
     ) -> WorkReport:
-        """Do what is due, again and again, until `stop` is called, or the task is cancelled; return the figures of all.
+        """Do what is due, round after round, until `stop` is called or the task is cancelled; return all figures.
 
-        A stop lets the session that is under way be done, for a while; what is left then is given back to others. Where
-        a store cannot be reached that is logged, and tried again. Raises StoreUnavailable where none can at the start.
+        After a stop the session being worked on may end within `grace`; the remaining ones are given back to other
+        workers. A store that cannot be reached is logged, and tried again. Raises StoreUnavailable if one cannot be
+        reached at the start.
 
         Args:
             every: how long to wait between two rounds: a timedelta, seconds, or text such as "5s" (default).
-            grace: how long the session that is under way may take after a stop; "8s" by default.
+            grace: how long the session being worked on may still take after a stop; "8s" by default.
         """
         pause = values.microseconds("every", every) / 1_000_000
         patience = values.microseconds("grace", grace, zero=True) / 1_000_000
@@ -130,7 +132,7 @@ class Worker:
         return self.report
 
     async def _until_stopped(self, patience: float, *, once: bool = False) -> PalimpsestError | None:
-        """A round; where a stop comes meanwhile it is given a while, and cancelled then."""
+        """Do a round. After a stop it may go on for `patience` seconds; then it is cancelled. Returns as `_round`."""
         working, stopped = asyncio.create_task(self._round(once=once)), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -144,19 +146,19 @@ class Worker:
         return None if working.cancelled() else working.result()
 
     async def _round(self, *, once: bool) -> PalimpsestError | None:
-        """Go through all duties in all places; return what went wrong with a store, when all else is done."""
+        """Do all duties for all memories. Return the first error of a store, after the other memories are done."""
         self.report.rounds += 1
-        found = None
+        first_fault = None
         for memory, resources in self._memories:
             try:
                 await self._go_through(memory, resources, once)
             except PalimpsestError as fault:
-                found = found or fault
+                first_fault = first_fault or fault
         self.report.waiting = sum(place.waiting for place in self._places.values())
-        return found
+        return first_fault
 
     async def _go_through(self, memory: AsyncMemory, resources: Sequence[Resource], once: bool) -> None:
-        """Go through all duties of a memory, tenant by tenant, until somebody says stop."""
+        """Do all duties of a memory, tenant by tenant, until `stop` is called."""
         await memory.connect()
         for tenant in await self._tenants_of(memory):
             place = self._place(memory, resources, tenant)
@@ -170,7 +172,7 @@ class Worker:
             return self._tenants
         found, last = list[str](), None
         while page := await memory.store.tenants(after=last):
-            found += [name for name in page if is_id(name)]  # others are our own
+            found += [name for name in page if is_id(name)]  # the others are reserved tenants of Palimpsest
             last = page[-1]
         return found
 
@@ -184,5 +186,5 @@ class Worker:
         return self._places[key]
 
 
-def _nobody(_: Worked) -> None:
-    """Tell nobody."""
+def _ignored(_: Worked) -> None:
+    """Report to nobody."""

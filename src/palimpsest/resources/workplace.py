@@ -1,6 +1,6 @@
-"""Where a worker is at work: one tenant of a memory. How it comes by the sessions that are due.
+"""`Workplace`: one tenant of a memory, as a worker sees it, and how the worker takes the sessions that are due.
 
-Each session that was written to since the mark of a duty is given to one worker, whichever is first.
+Each session that was written to since the mark of a duty is given to one worker, the first that claims it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from palimpsest.stores import SessionInfo
 from palimpsest.stores.options import discreet_address
 
 READ, TAKEN = 128, 16
-"""Heads that are read at once, and sessions that a worker takes at a time: few, so that none waits for one worker while
-others have nothing to do."""
+"""How many heads are read at once, and how many sessions a worker claims at a time: few, so that none of them waits for
+one worker while others are idle."""
 KNOWN = 20_000
-"""Sessions whose revision a worker remembers, so as not to look at what it has written itself."""
+"""The most sessions whose revision a worker remembers, so that it does not look at what it has written itself."""
 RETRY_SECONDS = 5
-"""After how long at most a session is looked at again on which another is at work."""
+"""The most seconds after which a session is looked at again while somebody else is working on it."""
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 60, 3600
-"""After how long a session is looked at again where that has failed, which doubles each time, and at most."""
+"""Seconds until a session is looked at again after a first failure, which double with each further one, and the most.
+"""
 
 Look = Callable[[str], Awaitable[int]]
-"""Looks at a session, and does what is due. Returns when to look again (microseconds since 1970; 0: not before it is
-written to)."""
+"""A function that looks at a session, by its id, and does what is due. It returns when to look again, in microseconds
+since 1970; 0: when the session is written to."""
 
 
 class Workplace:
@@ -45,10 +46,10 @@ class Workplace:
     Args:
         memory: the tenant's memory.
         resources: what is declared of its sessions.
-        given: options of sessions that hold in the place of what is declared.
-        report: what is counted.
-        tell: is called with what was done.
-        lease: seconds for which sessions are taken; it is renewed meanwhile.
+        given: options of sessions that override what is declared.
+        report: the figures that are counted up.
+        tell: called with a `Worked` for each thing that was done.
+        lease: seconds for which sessions are claimed; claims are renewed while they are worked on.
         clock: a function that returns microseconds since 1970.
     """
 
@@ -71,30 +72,31 @@ class Workplace:
         self._next: dict[str, int] = {}
 
     def pace(self, seconds: int) -> int:
-        """How long after another worker a duty is done again: at once by one that goes through everything once."""
+        """Return the seconds that must have passed since any worker did a duty: none for `Worker.once`."""
         return 0 if self.once else seconds
 
     def soon(self) -> int:
-        """When a session is looked at again on which another is at work, or which has failed for the first time."""
+        """Return when to look again at a session on which somebody else is working, or that has just failed."""
         return self.now() + int(min(RETRY_SECONDS, self._lease / 3) * 1_000_000)
 
     def resource_of(self, session: str) -> Resource | None:
-        """What is declared of a session; None: it is of no key of these memories."""
+        """Return the declared memory that a session belongs to, by its id; None: it is the session of no key."""
         for resource in self.resources:
-            beginning = f"{resource.project}/{resource.id}/"
-            if session.startswith(beginning) and not session.startswith("~", len(beginning)):  # a backup
+            prefix = f"{resource.project}/{resource.id}/"
+            if session.startswith(prefix) and not session.startswith("~", len(prefix)):  # that would be a backup
                 return resource
         return None
 
     def options(self, resource: Resource) -> dict[str, Any]:
-        """The options of its sessions. A summarizer is made once, so that its breaker knows all its calls."""
+        """Return the options of a memory's sessions. They are made once, so that the circuit breaker of a summarizer
+        counts the calls of all of them."""
         if resource.id not in self._options:
             self._options[resource.id] = {**session_options(resource), **self._given}
         return self._options[resource.id]
 
     @property
     def waiting(self) -> int:
-        """How many sessions are to be looked at again, as was known last."""
+        """How many sessions are to be looked at again later, as last read."""
         return sum(map(len, self._waiting.values()))
 
     # --- which sessions
@@ -102,40 +104,40 @@ class Workplace:
     async def changed(
         self, duty: str, look: Look, *, wanted: Callable[[str], bool], name: str = "", delay: float = 0
     ) -> None:
-        """Have `look` called for each session that is wanted and was written to since the mark of this duty and name.
+        """Call `look` for each session that is `wanted` and was written to since the mark of this duty and name.
 
-        With `delay` those to which nobody has written for so many seconds since. What other workers have taken is left
-        to them; what one has left behind that is no more is taken up. Nothing is read of sessions that nobody has
-        written to. Where `look` raises, the session is looked at again later, which is told.
+        With a `delay`, only for those that nobody has written to for so many seconds. Sessions that other workers have
+        claimed are left to them, until their claims are over. Sessions that were not written to are not read. If `look`
+        raises, that is reported, and the session is looked at again later.
         """
         claims = Claims(self.memory.store, self.memory.tenant, duty)
-        await self._left_behind(claims, look)
+        await self._take_over(claims, look)
         while not self.stopping:
             mark, version = await claims.mark(name)
-            given = {known for _, known in mark.seen}
+            given_out = {digest for _, digest in mark.seen}
             async for page in self._pages(mark, delay):
-                fresh = [info for _, info in page if known_as(info) not in given]
+                fresh = [info for _, info in page if known_as(info) not in given_out]
                 if not fresh and page[-1][0] <= mark.at:
                     continue
                 due = [info.session for info in fresh if wanted(info.session) and (delay or not self._wrote(info))]
                 mark = mark.after(page)
                 moved = await claims.advance(name, version, mark, Claim(tuple(due), self._until() if due else 0))
-                if moved is None:  # another worker was first
+                if moved is None:  # another worker has moved the mark: read it again
                     break
                 version, mine = moved
-                given.update(map(known_as, fresh))
+                given_out.update(map(known_as, fresh))
                 if due:
                     await self._worked(claims, mine, look)
-                if self.now() >= self._next[duty]:  # there may be no end of what is new
-                    await self._left_behind(claims, look)
+                if self.now() >= self._next[duty]:  # new sessions may keep coming, so not only at the beginning
+                    await self._take_over(claims, look)
                 if self.stopping:
                     return
             else:
                 return
 
     async def _pages(self, mark: Mark, delay: float) -> AsyncIterator[list[Used]]:
-        """Yield the sessions written since the mark, those of the longest ago first: so few that one worker may have
-        them."""
+        """Yield the sessions written since the mark, in the order of their last writes, as many as a worker claims at
+        once. With a `delay`, only up to the first that was written less long ago."""
         store, tenant, at, after = self.memory.store, self.memory.tenant, mark.at, ""
         while page := await store.used(tenant, mark=at, after=after, limit=READ):
             self.report.listed += len(page)
@@ -143,50 +145,55 @@ class Workplace:
             until = self.now() - int(delay * 1_000_000)
             ripe = next((i for i, (_, info) in enumerate(page) if info.updated > until), len(page)) if delay else READ
             for i in range(0, min(ripe, len(page)), TAKEN):
-                yield [one for one in page[i : min(i + TAKEN, ripe)] if not one[1].damaged]
+                yield [used for used in page[i : min(i + TAKEN, ripe)] if not used[1].damaged]
             if len(page) < READ or ripe < len(page):
                 return
 
     def _wrote(self, info: SessionInfo) -> bool:
-        """Whether a session is as this worker has left it."""
+        """Whether the last write to a session was this worker's own."""
         return self._known.get(info.session) == info.revision
 
-    async def _left_behind(self, claims: Claims, look: Look) -> None:
-        """Work on what was to be looked at again, and on what one has left who is no more. Note what still waits, and
-        when to look for it once more."""
+    async def _take_over(self, claims: Claims, look: Look) -> None:
+        """Work on the claims that are due: those that wait to be looked at again, and those of killed workers.
+
+        Notes which sessions still wait, and when to do this again.
+        """
         waiting = set[str]()
-        for known in await claims.open():
+        for found in await claims.open():
             mine = None
-            if known.claim.due <= self.now() and not self.stopping:
-                mine = await claims.hold(known, Claim(known.claim.sessions, self._until(), known.claim.tries))
+            if found.claim.due <= self.now() and not self.stopping:
+                mine = await claims.hold(found, Claim(found.claim.sessions, self._until(), found.claim.tries))
             if mine is not None:
                 await self._worked(claims, mine, look, again=True)
-            elif known.claim.waits:
-                waiting.update(known.claim.sessions)
+            elif found.claim.waits:
+                waiting.update(found.claim.sessions)
         self._waiting[claims.duty], self._next[claims.duty] = waiting, self._until()
 
     def _until(self) -> int:
+        """Return when a lease that begins now is over, in microseconds."""
         return self.now() + int(self._lease * 1_000_000)
 
     # --- working on them
 
     async def _worked(self, claims: Claims, mine: Open, look: Look, *, again: bool = False) -> None:
-        """Look at the sessions of a claim of ours, and leave what is to be looked at again.
+        """Look at the sessions of this worker's claim. It then waits for those to be looked at again, or is done.
 
-        What waits already in another claim, which was left behind, need not wait in this one.
+        Sessions that a stop left out stay in the claim, which is due at once. `again` says that the claim was taken
+        over. A session that already waits in another claim need not wait in a new one, too.
         """
-        left, later, tries = list(mine.claim.sessions), dict[str, int](), 0
+        remaining, later, tries = list(mine.claim.sessions), dict[str, int](), 0
         waiting = self._waiting.setdefault(claims.duty, set())
         async with self._renewed(claims, mine) as held:
-            while left and not self.stopping:
-                when, failed = await self._looked(claims, look, left[0])
+            while remaining and not self.stopping:
+                when, failed = await self._looked(claims, look, remaining[0])
                 if failed:
                     tries = mine.claim.tries + 1
                     when = self.now() + _pause(tries)
-                if when and (again or left[0] not in waiting):
-                    later[left[0]] = when
-                left.pop(0)
-        rest = Claim((*left, *later), 0 if left else min(later.values(), default=0), tries, waits=not left)
+                if when and (again or remaining[0] not in waiting):
+                    later[remaining[0]] = when
+                remaining.pop(0)
+        due = 0 if remaining else min(later.values(), default=0)
+        rest = Claim((*remaining, *later), due, tries, waits=not remaining)
         if rest.sessions:
             waiting.update(later)
             await claims.hold(held[0], rest)
@@ -195,7 +202,8 @@ class Workplace:
 
     @asynccontextmanager
     async def _renewed(self, claims: Claims, mine: Open) -> AsyncIterator[list[Open]]:
-        """Keep a claim for as long as the block lasts. Where that ends early, it is given back as it is."""
+        """Renew a claim while the block runs; `held[0]` is its present version. If the block raises, the claim is given
+        back: it is due at once."""
         held, over = [mine], asyncio.Event()
 
         async def renew() -> None:
@@ -203,7 +211,7 @@ class Workplace:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(over.wait(), self._lease / 3)
                     return
-                with suppress(PalimpsestError):  # it is tried again, and else another may do the same once more
+                with suppress(PalimpsestError):  # the next renewal may succeed; else another worker repeats the work
                     kept = await claims.hold(held[0], msgspec.structs.replace(mine.claim, due=self._until()))
                     if kept is None:
                         return
@@ -223,11 +231,12 @@ class Workplace:
             await _ended(renewing, over)
 
     async def _looked(self, claims: Claims, look: Look, session: str) -> tuple[int, bool]:
-        """When a session is to be looked at again, and whether looking has failed, which is told."""
+        """Look at a session. Return when to look again (0: when it is written to), and whether this look failed, which
+        is reported."""
         self.report.looked += 1
         try:
             when = await look(session)
-        except StoreUnavailable:  # so are all others
+        except StoreUnavailable:  # it would be the same for every other session
             raise
         except Exception as fault:  # noqa: BLE001 (whatever it is: one session keeps nobody from the others)
             log_failure(self.memory.runner.redact, fault, "working on session %s failed", session)
@@ -241,12 +250,12 @@ class Workplace:
         return when, False
 
     def tell(self, duty: str, session: str | None, **facts: Any) -> None:
-        """Count what was done, and tell it. Where whoever is told raises, that is logged.
+        """Report what was done, and count a failure. If the function that is told raises, that is logged.
 
         Args:
             duty: the name of the duty.
             session: the id of the session; None: it is about the tenant.
-            facts: what else `Worked` says.
+            facts: the other fields of `Worked`.
         """
         resource = self.resource_of(session) if session is not None else None
         done = Worked(
@@ -269,16 +278,16 @@ class Workplace:
 
 
 async def _ended(renewing: asyncio.Task[None], over: asyncio.Event) -> None:
-    """Wait for a renewal that is under way: one that were given up half way might have been written all the same."""
+    """Stop renewing. A renewal under way is not cancelled: it could be written all the same, at an unknown version."""
     over.set()
     await asyncio.wait([renewing])
 
 
-async def _given_back(claims: Claims, known: Open, claim: Claim) -> None:
-    with suppress(PalimpsestError):  # then it is taken up when its time is over
-        await claims.hold(known, claim)
+async def _given_back(claims: Claims, held: Open, claim: Claim) -> None:
+    with suppress(PalimpsestError):  # then another worker takes it over when the lease ends
+        await claims.hold(held, claim)
 
 
 def _pause(tries: int) -> int:
-    """How long to wait after so many failures, in microseconds."""
+    """Return how long to wait after so many failures, in microseconds."""
     return min(PAUSE_SECONDS << min(tries - 1, 10), LONGEST_PAUSE_SECONDS) * 1_000_000
