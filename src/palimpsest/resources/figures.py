@@ -53,8 +53,8 @@ class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a value could be written, read and deleted (`works`), else why not (`error`), the keys that are near their
-    limit (`near_limit`), and the reason by key for those that cannot be read (`failed`)."""
+    """Whether a value could be written, read and deleted (`works`), else why not (`error`), the keys that are near
+    their limit (`near_limit`), and the reason by key for those that cannot be read (`failed`)."""
 
     works: bool
     error: str | None

@@ -138,7 +138,7 @@ def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> 
 
 def _local_counter(given: Mapping[str, Any], root: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
     """Return the options for counting on this machine: with the model, or if it is unknown or not named, the fallback,
-    a model or an encoding. None if neither is known."""
+    a model or an encoding. Empty if neither is known."""
     model, fallback = given.get("model"), given.get("fallback")
     if isinstance(model, str) and find_model(model) is not None:
         return {"model": model}

@@ -44,9 +44,8 @@ class AsyncDeclaredMemory:
     """A declared memory by its keys, for programs with an event loop. Made by `AsyncResources.keyed`.
 
     A key is a literal. Verbs that act on several keys also take a pattern, in which `*` stands for any characters. A
-    pattern does not match keys so long that the id of their session holds only a part of them and a hash. If it matches
-    more keys than `max_keys`, a warning is logged. If one of its keys fails, such as a damaged one, a warning is logged,
-    too, and the other keys are done all the same.
+    pattern does not match keys so long that the id of their session holds a hash of them. If it matches more keys than
+    `max_keys`, or one of its keys fails, such as a damaged one, a warning is logged; the other keys are done.
     """
 
     def __init__(self, memory: AsyncMemory, resource: Resource, options: Mapping[str, Any], limits: Limits) -> None:
@@ -94,8 +93,7 @@ class AsyncDeclaredMemory:
         return len(messages)
 
     async def write(self, key: str, payload: object) -> int:
-        """Replace the active entries of a key by these messages, in one step, and return how many messages there are.
-        Entries that they leave out go to the archive.
+        """Replace the active entries of a key by messages, in one step; return how many. Entries left out are archived.
 
         Args:
             key: the key.
@@ -126,13 +124,11 @@ class AsyncDeclaredMemory:
         return deleted
 
     async def _deleted(self, session: str) -> int:
-        """Destroy a session, and return how many there were: 1, or 0."""
         async with held(self._memory, session, self._clear_seconds):
             return await self._memory.delete_session(session)
 
     async def clear(self, key: str, *, confirm: bool = False, backup: bool = False, max_keys: int = 0) -> KeyCleared:
-        """Destroy all entries of a key, or of the keys of a pattern; the sessions stay. Raises ConfigError unless
-        `confirm` is True.
+        """Destroy all entries of a key or a pattern; the sessions stay. Raises ConfigError unless `confirm` is True.
 
         For a key it raises LockTimeout if another caller clears or deletes it for longer than five seconds, and
         Conflict if others add entries faster than a backup can be made: then the key is as it was. Such keys of a
@@ -199,8 +195,7 @@ class AsyncDeclaredMemory:
         """Flush a key, or the keys of a pattern, if they have reached the threshold; return the result of each by key.
         Entries that leave the context go to the archive.
 
-        Raises ConfigError, naming it, for an invalid argument. The result of a key of a pattern that cannot be flushed
-        has the reason "failed".
+        Raises ConfigError, naming it, for an invalid argument. If a key of a pattern fails, its reason is "failed".
 
         Args:
             key: a key, or a pattern.
@@ -227,8 +222,7 @@ class AsyncDeclaredMemory:
         return results
 
     def _strategy(self, name: str | None) -> dict[str, Any] | None:
-        """Return the strategy to flush with: the declared one, or the one of this name with those of the declared
-        options that it has. None if neither is given. Raises ConfigError for a name that cannot be used here."""
+        """Return the strategy of this name, with the declared options that fit it; without a name the declared one."""
         blocks = [block for block in self._options.get("long_term") or () if "long_term_memory_id" not in block]
         declared = dict(blocks[-1]) if blocks else {}
         if name is None:
@@ -241,8 +235,7 @@ class AsyncDeclaredMemory:
         return {**{option: value for option, value in declared.items() if option not in only}, "type": name}
 
     async def stats(self, key: str, *, max_keys: int = 0) -> dict[str, KeyStats]:
-        """Return figures by key. Keys that nothing was written to are left out, and those of a pattern that cannot be
-        read.
+        """Return figures by key, without keys that nothing was written to, and those of a pattern that cannot be read.
 
         Args:
             key: a key, or a pattern.
@@ -307,8 +300,7 @@ class AsyncDeclaredMemory:
         return await self._keys(key, max_keys)
 
     async def _keys(self, key: str, max_keys: int) -> list[str]:
-        """Return the keys with a session that a key or a pattern stands for, in order. Logs a warning if a pattern
-        stands for more keys than it may reach."""
+        """Return the keys with a session that a key or pattern stands for, in order. Warns of more than `max_keys`."""
         most, key = check_pattern(key, max_keys), plain_text(key)
         if "*" not in key:
             return [key] if await self._exists(key) else []

@@ -45,9 +45,8 @@ class DeclaredMemory:
     """A declared memory by its keys. Made by `Resources.keyed`.
 
     A key is a literal. Verbs that act on several keys also take a pattern, in which `*` stands for any characters. A
-    pattern does not match keys so long that the id of their session holds only a part of them and a hash. If it matches
-    more keys than `max_keys`, a warning is logged. If one of its keys fails, such as a damaged one, a warning is logged,
-    too, and the other keys are done all the same.
+    pattern does not match keys so long that the id of their session holds a hash of them. If it matches more keys than
+    `max_keys`, or one of its keys fails, such as a damaged one, a warning is logged; the other keys are done.
     """
 
     def __init__(self, memory: Memory, resource: Resource, options: Mapping[str, Any], limits: Limits) -> None:
@@ -95,8 +94,7 @@ class DeclaredMemory:
         return len(messages)
 
     def write(self, key: str, payload: object) -> int:
-        """Replace the active entries of a key by these messages, in one step, and return how many messages there are.
-        Entries that they leave out go to the archive.
+        """Replace the active entries of a key by messages, in one step; return how many. Entries left out are archived.
 
         Args:
             key: the key.
@@ -127,13 +125,11 @@ class DeclaredMemory:
         return deleted
 
     def _deleted(self, session: str) -> int:
-        """Destroy a session, and return how many there were: 1, or 0."""
         with held_inline(self._memory, session, self._clear_seconds):
             return self._memory.delete_session(session)
 
     def clear(self, key: str, *, confirm: bool = False, backup: bool = False, max_keys: int = 0) -> KeyCleared:
-        """Destroy all entries of a key, or of the keys of a pattern; the sessions stay. Raises ConfigError unless
-        `confirm` is True.
+        """Destroy all entries of a key or a pattern; the sessions stay. Raises ConfigError unless `confirm` is True.
 
         For a key it raises LockTimeout if another caller clears or deletes it for longer than five seconds, and
         Conflict if others add entries faster than a backup can be made: then the key is as it was. Such keys of a
@@ -200,8 +196,7 @@ class DeclaredMemory:
         """Flush a key, or the keys of a pattern, if they have reached the threshold; return the result of each by key.
         Entries that leave the context go to the archive.
 
-        Raises ConfigError, naming it, for an invalid argument. The result of a key of a pattern that cannot be flushed
-        has the reason "failed".
+        Raises ConfigError, naming it, for an invalid argument. If a key of a pattern fails, its reason is "failed".
 
         Args:
             key: a key, or a pattern.
@@ -228,8 +223,7 @@ class DeclaredMemory:
         return results
 
     def _strategy(self, name: str | None) -> dict[str, Any] | None:
-        """Return the strategy to flush with: the declared one, or the one of this name with those of the declared
-        options that it has. None if neither is given. Raises ConfigError for a name that cannot be used here."""
+        """Return the strategy of this name, with the declared options that fit it; without a name the declared one."""
         blocks = [block for block in self._options.get("long_term") or () if "long_term_memory_id" not in block]
         declared = dict(blocks[-1]) if blocks else {}
         if name is None:
@@ -242,8 +236,7 @@ class DeclaredMemory:
         return {**{option: value for option, value in declared.items() if option not in only}, "type": name}
 
     def stats(self, key: str, *, max_keys: int = 0) -> dict[str, KeyStats]:
-        """Return figures by key. Keys that nothing was written to are left out, and those of a pattern that cannot be
-        read.
+        """Return figures by key, without keys that nothing was written to, and those of a pattern that cannot be read.
 
         Args:
             key: a key, or a pattern.
@@ -308,8 +301,7 @@ class DeclaredMemory:
         return self._keys(key, max_keys)
 
     def _keys(self, key: str, max_keys: int) -> list[str]:
-        """Return the keys with a session that a key or a pattern stands for, in order. Logs a warning if a pattern
-        stands for more keys than it may reach."""
+        """Return the keys with a session that a key or pattern stands for, in order. Warns of more than `max_keys`."""
         most, key = check_pattern(key, max_keys), plain_text(key)
         if "*" not in key:
             return [key] if self._exists(key) else []

@@ -22,8 +22,8 @@ class Place(NamedTuple):
 
 
 class Problem(Exception):
-    """One mistake: the path of its key, what was found, what is allowed instead, the nearest valid name, and the position
-    within the value, such as the column in a condition (`within`)."""
+    """One mistake: the path of its key, what was found, what is allowed instead, the nearest valid name, and the
+    position within the value, such as the column in a condition (`within`)."""
 
     def __init__(
         self,
