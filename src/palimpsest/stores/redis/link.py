@@ -158,7 +158,7 @@ class Cluster(Link):
 
 
 def checked(kind: Any) -> Any:
-    """Derive a connection class that reconnects before a command if the server has closed the connection.
+    """Derive a connection class that reconnects before a command if the connection was closed since its last use.
 
     The driver's pool for a single server does that; its cluster client does not.
     """
@@ -167,10 +167,10 @@ def checked(kind: Any) -> Any:
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
             if check_health and self.is_connected:  # while it connects, the driver sends without this check
                 try:
-                    closed = await self.can_read()  # true at the end of the stream; no answer can be waiting
+                    unusable = await self.can_read()  # the stream has ended, or holds an answer that nobody awaits
                 except LOST:
-                    closed = True
-                if closed:
+                    unusable = True
+                if unusable:
                     await self.disconnect()
             await super().send_packed_command(command, check_health)
 
