@@ -105,6 +105,7 @@ def _persistence(given: object, problems: Problems, warnings: list[str]) -> Stor
 
 
 def _check_ttl(given: Mapping[str, Any], backend: str, problems: Problems) -> None:
+    """Note an invalid `ttl`, and a missing one for Redis, where the document requires it."""
     ttl = given.get("ttl")
     if ttl is None:
         if backend == "redis":
@@ -139,6 +140,7 @@ def address_of(name: str, url: str, backend: str) -> str:
 
 
 def _path(path: object, backend: str, beside: object) -> str:
+    """Return the address of a path; `beside` is the url, which excludes it. Raises ConfigError."""
     if backend not in ("file", "sqlite") or beside is not None:
         raise ConfigError("path", path, "nothing: only the backends file and sqlite have a path, and no url beside it")
     if not isinstance(path, str) or not path.strip() or "://" in path or "${" in path:

@@ -91,6 +91,7 @@ class _Builder:
         raise Problem(self._path(), f"*{event.anchor}", "the value itself: anchors are not taken", place=_place(event))
 
     def _check(self, event: Any) -> None:
+        """Raise Problem for an anchor or a tag."""
         if event.anchor is not None:
             raise Problem(
                 self._path(), f"&{event.anchor}", "the value itself: anchors are not taken", place=_place(event)
@@ -105,6 +106,7 @@ class _Builder:
         self._begin(event, [])
 
     def _begin(self, event: Any, value: Any) -> None:
+        """Open a mapping or a list."""
         self._check(event)
         if self._awaits_key():
             raise Problem(self._path(), "a mapping or a list as a key", "a text as a key", place=_place(event))
@@ -151,6 +153,7 @@ class _Builder:
         return path if key is None else (*path, key)
 
     def _put(self, value: Any, event: Any) -> None:
+        """Put a value into the innermost open mapping or list; without one it is the document's value."""
         if not self._open:
             self._value = value
             return

@@ -68,6 +68,7 @@ def _first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(text: str) -> None:
+    """Raise Problem for a text that is nested too deeply, before the library's reader recurses into it."""
     depth = 0
     for token in _tokens(text):
         depth += (token.text in ("[", "{")) - (token.text in ("]", "}"))
@@ -76,6 +77,7 @@ def _check_depth(text: str) -> None:
 
 
 def _tokens(text: str) -> Iterator[_Token]:
+    """Yield the tokens of a text with their places."""
     line, line_start, last_start = 1, 0, 0
     for match in _TOKEN.finditer(text):
         start = match.start()

@@ -168,6 +168,7 @@ class Worker:
                     await duty(place)
 
     async def _tenants_of(self, memory: AsyncMemory) -> Sequence[str]:
+        """Return the tenants that were given, or all that the store has."""
         if self._tenants is not None:
             return self._tenants
         found, last = list[str](), None
@@ -177,6 +178,7 @@ class Worker:
         return found
 
     def _place(self, memory: AsyncMemory, resources: Sequence[Resource], tenant: str) -> Workplace:
+        """Return the workplace of a tenant, which is made once, since it remembers what it has seen."""
         key = id(memory), tenant
         if key not in self._places:
             own = memory if memory.tenant == tenant else memory.for_tenant(tenant)

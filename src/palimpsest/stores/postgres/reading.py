@@ -171,6 +171,7 @@ class Listings:
         return int(base) + int(next_number) - max((age for age in ages if age > 0), default=0)
 
     def _listed(self, rows: Iterable[Any]) -> list[Listed]:
+        """Return the places of these rows. Raises StoreCorrupt for a damaged address."""
         found = []
         for address, hot, cold, mark in rows:
             place = place_of(address)

@@ -103,6 +103,7 @@ class RedisBackend(ServerBackend[Link]):
         return await self._with(do)
 
     async def _looked(self, link: Link, asks: Sequence[Ask], groups: Sequence[Sequence[int]]) -> list[Seen]:
+        """Answer the asks, in their order, with a call for each group of their indexes."""
         calls = [look_call([asks[number] for number in group]) for group in groups]
         if len(groups) == 1:  # the common case, without the tasks of `gather`
             answers = [await self._look(link, calls[0])]

@@ -52,6 +52,7 @@ def write_call(batches: Sequence[Batch]) -> Call:
 
 
 def _add_step(step: Step, arguments: Arguments) -> None:
+    """Append a step's arguments, in the order in which the script takes them: place, flags, head, drops, puts."""
     space, name = place_of(step.place.space, step.place.name)
     flags = DESTROYS if step.destroys else 0
     if step.rows_only:
@@ -145,6 +146,7 @@ def seen_of(asks: Sequence[Ask], answer: bytes) -> list[Seen]:
 
 
 def _seen_of(ask: Ask, packed: Packed) -> Seen:
+    """Read the next part of an answer, which is for this ask."""
     head = head_of(packed.value(), packed.value()) if ask.head else None
     found: list[Sequence[Cells]] = []
     for wanted in ask.rows:

@@ -171,6 +171,7 @@ def _part(answer: Sequence[Any], limit: int) -> Part:
 
 
 def _listed(answer: Sequence[Any]) -> Iterator[Listed]:
+    """Decode places, each of three values: its member of the index, and the two stored values of its head."""
     for i in range(0, len(answer), 3):
         place, mark = listed(answer[i])
         head = head_of(answer[i + 1], answer[i + 2])
