@@ -17,6 +17,8 @@ from on_servers import KINDS
 from palimpsest import ConfigError, Memory
 from palimpsest.resources import AsyncResources, Worked
 from palimpsest.resources.claims import Claims
+from palimpsest.resources.workplace import TAKEN
+from palimpsest.stores.backend import Step
 from palimpsest.stores.copying import copy_store
 from palimpsest.strategies import CallableSummarizer, Plan, Snapshot, Summarize
 from palimpsest.testing import FakeClock
@@ -94,6 +96,23 @@ async def test_what_is_due_is_done_and_told(where: str) -> None:
         assert one.tokens_before > one.tokens_after > 0
         assert await summaries(resources, "many") == 1
         assert await memory.session("plain").summaries(history=True) == []
+
+
+async def test_a_worker_passes_damaged_sessions_by(file: str) -> None:
+    """A worker goes on when no session of those that it claims together can be read, and does the others."""
+    async with opened(file) as resources:
+        await fill(resources, *(f"damaged-{number}" for number in range(TAKEN)))
+        backend = resources.memory("chat").store.backend
+        for listed in await backend.places("default", "session"):
+            step = Step(listed.place, listed.head.hot, b"damaged", listed.head.cold)
+            assert await backend.write([[step]], 0) == [None]
+    async with opened(file) as resources:
+        await fill(resources, "whole")
+
+        done = await resources.worker(**summarizing()).once()
+
+        assert (done.compacted, done.failed) == (1, 0)
+        assert await summaries(resources, "whole") == 1
 
 
 async def test_one_to_whom_nobody_has_written_is_not_read(where: str) -> None:

@@ -119,7 +119,8 @@ class Workplace:
                 fresh = [info for _, info in page if known_as(info) not in given_out]
                 if not fresh and page[-1][0] <= mark.at:
                     continue
-                due = [info.session for info in fresh if wanted(info.session) and (delay or not self._wrote(info))]
+                sound = [info for info in fresh if not info.damaged]  # a damaged one is passed by, with the mark
+                due = [info.session for info in sound if wanted(info.session) and (delay or not self._wrote(info))]
                 mark = mark.after(page)
                 moved = await claims.advance(name, version, mark, Claim(tuple(due), self._until() if due else 0))
                 if moved is None:  # another worker has moved the mark: read it again
@@ -145,7 +146,7 @@ class Workplace:
             until = self.now() - int(delay * 1_000_000)
             ripe = next((i for i, (_, info) in enumerate(page) if info.updated > until), len(page)) if delay else READ
             for i in range(0, min(ripe, len(page)), TAKEN):
-                yield [used for used in page[i : min(i + TAKEN, ripe)] if not used[1].damaged]
+                yield page[i : min(i + TAKEN, ripe)]
             if len(page) < READ or ripe < len(page):
                 return
 

@@ -126,6 +126,8 @@ class PostgresBackend(ServerBackend[Pool]):
                 except asyncpg.LockNotAvailableError:
                     if lasting:
                         raise
+                    if db.is_in_transaction():
+                        await db.execute("ROLLBACK")
                     return None  # what may be lost is given up rather than waited for
                 except CROSSED:
                     # Foreign tables do not make the second writer of a row wait: he fails. So lock from now on.
