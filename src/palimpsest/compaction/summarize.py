@@ -53,7 +53,7 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
         values.whole("max_summary_tokens", self.max_summary_tokens, 1, none=True)
 
     def size(self, snapshot: Snapshot, source: int, replaced: int) -> int:
-        """Return how many tokens a summary of `source` tokens may have that replaces `replaced` ones (see `snapshot`)."""
+        """Return the tokens to aim at for a summary of `source` tokens of the `snapshot`, in place of `replaced`."""
         target = max(ceil(values.part(self.target_ratio, source)), self.summary_floor)
         if self.max_summary_tokens is not None:
             target = min(target, self.max_summary_tokens)
