@@ -167,7 +167,7 @@ def test_a_store_that_nobody_has_any_more_ends_its_thread(kind: str, tmp_path: P
     store = opened(kind, tmp_path)
     store.save("n", MemoryEntry())
     assert store._thread is not None
-    ended = store._thread._gone
+    ended = store._thread._ended
 
     del store
     gc.collect()
