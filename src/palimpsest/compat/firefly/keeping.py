@@ -66,8 +66,8 @@ class Keeper:
         self._store, self._memory = checked_store(store), store if isinstance(store, Memory) else None
         self._mirror: Mirror | None = None
         self._close: finalize[[], Keeper] | None = None
-        self._open: dict[str, Conversation] = {}
-        self._begun: dict[str, None] = {}
+        self._conversations: dict[str, Conversation] = {}
+        self._new_ids: dict[str, None] = {}  # of conversations without a turn, which no store knows
         self._opening = allocate_lock()
 
     @property
@@ -100,25 +100,25 @@ class Keeper:
 
     def conversation(self, conversation_id: str) -> Conversation:
         """Return the cached conversation of this id, and begin to cache it where it is not."""
-        conversation = self._open.get(conversation_id) if isinstance(conversation_id, str) else None
+        conversation = self._conversations.get(conversation_id) if isinstance(conversation_id, str) else None
         if conversation is None:
             _check_id(conversation_id)
             memory = self.memory
             if self._mirror is not None:
                 self._mirror.prepare(conversation_id, self.scale)
             with self._opening:
-                if (conversation := self._open.get(conversation_id)) is None:
-                    conversation = self._open[conversation_id] = self._begin(memory, conversation_id)
+                if (conversation := self._conversations.get(conversation_id)) is None:
+                    conversation = self._conversations[conversation_id] = self._begin(memory, conversation_id)
         return conversation
 
     def _forget(self, conversation_id: str) -> None:
         """Drop the cached conversation, because what is stored under its id is a different one now."""
         with self._opening:
-            self._open.pop(conversation_id, None)
+            self._conversations.pop(conversation_id, None)
 
     def _begin(self, memory: Memory, conversation_id: str) -> Conversation:
-        if len(self._open) >= KEPT:  # keep those with raw messages that exist only in this process
-            self._open = {id: cached for id, cached in self._open.items() if cached.has_objects}
+        if len(self._conversations) >= KEPT:  # keep those with raw messages that exist only in this process
+            self._conversations = {id: cached for id, cached in self._conversations.items() if cached.has_objects}
         conversation = Conversation(self.scale)
         summarizer = None
         if self._summarizer is not None:
@@ -138,8 +138,8 @@ class Keeper:
         if self._mirror is None:
             turn = self._append(conversation, given, raw, bound)
         else:
-            with self._mirror.turn:
-                conversation = self.conversation(conversation_id)
+            with self._mirror.lock:
+                conversation = self.conversation(conversation_id)  # another thread's failed save may have dropped it
                 turn = self._append(conversation, given, raw, bound)
                 try:
                     self._mirror.save(conversation_id, turn)
@@ -147,8 +147,8 @@ class Keeper:
                     self._mirror.undo(conversation_id)
                     self._forget(conversation_id)
                     raise
-        if self._begun:
-            self._begun.pop(conversation_id, None)
+        if self._new_ids:
+            self._new_ids.pop(conversation_id, None)
         self._make_room(conversation_id, conversation)
         return turn
 
@@ -236,7 +236,7 @@ class Keeper:
     def new(self) -> str:
         """Return the id of a new conversation, which is listed from now on and stored with its first turn."""
         conversation_id = uuid4().hex
-        self._begun[conversation_id] = None
+        self._new_ids[conversation_id] = None
         return conversation_id
 
     def ids(self) -> list[str]:
@@ -247,18 +247,18 @@ class Keeper:
         else:
             stored = [info.session for info in memory.sessions()]
         known = set(stored)
-        return [*stored, *(id for id in list(self._begun) if id not in known)]
+        return [*stored, *(id for id in list(self._new_ids) if id not in known)]
 
     def clear(self, conversation_id: str) -> None:
         """Delete a conversation, with its archive and its summary."""
         memory = self.memory
         _check_id(conversation_id)
-        self._begun.pop(conversation_id, None)
-        with nullcontext() if self._mirror is None else self._mirror.turn:
+        self._new_ids.pop(conversation_id, None)
+        with nullcontext() if self._mirror is None else self._mirror.lock:
             if self._mirror is not None:
                 self._mirror.clear(conversation_id)
             memory.delete_session(conversation_id)
-        if (cached := self._open.get(conversation_id)) is not None:
+        if (cached := self._conversations.get(conversation_id)) is not None:
             with cached.lock:
                 cached.forget()
 
@@ -272,14 +272,14 @@ class Keeper:
         _check_id(target_id)
         exported = given.natively(self.memory.session(target_id).id, self.scale, time_ns() // 1000)
         if given.turns or given.summary:
-            with nullcontext() if self._mirror is None else self._mirror.turn:
+            with nullcontext() if self._mirror is None else self._mirror.lock:
                 if self._mirror is not None:
                     self._mirror.replace(target_id, given, replaces=replaces)
                 self.memory.import_session(exported, on_conflict="replace" if replaces else "error")
         else:
             if replaces:
                 self.clear(target_id)
-            self._begun[target_id] = None
+            self._new_ids[target_id] = None
         self._forget(target_id)
         return target_id
 

@@ -38,7 +38,7 @@ class Conversation:
         self.scale, self.lock = scale, RLock()
         self.turns: list[Kept] = []
         self.summaries: Sequence[Summary] = ()
-        self._leaving: dict[int, Kept] = {}
+        self._leaving: dict[int, Kept] = {}  # turns by `seq` as they were when running compactions began
         self._compactions = 0  # how many run now; the last one to end empties `_leaving`
         self._estimated = 0  # an upper bound of the tokens of `turns`
         self._version: tuple[int, int, int] | None = None  # created, epoch and revision of what is cached
@@ -323,8 +323,8 @@ def _turn_of(members: Sequence[Entry], cached: dict[str, Kept]) -> Kept:
     """Return the turn of these entries. It keeps the cached raw messages if what is stored has not changed."""
     first, response = members[0], _response(members) or ""
     old = cached.get(first.id)
-    same = old is not None and old.entry.content == first.content and old.response == response
-    turn = kept_of(first, response, old.raw if old is not None and same and _same_raw(old, first) else None)
+    unchanged = old is not None and old.entry.content == first.content and old.response == response
+    turn = kept_of(first, response, old.raw if old is not None and unchanged and _same_raw(old, first) else None)
     turn.last = members[-1].seq
     return turn
 

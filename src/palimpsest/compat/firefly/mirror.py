@@ -17,7 +17,7 @@ from palimpsest.compat.firefly.store import MemoryStore
 from palimpsest.compat.firefly.transfer import Given
 from palimpsest.compat.firefly.turns import Kept, about_of
 from palimpsest.compat.firefly.weighing import Scale
-from palimpsest.compat.firefly.working import checked, turn_at
+from palimpsest.compat.firefly.working import checked, lock_of
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.once import ProcessLock
 
@@ -34,7 +34,7 @@ class Mirror:
     def __init__(self, store: MemoryStore) -> None:
         self.store, self.memory = store, Memory.open("memory://")
         finalize(self, self.memory.close)
-        self.turn: RLock = turn_at(store)
+        self.lock: RLock = lock_of(store)
         """The lock of the store, which every change and every load holds."""
         self._prepared: set[str] = set()
 
@@ -53,7 +53,7 @@ class Mirror:
 
     def prepare(self, conversation_id: str, scale: Scale) -> None:
         """Load a conversation from the store, unless that was done before."""
-        with self.turn:
+        with self.lock:
             if conversation_id in self._prepared:
                 return
             entries = self.store.load(_namespace(conversation_id))
@@ -71,7 +71,7 @@ class Mirror:
 
     def conversation_ids(self) -> list[str]:
         """Return the ids, in the order in which the conversations began."""
-        with self.turn:
+        with self.lock:
             return list(dict.fromkeys(str(entry.key) for entry in self.store.load(IDS)))
 
     def save(self, conversation_id: str, turn: Kept) -> None:
@@ -91,7 +91,7 @@ class Mirror:
 
     def save_state(self, conversation_id: str, first: int, summary: str | None) -> None:
         """Write the number of the first kept turn, and the summary of the turns before it, to the store."""
-        with self.turn:
+        with self.lock:
             namespace = _namespace(conversation_id)
             stored = self.store.load_by_key(namespace, STATE)
             entry = _entry(
@@ -104,7 +104,7 @@ class Mirror:
 
         An existing one of its id is replaced, or else Conflict is raised.
         """
-        with self.turn:
+        with self.lock:
             namespace = _namespace(conversation_id)
             if not replaces and self.store.load(namespace):
                 raise Conflict(f"conversation {conversation_id!r}", "is there already")
@@ -117,7 +117,7 @@ class Mirror:
 
     def clear(self, conversation_id: str) -> None:
         """Delete a conversation from the store."""
-        with self.turn:
+        with self.lock:
             self.store.clear(_namespace(conversation_id))
             while (entry := self.store.load_by_key(IDS, conversation_id)) is not None:
                 self.store.delete(IDS, entry.entry_id)

@@ -131,7 +131,7 @@ class Documents(Server):
         if client is not None:
             await client.close()
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+    def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return faults.told(self._url, fault, writes)
 
     # --- operations of a store

@@ -156,7 +156,7 @@ class Table(Server):
         if pool is not None:
             await pool.close(min(self._seconds, 5))
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+    def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self._url, fault, writes)
 
     async def _with(self, do: Do[T], *, writes: bool = False) -> T:

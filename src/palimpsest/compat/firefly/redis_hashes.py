@@ -37,7 +37,7 @@ local call, namespace = redis.call, ARGV[1]
 local function member(id)
   return string.len(namespace) .. ':' .. namespace .. id
 end
-local function over(row, now)
+local function expired(row, now)
   local ends = string.match(row, '^(%d*)|')
   return ends ~= '' and tonumber(ends) <= now
 end
@@ -61,14 +61,14 @@ end
 
 _PUT = """
 local function put(id, row, now)
-  local key, there, place = key_of(row), call('HGET', rows, id), nil
-  local home = call('HGET', ids, id)
-  if home and home ~= namespace then return -1 end
-  local same = key and call('HGET', keys, key)
-  local old = there and id or same
-  if old and not over(there or call('HGET', rows, old), now) then place = call('ZSCORE', order, old) end
+  local key, stored, place = key_of(row), call('HGET', rows, id), nil
+  local owner = call('HGET', ids, id)
+  if owner and owner ~= namespace then return -1 end
+  local id_of_key = key and call('HGET', keys, key)
+  local old = stored and id or id_of_key
+  if old and not expired(stored or call('HGET', rows, old), now) then place = call('ZSCORE', order, old) end
   drop(id)
-  if same then drop(same) end
+  if id_of_key then drop(id_of_key) end
   call('HSET', rows, id, row)
   call('HSET', ids, id, namespace)
   call('ZADD', order, place or call('INCR', counter), id)
@@ -84,11 +84,11 @@ SAVE = Script(f"{_BASE}{_PUT}\nreturn put(ARGV[2], ARGV[3], tonumber(ARGV[4]))")
 SWAP = Script(
     f"""{_BASE}{_PUT}
 local id, row, now, key, seen = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
-local there = call('HGET', keys, key)
-local held = there and call('HGET', rows, there) or ''
-if held ~= seen then return 0 end
+local id_of_key = call('HGET', keys, key)
+local current = id_of_key and call('HGET', rows, id_of_key) or ''
+if current ~= seen then return 0 end
 if row ~= '' then return put(id, row, now) end
-if there then drop(there) end
+if id_of_key then drop(id_of_key) end
 return 1
 """
 )
@@ -119,7 +119,7 @@ EXPIRED = Script(
 local gone = 0
 for i = 3, #ARGV do
   local row = call('HGET', rows, ARGV[i])
-  if row and over(row, tonumber(ARGV[2])) then gone = gone + drop(ARGV[i]) end
+  if row and expired(row, tonumber(ARGV[2])) then gone = gone + drop(ARGV[i]) end
   if not row then call('ZREM', expiring, member(ARGV[i])) end
 end
 return gone
@@ -152,7 +152,7 @@ class Hashes(Server):
         if link is not None:
             await link.close()
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+    def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self._url, fault, writes)
 
     async def _with(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:

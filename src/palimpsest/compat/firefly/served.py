@@ -48,7 +48,7 @@ class Server(ABC):
         """Close all connections, if there are any."""
 
     @abstractmethod
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+    def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
         """Return our error for one of the driver. `writes` says whether a write had been sent."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class ServedStore(EntryStore):
         self._connecting: asyncio.Lock | None = None
         self._is_connected = False
         self._thread: LoopThread | None = None
-        self._process, self._turn = os.getpid(), allocate_lock()
+        self._process, self._lock = os.getpid(), allocate_lock()
 
     # --- the documented methods
 
@@ -194,7 +194,7 @@ class ServedStore(EntryStore):
         if os.getpid() != self._process:  # the thread stayed in the parent of the fork: there is nothing to close here
             self._closed = True
             return
-        with self._turn:
+        with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
         try:
@@ -225,7 +225,7 @@ class ServedStore(EntryStore):
         """Return the thread with the loop of the driver. It is started on first use."""
         if os.getpid() != self._process:
             raise ForkedProcess(self._process, os.getpid())
-        with self._turn:
+        with self._lock:
             self._check_open()
             if self._thread is None:
                 self._thread = LoopThread(_stray)
@@ -278,7 +278,7 @@ class ServedStore(EntryStore):
             reason = f"it has not answered within {self._seconds:g} seconds (timeout)"
             raise StoreUnavailable(self.url, reason, written=None if under_way else False) from late
         except self._server.faults as fault:
-            raise self._server.told(fault, under_way) from fault
+            raise self._server.translated(fault, under_way) from fault
 
     async def _connected(self) -> None:
         self._connecting = self._connecting or asyncio.Lock()

@@ -126,8 +126,8 @@ class LLMSummarizer:
 
     def _parts(self, turns: Sequence[ConversationTurn], model: Any) -> list[str]:
         """Return the whole text of the turns, in as many parts as the window of the model requires."""
-        known = find_model(model) if isinstance(model, str) else None
-        window = known.window if known is not None and known.window is not None else WINDOW
+        info = find_model(model) if isinstance(model, str) else None
+        window = info.window if info is not None and info.window is not None else WINDOW
         count = encoding(ENCODING).count
         room = max(window // SHARE - self._most - count(self._template), window // 8)
         parts: list[str] = []

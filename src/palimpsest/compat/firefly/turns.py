@@ -24,7 +24,7 @@ class ConversationTurn:
     `token_estimate` is counted when it is asked for: the larger of the two texts and everything in the raw messages.
 
     Args:
-        turn_id: its number in its conversation, from 0; no two turns have the same, whatever became of the others.
+        turn_id: its number in its conversation, from 0; no two turns ever have the same.
         user_prompt: what the user said.
         assistant_response: what the model answered.
         raw_messages: the messages of the run, as the program gave them.

@@ -48,9 +48,9 @@ class WorkingMemory:
         self._store: MemoryStore = InMemoryStore() if store is None else checked(store)
         self._scope_id = scope_id
         self._namespace = check_name(f"working:{scope_id}", "scope_id")
-        self._ours = isinstance(self._store, EntryStore)
+        self._is_entry_store = isinstance(self._store, EntryStore)
         self._clock: Callable[[], int] = self._store.clock if isinstance(self._store, EntryStore) else now_us
-        self._turn: Any = nullcontext() if self._ours else turn_at(self._store)
+        self._lock: Any = nullcontext() if self._is_entry_store else lock_of(self._store)
 
     @property
     def scope_id(self) -> str:
@@ -85,13 +85,13 @@ class WorkingMemory:
             entry_id=self._id_of(key),
             scope=MemoryScope.WORKING,
             key=key,
-            content=value if self._ours else portable(value, f"the value of {key!r}"),
+            content=value if self._is_entry_store else portable(value, f"the value of {key!r}"),
             created_at=moment(now),
             expires_at=None if lifetime is None else moment(now + lifetime),
             importance=float(importance),
         )
-        with self._turn:
-            if not self._ours:  # another program may have saved this key under an id of its own
+        with self._lock:
+            if not self._is_entry_store:  # another program may have saved this key under an id of its own
                 existing = self._store.load_by_key(self._namespace, key)
                 entry.entry_id = entry.entry_id if existing is None else existing.entry_id
             self._store.save(self._namespace, entry)
@@ -102,7 +102,7 @@ class WorkingMemory:
         Args:
             key: its key.
         """
-        with self._turn:
+        with self._lock:
             deleted: set[str] = set()  # a store that does not delete must not keep this loop running
             while (entry := self._store.load_by_key(self._namespace, _name(key))) and entry.entry_id not in deleted:
                 self._store.delete(self._namespace, entry.entry_id)
@@ -110,7 +110,7 @@ class WorkingMemory:
 
     def clear(self) -> None:
         """Remove all values of the scope."""
-        with self._turn:
+        with self._lock:
             self._store.clear(self._namespace)
 
     # --- reading
@@ -174,24 +174,24 @@ class WorkingMemory:
         return sha256(identity).hexdigest()[:32]
 
     def _entry(self, key: str) -> MemoryEntry | None:
-        if self._ours:  # a single call of such a store is atomic
+        if self._is_entry_store:  # a single call of such a store is atomic
             return self._store.load_by_key(self._namespace, _name(key))
-        with self._turn:
+        with self._lock:
             entry = self._store.load_by_key(self._namespace, _name(key))
         return None if entry is None or self._is_over(entry) else entry
 
     def _entries(self) -> Sequence[tuple[str, MemoryEntry]]:
         """Return the newest entry of each key, in the order of the first entry of each key."""
-        with self._turn:
+        with self._lock:
             entries = self._store.load(self._namespace)
         newest = {entry.key: entry for entry in entries if entry.key is not None and not self._is_over(entry)}
         return tuple(newest.items())
 
     def _is_over(self, entry: MemoryEntry) -> bool:
-        return not self._ours and entry.expires_at is not None and entry.is_expired
+        return not self._is_entry_store and entry.expires_at is not None and entry.is_expired
 
     def _value(self, entry: MemoryEntry) -> Any:
-        return entry.content if self._ours else restored(entry.content)
+        return entry.content if self._is_entry_store else restored(entry.content)
 
     def _fact(self, key: str, entry: MemoryEntry) -> Fact:
         at = entry.created_at
@@ -236,25 +236,25 @@ def _warn_once(kind: type) -> None:
         )
 
 
-_turns: dict[int, tuple[Any, RLock]] = {}
+_locks: dict[int, tuple[Any, RLock]] = {}
 """The locks by `id(store)`, each with a weak reference to its store, or the store itself."""
 _noting = ProcessLock()
 
 
-def turn_at(store: object) -> RLock:
+def lock_of(store: object) -> RLock:
     """Return the lock for all users of this store in this process, since it may have none of its own.
 
     There is one lock for each store object. It is reentrant: the store may call back.
     """
     with _noting.own():
         for number in [
-            number for number, (holder, _) in _turns.items() if isinstance(holder, ref) and holder() is None
+            number for number, (holder, _) in _locks.items() if isinstance(holder, ref) and holder() is None
         ]:
-            del _turns[number]
-        if id(store) not in _turns:
+            del _locks[number]
+        if id(store) not in _locks:
             try:
                 holder: Any = ref(store)
             except TypeError:  # without weak references the store is kept alive, so that its id is not used again
                 holder = store
-            _turns[id(store)] = holder, RLock()
-        return _turns[id(store)][1]
+            _locks[id(store)] = holder, RLock()
+        return _locks[id(store)][1]
