@@ -205,9 +205,9 @@ class Journal:
     # --- writing
 
     def change(self, do: Callable[[Shelf], tuple[T, dict[str, Any] | None]]) -> T:
-        """Change the index and the file in one step, and return a result.
+        """Append a record that depends on the current entries, and return a result. The file is locked throughout.
 
-        `do` is called with the current index, and returns the result and the line to append (None: nothing is written).
+        `do` gets the current index, and returns the result and the record to append (None: nothing is written).
         """
         return self._files.locked(self.path, "ab+", partial(self._changed, do))
 

@@ -63,7 +63,7 @@ def _stays(entries: Sequence[Entry], snapshot: Snapshot) -> bool:
 def joined(before: str, new: str, budget: int, count: Callable[[str], int]) -> str:
     """Return an earlier summary and a new one as one text of at most `budget` tokens.
 
-    If one contains the other, only that one is returned, whatever it costs.
+    If one of them contains the other, the containing one is returned alone, whatever it costs.
     """
     if not before or _says(new, before):
         return new
@@ -85,7 +85,10 @@ def _says(text: str, part: str) -> bool:
 
 
 def _bounded(before: str, new: str, budget: int, count: Callable[[str], int]) -> str:
-    """Return both texts within `budget` tokens, each shortened in its middle; either may have half of the budget."""
+    """Return both texts within `budget` tokens, each shortened in its middle.
+
+    The new one gets at most half of the budget, and the earlier one the rest.
+    """
     half = max(budget // 2, 1)
     room = max(budget - min(count(new), half), half)
     return "\n".join((_ends(before, room, count), _ends(new, max(budget - room, half), count)))

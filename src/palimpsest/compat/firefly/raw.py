@@ -30,9 +30,9 @@ MessageForm: TypeAlias = Literal["auto", "dict", "pydantic_ai"]
 """The form of messages that the program did not supply; "auto": that of the conversation's other messages."""
 
 DEEPEST = 80
-"""How deep a message may be nested. A deeper one is kept as an object, since some stores accept little more."""
+"""How deep a message may be nested. A deeper one is kept as an object, since no store takes much more."""
 MOST = 2**63
-"""Integers from here on, which stores of 64-bit numbers cannot keep, make a message an object, too."""
+"""A message with an integer of more than 64 bits is kept as an object, too."""
 
 
 class Raw(NamedTuple):
