@@ -1,9 +1,9 @@
-"""What it costs to append one turn with `Session.add`, beside the same turn through plain `sqlite3`.
+"""Measure what it costs to append one turn with `Session.add`, beside the same turn through plain `sqlite3`.
 
     python bench/append.py [--runs 3] [--turns 120] [--large 100000] [--disk FOLDER] [--json] [--gate]
 
-Processor time on tmpfs is the software's own cost; wall time on a disk in FULL mode is what a user waits for.
-Commits, rows and pages are counts and the same on every machine. The raw side always holds 1,000 messages.
+Processor time on tmpfs is the software's own cost; wall time on a disk in FULL mode is what a user waits for. Commits,
+rows and pages are counted, and the same on every machine. The raw side always holds 1,000 messages.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from palimpsest.sessions.sync import Session
 SMALL, MIDDLE = 100, 1_000
 WARM = 10
 THREADS = 8
-PAGE = 4096 + 24  # of the write-ahead log: a page and its frame header
+PAGE = 4096 + 24  # bytes that a page takes in the write-ahead log, with its frame header
 
 
 @contextmanager
 def opened(folder: Path, size: int) -> Iterator[Session]:
-    """A session of `size` messages in FULL mode."""
+    """Yield a session of `size` messages, in FULL mode."""
     path = folder / f"{size}.db"
     if not path.exists():
         store(path, history(size))
@@ -56,7 +56,7 @@ def opened(folder: Path, size: int) -> Iterator[Session]:
 
 @contextmanager
 def comparator(folder: Path) -> Iterator[RawLog]:
-    """The raw log, new, with 1,000 messages."""
+    """Yield a new raw log of 1,000 messages."""
     with scratch(folder) as own:
         log = filled(own / "raw.db", history(MIDDLE, seed=1))
         try:
@@ -66,7 +66,7 @@ def comparator(folder: Path) -> Iterator[RawLog]:
 
 
 def pair(folder: Path, size: int, count: int, seed: int, *, wall: bool = False) -> Pair:
-    """Append the same new turns on both sides, in turn."""
+    """Append the same new turns on both sides, alternately."""
     work = some(WARM + count, seed)
     with comparator(folder) as raw, opened(folder, size) as session:
         for turn in work[:WARM]:
@@ -76,7 +76,7 @@ def pair(folder: Path, size: int, count: int, seed: int, *, wall: bool = False) 
 
 
 def pair_turn(folder: Path, size: int, count: int, seed: int) -> Pair:
-    """A `turn()` that adds twice, beside the same two appends: what its lease costs."""
+    """Time a `turn()` with two adds beside the same two appends: the difference is the cost of its lease."""
     work = some(WARM + count, seed)
     with comparator(folder) as raw, opened(folder, size) as session:
 
@@ -96,7 +96,7 @@ def pair_turn(folder: Path, size: int, count: int, seed: int) -> Pair:
 
 
 async def pair_async(folder: Path, size: int, count: int, seed: int) -> Pair:
-    """The same through `AsyncMemory` in one running loop."""
+    """Do the same as `pair` through `AsyncMemory` in one running loop."""
     work = some(WARM + count, seed)
     with comparator(folder) as raw:
         async with AsyncMemory.open(folder / f"{size}.db") as memory:
@@ -108,7 +108,7 @@ async def pair_async(folder: Path, size: int, count: int, seed: int) -> Pair:
 
 
 def counted(folder: Path, size: int, count: int) -> dict[str, float]:
-    """Commits, rows and pages written per turn, and how many messages a turn has."""
+    """Return the commits, rows and pages written for each turn."""
     work = some(count, seed=90)
     statements = Statements()
     with statements.watched(), opened(folder, size) as session:
@@ -125,7 +125,7 @@ def counted(folder: Path, size: int, count: int) -> dict[str, float]:
 
 
 def together(folder: Path, count: int, seed: int) -> float:
-    """Turns a second of 8 threads over one memory, in those of one thread that commits each turn."""
+    """Return the turns a second of 8 threads on one memory, in units of those of one thread that commits each turn."""
     work = some(count, seed)
     with opened(folder, SMALL) as session:
         alone = len(work) / _took([work], session)
@@ -160,19 +160,19 @@ def main() -> int:
         sizes = (SMALL, MIDDLE, given.large)
 
         def run() -> dict[str, float]:
-            found: dict[str, float] = {}
+            values: dict[str, float] = {}
             for size in sizes:
                 timed = pair(fast, size, given.turns, next(seeds))
-                found |= {f"cpu {size}": timed.ratio, f"us {size}": timed.ours, f"raw {size}": timed.raw}
+                values |= {f"cpu {size}": timed.ratio, f"us {size}": timed.ours, f"raw {size}": timed.raw}
             timed = pair(disk, MIDDLE, given.turns, next(seeds), wall=True)
-            found |= {"wall": timed.ratio, "wall us": timed.ours, "wall raw": timed.raw}
+            values |= {"wall": timed.ratio, "wall us": timed.ours, "wall raw": timed.raw}
             timed = asyncio.run(pair_async(disk, MIDDLE, given.turns, next(seeds)))
-            found |= {"async": timed.ratio, "async us": timed.ours, "async raw": timed.raw}
+            values |= {"async": timed.ratio, "async us": timed.ours, "async raw": timed.raw}
             timed = pair_turn(disk, MIDDLE, given.turns, next(seeds))
-            found |= {"turn": timed.ratio, "turn us": timed.ours, "turn raw": timed.raw}
-            found["flat"] = found[f"cpu {given.large}"] / found[f"cpu {SMALL}"]
-            found["together"] = together(disk, 4 * given.turns, next(seeds))
-            return found
+            values |= {"turn": timed.ratio, "turn us": timed.ours, "turn raw": timed.raw}
+            values["flat"] = values[f"cpu {given.large}"] / values[f"cpu {SMALL}"]
+            values["together"] = together(disk, 4 * given.turns, next(seeds))
+            return values
 
         m = over_runs(given.runs, run)
         few, many = (counted(fast, size, 40) for size in (SMALL, given.large))

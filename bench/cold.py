@@ -1,10 +1,10 @@
-"""A fresh process to the first context of a session with stored counts, beside the least that could do it.
+"""Time a fresh process up to the first context of a session with stored counts, beside the least that could do it.
 
     python bench/cold.py [--runs 3] [--starts 10] [--large 100000] [--json] [--gate]
 
-The other script imports msgspec and sqlite3, opens the same file and reads and decodes the same rows. Both are
-net of `python -c pass`, and all four (the asynchronous entry is the fourth) are started in turn. The file is given
-as an address: a `pathlib.Path` would add its own import on our side alone. What an import loads is a list and
+The script that is compared with imports msgspec and sqlite3, opens the same file, and reads and decodes the same rows.
+Both are net of `python -c pass`, and all four (the asynchronous entry is the fourth) are started alternately. The file
+is given as an address: a `pathlib.Path` would add its own import on our side alone. What an import loads is a list, and
 needs no clock.
 """
 
@@ -62,7 +62,7 @@ UNWANTED = ("asyncio", "tiktoken", "click")
 
 
 def start(script: str, *given: object) -> float:
-    """Seconds that a new interpreter takes for the script."""
+    """Return the seconds that a new interpreter takes for the script."""
     command = [sys.executable, "-c", script, *map(str, given)]
     begin = time.perf_counter()
     subprocess.run(command, stdout=subprocess.PIPE, check=True)
@@ -70,14 +70,14 @@ def start(script: str, *given: object) -> float:
 
 
 def loaded(script: str = LOADED) -> list[str]:
-    """Modules that importing `Memory` loads beside msgspec's own and the interpreter's."""
+    """Return the modules that importing `Memory` loads besides those of msgspec and the interpreter."""
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
-    found: list[str] = json.loads(done.stdout)
-    return found
+    modules: list[str] = json.loads(done.stdout)
+    return modules
 
 
 def prepare(path: Path, size: int, model: str | None = None) -> tuple[int, int]:
-    """Write the session, commit its cut, and return the first and last row that its context shows."""
+    """Write the session, commit its cut, and return the first and the last row that its context shows."""
     store(path, history(size), counted=model is None)
     with Memory.open(path) as memory:
         session = memory.session(SESSION, max_tokens=BUDGET, model=model)
@@ -89,18 +89,18 @@ def prepare(path: Path, size: int, model: str | None = None) -> tuple[int, int]:
 
 
 def run(places: dict[int, tuple[Path, int, int]], modelled: tuple[Path, int, int], starts: int) -> dict[str, float]:
-    """Start everything in turn, and return medians in milliseconds, net of an empty script."""
-    took: dict[str, list[float]] = {}
+    """Start everything alternately, and return medians in milliseconds, net of an empty script."""
+    seconds: dict[str, list[float]] = {}
     for _ in range(starts):
-        took.setdefault("pass", []).append(start(NOTHING))
+        seconds.setdefault("pass", []).append(start(NOTHING))
         for size, (path, first, last) in places.items():
-            took.setdefault(f"raw {size}", []).append(start(RAW, path, first, last))
-            took.setdefault(f"sync {size}", []).append(start(SYNC, path))
-            took.setdefault(f"async {size}", []).append(start(ASYNC, path))
-        took.setdefault("raw model", []).append(start(RAW, *modelled))
-        took.setdefault("model", []).append(start(MODEL, modelled[0]))
-    empty = median(took["pass"])
-    return {name: (median(times) - empty) * 1e3 for name, times in took.items()} | {"pass": empty * 1e3}
+            seconds.setdefault(f"raw {size}", []).append(start(RAW, path, first, last))
+            seconds.setdefault(f"sync {size}", []).append(start(SYNC, path))
+            seconds.setdefault(f"async {size}", []).append(start(ASYNC, path))
+        seconds.setdefault("raw model", []).append(start(RAW, *modelled))
+        seconds.setdefault("model", []).append(start(MODEL, modelled[0]))
+    empty = median(seconds["pass"])
+    return {name: (median(times) - empty) * 1e3 for name, times in seconds.items()} | {"pass": empty * 1e3}
 
 
 def main() -> int:

@@ -1,12 +1,12 @@
-"""What compaction costs: watching an append, compacting a long session, showing a summary, asking a summarizer.
+"""Measure what compaction costs: watching an append, compacting a long session, showing a summary, asking a summarizer.
 
     python bench/compaction.py [--runs 3] [--turns 500] [--large 10000] [--json] [--gate]
 
-Each is measured beside the same without it, in turn, in processor time on tmpfs: appends of a session whose ladder
-watches and never fires, beside one without, and the first of a process; turns with their contexts, summarised without
-a model, beside turns that are only cut; `compact()` of a long session; a context with a summary, beside the same window
-without one. Looks, rows and calls are counts and the same on every machine. Calls are compared with those of a design
-that has its summary made anew on each turn once the window is full.
+Each is measured beside the same without it, alternately, in processor time on tmpfs: appends of a session whose ladder
+watches and never fires, beside one without a ladder, and the first append of a process; turns with their contexts,
+summarised without a model, beside turns that are only cut; `compact()` of a long session; a context with a summary,
+beside the same window without one. Looks, rows and calls are counted, and the same on every machine. Calls are compared
+with those of a design that makes its summary again on each turn once the window is full.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from palimpsest.tokens.counter import encoding
 
 BUDGET = 8_000
 NEVER = 100_000_000
-"""A budget that is not reached, however many turns there are."""
+"""A budget that no number of turns here reaches."""
 
 SHOWN = 6
 """Turns in the window that is shown with and without a summary."""
 
 LENGTHS = (500, 2_000)
-"""Tokens of that summary: a usual one, and the quarter of the budget that it has at most."""
+"""The tokens of that summary: a usual one, and the largest, which is a quarter of the budget."""
 
 ENTRIES = 1_000
 FIRST = f"""
@@ -57,7 +57,7 @@ SAID = "What was agreed before, in the words of a model, which are as many as it
 
 @contextmanager
 def looking() -> Iterator[list[SnapshotReader]]:
-    """Note every survey of a session meanwhile: each reads the whole active set."""
+    """Note every survey of a session in the block: each reads the whole active set."""
     load, surveys = SnapshotReader.load, list[SnapshotReader]()
 
     def surveying(snapshots: SnapshotReader, *given: Any, **more: Any) -> Any:
@@ -72,7 +72,7 @@ def looking() -> Iterator[list[SnapshotReader]]:
 
 
 def talk(count: int) -> list[Turn]:
-    """Turns so short that a thousand messages of them are under 8,000 tokens."""
+    """Return turns so short that a thousand messages of them have less than 8,000 tokens."""
     answers = ("Yes.", "No.", "Later.", "Done.")
     return [
         [{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": answers[i % 4]}] for i in range(count)
@@ -83,8 +83,11 @@ def talk(count: int) -> list[Turn]:
 
 
 def appends(folder: Path, turns: Sequence[Turn], budget: int) -> dict[str, float]:
-    """Append the same turns to a session that a ladder watches and to one without: times, and how often it looks."""
-    count("a word")  # loads the vocabulary, which `first` counts
+    """Append the same turns to a session that a ladder watches and to one without.
+
+    Returns the times, and how often the ladder looks at the active set.
+    """
+    count("a word")  # loads the vocabulary, whose cost `first` measures
     with (
         scratch(folder) as own,
         Memory.open(own / "plain.db") as one,
@@ -101,19 +104,27 @@ def appends(folder: Path, turns: Sequence[Turn], budget: int) -> dict[str, float
 def side_by_side(
     plain: Callable[[Turn], object], ours: Callable[[Turn], object], turns: Sequence[Turn]
 ) -> dict[str, float]:
-    """Give each turn to both sides in turn; the ratio of the medians, and of the sums, in which what is rare counts."""
+    """Give each turn to both sides alternately.
+
+    Returns the ratio of the medians, and that of the sums, in which rare costs count.
+    """
     spent = {plain: list[float](), ours: list[float]()}
     for i, turn in enumerate(turns):
         for side in (plain, ours) if i % 2 else (ours, plain):
             start = time.process_time()
             side(turn)
             spent[side].append(time.process_time() - start)
-    us, raw = (median(spent[side]) * 1e6 for side in (ours, plain))
-    return {"median": us / raw, "sum": sum(spent[ours]) / sum(spent[plain]), "us": us, "plain us": raw}
+    our_us, plain_us = (median(spent[side]) * 1e6 for side in (ours, plain))
+    return {
+        "median": our_us / plain_us,
+        "sum": sum(spent[ours]) / sum(spent[plain]),
+        "us": our_us,
+        "plain us": plain_us,
+    }
 
 
 def first(folder: Path, strategy: str) -> float:
-    """Milliseconds of the first append of a fresh process, to a session whose counts are stored."""
+    """Return the milliseconds of the first append of a fresh process, to a session whose counts are stored."""
     with scratch(folder) as own:
         store(own / "first.db", some(5, seed=3), counted=True)
         command = [sys.executable, "-W", "ignore", "-c", FIRST, str(own / "first.db"), strategy]
@@ -122,7 +133,7 @@ def first(folder: Path, strategy: str) -> float:
 
 
 def conversing(folder: Path, turns: Sequence[Turn]) -> dict[str, float]:
-    """Add turns and ask for a context after each, to a session that summarises without a model and to one that cuts."""
+    """Add turns, with a context after each, to a session that summarises without a model and to one that cuts."""
     with (
         scratch(folder) as own,
         Memory.open(own / "plain.db") as one,
@@ -148,7 +159,7 @@ def converse(session: Session, turn: Turn) -> Turn:
 
 
 def compacting(path: Path, turns: Sequence[Turn]) -> dict[str, float]:
-    """Compact a session of stored counts once, beside the context of it."""
+    """Compact a session with stored counts once, beside a context of it."""
     store(path, turns, counted=True)
     with Memory.open(path, synchronous="NORMAL") as memory:
         session = memory.session(SESSION, max_tokens=BUDGET)
@@ -167,7 +178,7 @@ def compacting(path: Path, turns: Sequence[Turn]) -> dict[str, float]:
 
 
 def showing(folder: Path, length: int, calls: int) -> dict[str, float]:
-    """Time the same window with a summary of this length before it and without."""
+    """Time the same window with a summary of `length` tokens before it, and without."""
     window = some(SHOWN, seed=501)
     with scratch(folder) as own, Memory.open(own / "with.db") as one, Memory.open(own / "without.db") as other:
         session, plain = (memory.session(SESSION, max_tokens=BUDGET) for memory in (one, other))
@@ -178,8 +189,8 @@ def showing(folder: Path, length: int, calls: int) -> dict[str, float]:
         for turn in window:
             session.add(turn)
             plain.add(turn)
-        for each in (session, plain):
-            each.count()
+        for chat in (session, plain):
+            chat.count()
         assert session.context().log_messages == plain.context().log_messages, "the windows are the same"
         assert len(session.context().summaries) == 1
         pair = alternate(lambda _: plain.context(), lambda _: session.context(), range(calls))
@@ -190,12 +201,15 @@ def showing(folder: Path, length: int, calls: int) -> dict[str, float]:
 
 
 def calls(turns: Sequence[Turn]) -> dict[str, float]:
-    """Count a summarizer's calls for a conversation, and those of the design that asks whenever the window is full."""
+    """Count a summarizer's calls for a conversation, and those of a design that asks whenever the window is full."""
     prompts: list[str] = []
 
     def summarizer(prompt: str) -> str:
-        """Sentences of the source without numbers: one would be asked again for a text that says nothing of it, or for
-        numbers of its last one."""
+        """Return sentences of the source without numbers.
+
+        For a text without anything of the source, or with numbers of the previous one, the summarizer would be asked
+        again.
+        """
         prompts.append(prompt)
         source = prompt.rpartition("</source-")[0]
         return " ".join(re.findall(r"(?<=\. )[A-Z][^.\d]+\.", source))[-len(SAID) :].partition(". ")[2]
@@ -206,18 +220,18 @@ def calls(turns: Sequence[Turn]) -> dict[str, float]:
         entries = sum(len(converse(session, turn)) for turn in turns)
         assert session.verify().ok
         assert session.stats().spent.calls == len(prompts)
-    others, window = 0, list[int]()
+    other_calls, window = 0, list[int]()
     for turn in turns:
         window.append(tokens_of(turn))
         if count(SAID) + sum(window) > BUDGET:
-            others += 1
+            other_calls += 1
             while count(SAID) + sum(window) > BUDGET:
                 window.pop(0)
-    return {"calls": len(prompts) / entries * ENTRIES, "others": others / entries * ENTRIES}
+    return {"calls": len(prompts) / entries * ENTRIES, "others": other_calls / entries * ENTRIES}
 
 
 def tokens_of(turn: Turn) -> int:
-    """What the messages of a turn cost: their texts and 4 each."""
+    """Return the cost of the messages of a turn: that of their texts, and 4 each."""
     texts = [message["content"] or "" for message in turn]
     for message in turn:
         texts += [call["function"]["arguments"] for call in message.get("tool_calls") or ()]

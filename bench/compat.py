@@ -1,8 +1,8 @@
-"""What a door for programs of another memory adds to the calls of a session underneath it, over an SQLite file.
+"""Measure what the compatibility packages add to the calls of the session underneath, on an SQLite file.
 
     python bench/compat.py [--runs 3] [--json] [--gate]
 
-What is compared: the same call through the door and of a session that was opened with the same options, in turn.
+The same call through the package, and through a session that was opened with the same options, alternately.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ TIMES = 1_500
 READS = 200
 MOST = 1.1
 BUDGET = 16_000
-"""Tokens of a conversation of the Firefly door: it is full after 500 turns of the bench."""
+"""Tokens of a Firefly conversation: it is full after 500 turns of this benchmark."""
 LENGTHS = (100, 10_000)
 LONGER = 1.25
-"""What a turn of a long conversation may cost, in one of a short one."""
+"""The most that a turn of a long conversation may cost, in units of one of a short one."""
 
 
 def run(under: Path | None) -> dict[str, float]:
-    """All figures, once."""
+    """Return all figures of one run."""
     with scratch(under) as folder, Memory.open(folder / "a.db") as left, Memory.open(folder / "b.db") as right:
         manager = MemoryManager(store=right)
         config = manager.config
         session = left.session("s", format="text", max_tokens=config.max_tokens, long_term=strategy_of(config, None))
-        found = agterm(session, manager)
-    return found | firefly(under)
+        figures = agterm(session, manager)
+    return figures | firefly(under)
 
 
 def firefly(under: Path | None) -> dict[str, float]:
-    """Turns, over many that leave, and histories through the door, in those of a session that evicts at the same
-    budget; and a turn of a long conversation in one of a short one."""
+    """Compare turns, over many that leave, and histories with those of a session that evicts at the same budget.
+
+    Also compares turns and histories of a long conversation with those of a short one.
+    """
     with scratch(under) as folder, Memory.open(folder / "a.db") as left, Memory.open(folder / "b.db") as right:
         fifo = SimpleFifo(max_tokens=BUDGET, low_water=0.875, triggers=Triggers(max_active_tokens=BUDGET))
         session = left.session("s", long_term=fifo)
@@ -76,12 +78,12 @@ def firefly(under: Path | None) -> dict[str, float]:
 
 
 def texts(number: int) -> tuple[str, str]:
-    """What is said in a turn."""
+    """Return the two texts of a turn."""
     return f"message {number} about the weather in Paris", f"answer {number}: it is fine, and will be so tomorrow, too"
 
 
 def fill(conversations: ConversationMemory, cid: str, length: int) -> None:
-    """A conversation that has had so many turns, of which the last 100 are kept."""
+    """Store a conversation of `length` turns, of which the last 100 are kept."""
     turns = [
         {"turn_id": number, "user_prompt": user, "assistant_response": answer}
         for number in range(length)
@@ -95,7 +97,7 @@ def fill(conversations: ConversationMemory, cid: str, length: int) -> None:
 
 
 def agterm(session: Session, manager: MemoryManager) -> dict[str, float]:
-    """Adds, over many compressions, and reads through the door, in those of the session."""
+    """Compare adds, over many compressions, and reads through the manager with those of the session."""
 
     def ratio(native: Callable[[str], object], door: Callable[[str], object], times: int) -> float:
         return alternate(native, door, [f"message {i} about the weather in Paris" for i in range(times)]).ratio
@@ -113,15 +115,15 @@ def main() -> int:
     given = arguments(__doc__ or "")
     medians = over_runs(given.runs, lambda: run(memory_folder() or given.disk))
     names = {"add": "an add", "text": "the text for a model", "active": "active entries", "stats": "stats"}
-    figures = [Figure(f"AGTerm: {told}, CPU in the session's own", medians[name], MOST) for name, told in names.items()]
+    figures = [Figure(f"AGTerm: {what}, CPU in the session's own", medians[name], MOST) for name, what in names.items()]
     doors = {"turn": "a turn", "history": "a history"}
     figures += [
-        Figure(f"Firefly: {told}, CPU in the session's own", medians[name], MOST) for name, told in doors.items()
+        Figure(f"Firefly: {what}, CPU in the session's own", medians[name], MOST) for name, what in doors.items()
     ]
     few, many = (f"{length:,}" for length in LENGTHS)
     figures += [
-        Figure(f"Firefly: {told} after {many} turns, in one after {few}", medians[f"long {name}"], LONGER)
-        for name, told in doors.items()
+        Figure(f"Firefly: {what} after {many} turns, in one after {few}", medians[f"long {name}"], LONGER)
+        for name, what in doors.items()
     ]
     return report("Doors for programs of another memory", figures, given)
 

@@ -1,10 +1,10 @@
-"""Eight writers in two processes on one session: nothing lost, doubled, mixed or half-written, and how fast.
+"""Check eight writers in two processes on one session: nothing lost, doubled, mixed or half-written; and how fast.
 
     python bench/concurrency.py [--runs 3] [--turns 25] [--disk FOLDER] [--json] [--gate]
 
-Every turn that was acknowledged is looked for afterwards, word for word and in one piece. The threads of a
-process either have a memory each (a connection each) or share one, which lets them commit together. The raw
-side is timed just before and just after, in FULL mode, too, with a connection a thread.
+Every turn that was acknowledged is looked for afterwards, word for word and in one piece. The threads of a process
+either have a memory each (a connection each) or share one, which lets them commit together. The raw side is timed just
+before and just after, also in FULL mode, with a connection for each thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Add = Callable[[Turn], object]
 
 
 class Outcome(NamedTuple):
-    """What a process did: tags acknowledged, errors, seconds of each append, when it began and ended."""
+    """What a process did: the tags acknowledged, errors, seconds of each append, and when it began and ended."""
 
     tags: list[str]
     errors: list[str]
@@ -44,17 +44,17 @@ class Outcome(NamedTuple):
 
 
 def tagged(process: int, thread: int, count: int) -> list[tuple[str, Turn]]:
-    """Turns that are told apart by the first word of their question."""
-    found = []
+    """Return turns whose question begins with a tag of its own."""
+    tagged_turns = []
     for i, turn in enumerate(some(count, seed=100 + process * THREADS + thread)):
         tag = f"<{process}.{thread}.{i}>"
         question = {**turn[0], "content": f"{tag} {turn[0]['content']}"}
-        found.append((tag, [question, *turn[1:]]))
-    return found
+        tagged_turns.append((tag, [question, *turn[1:]]))
+    return tagged_turns
 
 
 def write(kind: str, path: Path, process: int, count: int, ready: Barrier, results: Any) -> None:
-    """One process: its threads begin together and append their turns."""
+    """Run in a process: its threads begin together, and append their turns."""
     tags: list[str] = []
     errors: list[str] = []
     latencies: list[float] = []
@@ -69,7 +69,7 @@ def write(kind: str, path: Path, process: int, count: int, ready: Barrier, resul
             begin = time.perf_counter()
             try:
                 add(turn)
-            except Exception as error:  # noqa: BLE001 (whatever it is, it is what is counted)
+            except Exception as error:  # noqa: BLE001 (every error is counted)
                 errors.append(f"{type(error).__name__}: {error}")
             else:
                 tags.append(tag)
@@ -101,7 +101,7 @@ def _opened(kind: str, path: Path, shared: Memory | None) -> tuple[Add, Callable
 
 
 def together(kind: str, path: Path, count: int) -> list[Outcome]:
-    """Run the processes; each begins when all are ready."""
+    """Run the processes, which begin once all are ready."""
     context = multiprocessing.get_context("spawn")
     ready, results = context.Barrier(PROCESSES), context.Queue()
     children = [
@@ -110,20 +110,20 @@ def together(kind: str, path: Path, count: int) -> list[Outcome]:
     ]
     for child in children:
         child.start()
-    found = [results.get(timeout=120) for _ in children]
+    outcomes = [results.get(timeout=120) for _ in children]
     for child in children:
         child.join()
-    return found
+    return outcomes
 
 
 def rate(outcomes: list[Outcome]) -> float:
-    """Acknowledged turns a second, from the first beginning to the last end."""
+    """Return the acknowledged turns a second, from the first beginning to the last end."""
     turns = sum(len(outcome.tags) for outcome in outcomes)
     return turns / (max(o.ended for o in outcomes) - min(o.began for o in outcomes))
 
 
 def faults(path: Path, outcomes: list[Outcome], count: int) -> dict[str, float]:
-    """Look for every acknowledged turn in the log, which must be nothing but whole turns one after the other."""
+    """Look for every acknowledged turn in the log, which must consist of whole turns, one after the other."""
     sent = {tag: turn for p in range(PROCESSES) for t in range(THREADS) for tag, turn in tagged(p, t, count)}
     with Memory.open(path) as memory:
         stored = find_format("openai").encode(memory.session(SESSION).entries())
@@ -146,16 +146,16 @@ def faults(path: Path, outcomes: list[Outcome], count: int) -> dict[str, float]:
 
 
 def _runs(messages: list[Message]) -> list[Turn]:
-    found: list[Turn] = []
+    runs: list[Turn] = []
     for message in messages:
-        if message["role"] == "user" or not found:
-            found.append([])
-        found[-1].append(message)
-    return found
+        if message["role"] == "user" or not runs:
+            runs.append([])
+        runs[-1].append(message)
+    return runs
 
 
 def once(kind: str, disk: Path, count: int) -> dict[str, float]:
-    """Raw, ours, raw, each on a new file."""
+    """Time raw, ours and raw again, each on a new file."""
     with scratch(disk) as folder:
         for name in ("before", "after"):
             RawLog(folder / f"{name}.raw").close()
@@ -182,12 +182,12 @@ def main() -> int:
     worst = ("errors", "lost", "doubled", "mixed or cut short", "never acknowledged")
     with scratch(given.disk) as disk:
         for kind in KINDS:
-            found = [once(kind, disk, given.turns) for _ in range(given.runs)]
-            m = over_runs(len(found), iter(found).__next__)
-            least = min(one["acknowledged"] for one in found)
+            runs = [once(kind, disk, given.turns) for _ in range(given.runs)]
+            m = over_runs(len(runs), iter(runs).__next__)
+            least = min(run["acknowledged"] for run in runs)
             detail = f"of {all_turns}, in the worst run"
             figures.append(Figure(f"{kind}: acknowledged", least, all_turns, detail, least=True))
-            figures += [Figure(f"{kind}: {name}", max(one[name] for one in found), 0) for name in worst]
+            figures += [Figure(f"{kind}: {name}", max(run[name] for run in runs), 0) for name in worst]
             detail = f"{m['rate']:.0f} / {m['raw']:.0f} turns/s"
             figures += [
                 Figure(f"{kind}: throughput, in raw ones", m["ratio"], 0.8, detail, least=True),

@@ -1,15 +1,16 @@
-"""What a context costs from a session with stored counts, beside a raw read of the same rows: the first one of 8,000
-tokens, and the next ones, after a turn, of 8,000, 32,000 and 128,000.
+"""Measure what a context costs in a session with stored counts, beside a raw read of the same rows.
 
     python bench/context.py [--runs 3] [--calls 200] [--large 100000] [--json] [--gate]
 
-The raw side reads the newest messages from its own table, adds up the counts that stand in the rows until its
-budget is full, and decodes each row with `json`: exactly the messages of the context, old results whole where the
-context shows a note. The window is measured in two states: just after a cut, and grown until the next turn would
-cause another. The last turns are the same whatever N, so the windows are, too. Rows, bytes and calls are counts.
+Measured are the first context of 8,000 tokens, and the next ones, after a turn, of 8,000, 32,000 and 128,000.
+
+The raw side reads the newest messages from its own table, adds up the counts that stand in the rows until its budget is
+full, and decodes each row with `json`: exactly the messages of the context, old results whole where the context shows a
+note. The window is measured in two states: just after a cut, and grown until the next turn would cause another. The
+last turns are the same for every N, so the windows are, too. Rows, bytes and calls are counted.
 
 A first context is made by a memory that remembers none (`view_bytes=0`). The next ones, each after a question and an
-answer, are made by one that does, and by one that does not; the raw side reads its window again.
+answer, are made by one that remembers, and by one that does not; the raw side reads its window again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ BUDGET = 8_000
 SMALL = 1_000
 NEXT_BUDGETS = (8_000, 32_000, 128_000)
 FASTER = {8_000: 2, 32_000: None, 128_000: 5}
-"""How many times as fast as one that is not remembered the next context has to be, at least."""
+"""By budget, how many times as fast the next context must be if the one before is remembered; None: no target."""
 CUT, FULL = "after a cut", "grown full"
 LAST, NEXT = some(40, seed=501), some(40, seed=502)
 
@@ -67,7 +68,7 @@ class Counts:
 
     @contextmanager
     def watching(self) -> Iterator[Counts]:
-        """Count entries decoded from rows, their bytes, and calls of a tokenizer."""
+        """Count the entries decoded from rows, their bytes, and the calls of a tokenizer."""
         read, encode, measure = reading.unpack, Encoding.encode, Encoding.measure
 
         def decoding(body: bytes, *rest: Any) -> Any:
@@ -90,7 +91,7 @@ class Counts:
 
 
 def fitting() -> int:
-    """How many of the next turns fit into the window after its cut, before they would cause another."""
+    """Return how many of the next turns fit into the window after its cut, before they would cause another."""
     with Memory.open("memory://") as memory:
         session = memory.session(SESSION, max_tokens=BUDGET)
         session.add([message for turn in LAST for message in turn])
@@ -122,7 +123,7 @@ def prepare(folder: Path, size: int, more: int) -> Place:
 
 
 def timed(place: Place, calls: int) -> dict[str, float]:
-    """Time both sides: CPU of the synchronous context, wall of the asynchronous one."""
+    """Time both sides: processor time of the synchronous context, wall time of the asynchronous one."""
     log = RawLog(place.raw)
     with Memory.open(place.path, view_bytes=0) as memory:
         session = memory.session(SESSION, max_tokens=BUDGET)
@@ -138,13 +139,14 @@ def timed(place: Place, calls: int) -> dict[str, float]:
             pair = await alternate_async(lambda _: log.window(budget), lambda _: session.context(), range(calls))
             return pair.ratio
 
-    found = {"sync": sync.ratio, "us": sync.ours, "raw": sync.raw, "async": asyncio.run(asynchronous())}
+    figures = {"sync": sync.ratio, "us": sync.ours, "raw": sync.raw, "async": asyncio.run(asynchronous())}
     log.close()
-    return found
+    return figures
 
 
 def growing(folder: Path, budget: int, *, remembers: bool) -> tuple[Memory, Session, RawLog]:
-    """A session whose window has been cut and is two thirds full, all of it counted, and the raw log of its turns."""
+    """Return a session whose window was cut and is two thirds full, with all counts stored, and the raw log of its
+    turns."""
     name = f"next-{budget}-{remembers}"
     for old in folder.glob(f"{name}.*"):
         old.unlink()
@@ -164,9 +166,11 @@ def growing(folder: Path, budget: int, *, remembers: bool) -> tuple[Memory, Sess
 
 
 def following(folder: Path, budget: int, calls: int) -> dict[str, float]:
-    """Time contexts after a turn each, and after nothing: of a memory that remembers, and of one that does not; and
-    the raw side's reading of its window."""
-    found: dict[str, float] = {}
+    """Time contexts after a turn each, and contexts with nothing new.
+
+    By a memory that remembers, and by one that does not; beside the raw side's reading of its window.
+    """
+    figures: dict[str, float] = {}
     for remembers in (True, False):
         memory, session, log = growing(folder, budget, remembers=remembers)
         messages = len(session.context().messages)
@@ -180,13 +184,13 @@ def following(folder: Path, budget: int, calls: int) -> dict[str, float]:
                     messages += len(turn)
                 room = log.budget_of(messages)
                 pairs.append(alternate(partial(_windowed, log, room), partial(_given, session), [number]))
-            found[f"{kind} {remembers}"] = median(pair.ours for pair in pairs)
-            found[f"{kind} raw"] = median(pair.raw for pair in pairs)
+            figures[f"{kind} {remembers}"] = median(pair.ours for pair in pairs)
+            figures[f"{kind} raw"] = median(pair.raw for pair in pairs)
         assert len(session.context().messages) == messages, "no cut came between"
-        found["messages"] = messages
+        figures["messages"] = messages
         log.close()
         memory.close()
-    return found
+    return figures
 
 
 def _given(session: Session, _: object) -> object:
@@ -198,7 +202,7 @@ def _windowed(log: RawLog, room: int, _: object) -> object:
 
 
 def next_ones(folder: Path, given: Any) -> Iterator[Figure]:
-    """The figures of contexts that follow another one."""
+    """Yield the figures of contexts that follow another one."""
     for budget in NEXT_BUDGETS:
         m = over_runs(given.runs, lambda budget=budget: following(folder, budget, min(given.calls, 60)))
         name, messages = f"the next one of {budget:,}", int(m["messages"])
@@ -214,16 +218,16 @@ def next_ones(folder: Path, given: Any) -> Iterator[Figure]:
 
 
 def counted(place: Place) -> dict[str, float]:
-    """Messages, rows, bytes and tokenizer calls of one context, and what the raw side reads for as many messages."""
+    """Count messages, rows, bytes and tokenizer calls of one context, and the raw bytes of as many messages."""
     log = RawLog(place.raw)
     with Memory.open(place.path) as memory, Counts().watching() as counts:
         session = memory.session(SESSION, max_tokens=BUDGET)
         context = session.context()
-        found = {"messages": len(context.messages), "shown": context.report.entries}
-        found |= {"entries": counts.entries, "bytes": counts.bytes, "calls": counts.calls}
-    found["raw bytes"] = log.bodies(len(context.messages))
+        counted = {"messages": len(context.messages), "shown": context.report.entries}
+        counted |= {"entries": counts.entries, "bytes": counts.bytes, "calls": counts.calls}
+    counted["raw bytes"] = log.bodies(len(context.messages))
     log.close()
-    return found
+    return counted
 
 
 def main() -> int:

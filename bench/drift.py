@@ -1,10 +1,10 @@
-"""What has become slower, or quicker, since an earlier version of this project: the main loops of both, in turn.
+"""Measure what has become slower or faster since an earlier version of this project, by the main loops of both.
 
     python bench/drift.py [REVISION] [--rounds 7] [--json]
 
-REVISION (default: the last tag, or the commit before this one) is checked out beside the tree for as long as this
-runs. Each loop is run by a process of its own, one of either tree after the other, so that what else the machine does
-meets both alike. A ratio is this tree's least time in that of the earlier one: below 1 is quicker.
+REVISION (default: the last tag, or the commit before this one) is checked out in a scratch folder while this runs. Each
+loop is run by a process of its own, alternately from either tree, so that other load on the machine affects both alike.
+A ratio is the least time of this tree in units of that of the earlier one: below 1 is faster.
 """
 
 from __future__ import annotations
@@ -80,28 +80,28 @@ LOOPS = ("one message", "one turn", "a context", "a turn and a context", "one me
 
 @contextmanager
 def tree(revision: str) -> Iterator[Path]:
-    """The project as it was, in a folder that is there for a while."""
+    """Yield a folder with the project as it was at a revision."""
     with scratch() as folder:
-        there = folder / "tree"
+        checkout = folder / "tree"
         subprocess.run(
-            ["git", "worktree", "add", "--detach", there, revision], cwd=HERE, check=True, capture_output=True
+            ["git", "worktree", "add", "--detach", checkout, revision], cwd=HERE, check=True, capture_output=True
         )
         try:
-            yield there
+            yield checkout
         finally:
-            command = ["git", "worktree", "remove", "--force", there]
+            command = ["git", "worktree", "remove", "--force", checkout]
             subprocess.run(command, cwd=HERE, check=True, capture_output=True)
 
 
 def earlier() -> str:
-    """The last tag, or the commit before this one where there is none."""
+    """Return the last tag, or the commit before this one if there is none."""
     command = ["git", "describe", "--tags", "--abbrev=0"]
-    found = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "HEAD~1"
+    described = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    return described.stdout.strip() or "HEAD~1"
 
 
 def once(project: Path, what: str) -> float:
-    """Seconds that one piece of work takes by a project, at best."""
+    """Return the least seconds that a project takes for one piece of work."""
     with scratch(memory_folder()) as folder:
         script = COLD if what == "a cold start" else LOOP
         command = [sys.executable, "-c", script, str(HERE / "bench"), str(folder / "log.db"), what]
@@ -122,15 +122,17 @@ def main() -> int:
             pairs = []
             for number in range(given.rounds):
                 sides = (before, HERE) if number % 2 else (HERE, before)
-                took = {side: once(side, what) for side in sides}
-                pairs.append((took[before], took[HERE]))
+                seconds = {side: once(side, what) for side in sides}
+                pairs.append((seconds[before], seconds[HERE]))
             least = min(now for _, now in pairs) / min(then for then, _ in pairs)
             ratios[what] = least, median(now / then for then, now in pairs)
             if not given.json:
                 each = f"median of pairs {ratios[what][1]:.3f}, {min(now for _, now in pairs) * 1e6:.0f} us"
                 print(f"{what:<28}{least:>8.3f}   {each}", flush=True)
     if given.json:
-        print(json.dumps({what: {"least": one, "median": two} for what, (one, two) in ratios.items()}, indent=2))
+        print(
+            json.dumps({what: {"least": least, "median": middle} for what, (least, middle) in ratios.items()}, indent=2)
+        )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What encryption at rest costs: the same turns and contexts through an encrypted SQLite store and one that is not.
+"""Measure what encryption at rest costs: the same turns and contexts through an encrypted SQLite store and a plain one.
 
     python bench/encryption.py [--runs 3] [--turns 200] [--calls 100] [--disk FOLDER] [--json] [--gate]
 
@@ -41,7 +41,7 @@ KEYS = Keys({"a": OLD})
 
 
 def appended(folder: Path, turns: int, seed: int, *, wall: bool) -> Pair:
-    """Append the same turns to both, in turn."""
+    """Append the same turns to both, alternately."""
     work = some(WARM + turns, seed)
     with scratch(folder) as own, ExitStack() as stack:
         plain = stack.enter_context(Memory.open(own / "plain.db")).session(SESSION)
@@ -54,7 +54,7 @@ def appended(folder: Path, turns: int, seed: int, *, wall: bool) -> Pair:
 
 
 def contexts(folder: Path, calls: int) -> tuple[float, float]:
-    """Contexts of the same session in both: processor time synchronous, wall time asynchronous."""
+    """Compare contexts of the same session in both: in processor time synchronous, in wall time asynchronous."""
     with scratch(folder) as own, ExitStack() as stack:
         sessions = []
         for name, keys in (("plain", None), ("sealed", KEYS)):
@@ -67,24 +67,28 @@ def contexts(folder: Path, calls: int) -> tuple[float, float]:
         sync = alternate(lambda _: plain.context(), lambda _: sealed.context(), range(calls))
 
         async def timed() -> float:
-            """The ratio of the medians of calls in turn: one after the other they would meet another machine."""
+            """Return the ratio of the medians of alternate calls: in two blocks, other load could affect only one of
+            them."""
             async with AsyncExitStack() as memories:
-                both, spent = [], [list[float](), list[float]()]
+                both, seconds = [], [list[float](), list[float]()]
                 for name, keys in (("plain", None), ("sealed", KEYS)):
                     memory = await memories.enter_async_context(AsyncMemory.open(own / f"{name}.db", encryption=keys))
                     both.append(memory.session(SESSION, max_tokens=BUDGET))
                     await both[-1].context()
                 for i in range(2 * calls):
-                    began = time.perf_counter()
+                    start = time.perf_counter()
                     await both[i % 2].context()
-                    spent[i % 2].append(time.perf_counter() - began)
-                return median(spent[1]) / median(spent[0])
+                    seconds[i % 2].append(time.perf_counter() - start)
+                return median(seconds[1]) / median(seconds[0])
 
         return sync.ratio, asyncio.run(timed())
 
 
 def stored(folder: Path) -> tuple[float, float]:
-    """Bytes on disk, encrypted in those that are not; entries a second that a change of keys seals anew."""
+    """Return the encrypted bytes on disk in units of the plain ones.
+
+    And how many entries a second a change of keys encrypts again.
+    """
     work = [message for turn in history(4 * BEFORE) for message in turn]
     with scratch(folder) as own:
         for name, keys in (("plain", None), ("sealed", KEYS)):

@@ -1,11 +1,12 @@
-"""Erasing in a large file: an entry, a query, a sweep with nothing due, `forget`, `vacuum`; and how long others wait.
+"""Measure erasing in a large file: an entry, a query, an idle sweep, `forget`, `vacuum`; and how long others wait.
 
     python bench/erasing.py [--large N] [--disk FOLDER] [--json] [--gate]
 
-Wall time on disk in the default mode (FULL), beside plain `sqlite3` doing the same with one table, secure_delete on,
-and the write-ahead log cut off after each deletion, as whoever erases has to. `forget` of a user and a query look into
-what they erase, which a condition of SQL does faster than anybody can who decodes; the rest is the same work. During
-each a process adds to another session every two milliseconds: what it waited longest is in the details, for both sides.
+Wall time on disk in the default mode (FULL), beside plain `sqlite3` that does the same with one table, with
+secure_delete on, and with the write-ahead log truncated after each deletion, as erasing requires. `forget` of a user
+and a query read what they erase, which a condition in SQL does faster than any code that decodes; the rest is the same
+work. During each, a process adds to another session every two milliseconds: its longest wait is in the details, for
+both sides.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from workload import history
 from palimpsest import Memory, Query
 
 TIMES = 20
-"""Entries that are erased one by one."""
+"""How many entries are erased one by one."""
 
 PAUSE = 0.002
 USER, WORD = "quincy", "zanzibar"
 
 
 class Beside:
-    """A process that adds messages to a file all the time, and tells at its end how long each took."""
+    """A process that keeps adding messages to a file, and reports at its end how long each add took."""
 
     def __init__(self, kind: str, path: Path) -> None:
         command = [sys.executable, __file__, "--beside", kind, str(path)]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._spans: list[tuple[str, float, float]] = []
         self.longest: dict[str, float] = {}
-        """Milliseconds that it waited longest while something was done, by what."""
+        """The longest wait in milliseconds, by what was done meanwhile."""
 
     def __enter__(self) -> Self:
         assert self._child.stdout is not None
@@ -48,15 +49,15 @@ class Beside:
         return self
 
     def __exit__(self, *_: object) -> None:
-        said, _err = self._child.communicate()
-        waits = json.loads(said)
+        output, _err = self._child.communicate()
+        waits = json.loads(output)
         for what, begin, end in self._spans:
             longest = max((took for at, took in waits if at + took > begin and at < end), default=0.0)
             self.longest[what] = max(self.longest.get(what, 0.0), longest * 1e3)
 
     def during(self, what: str, act: Callable[[], object]) -> float:
-        """Seconds that something takes."""
-        time.sleep(PAUSE * 50)  # whoever waited for the last one is through
+        """Do something, and return the seconds that it takes."""
+        time.sleep(PAUSE * 50)  # let a writer that waited for the last step finish
         begin = time.monotonic()
         act()
         end = time.monotonic()
@@ -65,7 +66,7 @@ class Beside:
 
 
 def beside(kind: str, path: str) -> None:
-    """Add until standard input ends."""
+    """Add messages until standard input ends."""
     import threading
 
     over = threading.Event()
@@ -92,22 +93,22 @@ def _adder(kind: str, path: Path) -> tuple[Callable[[], object], Callable[[], ob
 
 
 def ours(path: Path, picks: list[int]) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds that each takes, and the milliseconds that another waited longest meanwhile."""
+    """Return the seconds of each operation, and the longest wait of another writer meanwhile, in milliseconds."""
     with Memory.open(path) as memory:
         session = memory.session(SESSION)
         session.add([{"role": "user", "name": USER, "content": f"{WORD} {i}"} for i in range(20)])
         session.erase([1])
         with Beside("ours", path) as other:
-            took = {"erase one": median(other.during("erase one", lambda: session.erase([seq])) for seq in picks)}  # noqa: B023
-            took["erase a query"] = other.during("erase a query", lambda: session.erase(Query(text=f"{WORD} 1")))
-            took["sweep"] = median(other.during("sweep", memory.sweep) for _ in range(TIMES))
-            took["forget"] = other.during("forget", lambda: memory.forget(user=USER))
-            took["vacuum"] = other.during("vacuum", memory.vacuum)
-    return took, other.longest
+            seconds = {"erase one": median(other.during("erase one", lambda: session.erase([seq])) for seq in picks)}  # noqa: B023
+            seconds["erase a query"] = other.during("erase a query", lambda: session.erase(Query(text=f"{WORD} 1")))
+            seconds["sweep"] = median(other.during("sweep", memory.sweep) for _ in range(TIMES))
+            seconds["forget"] = other.during("forget", lambda: memory.forget(user=USER))
+            seconds["vacuum"] = other.during("vacuum", memory.vacuum)
+    return seconds, other.longest
 
 
 def raw(path: Path, picks: list[int]) -> tuple[dict[str, float], dict[str, float]]:
-    """The same through plain `sqlite3`."""
+    """Do the same through plain `sqlite3`."""
     log = RawLog(path)
     db = log.db
     db.execute("PRAGMA secure_delete=ON")
@@ -130,14 +131,14 @@ def raw(path: Path, picks: list[int]) -> tuple[dict[str, float], dict[str, float
 
     like = "DELETE FROM message WHERE body LIKE ?"
     with Beside("raw", path) as other:
-        took = {"erase one": median(other.during("erase one", lambda: one(seq)) for seq in picks)}  # noqa: B023
-        took["erase a query"] = other.during("erase a query", lambda: delete(like, f"%{WORD} 1%"))
+        seconds = {"erase one": median(other.during("erase one", lambda: one(seq)) for seq in picks)}  # noqa: B023
+        seconds["erase a query"] = other.during("erase a query", lambda: delete(like, f"%{WORD} 1%"))
         sql = "SELECT id FROM message WHERE expires <= ?"
-        took["sweep"] = median(other.during("sweep", lambda: db.execute(sql, (9,)).fetchall()) for _ in range(TIMES))
-        took["forget"] = other.during("forget", lambda: delete(like, f'%"name": "{USER}"%'))
-        took["vacuum"] = other.during("vacuum", vacuum)
+        seconds["sweep"] = median(other.during("sweep", lambda: db.execute(sql, (9,)).fetchall()) for _ in range(TIMES))
+        seconds["forget"] = other.during("forget", lambda: delete(like, f'%"name": "{USER}"%'))
+        seconds["vacuum"] = other.during("vacuum", vacuum)
     log.close()
-    return took, other.longest
+    return seconds, other.longest
 
 
 def main() -> int:
@@ -152,20 +153,20 @@ def main() -> int:
         log.add(*turns)
         log.close()
         size = (folder / "ours.db").stat().st_size
-        theirs, theirs_waited = raw(folder / "raw.db", picks)
-        took, waited = ours(folder / "ours.db", picks)
+        raw_took, raw_waits = raw(folder / "raw.db", picks)
+        ours_took, our_waits = ours(folder / "ours.db", picks)
     figures = [
         Figure(
             f"{what}, raw = 1",
-            took[what] / theirs[what],
+            ours_took[what] / raw_took[what],
             None,
-            f"{took[what] * 1e3:,.2f} / {theirs[what] * 1e3:,.2f} ms; another waited {waited[what]:,.0f} / "
-            f"{theirs_waited[what]:,.0f} ms at most",
+            f"{ours_took[what] * 1e3:,.2f} / {raw_took[what] * 1e3:,.2f} ms; another waited {our_waits[what]:,.0f} / "
+            f"{raw_waits[what]:,.0f} ms at most",
         )
-        for what in took
+        for what in ours_took
     ]
-    longest = max(waited.values())
-    figures.append(Figure("longest wait of another / during a VACUUM", longest / theirs_waited["vacuum"], 0.5))
+    longest = max(our_waits.values())
+    figures.append(Figure("longest wait of another / during a VACUUM", longest / raw_waits["vacuum"], 0.5))
     note = f"{given.large:,} entries in one session, a file of {size / 1e6:,.0f} MB."
     return report("Erasing in a large file", figures, given, note)
 

@@ -1,9 +1,9 @@
-"""Values of the Firefly door's working memory, among 100 and among 10,000 in an SQLite file and in files of lines.
+"""Measure values of Firefly's working memory, among 100 and among 10,000, in an SQLite file and in files of lines.
 
     python bench/firefly.py [--runs 3] [--json] [--gate]
 
-What is compared: a get with the driver's own read of the same row, value decoded; a get and a set among many with those
-among few. Bytes that a set adds to a file of lines are counted.
+A get is compared with the driver's own read of the same row, value decoded; a get and a set among many with those among
+few. The bytes that a set adds to a file of lines are counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VALUE = {"plan": ["look", "ask", "answer"], "notes": "words " * 40}
 
 
 def filled(store: LocalStore, count: int) -> WorkingMemory:
-    """A scope with so many values."""
+    """Return a scope with `count` values."""
     facts = WorkingMemory(store=store, scope_id="bench")
     for number in range(count):
         facts.set(f"k{number}", VALUE)
@@ -33,8 +33,8 @@ def filled(store: LocalStore, count: int) -> WorkingMemory:
 
 
 def run(under: Path | None) -> dict[str, float]:
-    """All figures, once."""
-    found: dict[str, float] = {}
+    """Return all figures of one run."""
+    figures: dict[str, float] = {}
     keys = [f"k{number * 7 % SIZES[0]}" for number in range(TIMES)]
     changes = iter(range(10**6))
     with scratch(under) as folder:
@@ -43,9 +43,9 @@ def run(under: Path | None) -> dict[str, float]:
             with few, many:
                 small, large = filled(few, SIZES[0]), filled(many, SIZES[1])
                 if kind == "sqlite":
-                    found["raw"] = over_raw(folder / f"sqlite {SIZES[1]}", large, keys)
-                found[f"{kind} get"] = alternate(small.get, large.get, keys).ratio
-                found[f"{kind} set"] = alternate(
+                    figures["raw"] = over_raw(folder / f"sqlite {SIZES[1]}", large, keys)
+                figures[f"{kind} get"] = alternate(small.get, large.get, keys).ratio
+                figures[f"{kind} set"] = alternate(
                     lambda key, facts=small: facts.set(key, next(changes)),
                     lambda key, facts=large: facts.set(key, next(changes)),
                     keys,
@@ -55,17 +55,17 @@ def run(under: Path | None) -> dict[str, float]:
                 before = disk_use(folder / f"file {SIZES[1]}")
                 for key in keys[:50]:
                     large.set(key, next(changes))
-                found["bytes"] = (disk_use(folder / f"file {SIZES[1]}") - before) / 50
-    return found
+                figures["bytes"] = (disk_use(folder / f"file {SIZES[1]}") - before) / 50
+    return figures
 
 
 def opened(kind: str, place: Path) -> LocalStore:
-    """A store of a kind."""
+    """Return a store of this kind."""
     return SQLiteStore(place) if kind == "sqlite" else FileStore(place)
 
 
 def over_raw(path: Path, facts: WorkingMemory, keys: list[str]) -> float:
-    """A get in reads of the same row by the driver."""
+    """Return the time of a get in units of the driver's read of the same row."""
     db = sqlite3.connect(path, isolation_level=None)
     try:
 

@@ -1,11 +1,11 @@
-"""Making the index of a large store anew, as `palimpsest index rebuild` does: time, memory, and what its bar is told.
+"""Measure rebuilding the index of a large store, as `palimpsest index rebuild` does: time, memory, progress.
 
     python bench/indexing.py [--large N] [--disk FOLDER] [--json] [--gate]
 
-A tenth of the entries are in one session, the others in 99; each is a short line that somebody said. A store of a
-tenth as many entries is measured beside it: what the index takes in memory is to be the same, once that fills what
-pages SQLite keeps, as 100,000 entries do beside a million (`--large 1000000`). Each is indexed in a process of its own,
-which then finds an entry of the largest session.
+A tenth of the entries are in one session, the others in 99; each is a short line. A store of a tenth as many entries is
+measured beside it: the memory that the index takes must be the same, once there are enough entries to fill SQLite's
+page cache, as with 100,000 beside a million (`--large 1000000`). Each store is indexed in a process of its own, which
+then finds an entry of the largest session.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from palimpsest import Memory
 
 SESSIONS = 100
 AT_ONCE = 5_000
-"""Entries of an append."""
+"""Entries of one append."""
 
 FILLS = 100_000
-"""So many entries fill what is kept of pages."""
+"""How many entries fill SQLite's page cache."""
 
 MOST, MORE = 64, 1.5
-"""Mebibytes beside what was there; the same for a store ten times as large, in parts of it: at most."""
+"""The most additional mebibytes; the most of a store ten times as large, in units of those of the smaller."""
 
 
 def fill(path: Path, entries: int) -> None:
-    """Write so many entries, a tenth of them to the first session."""
+    """Write the entries, a tenth of them to the first session."""
     rng = random.Random(0)
     first = entries // 10
     sizes = [first, *[(entries - first) // (SESSIONS - 1)] * (SESSIONS - 2)]
@@ -52,19 +52,19 @@ def _said(rng: random.Random, session: int, seq: int) -> dict[str, str]:
 
 
 def build(path: str, entries: int) -> dict[str, float]:
-    """Seconds and mebibytes of making the index, how often the bar was told, and what the index then has."""
-    told: list[tuple[int, int]] = []
+    """Return the seconds and mebibytes of making the index, how often progress was reported, and what the index has."""
+    reports: list[tuple[int, int]] = []
     with Memory.open(path, synchronous="NORMAL") as memory:
         memory.session("other").add_user_message("what is loaded once")
         memory.session("other").recall("loaded")
-        taken = costs(lambda: memory.rebuild_index(progress=lambda done, of: told.append((done, of))))
+        cost = costs(lambda: memory.rebuild_index(progress=lambda done, of: reports.append((done, of))))
         status = memory.index_status()
         last = f"0x{entries // 10 - 1}"
         is_found = last in memory.recall(last, limit=1).hits[0].text
-    in_order = told == [(done, SESSIONS + 1) for done in range(1, SESSIONS + 2)]
+    in_order = reports == [(done, SESSIONS + 1) for done in range(1, SESSIONS + 2)]
     return {
-        **taken,
-        "told": len(told) if in_order else 0,
+        **cost,
+        "told": len(reports) if in_order else 0,
         "entries": status.entries,
         "bytes": status.bytes,
         "last": is_found,
@@ -72,13 +72,13 @@ def build(path: str, entries: int) -> dict[str, float]:
 
 
 def measured(folder: Path, entries: int) -> dict[str, float]:
-    """What `build` returns, of a process of its own."""
+    """Return what `build` returns in a process of its own."""
     path = folder / f"{entries}.db"
     fill(path, entries)
     command = [sys.executable, __file__, "--build", str(path), str(entries)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 def main() -> int:

@@ -1,10 +1,10 @@
-"""Instructions of an append, a context and a cold start, as valgrind counts them: alike however busy a machine is.
+"""Count the instructions of an append, a context and a cold start by valgrind: the same however busy the machine is.
 
     python bench/instructions.py [--json] [--gate]      three minutes; needs `valgrind`
 
 Only what a process does itself is counted, not what the kernel does for it, and an instruction that waits for memory
-is one as well. So a ratio says what more is done, and the times of `append.py` and `cold.py` what that takes. What a
-process does once is taken away: each is run with few of the calls and with more.
+counts as one. So a ratio says how much more is done; the times of `append.py` and `cold.py` say how long that takes.
+What a process does once is subtracted: each is run with few calls and with more.
 """
 
 from __future__ import annotations
@@ -53,30 +53,33 @@ with Memory.open(path, view_bytes=0) as memory:
 """
 APPENDS = "for turn in work[:calls]: {}.add(turn)"
 SHORT = "for turn in [turn for turn in some(400, seed=5) if len(turn) == 2][:calls]: {}.add(turn)"
-"""Turns without calls: six in ten, so that the median of times is one of these."""
+"""Turns without tool calls. They are six in ten, so the median of times is that of such a turn."""
 CONTEXTS = "for _ in range(calls): {}"
 
 
 def ran(script: str, *given: object, within: Sequence[str] = ()) -> str:
-    """Run the script in a new interpreter, within another program if one is given, and return what that says."""
-    here = str(Path(__file__).parent)
-    known = dict(os.environ)
-    paths = ":".join(filter(None, (here, known.get("PYTHONPATH", ""))))
+    """Run the script in a new interpreter, inside the program `within` if one is given, and return its stderr."""
+    bench_folder = str(Path(__file__).parent)
+    environment = dict(os.environ)
+    paths = ":".join(filter(None, (bench_folder, environment.get("PYTHONPATH", ""))))
     command = [*within, sys.executable, "-c", script, *map(str, given)]
-    known |= {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"}
-    return subprocess.run(command, env=known, capture_output=True, text=True, check=True).stderr
+    environment |= {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
 
 
 def instructions(script: str, *given: object) -> int:
-    """How many a new interpreter takes for the script. It has to be run once before, or compiling counts, too."""
-    told = ran(script, *given, within=["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"])
-    found = re.search(r"Collected : (\d+)", told)
-    assert found is not None, told
-    return int(found[1])
+    """Return how many instructions a new interpreter takes for the script.
+
+    It must have been run once before, since compiling counts, too.
+    """
+    output = ran(script, *given, within=["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"])
+    match = re.search(r"Collected : (\d+)", output)
+    assert match is not None, output
+    return int(match[1])
 
 
 def each(script: str, path: Path) -> float:
-    """Instructions of one call among many; each run has a copy of the file."""
+    """Return the instructions of one call among many. Each run has a copy of the file."""
     with scratch(path.parent) as own:
         copy = own / path.name
 
@@ -85,23 +88,23 @@ def each(script: str, path: Path) -> float:
             return instructions(script, copy, calls)
 
         shutil.copy(path, copy)
-        ran(script, copy, 1)  # byte code
+        ran(script, copy, 1)  # makes the byte code
         return (counted(MORE) - counted(FEW)) / (MORE - FEW)
 
 
 def started(folder: Path) -> dict[str, float]:
-    """Instructions of fresh processes to their first context, less those of an empty script."""
+    """Return the instructions of fresh processes to their first context, less those of an empty script."""
     path = folder / "cold.db"
     first, last = prepare_cold(path, SIZE)
     scripts = {"pass": (NOTHING,), "raw": (RAW, path, first, last), "sync": (SYNC, path), "async": (ASYNC, path)}
     for script, *given in scripts.values():  # byte code
         ran(script, *given)
-    found = {name: instructions(script, *given) for name, (script, *given) in scripts.items()}
-    return {name: count - found["pass"] for name, count in found.items()}
+    counts = {name: instructions(script, *given) for name, (script, *given) in scripts.items()}
+    return {name: count - counts["pass"] for name, count in counts.items()}
 
 
 def called(folder: Path) -> dict[str, float]:
-    """Instructions of an append and of a context that is not remembered, on both sides."""
+    """Return the instructions of an append and of a context that is not remembered, on both sides."""
     ours, raw = folder / "ours.db", folder / "raw.db"
     store(ours, history(SIZE), counted=True)
     filled(raw, history(SIZE)).close()

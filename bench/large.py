@@ -1,11 +1,11 @@
-"""What looks at all of a large log, takes one in, or looks back: time, and the most memory beside what was there.
+"""Measure what reads all of a large log, imports one, or rebuilds an earlier context: time, and additional peak memory.
 
     python bench/large.py [--large N] [--disk FOLDER] [--json] [--gate]
 
-Each in a process of its own, after a first context: `context(at=)` of the middle (as it was given, and anew for another
-budget), `entries()`, `interactions()`, `stats()`, `verify()`, `export_to()`, `import_session()` of an export in
-memory, `import_file()` of messages, on SQLite and in files. Beside it plain `sqlite3` reads and decodes all messages,
-into a list or one by one, or 64 of the middle.
+Each runs in a process of its own, after a first context: `context(at=)` of the middle (as it was given, and for another
+budget), `entries()`, `interactions()`, `stats()`, `verify()`, `export_to()`, `import_session()` of an export in memory,
+`import_file()` of messages, on SQLite and in files. Beside it plain `sqlite3` reads and decodes all messages, into a
+list or one by one, or 64 of the middle.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PASSES = ("stats", "verify", "export_to")
 
 
 def memory_used(name: str) -> int:
-    """Bytes that this process has (`VmRSS`), or the most that it had (`VmHWM`)."""
+    """Return the bytes of memory that this process has (`VmRSS`), or the most that it had (`VmHWM`)."""
     if STATUS.exists():
         line = next(line for line in STATUS.read_text().splitlines() if line.startswith(name))
         return int(line.split()[1]) * 1024
@@ -46,17 +46,17 @@ def memory_used(name: str) -> int:
 
 
 def costs(act: Callable[[], object]) -> dict[str, float]:
-    """Seconds that something takes, and mebibytes at most beside what was there."""
+    """Return the seconds of an action, and the most mebibytes that it took in addition."""
     before, begin = memory_used("VmRSS"), time.perf_counter()
-    found = act()
-    took = time.perf_counter() - begin
+    result = act()
+    seconds = time.perf_counter() - begin
     peak = memory_used("VmHWM") - before
-    del found
-    return {"seconds": took, "peak": max(peak, 0) / MEBIBYTE}
+    del result
+    return {"seconds": seconds, "peak": max(peak, 0) / MEBIBYTE}
 
 
 def ours(what: str, where: str, given: str) -> dict[str, float]:
-    """What a verb costs."""
+    """Return what a method costs."""
     with Memory.open(where, synchronous="NORMAL") as memory:
         if what == "import_session":
             memory.session("other").add_user_message("what is loaded once")
@@ -71,17 +71,17 @@ def ours(what: str, where: str, given: str) -> dict[str, float]:
 
 
 def verb(session: Session, what: str, given: str) -> object:
-    """Do it."""
+    """Call the method."""
     if what in SHOWN:
         return session.context(at=int(given), **({"max_tokens": BUDGET // 2} if what != SHOWN[0] else {}))
     if what == "export_to":
         return session.export_to(given)
-    found: object = getattr(session, what)()
-    return found
+    result: object = getattr(session, what)()
+    return result
 
 
 def raw(what: str, where: str) -> dict[str, float]:
-    """The same rows through plain `sqlite3`: all as a list, all one after the other, or those of a window."""
+    """Read the same rows through plain `sqlite3`: all as a list, all one after the other, or those of a window."""
     log = RawLog(Path(where))
     sql = "SELECT body FROM message WHERE session = 's' ORDER BY seq"
     log.window(BUDGET)
@@ -95,7 +95,7 @@ def raw(what: str, where: str) -> dict[str, float]:
 
 
 def fill(where: str, turns: list[Any]) -> int:
-    """Write a session with the contexts that somebody asks for; return the revision of one in its middle."""
+    """Write a session with a context every `EVERY` turns; return the revision of one in the middle."""
     middle = 0
     with Memory.open(where, synchronous="NORMAL") as memory:
         session = memory.session(SESSION, max_tokens=BUDGET)
@@ -109,16 +109,16 @@ def fill(where: str, turns: list[Any]) -> int:
 
 
 def apart(*arguments: object) -> dict[str, float]:
-    """What is measured in a process of its own."""
+    """Measure in a process of its own."""
     done = subprocess.run(
         [sys.executable, __file__, "--one", *map(str, arguments)], stdout=subprocess.PIPE, text=True, check=True
     )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 def measured(folder: Path, turns: list[Any]) -> list[Figure]:
-    """Measure all of it in a folder."""
+    """Measure everything in a folder."""
     stores = {"SQLite": f"sqlite:///{folder}/ours.db", "files": f"file://{folder}/logs"}
     middle = {name: fill(where, turns) for name, where in stores.items()}
     log = RawLog(folder / "raw.db", "NORMAL")
@@ -126,11 +126,11 @@ def measured(folder: Path, turns: list[Any]) -> list[Figure]:
     log.close()
     lines = folder / "messages.jsonl"
     lines.write_text("".join(json.dumps(message) + "\n" for turn in turns for message in turn))
-    theirs = {what: apart("raw", what, folder / "raw.db") for what in ("window", "list", "pass")}
+    raw_costs = {what: apart("raw", what, folder / "raw.db") for what in ("window", "list", "pass")}
     figures = []
 
     def add(what: str, took: dict[str, float], beside: str, most: float | None = None) -> None:
-        other = theirs[beside]
+        other = raw_costs[beside]
         detail = f"{took['seconds'] * 1e3:,.0f} / {other['seconds'] * 1e3:,.0f} ms"
         figures.append(Figure(f"{what}: time, raw = 1", took["seconds"] / other["seconds"], None, detail))
         figures.append(Figure(f"{what}: peak, MiB", took["peak"], most, f"raw {other['peak']:,.1f}"))

@@ -1,12 +1,12 @@
-"""For how long a verb of an asynchronous memory holds the event loop: CPU between two of its turns.
+"""Measure how long a method of an asynchronous memory holds the event loop: processor time between two waits.
 
     python bench/loop.py [--entries 5000] [--megabytes 10] [--runs 3] [--json] [--gate]
 
-What is measured is the processor time of the loop's own thread (`time.thread_time`) from one wait of the selector to
-the next, so that neither other threads nor other processes count. The figure of a verb is its longest such slice, the
-least of several runs: the machine adds to a slice, and takes nothing from it. What verbs load counts, too: each run is
-a process of its own. Python's collector goes through what a verb makes, and not through what the program held before
-it (`gc.freeze`): that is this benchmark's, hundreds of thousands of objects.
+Measured is the processor time of the loop's own thread (`time.thread_time`) from one wait of the selector to the next,
+so that neither other threads nor other processes count. The figure of a method is its longest such slice, and the least
+of several runs: the machine can only add to a slice. What methods load counts, too: each run is a process of its own.
+Python's garbage collector visits what a method makes, but not what the program held before it (`gc.freeze`): those are
+hundreds of thousands of objects of this benchmark.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ T = TypeVar("T")
 Note = Callable[[str, Callable[[], Awaitable[object]]], Awaitable[None]]
 
 LIMIT = 10.0
-"""Milliseconds."""
+"""The longest slice, in milliseconds."""
 
 BUDGET = 128_000
 KINDS = "first", "plain", "default"
 
 
 class Watched(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
-    """A selector that notes the processor time between its waits; `longest` in seconds."""
+    """A selector that notes the longest processor time between its waits, in seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Watched(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
         self._since = time.thread_time()
 
     def select(self, timeout: float | None = None) -> Any:
-        """As the selector's own."""
+        """Wait like the base class."""
         self.longest = max(self.longest, time.thread_time() - self._since)
         try:
             return super().select(timeout)
@@ -68,34 +68,34 @@ def watched(main: Callable[[Watched], Awaitable[T]]) -> T:
 
 
 async def slice_of(selector: Watched, verb: Callable[[], Awaitable[object]]) -> float:
-    """Milliseconds of the longest slice while a verb runs."""
+    """Return the milliseconds of the longest slice while a method runs."""
     await asyncio.sleep(0.01)
     gc.collect()
     gc.freeze()
-    await asyncio.sleep(0)  # the collector's own time is in the slice that ends here
+    await asyncio.sleep(0)  # the time of the collection is in the slice that ends here
     selector.longest = 0.0
-    given = await verb()  # kept meanwhile: when that is let go of is its caller's own affair
+    result = await verb()  # keep the result: freeing it is at its caller's expense
     await asyncio.sleep(0.01)
     longest = selector.longest * 1e3
-    del given
+    del result
     return longest
 
 
 def rows(megabytes: float) -> str:
-    """JSON of so many megabytes, as a tool returns it: rows of numbers and words."""
+    """Return JSON of so many megabytes as a tool returns it: rows of numbers and words."""
     rng = random.Random(7)
-    size, made = 0, []
+    size, table = 0, []
     while size < megabytes * 1e6:
         row = {"lot": rng.randrange(10**7), "rate": rng.random(), "place": rng.choice("abcdef") * 9, "on": "2026-05-07"}
-        made.append(row)
+        table.append(row)
         size += 75
-    return json.dumps({"rows": made})
+    return json.dumps({"rows": table})
 
 
 async def verbs(
     selector: Watched, folder: Path, entries: int, megabytes: float, policy: str | None
 ) -> dict[str, float]:
-    """The longest slices of the verbs of a session of so many entries; on SQLite, with a policy or without."""
+    """Return the longest slices of the methods of a session of so many entries on SQLite, with a policy or without."""
     from workload import history
 
     from palimpsest import AsyncMemory
@@ -106,7 +106,7 @@ async def verbs(
     async def note(name: str, verb: Callable[[], Awaitable[object]]) -> None:
         found[name] = await slice_of(selector, verb)
 
-    # with a policy only what it changes: what is added, what leaves
+    # a policy changes only what is added and what leaves
     async with AsyncMemory.open(folder / "loop.db", privacy=policy) as memory:
         session = memory.session("s", max_tokens=BUDGET)
         for start in range(0, len(turns), 300):
@@ -149,7 +149,7 @@ async def verbs(
 
 
 async def searches(memory: AsyncMemory, note: Note, document: str) -> None:
-    """What searches the session of such a memory, and a document; the first search makes the index."""
+    """Note the slices of searches of the session and of a document. The first search makes the index."""
     from palimpsest.integrations.tools import AsyncMemoryTools
 
     session, base = memory.session("s", max_tokens=BUDGET, tail_share=0.1), memory.knowledge("handbook")
@@ -169,7 +169,8 @@ async def searches(memory: AsyncMemory, note: Note, document: str) -> None:
 
 
 async def first(selector: Watched, folder: Path) -> dict[str, float]:
-    """The longest slices of the first verbs of a process, with the tokenizer of a model, and with a policy."""
+    """Return the longest slices of the first calls of a process, with the tokenizer of a model, with a policy and
+    without."""
     from palimpsest import AsyncMemory
 
     spans: dict[str, float] = {}
@@ -183,22 +184,22 @@ async def first(selector: Watched, folder: Path) -> dict[str, float]:
 
 
 def slices(kind: str, entries: int, megabytes: float) -> dict[str, float]:
-    """The longest slices in this process, of the verbs of one kind: "first", or a policy's name, or "plain"."""
+    """Return the longest slices in this process. `kind` is "first", "plain", or the name of a policy."""
     with scratch() as folder:
         if kind == "first":
             return watched(lambda selector: first(selector, folder))
         policy = None if kind == "plain" else kind
-        found = watched(lambda selector: verbs(selector, folder, entries, megabytes, policy))
-        return {f"{name}, {policy} policy" if policy else name: value for name, value in found.items()}
+        spans = watched(lambda selector: verbs(selector, folder, entries, megabytes, policy))
+        return {f"{name}, {policy} policy" if policy else name: value for name, value in spans.items()}
 
 
 def apart(kind: str, entries: int, megabytes: float) -> dict[str, float]:
-    """The same in a process of its own."""
+    """Return the same, measured in a process of its own."""
     sizes = f"--entries={entries}", f"--megabytes={megabytes}"
     command = [sys.executable, "-W", "ignore", __file__, f"--kind={kind}", *sizes]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    spans: dict[str, float] = json.loads(done.stdout)
+    return spans
 
 
 def main() -> int:
@@ -209,7 +210,7 @@ def main() -> int:
         return 0
     least: dict[str, float] = {}
     for kind in KINDS:
-        apart(kind, entries=500, megabytes=0.1)  # byte code
+        apart(kind, entries=500, megabytes=0.1)  # makes the byte code
     for _ in range(given.runs):
         for kind in KINDS:
             for name, value in apart(kind, given.entries, given.megabytes).items():

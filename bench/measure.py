@@ -1,8 +1,8 @@
-"""What the benchmarks share: pairs of timings, places to write to, figures with their targets, the table.
+"""Shared by the benchmarks: pairs of timings, scratch folders, figures with their targets, and the printed table.
 
-A timing alone says more about the machine than about the code. So everything is timed beside the same work
-through `raw.RawLog`, in turn, in one process; what is judged is the ratio of the medians, and of several runs
-the median of those.
+A timing alone says more about the machine than about the code. So everything is timed beside the same work through
+`raw.RawLog`, alternately, in one process. What is judged is the ratio of the medians, and of several runs the median
+ratio.
 """
 
 from __future__ import annotations
@@ -29,24 +29,27 @@ from palimpsest import Memory
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a scratch folder of our own is made in it)
 SESSION = "s"
 
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # without byte code every process that is begun would compile anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # without byte code every process that is started would compile again
 sys.dont_write_bytecode = False
 
 
 class Pair(NamedTuple):
-    """Medians of one operation on both sides, in microseconds."""
+    """The medians of one operation on both sides, in microseconds."""
 
     raw: float
     ours: float
 
     @property
     def ratio(self) -> float:
-        """Ours in raw ones."""
+        """Our time in units of the raw one."""
         return self.ours / self.raw
 
 
 class Figure(NamedTuple):
-    """One line of the table; `target` is a bound for `value`: at most, or at least where `least` is set."""
+    """One line of the table.
+
+    `target` is the upper bound of `value`, or the lower one if `least` is set; None: no target.
+    """
 
     what: str
     value: float
@@ -56,7 +59,7 @@ class Figure(NamedTuple):
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None where there is none."""
+        """Whether the target is met; None without a target."""
         if self.target is None:
             return None
         return self.value >= self.target if self.least else self.value <= self.target
@@ -68,7 +71,7 @@ def alternate(
     work: Sequence[Any],
     clock: Callable[[], float] = time.process_time,
 ) -> Pair:
-    """Give each piece of work to both sides in turn, either one first every other time."""
+    """Give each piece of work to both sides, and return the medians. The side that comes first changes each time."""
     timings: dict[Callable[[Any], object], list[float]] = {raw: [], ours: []}
     for i, piece in enumerate(work):
         for side in (raw, ours) if i % 2 else (ours, raw):
@@ -81,16 +84,16 @@ def alternate(
 async def alternate_async(
     raw: Callable[[Any], object], ours: Callable[[Any], Awaitable[object]], work: Sequence[Any]
 ) -> Pair:
-    """The same in wall time, our side awaited in the running loop."""
-    theirs_took, ours_took = [], []
+    """Like `alternate`, in wall time: our side is awaited in the running loop, always after the raw side."""
+    raw_seconds, our_seconds = [], []
     for piece in work:
         start = time.perf_counter()
         raw(piece)
         middle = time.perf_counter()
         await ours(piece)
-        ours_took.append(time.perf_counter() - middle)
-        theirs_took.append(middle - start)
-    return Pair(median(theirs_took) * 1e6, median(ours_took) * 1e6)
+        our_seconds.append(time.perf_counter() - middle)
+        raw_seconds.append(middle - start)
+    return Pair(median(raw_seconds) * 1e6, median(our_seconds) * 1e6)
 
 
 # --- places
@@ -98,7 +101,7 @@ async def alternate_async(
 
 @contextmanager
 def scratch(under: Path | None = None) -> Iterator[Path]:
-    """A folder that is there for a while, under the folder for temporary files unless another is given."""
+    """Yield a new folder, in that for temporary files unless `under` is given. It is deleted at the end."""
     folder = Path(tempfile.mkdtemp(prefix="palimpsest-bench-", dir=under))
     try:
         yield folder
@@ -107,23 +110,23 @@ def scratch(under: Path | None = None) -> Iterator[Path]:
 
 
 def memory_folder() -> Path | None:
-    """Where files take no disk: tmpfs, or None where this machine shows none."""
+    """Return a folder on tmpfs, where files need no disk; None if there is none."""
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
 def file_system(folder: Path) -> str:
-    """The kind of file system that the folder lies on, as the kernel calls it."""
+    """Return the kind of file system that the folder is on, as the kernel names it."""
     mounts = Path("/proc/mounts")
-    found = ("", "unknown")
+    longest = ("", "unknown")
     for line in mounts.read_text().splitlines() if mounts.exists() else ():
-        _, place, kind, *_ = line.split()
-        if folder.resolve().is_relative_to(place) and len(place) >= len(found[0]):
-            found = (place, kind)
-    return found[1]
+        _, mount, kind, *_ = line.split()
+        if folder.resolve().is_relative_to(mount) and len(mount) >= len(longest[0]):
+            longest = (mount, kind)
+    return longest[1]
 
 
 def store(path: Path, turns: Sequence[Turn], *, counted: bool = False, batch: int = 500) -> None:
-    """Write a session of these turns, `batch` turns an append, with or without stored counts."""
+    """Write a session of these turns, `batch` turns for each append, with stored token counts if `counted`."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         session = memory.session(SESSION)
         for start in range(0, len(turns), batch):
@@ -133,7 +136,7 @@ def store(path: Path, turns: Sequence[Turn], *, counted: bool = False, batch: in
 
 
 def disk_use(folder: Path) -> int:
-    """Bytes of the files in the folder."""
+    """Return the bytes of the files in the folder."""
     return sum(file.stat().st_size for file in folder.iterdir())
 
 
@@ -141,7 +144,7 @@ def disk_use(folder: Path) -> int:
 
 
 class Statements:
-    """Every statement that connections opened meanwhile have run: commits and writes are counted, not timed."""
+    """Counts what SQLite connections do: commits, and statements that write rows."""
 
     def __init__(self) -> None:
         self.commits = self.rows = 0
@@ -149,7 +152,7 @@ class Statements:
 
     @contextmanager
     def watched(self) -> Iterator[Statements]:
-        """Watch connections opened in the block, for as long as they live."""
+        """Watch the connections that are opened in the block, as long as they live."""
         connect = sqlite3.connect
 
         def watching(*arguments: Any, **options: Any) -> sqlite3.Connection:
@@ -169,20 +172,20 @@ class Statements:
             self._inside, self._wrote = True, False
         elif verb in ("COMMIT", "END"):
             self._inside = False
-            self.commits += self._wrote  # one that has only read costs no write
+            self.commits += self._wrote  # a transaction that only read commits nothing
         elif verb == "ROLLBACK":
             self._inside = False
         elif verb in ("INSERT", "REPLACE", "UPDATE", "DELETE"):
             self._wrote = True
             self.rows += 1
-            self.commits += not self._inside  # outside a transaction each is a commit of its own
+            self.commits += not self._inside  # outside of a transaction each statement is a commit
 
 
 # --- the table
 
 
 def arguments(description: str, *, runs: int = 3, **more: Any) -> argparse.Namespace:
-    """Read the command line: what every benchmark takes, and `more` (name=default) of its own."""
+    """Parse the command line: the options of every benchmark, and those in `more` (name=default)."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=runs, help=f"take the median of so many runs (default {runs})")
     parser.add_argument("--disk", type=Path, help="folder on the disk to measure (default: for temporary files)")
@@ -194,13 +197,13 @@ def arguments(description: str, *, runs: int = 3, **more: Any) -> argparse.Names
 
 
 def over_runs(runs: int, run: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """The medians of what several runs return."""
-    found = [run() for _ in range(max(runs, 1))]
-    return {name: median(one[name] for one in found) for name in found[0]}
+    """Return the medians of what several runs return."""
+    results = [run() for _ in range(max(runs, 1))]
+    return {name: median(result[name] for result in results) for name in results[0]}
 
 
 def report(title: str, figures: Sequence[Figure], given: argparse.Namespace, *notes: str) -> int:
-    """Print the figures and return the exit status."""
+    """Print the figures, and return the exit status."""
     missed = [figure.what for figure in figures if figure.met is False]
     if given.json:
         rows = [{**figure._asdict(), "met": figure.met} for figure in figures]
@@ -220,7 +223,7 @@ def report(title: str, figures: Sequence[Figure], given: argparse.Namespace, *no
 
 
 def machine() -> str:
-    """Where this ran: processors, system, interpreter, SQLite."""
+    """Describe the machine: processors, system, interpreter, SQLite."""
     system = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"{system}, {python}, SQLite {sqlite3.sqlite_version}"

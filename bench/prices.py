@@ -1,4 +1,4 @@
-"""How providers bill their prompt caches, and what requests come to: for `cache_bill.py`."""
+"""How providers bill their prompt caches, and what requests cost: for `cache_bill.py`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ Message = dict[str, Any]
 
 
 class Vendor(NamedTuple):
-    """How a provider bills its cache: prices in those of fresh input, the least prefix that it keeps, in which steps,
-    and how long after the last call."""
+    """How a provider bills its prompt cache.
+
+    Prices are in units of that of fresh input. `least` is the shortest prefix that is cached, `step` the steps in which
+    it grows, and `seconds` the life of the cache after the last call.
+    """
 
     name: str
     cached: float
@@ -26,9 +29,9 @@ class Vendor(NamedTuple):
 
 
 def _vendor(name: str, model: str, *, written: float = 1.0, least: int = 1024, step: int = 1, life: float) -> Vendor:
-    """A vendor whose price of cached input is that of a model of the package's table."""
-    found = find_model(model)
-    fresh, cached = (found.input_price, found.cached_input_price) if found is not None else (None, None)
+    """Return a vendor whose price of cached input is that of this model in the package's table."""
+    priced = find_model(model)
+    fresh, cached = (priced.input_price, priced.cached_input_price) if priced is not None else (None, None)
     assert fresh is not None, model
     assert cached is not None, model
     return Vendor(name, cached / fresh, written, least, step, life)
@@ -36,7 +39,10 @@ def _vendor(name: str, model: str, *, written: float = 1.0, least: int = 1024, s
 
 @cache
 def vendors() -> tuple[Vendor, ...]:
-    """Five prices of three providers. What Anthropic's cache does not serve is written to it, for a quarter more."""
+    """Return five prices of three providers.
+
+    What Anthropic's cache does not serve is written to it, for a quarter more.
+    """
     return (
         _vendor("Anthropic", "claude-sonnet-4-5", written=1.25, life=300),
         _vendor("OpenAI, gpt-5", "gpt-5", step=128, life=3600),
@@ -47,18 +53,18 @@ def vendors() -> tuple[Vendor, ...]:
 
 
 TENTH, HALF = 1, 3
-"""Which of them the targets are of, and which one takes half of the price for a cached token."""
+"""Indexes of the vendor that the targets are for, and of the one that charges half of the price for a cached token."""
 
 
 class Tokens:
-    """Token ids of messages, each message encoded once."""
+    """The token ids of messages. Each message is encoded once."""
 
     def __init__(self) -> None:
         self._encode = encoding("o200k_base").encode
         self._known: dict[str, tuple[int, ...]] = {}
 
     def of(self, message: Message) -> tuple[int, ...]:
-        """The message's ids: three marks and its role, then its texts."""
+        """Return the message's ids: three marks and its role, then its texts."""
         key = json.dumps(message, sort_keys=True)
         if key not in self._known:
             ids = [-1, -2, -3, *self._encode(message["role"])[:1], *self._encode(message.get("content") or "")]
@@ -69,7 +75,8 @@ class Tokens:
 
 
 class Call(NamedTuple):
-    """One request: its tokens, those in common with the one before, those of dialogue; whether a conversation opens."""
+    """One request: its tokens, those in common with the request before, those of dialogue; whether it opens a
+    conversation."""
 
     size: int
     common: int
@@ -85,18 +92,18 @@ class Calls(list[Call]):
         self._tokens, self._before = tokens, list[tuple[int, ...]]()
         self.compactions = 0
         self.cuts: list[tuple[int, int | None]] = []
-        """The calls that made a cut, and where their window begins."""
+        """The indexes of the calls that made a cut, each with the first seq of its window."""
 
     def send(self, messages: Sequence[Message], *, opens: bool) -> None:
         """Account for one request."""
-        now = [self._tokens.of(message) for message in messages]
-        spoken = zip(messages, now, strict=True)
-        dialogue = sum(len(ids) for message, ids in spoken if message["role"] not in ("tool", "system"))
-        self.append(Call(sum(map(len, now)), _common(self._before, now), dialogue, opens))
-        self._before = now
+        token_ids = [self._tokens.of(message) for message in messages]
+        pairs = zip(messages, token_ids, strict=True)
+        dialogue = sum(len(ids) for message, ids in pairs if message["role"] not in ("tool", "system"))
+        self.append(Call(sum(map(len, token_ids)), _common(self._before, token_ids), dialogue, opens))
+        self._before = token_ids
 
     def restart(self) -> None:
-        """A new session: nothing of the one before is in the cache."""
+        """Begin a new session: the cache has nothing of the one before."""
         self._before = []
 
     @property
@@ -108,7 +115,7 @@ class Calls(list[Call]):
         return sum(call.dialogue for call in self)
 
     def cached(self, vendor: Vendor, pause: float) -> int:
-        """Tokens that this provider's cache served, where conversations are so many seconds apart."""
+        """Return the tokens that this provider's cache served, if conversations are `pause` seconds apart."""
         return sum(
             call.common - call.common % vendor.step
             for call in self
@@ -116,14 +123,15 @@ class Calls(list[Call]):
         )
 
     def bill(self, vendor: Vendor, pause: float) -> float:
-        """What they cost, in tokens at the price of fresh input."""
+        """Return the cost, in tokens at the price of fresh input."""
         cached = self.cached(vendor, pause)
         return vendor.written * (self.sent - cached) + vendor.cached * cached
 
 
-def _common(one: Sequence[tuple[int, ...]], other: Sequence[tuple[int, ...]]) -> int:
+def _common(earlier: Sequence[tuple[int, ...]], later: Sequence[tuple[int, ...]]) -> int:
+    """Return the length of the longest common token prefix."""
     total = 0
-    for left, right in zip(one, other, strict=False):
+    for left, right in zip(earlier, later, strict=False):
         if left == right:
             total += len(left)
             continue
@@ -136,7 +144,7 @@ def _common(one: Sequence[tuple[int, ...]], other: Sequence[tuple[int, ...]]) ->
 
 
 def by_turn(system: Message, log: Sequence[Message], budget: int, tokens: Tokens) -> list[Message]:
-    """The newest whole turns that fit; the newest always."""
+    """Return the newest whole turns that fit, and always the newest."""
     used, start, kept = len(tokens.of(system)) + 3, len(log), len(log)
     for i in range(len(log) - 1, -1, -1):
         used += len(tokens.of(log[i]))
@@ -149,7 +157,7 @@ def by_turn(system: Message, log: Sequence[Message], budget: int, tokens: Tokens
 
 
 def by_message(system: Message, log: Sequence[Message], budget: int, tokens: Tokens) -> list[Message]:
-    """The newest messages that fit, whatever they are: half a tool call and its result, too."""
+    """Return the newest messages that fit, whatever they are: a tool result without its call, too."""
     used, start = len(tokens.of(system)) + 3, len(log)
     while start and used + len(tokens.of(log[start - 1])) <= budget:
         start -= 1

@@ -1,11 +1,11 @@
-"""What privacy costs: processor time to redact a kilobyte of ordinary text in which nothing private is, and to append.
+"""Measure what privacy costs: processor time to redact ordinary text without anything private, and to append it.
 
     python bench/privacy.py [--runs 5] [--turns 300] [--disk FOLDER] [--json] [--gate]
 
 The texts are those of the invented conversations (`workload.py`): prose as people and models write it, and JSON as
-tools return it, cut to 1 KB. JSON full of numbers is that of `replies.py`. A turn is all the entries of one
-`Session.add`, calls and arguments included. Much of the cost is fixed, so small texts cost more for each of their
-kilobytes and large ones less.
+tools return it, cut to 1 KB. JSON full of numbers is from `replies.py`. A turn is all the entries of one `Session.add`,
+calls and arguments included. Much of the cost is fixed, so small texts cost more for each kilobyte, and large ones
+less.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WARM = 20
 
 
 def each(work: Callable[[Sequence[object]], object], pieces: Sequence[Sequence[object]]) -> float:
-    """The median time of the work on one piece, in microseconds."""
+    """Return the median time of the work on one item of a piece, in microseconds."""
     work(pieces[0])
     timings = []
     for piece in pieces:
@@ -45,7 +45,7 @@ def each(work: Callable[[Sequence[object]], object], pieces: Sequence[Sequence[o
 
 
 def samples(pieces: list[str], count: int = 400) -> list[str]:
-    """Texts of one kilobyte each."""
+    """Return texts of one kilobyte each."""
     joined = "\n".join(pieces)
     rng = random.Random(5)
     starts = [rng.randrange(len(joined) - KILOBYTE) for _ in range(count)]
@@ -53,7 +53,7 @@ def samples(pieces: list[str], count: int = 400) -> list[str]:
 
 
 def appended(folder: Path, turns: Sequence[Sequence[dict[str, Any]]], *, wall: bool, linear: bool = True) -> Pair:
-    """Append the same turns with the default recognisers and without, in turn."""
+    """Append the same turns with the default recognisers and without, alternately."""
     redactor = Redactor({"recognisers": "default"}, linear=linear)
     with scratch(folder) as own, ExitStack() as stack:
         plain = stack.enter_context(Memory.open(own / "plain.db")).session(SESSION)
@@ -67,9 +67,11 @@ def appended(folder: Path, turns: Sequence[Sequence[dict[str, Any]]], *, wall: b
 def run(fast: Path, disk: Path, count: int) -> dict[str, float]:
     """Measure once."""
     turns = some(300, seed=3)
-    said = [message for turn in turns for message in turn]
-    prose = samples([one["content"] for one in said if one["role"] != "tool" and one["content"]])
-    rows = samples([one["content"] for one in said if one["role"] == "tool" and one["content"].startswith("{")])
+    messages = [message for turn in turns for message in turn]
+    prose = samples([message["content"] for message in messages if message["role"] != "tool" and message["content"]])
+    rows = samples(
+        [message["content"] for message in messages if message["role"] == "tool" and message["content"].startswith("{")]
+    )
     batches = [find_format("openai").decode(turn, "turn") for turn in turns]
     size = sum(len(entry.text) for batch in batches for entry in batch) / KILOBYTE
     nothing, default = Redactor(None), Redactor({"recognisers": "default"})
@@ -78,8 +80,8 @@ def run(fast: Path, disk: Path, count: int) -> dict[str, float]:
 
     def text(redactor: Redactor, texts: list[str]) -> float:
         def work(piece: Sequence[object]) -> None:
-            for one in piece:
-                redactor.text(str(one))
+            for item in piece:
+                redactor.text(str(item))
 
         return each(work, [texts[i : i + 20] for i in range(0, len(texts), 20)])
 
@@ -90,19 +92,19 @@ def run(fast: Path, disk: Path, count: int) -> dict[str, float]:
         return (time.process_time_ns() - started) / 1000
 
     turn_of_default = whole(default)
-    more = some(WARM + count, seed=4)
+    new_turns = some(WARM + count, seed=4)
     kilobytes = [
         [{"role": "user", "content": text}]
-        for text in samples([one["content"] for one in said if one["role"] == "user"], WARM + count)
+        for text in samples([message["content"] for message in messages if message["role"] == "user"], WARM + count)
     ]
     return {
-        "append": appended(fast, more, wall=False).ratio,
+        "append": appended(fast, new_turns, wall=False).ratio,
         "append_kilobyte": appended(fast, kilobytes, wall=False).ratio,
         "append_orders": appended(fast, orders(WARM + count), wall=False).ratio,
         "append_orders_fallback": appended(fast, orders(WARM + count), wall=False, linear=False).ratio,
         "append_dense": appended(fast, dense(WARM + count), wall=False).ratio,
         "append_fallback": appended(fast, kilobytes, wall=False, linear=False).ratio,
-        "append_disk": appended(disk, more, wall=True).ratio,
+        "append_disk": appended(disk, new_turns, wall=True).ratio,
         "prose": text(default, prose),
         "rows": text(default, rows),
         "patterns": text(patterns, prose),

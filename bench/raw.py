@@ -1,8 +1,8 @@
 """What the benchmarks compare with: the same messages through plain `sqlite3` and `json`, and nothing else.
 
-One table, a unique index on session and seq, a token count in each row, one transaction a turn. A message is stored
-as its JSON with an id and a time, which every log needs. No validation, no links between calls and results, no
-head to compare: it is the floor, not a product.
+One table, a unique index on session and seq, a token count in each row, one transaction for each turn. A message is
+stored as its JSON with an id and a time, which every log needs. There is no validation, no links between calls and
+results, and no head to compare: it is a lower bound, not a product.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _NEWEST = "SELECT tokens, body FROM message WHERE session = ? ORDER BY seq DESC"
 
 
 def stored(message: Message, number: int, at: float) -> str:
-    """The JSON of a row: the message with an id and a time."""
+    """Return the JSON of a row: the message with an id and a time."""
     return json.dumps({"id": f"m-{number:012}", "at": at, **message}, ensure_ascii=False)
 
 
 def payload(turns: Sequence[Turn]) -> int:
-    """The bytes of these turns' rows: what any store has to keep."""
+    """Return the bytes of the rows of these turns: what any store has to keep."""
     messages = [message for turn in turns for message in turn]
     return sum(len(stored(message, i, time.time()).encode()) for i, message in enumerate(messages))
 
 
 def estimate(message: Message) -> int:
-    """A stand-in for a stored count: a quarter of the characters, and four."""
+    """Return a stand-in for a stored count: a quarter of the characters, and four."""
     calls = message.get("tool_calls") or ()
     chars = len(message["content"]) + sum(len(call["function"]["arguments"]) for call in calls)
     return chars // 4 + 4
 
 
 class RawLog:
-    """One session in one table, in the write-ahead log mode of SQLite."""
+    """One session in one table of an SQLite file in write-ahead log mode."""
 
     def __init__(self, path: Path, synchronous: str = "FULL", session: str = "s") -> None:
         self._session = session
@@ -81,12 +81,12 @@ class RawLog:
         return [json.loads(body) for body in reversed(bodies)]
 
     def budget_of(self, messages: int) -> int:
-        """The budget under which `window` returns exactly the newest so many messages."""
+        """Return the budget for which `window` returns exactly the newest `messages` messages."""
         rows = self.db.execute(_NEWEST + " LIMIT ?", (self._session, messages))
         return sum(tokens for tokens, _ in rows.fetchall())
 
     def bodies(self, messages: int) -> int:
-        """The stored bytes of the newest so many messages."""
+        """Return the stored bytes of the newest `messages` messages."""
         rows = self.db.execute(_NEWEST + " LIMIT ?", (self._session, messages)).fetchall()
         return sum(len(body.encode()) for _, body in rows)
 
@@ -96,10 +96,10 @@ class RawLog:
 
 
 def filled(path: Path, turns: Sequence[Turn], synchronous: str = "FULL") -> RawLog:
-    """Return a log that holds these turns, opened anew.
+    """Return a log that holds these turns, opened again.
 
-    Closing removes the write-ahead log of the filling. With it the raw side would go on overwriting a long
-    file while the other side extends a new one, which costs each commit 40 us more on ext4.
+    Closing it removes the write-ahead log of the filling. Otherwise the raw side would overwrite a long file while the
+    other side extends a new one, which costs each commit 40 us more on ext4.
     """
     log = RawLog(path, synchronous)
     log.add(*turns)

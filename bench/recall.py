@@ -1,26 +1,27 @@
-"""What recall finds of what was said: shares of evidence in the first hits and within a budget, beside plain FTS5.
+"""Measure what recall finds: shares of evidence in the first hits and within a budget, beside plain FTS5.
 
     PALIMPSEST_DATA=... python bench/recall.py [--only NAME] [--json] [--gate]
 
 LoCoMo (Maharana et al., ACL 2024; ten conversations, 1,982 questions with evidence) is not part of this project:
-without `PALIMPSEST_DATA`, conversations that are made here are measured (`recall_corpora.py`). A hit is an entry,
-a turn of LoCoMo is one entry `Speaker: text [shared image: caption]`, and each conversation is searched alone.
+without `PALIMPSEST_DATA`, invented conversations are measured (`recall_corpora.py`). A hit is an entry, a turn of
+LoCoMo is one entry `Speaker: text [shared image: caption]`, and each conversation is searched alone.
 
     R@k      the share of a question's evidence among the first k entries, as a mean over the questions
-    NDCG@10  gain 1 for evidence, discount 1 / log2(rank + 1), in parts of what is possible
+    NDCG@10  gain 1 for evidence, discount 1 / log2(rank + 1), as a share of what is possible
     tokens   the share of the evidence among the first entries that fit in so many tokens (characters / 4, and 4)
 
-    fts5          SQLite's full-text index as it comes, asked for any of the question's words
+    fts5          SQLite's full-text index without settings, asked for any of the question's words
     fts5 porter   the same with stems, without the words that questions are made of
     palimpsest    terms, parts and ranking of `palimpsest.recall`, over its index in memory
 
 Constants were chosen on the first five conversations of LoCoMo and on the conversations that are not LoCoMo; `last
 five` is what was not looked at.
 
-What was tried for questions that need several entries, on the same conversations (R@10, points, multi-hop against what
-lost most): in every question, fewer hits of one sitting, +1.8 and -2.5 of those that nothing answers, and the speaker's
-share twice as large, +1.0 and -2.5 of the same. Where several things are asked for, both together, +2.3 and -0.4: kept.
-A second round with the terms of the best hits, +1.1 and -2.9 of open-domain ones: not. More candidates change nothing.
+Tried for questions that need several entries, on the same conversations (change of R@10 in points: multi-hop, then what
+lost most): in every question, fewer hits of one sitting, +1.8, and -2.5 for questions without an answer; the speaker's
+share twice as large, +1.0, and -2.5 for the same. Both together only where several things are asked for, +2.3 and -0.4:
+kept. A second round with the terms of the best hits, +1.1, and -2.9 for open-domain ones: not kept. More candidates
+change nothing.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ TARGETS = (
     ("LoCoMo", "1,000 tokens", 0.80),
     ("LoCoMo, 1 multi-hop", "R@10", 0.38),
 )
-"""Below these the run fails with --gate; and where it finds less than plain FTS5 with stems, but for `NOISE`."""
+"""Lower bounds. With --gate the run fails below these, or by more than `NOISE` below plain FTS5 with stems."""
 
 NOISE = 0.03
-"""One fact more or less of those that the smallest corpora ask for."""
+"""The share that one fact more or less makes in the smallest corpora."""
 
 Search = Callable[[Asked], Sequence[int]]
 
 
 class Scores(NamedTuple):
-    """Means over questions, in the order of MEASURES, and the median of a search in milliseconds."""
+    """The means over questions, in the order of MEASURES, and the median of a search in milliseconds."""
 
     questions: int
     means: tuple[float, ...]
@@ -75,7 +76,7 @@ class Scores(NamedTuple):
 
 
 def plain(talk: Talk, *, stemmed: bool) -> Search:
-    """FTS5 over whole entries, in the order of its bm25()."""
+    """Return a search by FTS5 over whole entries, in the order of its bm25()."""
     index = sqlite3.connect(":memory:")
     tokenize = "porter unicode61" if stemmed else "unicode61"
     index.execute(f"CREATE VIRTUAL TABLE entries USING fts5(text, content='', tokenize='{tokenize}')")
@@ -96,7 +97,7 @@ def plain(talk: Talk, *, stemmed: bool) -> Search:
 
 
 def palimpsest(talk: Talk) -> Search:
-    """Terms, parts and ranking over the index in memory."""
+    """Return a search by terms, parts and ranking over the index in memory."""
     index, facts = Postings(), dict[int, Facts]()
     for entry in talk.entries:
         for number, part in enumerate(parts_of(entry)):
@@ -122,10 +123,10 @@ METHODS: dict[str, Callable[[Talk], Search]] = {
 
 
 def judged(order: Sequence[int], evidence: frozenset[int], costs: dict[int, int]) -> list[float]:
-    """The measures of one answer."""
-    found = [len(evidence.intersection(order[:most])) / len(evidence) for most in (5, 10, 20)]
+    """Return the measures of one answer."""
+    measures = [len(evidence.intersection(order[:most])) / len(evidence) for most in (5, 10, 20)]
     gain = sum(1 / log2(place + 2) for place, seq in enumerate(order[:10]) if seq in evidence)
-    found.append(gain / sum(1 / log2(place + 2) for place in range(min(10, len(evidence)))))
+    measures.append(gain / sum(1 / log2(place + 2) for place in range(min(10, len(evidence)))))
     for budget in (500, 1_000, 2_000):
         used, taken = 0, 0
         for seq in order:
@@ -133,13 +134,13 @@ def judged(order: Sequence[int], evidence: frozenset[int], costs: dict[int, int]
             if used > budget:
                 break
             taken += seq in evidence
-        found.append(taken / len(evidence))
-    return found
+        measures.append(taken / len(evidence))
+    return measures
 
 
 def measure(talks: Sequence[Talk], method: Callable[[Talk], Search]) -> dict[str, Scores]:
-    """The scores of all questions and of each category of them."""
-    found: dict[str, list[list[float]]] = {}
+    """Return the scores of all questions (the group "") and of each category."""
+    scores_by_group: dict[str, list[list[float]]] = {}
     times: dict[str, list[float]] = {}
     for talk in talks:
         search = method(talk)
@@ -147,12 +148,12 @@ def measure(talks: Sequence[Talk], method: Callable[[Talk], Search]) -> dict[str
         for asked in talk.asked:
             start = time.perf_counter()
             order = search(asked)
-            spent = (time.perf_counter() - start) * 1e3
+            milliseconds = (time.perf_counter() - start) * 1e3
             scores = judged(order, asked.evidence, costs)
             for group in ("", asked.category):
-                found.setdefault(group, []).append(scores)
-                times.setdefault(group, []).append(spent)
-    return {group: _scores(found[group], times[group]) for group in found}
+                scores_by_group.setdefault(group, []).append(scores)
+                times.setdefault(group, []).append(milliseconds)
+    return {group: _scores(scores_by_group[group], times[group]) for group in scores_by_group}
 
 
 def _scores(found: list[list[float]], times: list[float]) -> Scores:
@@ -160,7 +161,7 @@ def _scores(found: list[list[float]], times: list[float]) -> Scores:
 
 
 def corpora(data: Path | None) -> Iterator[tuple[str, Sequence[Talk]]]:
-    """The conversations by name."""
+    """Yield the conversations by the name of their corpus."""
     if data is not None:
         talks = locomo(data)
         yield "LoCoMo", talks
@@ -170,7 +171,7 @@ def corpora(data: Path | None) -> Iterator[tuple[str, Sequence[Talk]]]:
 
 
 def rows(name: str, talks: Sequence[Talk]) -> Iterator[tuple[str, str, Scores]]:
-    """The lines of the table for these conversations: what, with which method, the scores."""
+    """Yield the lines of the table for these conversations: what, the method, the scores."""
     by_method = {method: measure(talks, make) for method, make in METHODS.items()}
     for method, groups in by_method.items():
         yield name, method, groups[""]
@@ -182,7 +183,7 @@ def rows(name: str, talks: Sequence[Talk]) -> Iterator[tuple[str, str, Scores]]:
 
 
 def missed(table: Sequence[tuple[str, str, Scores]]) -> list[str]:
-    """What is below its target."""
+    """Return what is below its target."""
     scores = {(what, method): found for what, method, found in table}
     faults = []
     for what, measured, target in TARGETS:
@@ -190,17 +191,17 @@ def missed(table: Sequence[tuple[str, str, Scores]]) -> list[str]:
         if ours is not None and ours.means[MEASURES.index(measured)] < target:
             faults.append(f"{what}: {measured} {ours.means[MEASURES.index(measured)]:.1%} of {target:.0%}")
     for (what, method), found in scores.items():
-        if method == "palimpsest" and (plainly := scores.get((what, "fts5 porter"))) is not None:
+        if method == "palimpsest" and (fts5 := scores.get((what, "fts5 porter"))) is not None:
             place = MEASURES.index("R@10")
-            if found.means[place] < plainly.means[place] - NOISE:
-                faults.append(f"{what}: R@10 {found.means[place]:.1%}, plain FTS5 has {plainly.means[place]:.1%}")
+            if found.means[place] < fts5.means[place] - NOISE:
+                faults.append(f"{what}: R@10 {found.means[place]:.1%}, plain FTS5 has {fts5.means[place]:.1%}")
     return faults
 
 
 def main() -> int:
-    """Print the table; the status is 1 with --gate where a target is missed."""
+    """Print the table. With --gate the exit status is 1 if a target is missed."""
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    options.add_argument("--only", help="only conversations whose name begins so")
+    options.add_argument("--only", help="only conversations whose name begins with this")
     options.add_argument("--json", action="store_true")
     options.add_argument("--gate", action="store_true")
     given = options.parse_args()

@@ -1,7 +1,7 @@
-"""Conversations with questions whose evidence is known, for `recall.py`: of others, where at hand, and our own.
+"""Conversations with questions whose evidence is known, for `recall.py`: from others, if available, and our own.
 
-LoCoMo (Maharana et al., ACL 2024) and tau-bench are read from `PALIMPSEST_DATA` and are no part of this project. The
-others are made here: `pages` are sections of this project's documentation as a model's long answers, `advice` and
+LoCoMo (Maharana et al., ACL 2024) and tau-bench are read from `PALIMPSEST_DATA`, and are not part of this project. The
+others are made here: `pages` are sections of this project's documentation as long answers of a model, `advice` and
 `friends` are invented.
 """
 
@@ -21,7 +21,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 class Asked(NamedTuple):
-    """A question: the seqs of the entries that answer it, and what kind of question it is."""
+    """A question: the seqs of the entries that answer it, its category, and the time at which it is asked."""
 
     text: str
     evidence: frozenset[int]
@@ -38,7 +38,7 @@ class Talk(NamedTuple):
 
 
 class _Log:
-    """Entries in the making, linked as a session would."""
+    """Builds entries, linked as a session links them."""
 
     def __init__(self, start: datetime) -> None:
         self.entries: list[Entry] = []
@@ -66,7 +66,7 @@ class _Log:
         return seq
 
     def pause(self, **time: float) -> None:
-        """Let time go by."""
+        """Advance the time."""
         self.at += timedelta(**time)
 
     @property
@@ -75,18 +75,18 @@ class _Log:
         return microseconds_of(self.at)
 
 
-# --- of others
+# --- from others
 
 
 def locomo(data: Path) -> list[Talk]:
-    """The ten conversations: a turn is one entry, `Speaker: text [shared image: caption]`."""
+    """Return the ten conversations: a turn is one entry, `Speaker: text [shared image: caption]`."""
     samples = json.loads((data / "locomo" / "locomo10.json").read_text(encoding="utf-8"))
     return [_locomo(sample) for sample in samples]
 
 
 def _locomo(sample: dict) -> Talk:  # type: ignore[type-arg]
     talk = sample["conversation"]
-    sittings = sorted(int(found[1]) for key in talk if (found := re.fullmatch(r"session_(\d+)", key)))
+    sittings = sorted(int(match[1]) for key in talk if (match := re.fullmatch(r"session_(\d+)", key)))
     log, seqs = _Log(datetime(2020, 1, 1, tzinfo=UTC)), dict[str, int]()
     for sitting in sittings:
         written = talk[f"session_{sitting}_date_time"]
@@ -100,17 +100,17 @@ def _locomo(sample: dict) -> Talk:  # type: ignore[type-arg]
             log.pause(seconds=20)
     asked = []
     for question in sample["qa"]:
-        ids = {f"D{int(a)}:{int(b)}" for each in question["evidence"] for a, b in re.findall(r"D:?(\d+):(\d+)", each)}
-        evidence = frozenset(seqs[each] for each in ids if each in seqs)
+        ids = {f"D{int(a)}:{int(b)}" for text in question["evidence"] for a, b in re.findall(r"D:?(\d+):(\d+)", text)}
+        evidence = frozenset(seqs[id] for id in ids if id in seqs)
         if evidence:
             asked.append(Asked(question["question"], evidence, str(question["category"]), log.now))
     return Talk(sample["sample_id"], log.entries, asked)
 
 
 def tau_bench(data: Path, *, joined: int = 25, seed: int = 0) -> list[Talk]:
-    """Conversations of an airline's agent, `joined` of them to a session, with known items to find.
+    """Return conversations of an airline's agent, `joined` of them to a session, with questions for known items.
 
-    The questions are words of one entry: of a sentence that somebody said, values and a key of a JSON result.
+    A question has words of one entry: of a sentence that somebody said, or values and a key of a JSON result.
     """
     runs = json.loads((data / "tau-bench" / "gpt-4o-airline.json").read_text(encoding="utf-8"))[:50]
     talks = []
@@ -154,8 +154,8 @@ def _known_items(log: _Log, rng: random.Random) -> list[Asked]:
 
 
 def _some_words(text: str, rng: random.Random, most: int = 5) -> str:
-    """Some words of one sentence of a text, in their order, as a question."""
-    sentences = [each for each in re.split(r"(?<=[.!?])\s+|\n", text) if len(each.split()) > 5]
+    """Return some words of one sentence of a text, in their order, as a question."""
+    sentences = [part for part in re.split(r"(?<=[.!?])\s+|\n", text) if len(part.split()) > 5]
     words = re.findall(r"[\w./:-]*\w", rng.choice(sentences or [text]))
     kept = [word for word in words if len(word) > 3 or not word.isalpha()] or words
     chosen = sorted(rng.sample(range(len(kept)), min(most, len(kept))))
@@ -166,7 +166,7 @@ def _some_words(text: str, rng: random.Random, most: int = 5) -> str:
 
 
 def pages(seed: int = 0) -> list[Talk]:
-    """Sections of this project's documentation as long answers: after a question, before thanks. Known items."""
+    """Return sections of this project's documentation as long answers, each between a question and thanks."""
     log, rng, asked = _Log(datetime(2025, 3, 3, 9, tzinfo=UTC)), random.Random(seed), []
     for path in sorted(DOCS.glob("**/*.md")):
         for section in re.split(r"^(?=##? )", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
@@ -240,16 +240,17 @@ ADVICE = (
 
 
 def advice(seed: int = 0) -> list[Talk]:
-    """A user who mentions facts on the way while asking for advice, and long answers that have many words of them."""
+    """Return talks of a user who mentions facts in passing while asking for advice, with long answers that have many of
+    the same words."""
     rng, talks = random.Random(seed), []
-    facts = [[each.strip() for each in line.split("|")] for line in FACTS.strip().splitlines()]
+    facts = [[field.strip() for field in line.split("|")] for line in FACTS.strip().splitlines()]
     for number in range(4):
         log, asked = _Log(datetime(2025, 1, 6, 18, tzinfo=UTC)), []
         for fact, topic, question in rng.sample(facts, len(facts)):
-            way = rng.choice(("By the way, {f}.", "As you may know, {f}.", "{f}, so I have little time."))
-            said = way.format(f=fact)
+            phrasing = rng.choice(("By the way, {f}.", "As you may know, {f}.", "{f}, so I have little time."))
+            mention = phrasing.format(f=fact)
             request = f"Could you give me some tips on {topic}?"
-            seq = log.say("user", f"{said} {request}" if rng.random() < 0.5 else f"{request} {said}")
+            seq = log.say("user", f"{mention} {request}" if rng.random() < 0.5 else f"{request} {mention}")
             log.say("assistant", _advice(topic, rng))
             log.say("user", f"Could you say more about the second point, on {topic}?")
             log.say("assistant", _advice(topic, rng))
@@ -257,12 +258,12 @@ def advice(seed: int = 0) -> list[Talk]:
             log.say("assistant", "You are welcome! Tell me how it goes, and ask whenever you want to know more.")
             log.pause(days=rng.randint(1, 6))
             asked.append(Asked(question, frozenset((seq,)), "said on the way", 0))
-        talks.append(Talk(f"advice {number}", log.entries, [each._replace(now=log.now) for each in asked]))
+        talks.append(Talk(f"advice {number}", log.entries, [question._replace(now=log.now) for question in asked]))
     return talks
 
 
 def _advice(topic: str, rng: random.Random) -> str:
-    return "\n\n".join(each.format(t=topic) for each in rng.sample(ADVICE, 11))
+    return "\n\n".join(sentence.format(t=topic) for sentence in rng.sample(ADVICE, 11))
 
 
 ASIDES = """
@@ -306,9 +307,9 @@ CHATTER = (
 
 
 def friends(seed: int = 0) -> list[Talk]:
-    """Two friends who chat: what is asked stands in an answer that shares few words with the question."""
+    """Return chats of two friends: the answer to a question shares few words with it."""
     rng, talks = random.Random(seed), []
-    lines = [[each.strip() for each in line.split("|")] for line in ASIDES.strip().splitlines()]
+    lines = [[field.strip() for field in line.split("|")] for line in ASIDES.strip().splitlines()]
     for pair in (("Leonie", "Marek"), ("Priya", "Oskar"), ("Samir", "Greta"), ("Yuki", "Hanna")):
         log, asked = _Log(datetime(2024, 2, 3, 19, tzinfo=UTC)), []
         for asking, answer, question in rng.sample(lines, len(lines)):
@@ -324,12 +325,14 @@ def friends(seed: int = 0) -> list[Talk]:
                     if text == answer:
                         asked.append(Asked(question.format(b=b), frozenset((seq,)), "answered by a friend"))
             log.pause(days=rng.randint(2, 9))
-        talks.append(Talk(f"{pair[0]} and {pair[1]}", log.entries, [each._replace(now=log.now) for each in asked]))
+        talks.append(
+            Talk(f"{pair[0]} and {pair[1]}", log.entries, [question._replace(now=log.now) for question in asked])
+        )
     return talks
 
 
 def own(data: Path | None) -> Iterator[tuple[str, Sequence[Talk]]]:
-    """The corpora that are not LoCoMo, by name."""
+    """Yield the corpora that are not LoCoMo, by name."""
     if data is not None:
         yield "tau-bench, known items", tau_bench(data)
     yield "pages: long technical answers", pages()

@@ -1,12 +1,12 @@
-"""What an embedder adds to recall, and what it costs: the measures of `recall.py`, with vectors beside words.
+"""Measure what an embedder adds to recall, and what it costs: the measures of `recall.py`, with vectors beside words.
 
     PALIMPSEST_DATA=... python bench/recall_vectors.py [--model NAME ...] [--only NAME] [--weight W ...] [--gate]
 
-The vectors go the way of an index: by part, through an embedder into SQLite, from there into memory, and both orders
-are joined by `palimpsest.recall.fusion`. `ms` is a search without the question's embedding, which is told apart with
-the time to load a model, to embed a part, and the memory that it takes. One thread, unless OPENBLAS_NUM_THREADS says
-otherwise. Weights were chosen as `recall.py` says of its constants. What each step adds, and what was tried beside it,
-is told in `docs/decisions/0073`.
+Vectors are made as an index makes them: for each part, through an embedder into SQLite, and from there into memory.
+Both orders are joined by `palimpsest.recall.fusion`. `ms` is a search without embedding the question; that is reported
+separately, with the time to load a model and to embed a part, and the memory that it takes. One thread, unless
+OPENBLAS_NUM_THREADS says otherwise. Weights were chosen like the constants of `recall.py`. What each step adds, and
+what else was tried, is in `docs/decisions/0073`.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ T = TypeVar("T")
 
 TARGETS = (("R@10", 0.82), ("NDCG@10", 0.62), ("1,000 tokens", 0.88))
 MULTI_HOP = 0.50
-"""With all-MiniLM-L6-v2, on LoCoMo; below these the run fails with --gate."""
+"""Lower bounds with all-MiniLM-L6-v2, on LoCoMo. With --gate the run fails below these."""
 
 
 class Model:
-    """A model that embeds each text once, and tells what that costs."""
+    """A model that embeds each text once, and reports what that costs."""
 
     def __init__(self, name: str) -> None:
         self.called, self._model = name, MODELS.find(name)()
         self.name = self._model.name
-        self._known: dict[str, Any] = {}
+        self._vectors: dict[str, Any] = {}
         before, start = _peak(), time.perf_counter()
         self._model(["a first text loads it"])
         self.seconds, self.megabytes = time.perf_counter() - start, _peak() - before
         self.texts, self.spent, self._cpu = 0, 0.0, 0.0
 
     def __call__(self, texts: list[str]) -> list[Any]:
-        """The vectors of texts."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        """Return the vectors of texts."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
         if new:
             start, cpu = time.perf_counter(), time.thread_time()
-            self._known.update(zip(new, self._model(new), strict=True))
+            self._vectors.update(zip(new, self._model(new), strict=True))
             self.spent += time.perf_counter() - start
             self._cpu += time.thread_time() - cpu
             self.texts += len(new)
-        return [self._known[text] for text in texts]
+        return [self._vectors[text] for text in texts]
 
     def told(self) -> str:
-        """What it has cost."""
+        """Return a line about the costs."""
         start = time.perf_counter()
         for number in range(50):
             self._model([f"What did Caroline say about her trip number {number}?"])
@@ -86,7 +86,7 @@ def _peak() -> float:
 
 
 def joined(talk: Talk, model: Model, weight: float) -> Search:
-    """Words and vectors, in one order."""
+    """Return a search by words and vectors, in one order."""
     index, facts, texts = Postings(), dict[int, Facts](), dict[int, str]()
     for entry in talk.entries:
         for number, part in enumerate(parts_of(entry)):
@@ -96,7 +96,7 @@ def joined(talk: Talk, model: Model, weight: float) -> Search:
         facts[entry.seq] = Facts(at=entry.at, kind=entry.kind, role=entry.role, chars=len(entry.text), name=entry.name)
     db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
 
-    async def do(body: Callable[[SqliteVectors], T], *, writes: bool) -> T:  # noqa: ARG001 (nobody else has it)
+    async def do(body: Callable[[SqliteVectors], T], *, writes: bool) -> T:  # noqa: ARG001 (nothing else uses the connection)
         return body(SqliteVectors(db))
 
     vectors = Vectors(FileVectors(do), embedder(model, Inline()))
@@ -113,7 +113,7 @@ def joined(talk: Talk, model: Model, weight: float) -> Search:
 
 
 def rows(name: str, talks: Sequence[Talk], model: Model, weights: Sequence[float]) -> list[tuple[str, str, Scores]]:
-    """The lines of the table for these conversations."""
+    """Return the lines of the table for these conversations."""
     table = []
     for weight in weights:
         groups = measure(talks, lambda talk, weight=weight: joined(talk, model, weight))  # type: ignore[misc]
@@ -125,23 +125,23 @@ def rows(name: str, talks: Sequence[Talk], model: Model, weights: Sequence[float
 
 
 def missed(table: Sequence[tuple[str, str, Scores]]) -> list[str]:
-    """What is below its target."""
-    ours = {what: found for what, method, found in table if method == f"minilm, {WEIGHT:g}"}
+    """Return what is below its target."""
+    ours = {what: value for what, method, value in table if method == f"minilm, {WEIGHT:g}"}
     asked = [("LoCoMo", measured, target) for measured, target in TARGETS]
     faults = []
     for what, measured, target in [*asked, (f"LoCoMo, 1 {CATEGORIES['1']}", "R@10", MULTI_HOP)]:
-        found = ours[what].means[MEASURES.index(measured)] if what in ours else 1.0
-        if found < target:
-            faults.append(f"{what}: {measured} {found:.1%} of {target:.0%}")
+        value = ours[what].means[MEASURES.index(measured)] if what in ours else 1.0
+        if value < target:
+            faults.append(f"{what}: {measured} {value:.1%} of {target:.0%}")
     return faults
 
 
 def main() -> int:
-    """Print the table; the status is 1 with --gate where a target is missed."""
+    """Print the table. With --gate the exit status is 1 if a target is missed."""
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     options.add_argument("--model", nargs="+", default=["wordllama", "minilm"])
     options.add_argument("--weight", nargs="+", type=float, default=[WEIGHT])
-    options.add_argument("--only", help="only conversations whose name begins so")
+    options.add_argument("--only", help="only conversations whose name begins with this")
     options.add_argument("--gate", action="store_true")
     given = options.parse_args()
     data = os.environ.get("PALIMPSEST_DATA")

@@ -1,12 +1,12 @@
-"""What the built-in recognisers find and miss, on a labelled corpus that is made anew on every run. No times.
+"""Count what the built-in recognisers find and miss, on a labelled corpus that is generated on every run. No times.
 
     python bench/recognisers.py            the table
-    python bench/recognisers.py --misses   and every sample that was missed, or found where nothing is
+    python bench/recognisers.py --misses   and every sample that was missed, and every false alarm
 
 The corpus is that of the tests (`tests/privacy_corpus.py`): invented values with right and wrong checksums, in
-sentences, and what only looks alike. It says which forms are found, not how often they occur. "hard" are those that
-rules are not expected to find. Names of people, postal addresses, dates of birth, health or belief have no form at all:
-nothing here finds them, and no rules do.
+sentences, and text that only looks similar. It says which forms are found, not how often they occur. "hard" are samples
+that rules are not expected to find. Names of people, postal addresses, dates of birth, health or belief have no form at
+all: no rule finds them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from privacy_corpus import Sample, corpus, scores
 
 
 def find(kind: str, text: str) -> list[tuple[int, int]]:
-    """Where the recogniser finds something, as a redactor would ask it."""
+    """Return where the recogniser finds something, called as a redactor calls it."""
     scan = Scan(text)
     recogniser = BUILT_IN[kind]
     if not recogniser.may_find(scan):

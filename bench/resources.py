@@ -1,9 +1,10 @@
-"""Loading a declared memory of 200 lines: in a new process, over the import of the parser, and again.
+"""Time loading a declared memory of 200 lines: in a new process, after the import of the parser, and again.
 
     python bench/resources.py [--runs 3] [--json] [--gate]
 
-Processor time, for others use the machine. What a process pays once, such as modules that only a check needs, is in the
-first figure. The parser itself, in C, reads the same text in the same process: what checking costs is told beside it.
+Processor time, since others use the machine. What a process pays once, such as modules that only a check needs, is in
+the first figure. The parser itself, in C, reads the same text in the same process: what checking costs is shown beside
+it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ print(json.dumps({"first": first, "again": again, "parser": parser}))
 
 
 def declared() -> str:
-    """A file of 200 lines with what a large one has: patterns, types, conditions, shares."""
+    """Return a file of 200 lines with what a large one has: patterns, types, conditions, shares."""
     patterns = [f"    - '\\\\b{number:03d}-\\\\d{{2}}-\\\\d{{4}}\\\\b'" for number in range(60)]
     types = [f"    - kind_{number}" for number in range(33)]
     conditions = [
@@ -64,11 +65,11 @@ def declared() -> str:
 
 
 def measured(path: Path) -> dict[str, float]:
-    """Seconds of one process."""
+    """Return the seconds of one process."""
     command = [sys.executable, "-c", LOADS, str(path)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(told.stdout)
-    return found
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds: dict[str, float] = json.loads(process.stdout)
+    return seconds
 
 
 def main() -> int:
@@ -77,7 +78,7 @@ def main() -> int:
     with scratch() as folder:
         path = folder / "chat.yaml"
         path.write_text(declared(), "utf-8")
-        measured(path)  # whose byte code is there from now on
+        measured(path)  # makes the byte code
         found = over_runs(given.runs, lambda: measured(path))
     ratio = found["again"] / found["parser"]
     return report(

@@ -1,4 +1,4 @@
-"""What of a long conversation is still in reach: sessions that compact themselves, beside truncation.
+"""Measure what of a long conversation is still in reach: sessions that compact themselves, beside truncation.
 
     PALIMPSEST_DATA=... python bench/retention.py [--budgets 2000 4000 8000] [--every 1] [--long-term ladder]
                                                   [--json] [--gate]
@@ -8,7 +8,7 @@ The data are the ten conversations of LoCoMo (Maharana et al., ACL 2024), which 
 user, the other the assistant), and a context is asked for after every turn. No model is asked: the summaries are those
 that a session without a summarizer makes.
 
-A question is in reach when every turn that answers it is retained: verbatim in the context's messages, or by at least
+A question is in reach if every turn that answers it is retained: verbatim in the context's messages, or by at least
 60 % of its names, numbers and dates in the text of the summary that the context shows. A turn that has none of those is
 retained only verbatim. `at the end` are all questions (1,982) after the last turn; `on the way` is the mean over all
 turns of the share of those questions whose evidence has been said by then.
@@ -16,13 +16,13 @@ turns of the share of those questions whose evidence has been said by then.
     truncation  the newest turns that fill the budget
     sessions    `max_tokens=budget, long_term="ladder"`, or what --long-term says (a name or JSON)
 
-A turn is one message, `Speaker: text [image: caption]`; truncation counts its o200k tokens and 4, a session what the
-whole request costs. Names, numbers and dates are defined here and not by what is measured: words with a digit; words
-with a capital that do not begin a sentence; months and days of the week. The two speakers' own names, which every turn
-has, do not count.
+A turn is one message, `Speaker: text [image: caption]`; truncation counts its o200k tokens and 4, a session the cost of
+the whole request. Names, numbers and dates are defined here and not by what is measured: words with a digit; words with
+a capital that do not begin a sentence; months and days of the week. The two speakers' own names, which every turn has,
+do not count.
 
-The same run counts what may never happen: a context or an active set over the budget, a turn that is not there by its
-id or, where it is covered, by `expand`, and what `verify()` finds.
+The same run counts what must never happen: a context or an active set over the budget, a turn that is not found by its
+id or, if it is covered, by `expand`, and what `verify()` finds.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from palimpsest.tokens.counter import encoding
 
 BUDGETS = (2_000, 4_000, 8_000)
 TARGETS = {2_000: 0.28, 4_000: 0.35, 8_000: 0.40}
-"""Shares of questions in reach at the end, each well above what truncation keeps."""
+"""By budget, the least share of questions in reach at the end. Each is well above what truncation keeps."""
 
 MESSAGE = 4
 KEPT = 0.6
 NEVER = ("contexts over the budget", "active sets over the budget", "turns not found by id", "not in expand", "faults")
-"""What is counted and has to be 0."""
+"""What is counted, and must be 0."""
 
 count = encoding("o200k_base").count
 
 
 class Turn(NamedTuple):
-    """One message of a conversation: id in the data, role and text as a session gets them, what it mentions, cost."""
+    """One message of a conversation: id in the data, role and text as a session gets them, its terms, its cost."""
 
     id: str
     role: str
@@ -65,7 +65,7 @@ class Turn(NamedTuple):
 
 
 class Question(NamedTuple):
-    """The turns that answer a question, and the place of the last of them: before that nobody can ask."""
+    """The turns that answer a question, and the index of the last of them: nobody can ask before that."""
 
     evidence: frozenset[str]
     said: int
@@ -90,8 +90,8 @@ def conversations(path: Path) -> Iterator[Conversation]:
         sittings = sorted(int(key[8:]) for key in talk if re.fullmatch(r"session_\d+", key))
         turns = [_turn(turn, speakers) for number in sittings for turn in talk[f"session_{number}"]]
         places = {turn.id: place for place, turn in enumerate(turns)}
-        found = (_evidence(question["evidence"]) & places.keys() for question in sample["qa"])
-        questions = [Question(evidence, max(map(places.__getitem__, evidence))) for evidence in found if evidence]
+        evidences = (_evidence(question["evidence"]) & places.keys() for question in sample["qa"])
+        questions = [Question(evidence, max(map(places.__getitem__, evidence))) for evidence in evidences if evidence]
         yield Conversation(sample["sample_id"], turns, questions)
 
 
@@ -105,7 +105,7 @@ def _turn(turn: dict[str, str], speakers: dict[str, str]) -> Turn:
 
 
 def _evidence(given: Sequence[str]) -> frozenset[str]:
-    """The ids in the strings of one question, however they are written."""
+    """Return the ids in the strings of one question, however they are written."""
     return frozenset(f"D{int(a)}:{int(b)}" for text in given for a, b in re.findall(r"D:?(\d+):(\d+)", text))
 
 
@@ -120,23 +120,23 @@ _DATES = frozenset(f"{_MONTHS} {_DAYS}".split())
 
 def terms_of(text: str) -> set[str]:
     """Return the names, numbers and dates of a text, word by word."""
-    found = set()
+    terms = set()
     for match in _WORD.finditer(text):
         word = re.sub(r"['\u2019]s$", "", match.group())
         before = text[: match.start()].rstrip(" \"'\u2018\u2019“”([*")
         begins = not before or before[-1] in ".!?:;\n\u2026-"
         is_name = word[0].isupper() and not begins and not re.match(r"I(?:['\u2019]|$)", word)
         if is_name or any(map(str.isdigit, word)) or word.lower() in _DATES:
-            found.add(word)
-    return found
+            terms.add(word)
+    return terms
 
 
 def mentions(summary: str, terms: frozenset[str]) -> bool:
-    """Whether enough of the terms stand in the summary, as words of their own."""
+    """Return whether the summary has enough of the terms, as whole words."""
     if not terms:
         return False
-    held = sum(re.search(rf"(?<!\w){re.escape(term)}(?!\w)", summary) is not None for term in terms)
-    return held >= KEPT * len(terms)
+    mentioned = sum(re.search(rf"(?<!\w){re.escape(term)}(?!\w)", summary) is not None for term in terms)
+    return mentioned >= KEPT * len(terms)
 
 
 # --- what is kept
@@ -151,11 +151,11 @@ def truncation(turns: Sequence[Turn], budget: int) -> set[str]:
 
 
 class Kept:
-    """What a context holds of the turns said so far, by its own messages."""
+    """What a context holds of the turns said so far, judged by its messages alone."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = turns
-        self._told, self._mentioned = "", set[str]()
+        self._summaries, self._mentioned = "", set[str]()
 
     def by(self, context: Context, said: int) -> set[str]:
         """Return the ids of the turns that the context retains, of the first `said`."""
@@ -164,27 +164,27 @@ class Kept:
         while texts and first and texts[-1] == self._turns[first - 1].text:
             texts.pop()
             first -= 1
-        told = "\n".join(map(_inside, texts))
-        if told != self._told:
-            self._told = told
-            self._mentioned = {turn.id for turn in self._turns if mentions(told, turn.terms)}
+        summaries = "\n".join(map(_inside, texts))
+        if summaries != self._summaries:
+            self._summaries = summaries
+            self._mentioned = {turn.id for turn in self._turns if mentions(summaries, turn.terms)}
         return {turn.id for turn in self._turns[first:said]} | self._mentioned
 
 
 def _inside(message: str) -> str:
-    """The text of a summary in the message that shows it: between the lines of its fence, which hold numbers, too."""
+    """Return the text of a summary in the message that shows it, without its fence, whose lines have numbers, too."""
     return message.partition("\n\n")[2].rpartition("\n")[0] if message.startswith("<summary ") else ""
 
 
 class Share:
-    """Shares of questions in reach: at the end, and on the way there."""
+    """The shares of questions in reach: at the end, and on the way there."""
 
     def __init__(self) -> None:
         self.asked = self.held = self.points = 0
         self.shares = 0.0
 
     def note(self, questions: Sequence[Question], kept: set[str], *, at_end: bool) -> None:
-        """Count the questions of one point, of one conversation."""
+        """Count the questions that are in reach at one point of one conversation."""
         held = sum(question.evidence <= kept for question in questions)
         self.points, self.shares = self.points + 1, self.shares + held / len(questions)
         if at_end:
@@ -192,17 +192,17 @@ class Share:
 
     @property
     def end(self) -> float:
-        """Of all questions."""
+        """The share of all questions, at the end."""
         return self.held / self.asked
 
     @property
     def way(self) -> float:
-        """The mean over the points."""
+        """The mean share over all points."""
         return self.shares / self.points
 
 
 class Tally:
-    """What all conversations have come to under one budget."""
+    """The totals of all conversations under one budget."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -212,7 +212,7 @@ class Tally:
         self.never: Counter[str] = Counter()
 
     def row(self, talks: int) -> dict[str, Any]:
-        """The figures."""
+        """Return the figures."""
         return {
             "budget": self.budget,
             "end": {"truncation": self.truncated.end, "sessions": self.ours.end},
@@ -226,19 +226,19 @@ class Tally:
 
 
 def replay(talk: Conversation, memory: Memory, options: dict[str, Any], every: int, tally: Tally) -> None:
-    """Have a conversation in a session, and note at every so many turns what is in reach."""
-    budget, session, made = tally.budget, memory.session(talk.name, max_tokens=tally.budget, **options), ""
+    """Replay a conversation in a session, and note after every `every` turns what is in reach."""
+    budget, session, last_summary = tally.budget, memory.session(talk.name, max_tokens=tally.budget, **options), ""
     kept = Kept(talk.turns)
     for said, turn in enumerate(talk.turns, 1):
-        began = time.perf_counter()
+        start = time.perf_counter()
         add = session.add_user_message if turn.role == "user" else session.add_assistant_message
         add(turn.text)
         context = session.context()
-        tally.seconds += time.perf_counter() - began
+        tally.seconds += time.perf_counter() - start
         tally.turns += 1
         tally.never["contexts over the budget"] += context.tokens > budget
-        if context.summaries and context.summaries[-1].id != made:
-            made = context.summaries[-1].id
+        if context.summaries and context.summaries[-1].id != last_summary:
+            last_summary = context.summaries[-1].id
             tally.never["active sets over the budget"] += session.stats().active_tokens > budget
         at_end = said == len(talk.turns)
         questions = [question for question in talk.questions if question.said < said]
@@ -249,13 +249,16 @@ def replay(talk: Conversation, memory: Memory, options: dict[str, Any], every: i
 
 
 def prove(talk: Conversation, session: Session, tally: Tally) -> None:
-    """Look for every turn, by its id and in what the summaries cover, and add up what the summaries are."""
+    """Look for every turn by its id, and for covered ones in what the summaries expand to.
+
+    Add up the costs of summaries.
+    """
     entries = session.entries()
     for turn, entry in zip(talk.turns, entries, strict=True):
         tally.never["turns not found by id"] += session.entry(entry.id).text != turn.text
     summaries = session.summaries()
     expanded = {entry.seq: entry.text for summary in summaries for entry in session.expand(summary)}
-    for first, last in (where for summary in summaries for where in summary.covers):
+    for first, last in (covered_range for summary in summaries for covered_range in summary.covers):
         for seq in range(first, last + 1):
             tally.never["not in expand"] += expanded.get(seq) != talk.turns[seq - 1].text
     proof, stats = session.verify(), session.stats()
@@ -269,7 +272,7 @@ def prove(talk: Conversation, session: Session, tally: Tally) -> None:
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Print the table; with --gate exit 1 where a target is missed."""
+    """Print the table. With --gate the exit status is 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
     parser.add_argument("--every", type=int, default=1, help="look at every so many turns (default 1)")
@@ -280,7 +283,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     if "PALIMPSEST_DATA" not in os.environ:
         print("skipped: PALIMPSEST_DATA does not say where the conversations are")
         return 0
-    began = time.perf_counter()
+    start = time.perf_counter()
     data = list(conversations(Path(os.environ["PALIMPSEST_DATA"]) / "locomo" / "locomo10.json"))
     long_term = json.loads(given.long_term) if given.long_term.startswith(("{", "[")) else given.long_term
     rows = [measured(data, budget, {"long_term": long_term}, given.every) for budget in given.budgets]
@@ -289,14 +292,14 @@ def main(arguments: Iterable[str] | None = None) -> int:
         print(json.dumps({"rows": rows, "met": met}))
     else:
         questions = sum(len(talk.questions) for talk in data)
-        print(f"{len(data)} conversations, {questions} questions, {time.perf_counter() - began:.0f} s\n")
+        print(f"{len(data)} conversations, {questions} questions, {time.perf_counter() - start:.0f} s\n")
         show(rows)
         print("\ntargets met" if met else "\na target is MISSED")
     return 0 if met or not given.gate else 1
 
 
 def measured(data: Sequence[Conversation], budget: int, options: dict[str, Any], every: int) -> dict[str, Any]:
-    """Replay every conversation under one budget and return the figures."""
+    """Replay every conversation under one budget, and return the figures."""
     tally = Tally(budget)
     with (
         tempfile.TemporaryDirectory(prefix="palimpsest-bench-") as folder,
@@ -310,13 +313,13 @@ def measured(data: Sequence[Conversation], budget: int, options: dict[str, Any],
 
 
 def progress(text: str) -> None:
-    """Say how far it is, where a terminal looks."""
+    """Show the progress on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def is_met(row: dict[str, Any]) -> bool:
-    """Whether a row has what it has to: no less than truncation, the target, and nothing of what may never happen."""
+    """Return whether a row meets its targets: at least what truncation keeps, and nothing that must never happen."""
     enough = all(row[when]["sessions"] >= row[when]["truncation"] for when in ("end", "way"))
     target = row["end"]["sessions"] >= TARGETS.get(row["budget"], 0)
     return enough and target and not any(row["never"].values())

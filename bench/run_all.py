@@ -1,8 +1,8 @@
-"""Run every benchmark that needs no file of yours, one after the other.
+"""Run every benchmark that needs no file from you, one after the other.
 
-python bench/run_all.py [--gate]      the status is 1 with --gate if any target was missed
+python bench/run_all.py [--gate]      with --gate the exit status is 1 if a target was missed
 
-`retention` says that it is skipped where PALIMPSEST_DATA is not set, `recall` that a part of it is.
+Without PALIMPSEST_DATA, `retention` and a part of `recall` are skipped, with a message.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NAMES = (
     "working",
 )
 ALONE = ("recall", "retention")
-"""Those with a command line of their own: they take no more than --gate and --json."""
+"""Benchmarks with a command line of their own, of which only --gate and --json are passed on."""
 
 
 def main() -> int:
-    """Run them and return the worst status."""
+    """Run the benchmarks, and return the worst status."""
     here = Path(__file__).parent
     worst = 0
     common = [option for option in sys.argv[1:] if option in ("--gate", "--json")]

@@ -1,20 +1,20 @@
-"""Searching 100,000 entries in 100 sessions of an SQLite file: time, bytes, and what the index costs everything else.
+"""Measure searches of 100,000 entries in 100 sessions of an SQLite file: time, bytes, cost of the index.
 
     python bench/search.py [--large N] [--disk FOLDER] [--json] [--gate]
 
-Each search is measured twice, in processor time: from a query to the places of entries in their order, which is what
-an index does, and the public verb, which goes on to read 20 entries and what stands beside them from their logs, counts
-their tokens, packs them into 2,000, and notes that they were fetched. Beside it FTS5 asks for the places of 20 whole
-entries, in a contentless table with stems, in the order of its bm25(). The words of these conversations are few, so
-that nearly all of them are common: more than in what people say.
+Each search is measured twice, in processor time: from a query to the ordered places of entries, which is what an index
+does; and the public method, which goes on to read 20 entries and their neighbours from their logs, counts their tokens,
+packs them into 2,000, and notes that they were fetched. Beside it FTS5 is asked for the places of 20 whole entries, in
+a contentless table with stems, in the order of its bm25(). These conversations have a small vocabulary, so nearly all
+words are common: more so than in real speech.
 
-    in a session    a question about one session of 1,000 entries, of whose words but one were asked for before
-    new words       the same where somebody's name is asked for, or a crop, for the first time: how many entries have
-                    these is counted, as far as nobody has asked
+    in a session    a question about one session of 1,000 entries; all of its words but one were asked for before
+    new words       the same with the name of a person or a crop for the first time: how many entries have these
+                    is counted on the first request
     selective       a number that few entries have
     phrase          two words in quotes, a rare one and a common one
     commonest       the word that most entries have
-    eight words     eight words, of which any may be there
+    eight words     eight words, of which any may match
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ TARGETS = {
     "commonest": 50.0,
     "eight words": 50.0,
 }
-"""Milliseconds of processor time from a query to places, at most."""
+"""The most milliseconds of processor time from a query to places."""
 
 WITHIN = {"new words", "in a session"}
 """The searches in one session."""
 
 SIZE, APPEND = 1.7, 1.1
-"""Bytes of store and index for a byte of payload; an append with an index, in appends without: at most."""
+"""The most bytes of store and index for a byte of payload; the most that an append with an index costs, without = 1."""
 
 
 def queries(seed: int = 0) -> dict[str, list[str]]:
-    """The same searches on every run, by what they are like; none is asked twice."""
+    """Return the searches by kind, the same on every run. None is asked twice."""
     rng = random.Random(seed)
     numbers = rng.sample(range(1000, 9999), 2 * TIMES)
     people, words = itertools.cycle(PEOPLE), ("humidity", "sensor", "packets", "door", "bag", "register", "request")
@@ -92,7 +92,7 @@ class Plain:
         self._db.commit()
 
     def search(self, what: str, query: str) -> None:
-        """The best 20 of all, or of the first session."""
+        """Find the best 20 of all entries, or of those of the first session."""
         match = query if '"' in query else " OR ".join(query.strip("?").split())
         within = f"AND rowid <= {SESSION}" if what in WITHIN else ""
         sql = f"SELECT rowid FROM entry WHERE entry MATCH ? {within} ORDER BY bm25(entry) LIMIT 20"  # noqa: S608 (a number of ours)
@@ -103,7 +103,7 @@ class Plain:
 
 
 def build(path: str) -> dict[str, float]:
-    """Seconds and mebibytes of the first search, which builds the index."""
+    """Return the seconds and mebibytes of the first search, which builds the index."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         memory.session("other").add_user_message("what is loaded once")
         memory.session("other").recall("loaded")
@@ -118,26 +118,28 @@ def fill(path: Path, sessions: Sequence[Sequence[Turn]]) -> None:
 
 
 def searched(path: Path, plain: Plain) -> dict[str, tuple[Pair, Pair]]:
-    """Microseconds of each search, plain and ours, from a query to places and by the verb, once what they share is
-    warm."""
-    found = {}
+    """Return the microseconds of each search, plain and ours: from a query to places, and by the public method.
+
+    What the searches share is warm.
+    """
+    pairs = {}
     with Memory.open(path, synchronous="NORMAL") as memory:
         session = memory.session("s0")
         for what, asked in queries().items():
             verb = session.recall if what in WITHIN else memory.recall
-            places, theirs = _places(memory, what), _search(plain, what)
+            places, plain_search = _places(memory, what), _search(plain, what)
             for query in asked[:2]:
-                theirs(query)
+                plain_search(query)
                 places(query)
                 verb(query)
             gc.collect()
-            found[what] = alternate(theirs, places, asked[2:]), alternate(theirs, verb, asked[2:])
-    return found
+            pairs[what] = alternate(plain_search, places, asked[2:]), alternate(plain_search, verb, asked[2:])
+    return pairs
 
 
 def _places(memory: Memory, what: str) -> Callable[[str], list[Hit]]:
-    """What finds the places of entries that answer a query, best first, as `Finder` asks for them."""
-    scope = memory._core._scope  # noqa: SLF001 (no verb ends there)
+    """Return a function that finds the places of the entries that answer a query, best first, as `Finder` does."""
+    scope = memory._core._scope  # noqa: SLF001 (no public method returns places)
     index, apart = drive(scope.recall()).index, scope.store.apart
     numbers = [drive(index.cursors(["s0"]))["s0"].number] if what in WITHIN else None
 
@@ -152,7 +154,7 @@ def _search(plain: Plain, what: str) -> Callable[[str], None]:
 
 
 def appended(folder: Path, turns: Sequence[Turn]) -> Pair:
-    """Microseconds of a turn without an index and with one."""
+    """Return the microseconds of a turn without an index and with one."""
     paths = folder / "bare.db", folder / "indexed.db"
     for path in paths:
         store(path, turns[:300])
@@ -162,20 +164,20 @@ def appended(folder: Path, turns: Sequence[Turn]) -> Pair:
 
 
 def erased(path: Path) -> Pair:
-    """Microseconds of the processor to erase one entry, from a store without an index and with one."""
-    took: dict[bool, list[float]] = {False: [], True: []}
+    """Return the microseconds of processor time to erase one entry, from a store without an index and with one."""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
     index = Path(f"{path}.recall")
     aside = index.with_suffix(".aside")
-    for there in (True, False):
-        if not there:
+    for has_index in (True, False):
+        if not has_index:
             index.rename(aside)
         with Memory.open(path, synchronous="NORMAL") as memory:
             session = memory.session("s1")
-            for seq in range(10 if there else 11, 200, 20):
+            for seq in range(10 if has_index else 11, 200, 20):
                 begin = time.process_time()
                 session.erase([seq])
-                took[there].append(time.process_time() - begin)
-    return Pair(median(took[False]) * 1e6, median(took[True]) * 1e6)
+                seconds[has_index].append(time.process_time() - begin)
+    return Pair(median(seconds[False]) * 1e6, median(seconds[True]) * 1e6)
 
 
 def main() -> int:

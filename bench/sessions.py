@@ -1,11 +1,11 @@
-"""Many sessions of one `AsyncMemory` that add a turn and ask for a context, beside plain `sqlite3` and openai-agents.
+"""Measure many sessions of one `AsyncMemory` that add turns and ask for contexts, beside `sqlite3` and openai-agents.
 
     python bench/sessions.py [--runs 3] [--cycles 200] [--disk FOLDER] [--json] [--gate]
 
-A cycle is one turn added and one context under 8,000 tokens; each session does its own one after the other, all
-sessions at once. One session alone does a block of turns, in turn with the other sides. These are `SQLiteSession` of
-openai-agents on the same disk, which has no budget, with as many messages asked for: `pip install openai-agents`; and
-the table of `raw.py`, without an event loop.
+A cycle is one turn added and one context of 8,000 tokens. Each session does its cycles one after the other, and all
+sessions run at once. A single session does a block of turns, alternately with the other sides. These are
+`SQLiteSession` of openai-agents on the same disk, which has no budget, and is asked for as many messages (`pip install
+openai-agents`); and the table of `raw.py`, without an event loop.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from palimpsest import AsyncMemory
 
 BUDGET = 8_000
 SHOWN = 40
-"""Messages that the peer is asked for: about as many as 8,000 tokens are."""
+"""How many messages the peer is asked for: about as many as 8,000 tokens."""
 
 SIZES = (1, 100, 1_000)
 BLOCK = 10
-"""Turns of each session that one side takes before it is another's turn."""
+"""How many turns of each session one side takes before the other sides do."""
 
 BEFORE = 4
-"""Turns that each session has, and a context of them was given, before the clock runs."""
+"""How many turns each session has, with a context of them, before the clock runs."""
 
 PEER = "agents"
 
 Cycle = Callable[[Turn], Awaitable[float]]
-"""Adds a turn, asks for a context, and says when it asked."""
+"""Adds a turn, asks for a context, and returns when it asked."""
 
 
 class Side:
-    """One of those that are compared: its cycles, one a session, and what they took."""
+    """One of the sides that are compared: its cycles, one for each session, and their times."""
 
     def __init__(self, cycles: list[Cycle]) -> None:
         self._cycles = cycles
@@ -53,7 +53,7 @@ class Side:
         self._took: list[float] = []
 
     async def drive(self, given: list[list[Turn]]) -> None:
-        """Each session's turns, one after the other, of all sessions at once."""
+        """Run each session's turns, one after the other, in all sessions at once."""
 
         async def work(cycle: Cycle, turns: list[Turn]) -> None:
             for turn in turns:
@@ -71,13 +71,13 @@ class Side:
 
     @property
     def slow(self) -> float:
-        """The milliseconds within which 99 in 100 contexts were given."""
+        """The milliseconds within which 99 in 100 contexts were returned."""
         return quantiles(self._took, n=100)[98] * 1e3
 
 
 @asynccontextmanager
 async def ours(folder: Path, sessions: int) -> AsyncIterator[list[Cycle]]:
-    """The cycles of Palimpsest."""
+    """Yield the cycles of Palimpsest."""
     async with AsyncMemory.open(folder / "ours.db") as memory:
         cycles = list[Cycle]()
         for number in range(sessions):
@@ -97,7 +97,7 @@ async def ours(folder: Path, sessions: int) -> AsyncIterator[list[Cycle]]:
 
 @asynccontextmanager
 async def theirs(folder: Path, sessions: int) -> AsyncIterator[list[Cycle]]:
-    """The cycles of openai-agents."""
+    """Yield the cycles of openai-agents."""
     from agents import SQLiteSession
 
     opened = []
@@ -124,7 +124,7 @@ async def theirs(folder: Path, sessions: int) -> AsyncIterator[list[Cycle]]:
 
 @asynccontextmanager
 async def raw(folder: Path, sessions: int) -> AsyncIterator[list[Cycle]]:
-    """The cycles of the raw table, which has one session."""
+    """Yield the cycles of the raw table, which has one session."""
     assert sessions == 1, "it has one session"
     log = RawLog(folder / "raw.db")
     log.add(*some(BEFORE, seed=0))
@@ -141,30 +141,33 @@ async def raw(folder: Path, sessions: int) -> AsyncIterator[list[Cycle]]:
         log.close()
 
 
-async def compared(folder: Path, sessions: int, turns: int, seed: int, *, there: bool) -> dict[str, float]:
-    """All sides with so many sessions; in turn, in blocks of turns, for a disk is now quick and now slow."""
-    found: dict[str, float] = {}
+async def compared(folder: Path, sessions: int, turns: int, seed: int, *, has_peer: bool) -> dict[str, float]:
+    """Run all sides with so many sessions.
+
+    They alternate in blocks of turns, since the speed of a disk varies over time.
+    """
+    figures: dict[str, float] = {}
     async with AsyncExitStack() as stack:
         sides = {"rate": Side(await stack.enter_async_context(ours(folder, sessions)))}
-        if there:
+        if has_peer:
             sides["peer"] = Side(await stack.enter_async_context(theirs(folder, sessions)))
         if sessions == 1:
             sides["raw"] = Side(await stack.enter_async_context(raw(folder, sessions)))
         given = [some(turns, seed=seed + number) for number in range(sessions)]  # made before the clock runs
         for number, first in enumerate(range(0, turns, BLOCK)):
-            block = [one[first : first + BLOCK] for one in given]
+            block = [session_turns[first : first + BLOCK] for session_turns in given]
             for side in list(sides.values())[:: 1 if number % 2 else -1]:
                 await side.drive(block)
         for name, side in sides.items():
-            found |= {f"{name} {sessions}": side.rate, f"{name} p99 {sessions}": side.slow}
-            found[f"in {name} {sessions}"] = sides["rate"].rate / side.rate
-    return found
+            figures |= {f"{name} {sessions}": side.rate, f"{name} p99 {sessions}": side.slow}
+            figures[f"in {name} {sessions}"] = sides["rate"].rate / side.rate
+    return figures
 
 
 def main() -> int:
     """Measure and print."""
     given = arguments(__doc__ or "", cycles=200)
-    there = find_spec(PEER) is not None
+    has_peer = find_spec(PEER) is not None
     with suppress(ValueError, OSError):  # the peer has a connection a session and thread
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     seeds = iter(range(1_000, 10**9, 10_000))
@@ -174,7 +177,7 @@ def main() -> int:
         for sessions in SIZES:
             turns, seed = max(1, given.cycles // sessions), next(seeds)
             with scratch(given.disk) as folder:
-                found |= asyncio.run(compared(folder, sessions, turns, seed, there=there))
+                found |= asyncio.run(compared(folder, sessions, turns, seed, has_peer=has_peer))
         return found
 
     m = over_runs(given.runs, run)
@@ -182,17 +185,17 @@ def main() -> int:
     figures = [Figure("add and context, in raw ones", m["in raw 1"], 0.45, detail, least=True)]
     for sessions in SIZES:
         name, rate = f"{sessions:,} session{'s' * (sessions > 1)}", m[f"rate {sessions}"]
-        if there:
+        if has_peer:
             peer = m[f"peer {sessions}"]
             detail = f"{rate:.0f} / {peer:.0f} cycles/s"
             figures.append(
                 Figure(f"{name}: in those of openai-agents", m[f"in peer {sessions}"], 0.8, detail, least=True)
             )
-        detail = f"openai-agents {m[f'peer p99 {sessions}']:.1f}" if there else ""
+        detail = f"openai-agents {m[f'peer p99 {sessions}']:.1f}" if has_peer else ""
         figures.append(Figure(f"{name}: p99 of a context, ms", m[f"rate p99 {sessions}"], 500, detail))
     with scratch(given.disk) as folder:
         where = f"On {file_system(folder)}, FULL mode."
-    skipped = "" if there else "openai-agents is skipped, for it is not installed: pip install openai-agents."
+    skipped = "" if has_peer else "openai-agents is skipped, for it is not installed: pip install openai-agents."
     return report("Sessions of one asynchronous memory", figures, given, where, *filter(None, [skipped]))
 
 

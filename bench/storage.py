@@ -1,10 +1,10 @@
-"""Bytes on disk for a byte of payload, after a checkpoint, with and without stored counts.
+"""Count bytes on disk for a byte of payload, after a checkpoint, with and without stored counts.
 
     python bench/storage.py [--json] [--gate]
 
-Payload is the JSON of the messages with an id and a time each. Every turn is an append of its own, as in use; with
-"20 sessions" the turns go to that many sessions of one file in rotation. It is a count: one run, and the same on
-every machine.
+Payload is the JSON of the messages with an id and a time each. Every turn is an append of its own, as in use. With "20
+sessions" the turns go to that many sessions of one file in rotation. These are counts: one run, and the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SESSIONS = 20
 
 
 def ours(turns: list[Turn], under: Path | None, *, counted: bool) -> int:
-    """Bytes of the folder that a session of these turns takes."""
+    """Return the bytes of the folder that a session of these turns takes."""
     with scratch(under) as folder:
         store(folder / "ours.db", turns, counted=counted, batch=1)
         return _settled(folder, "ours.db")
 
 
 def rotated(turns: list[Turn], under: Path | None) -> int:
-    """The same in many sessions of one file, which grow side by side."""
+    """Return the same for many sessions of one file, which grow side by side."""
     with scratch(under) as folder:
         with Memory.open(folder / "ours.db", synchronous="NORMAL") as memory:
             sessions = [memory.session(f"s{i}") for i in range(SESSIONS)]
@@ -41,7 +41,7 @@ def rotated(turns: list[Turn], under: Path | None) -> int:
 
 
 def raw(turns: list[Turn], under: Path | None) -> int:
-    """The same through plain `sqlite3`."""
+    """Return the same through plain `sqlite3`."""
     with scratch(under) as folder:
         log = RawLog(folder / "raw.db", "NORMAL")
         for turn in turns:

@@ -1,11 +1,10 @@
-"""Every store beside the others, doing the same: for who has to choose one.
+"""Time every store at the same work, for those who must choose one.
 
     python bench/stores.py [--runs 3] [--calls 200] [--json]
 
 A turn is added, a context of 8,000 tokens is asked for after it, and one by a memory that remembers nothing, in a
-session of 2,000 messages. Times are medians of this machine, in milliseconds of wall time; trust what they are of each
-other.
-Servers are those of the tests, on the same machine; one that cannot be had is left out, with the reason.
+session of 2,000 messages. Times are medians on this machine, in milliseconds of wall time; rely only on their ratios.
+Servers are those of the tests, on the same machine; one that is not available is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ BUDGET, MESSAGES = 8_000, 2_000
 
 @contextmanager
 def address(kind: str) -> Iterator[str]:
-    """Where an empty store of a kind is. Raises Unavailable."""
+    """Yield the address of an empty store of a kind. Raises Unavailable."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         if kind not in KINDS:
@@ -47,12 +46,12 @@ def address(kind: str) -> Iterator[str]:
 
 
 def measured(kind: str, calls: int) -> dict[str, float]:
-    """Medians in milliseconds."""
+    """Return medians in milliseconds."""
 
     async def run(where: str) -> dict[str, float]:
         took: dict[str, list[float]] = {"add": [], "context": [], "first": []}
         async with AsyncMemory.open(where, view_bytes=0) as cold, AsyncMemory.open(where) as memory:
-            session, other = (one.session("s", max_tokens=BUDGET) for one in (memory, cold))
+            session, other = (each.session("s", max_tokens=BUDGET) for each in (memory, cold))
             await session.add([message for turn in history(MESSAGES) for message in turn])
             await session.context()
             for turn in some(calls, seed=3):

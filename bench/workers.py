@@ -1,11 +1,11 @@
-"""What a worker costs that has nothing to do, over many sessions, and how fast it looks at those that changed.
+"""Measure what an idle worker costs over many sessions, and how fast it looks at those that changed.
 
     python bench/workers.py [--sessions 10000] [--disk FOLDER] [--json] [--gate]
 
-The store is a file of SQLite with so many sessions of a declared memory, of a message each. An idle round reads the
-heads of those that were written to at the last mark, a second, and no log: here of one session, which is written two
-seconds after all others, so that every further head would be that of an idle session. A fresh worker goes on from the
-mark that is stored. Then 200 sessions are written to.
+The store is an SQLite file with so many sessions of a declared memory, of one message each. An idle round reads no log,
+and only the heads that were written at the newest mark, which lasts a second in SQLite. Here that is one session,
+written two seconds after all others, so that any further head would be that of an idle session. A fresh worker goes on
+from the mark that is stored. Then 200 sessions are written to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AT_ONCE, BUSY, ROUNDS = 500, 200, 20
 
 
 def declared(path: Path) -> dict[str, Any]:
-    """A memory whose sessions are compacted by workers alone."""
+    """Return a memory whose sessions are compacted by workers only."""
     return {
         "resource": "memory",
         "id": "chat",
@@ -36,7 +36,10 @@ def declared(path: Path) -> dict[str, Any]:
 
 
 async def filled(path: Path, sessions: int) -> None:
-    """So many sessions of one message, the last one apart. No append waits for the disk: that is not what is timed."""
+    """Write the sessions, of one message each, the last one two seconds after the others.
+
+    No append waits for the disk, since appends are not timed.
+    """
     async with AsyncResources.load(declared(path), where=f"sqlite:///{path}?synchronous=NORMAL") as resources:
         for start in range(1, sessions, AT_ONCE):
             keys = range(start, min(start + AT_ONCE, sessions))
@@ -46,40 +49,40 @@ async def filled(path: Path, sessions: int) -> None:
 
 
 async def said(resources: AsyncResources, number: int) -> None:
-    """One more message of a session."""
+    """Add one message to a session."""
     await resources.session({"id": "chat", "key": f"k{number}"}).add_user_message("Where is my order?")
 
 
 async def timed(path: Path, sessions: int) -> dict[str, float]:
-    """Milliseconds and heads of rounds."""
+    """Return milliseconds, and the number of heads read, of rounds."""
     await filled(path, sessions)
     async with AsyncResources.load(declared(path)) as resources:
-        begun = time.perf_counter()
-        first = await resources.worker(duties=["compact"]).once()
-        whole = time.perf_counter() - begun
+        start = time.perf_counter()
+        first_round = await resources.worker(duties=["compact"]).once()
+        whole = time.perf_counter() - start
         worker = resources.worker(duties=["compact"])
-        anew = await worker.once()
-        begun = time.perf_counter()
+        fresh_round = await worker.once()
+        start = time.perf_counter()
         for _ in range(ROUNDS):
-            idle = await worker.once()
-        resting = (time.perf_counter() - begun) / ROUNDS
+            idle_round = await worker.once()
+        resting = (time.perf_counter() - start) / ROUNDS
         for number in range(BUSY):
             await said(resources, number)
-        begun = time.perf_counter()
-        busy = await worker.once()
-        working = time.perf_counter() - begun
-    assert (first.looked, idle.looked, busy.looked) == (sessions, 0, BUSY)
+        start = time.perf_counter()
+        busy_round = await worker.once()
+        working = time.perf_counter() - start
+    assert (first_round.looked, idle_round.looked, busy_round.looked) == (sessions, 0, BUSY)
     return {
         "first": whole / sessions * 1e3,
-        "anew": anew.listed - 1,
+        "anew": fresh_round.listed - 1,
         "idle": resting * 1e3,
-        "heads": idle.listed - 1,
+        "heads": idle_round.listed - 1,
         "busy": working / BUSY * 1e3,
     }
 
 
 def main() -> int:
-    """Run it, and return the status."""
+    """Run the benchmark, and return the status."""
     given = arguments(__doc__ or "", runs=1, sessions=10_000)
     with scratch(given.disk) as folder:
         found = asyncio.run(timed(folder / "workers.db", given.sessions))

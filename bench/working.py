@@ -1,10 +1,9 @@
-"""Facts of a working memory among 100 and among 10,000 in one scope of an SQLite file: reading one, changing one; and
-what facts add to a context.
+"""Measure facts of a working memory among 100 and among 10,000 in one scope of an SQLite file.
 
     python bench/working.py [--runs 3] [--json] [--gate]
 
-What is compared: reading the same item from the store below (`get_item`), the same work among fewer facts, and a
-context without facts. Commits and rows written are counted.
+Reading a fact is compared with reading the same item from the store below (`get_item`), reading and changing one with
+the same work among fewer facts, and a context with facts with one without. Commits and rows written are counted.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ VALUE = {"plan": ["look", "ask", "answer"], "notes": "words " * 40}
 
 
 def filled(memory: Memory, count: int) -> WorkingMemory:
-    """A scope with so many facts."""
+    """Return a scope with `count` facts."""
     facts = memory.working("bench")
     for start in range(0, count, 250):
         facts.set_many({f"k{number}": VALUE for number in range(start, min(start + 250, count))})
@@ -34,12 +33,12 @@ def filled(memory: Memory, count: int) -> WorkingMemory:
 
 
 def run(under: Path | None) -> dict[str, float]:
-    """All figures, once."""
-    found: dict[str, float] = {}
-    seen, small, large = Statements(), SIZES[0], SIZES[-1]
+    """Return all figures of one run."""
+    figures: dict[str, float] = {}
+    statements, small, large = Statements(), SIZES[0], SIZES[-1]
     with (
         scratch(under) as folder,
-        seen.watched(),
+        statements.watched(),
         Memory.open(folder / "few.db") as few,
         Memory.open(folder / "many.db") as many,
     ):
@@ -52,37 +51,37 @@ def run(under: Path | None) -> dict[str, float]:
                 lambda key, facts=facts: facts.get(key),
                 keys,
             )
-            found[f"get at {count}"] = pair.ratio
-        found["get"] = alternate(sides[small].get, sides[large].get, keys).ratio
+            figures[f"get at {count}"] = pair.ratio
+        figures["get"] = alternate(sides[small].get, sides[large].get, keys).ratio
         changes = iter(range(10**6))
-        found["set"] = alternate(
+        figures["set"] = alternate(
             lambda key: sides[small].set(key, next(changes)), lambda key: sides[large].set(key, next(changes)), keys
         ).ratio
         for count, facts in sides.items():
-            commits, rows = seen.commits, seen.rows
+            commits, rows = statements.commits, statements.rows
             for key in keys:
                 facts.set(key, next(changes))
-            found[f"commits at {count}"] = (seen.commits - commits) / len(keys)
-            found[f"rows at {count}"] = (seen.rows - rows) / len(keys)
-        return found | contexts(few)
+            figures[f"commits at {count}"] = (statements.commits - commits) / len(keys)
+            figures[f"rows at {count}"] = (statements.rows - rows) / len(keys)
+        return figures | contexts(few)
 
 
 def contexts(memory: Memory) -> dict[str, float]:
-    """A turn and its context, with facts and without, in those of a session without."""
+    """Return the cost of a turn and its context, with facts in the tail or the prefix, in units of the same without."""
     facts = memory.working("user/ann")
     facts.set_many({f"k{number}": f"what is known of {number}" for number in range(FACTS)})
     options: dict[str, Any] = {"model": "gpt-4o", "max_tokens": 8_000, "tail_share": 0.1}
-    found = {}
+    ratios = {}
     for place in ("tail", "prefix"):
         bare = memory.session(f"{place} without", **options)
         full = memory.session(f"{place} with", facts="user/ann", facts_in=place, **options)
         pair = alternate(lambda n, one=bare: turn(one, n), lambda n, one=full: turn(one, n), list(range(TIMES)))
-        found[place] = pair.ratio
-    return found
+        ratios[place] = pair.ratio
+    return ratios
 
 
 def turn(session: Session, number: int) -> None:
-    """A question, its answer, and the next context."""
+    """Add a question and its answer, and ask for the next context."""
     session.add_user_message(f"question {number} about the weather in Paris")
     session.add_assistant_message(f"answer {number}: it rains there, " + "as it did before, " * 10)
     session.context(system="You help.")

@@ -1,10 +1,10 @@
-"""Invented conversations for the benchmarks: an assistant of a seed bank and its tools. Same messages on every run.
+"""Invented conversations for the benchmarks: an assistant of a seed bank and its tools. The same on every run.
 
-A turn is a list of chat-completions messages: the human's question (about 55 tokens), in 40 % of the turns one
-message with 1 to 4 tool calls and their results (300 to 1,400 tokens each), the assistant's answer (about 175
-tokens). On average that is 3.5 messages and 4.9 KB of JSON a turn.
+A turn is a list of chat-completions messages: the human's question (about 55 tokens), in 40 % of the turns one message
+with 1 to 4 tool calls and their results (300 to 1,400 tokens each), and the assistant's answer (about 175 tokens). On
+average these are 3.5 messages and 4.9 KB of JSON a turn.
 
-    python bench/workload.py      prints what the first 10,000 messages look like
+    python bench/workload.py      describes the first 10,000 messages
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ SENTENCES = (
 
 
 def turns(seed: int = 0) -> Iterator[Turn]:
-    """Yield turns without end; another `seed` is another conversation."""
+    """Yield turns without end. Each `seed` is another conversation."""
     rng = random.Random(seed)
     number = 0
     while True:
@@ -89,15 +89,15 @@ def turns(seed: int = 0) -> Iterator[Turn]:
 
 
 def history(messages: int, seed: int = 0) -> list[Turn]:
-    """Return the first turns that have at least so many messages together."""
-    found: list[Turn] = []
+    """Return the first turns that together have at least `messages` messages."""
+    turns_so_far: list[Turn] = []
     count = 0
     for turn in turns(seed):
         if count >= messages:
             break
-        found.append(turn)
+        turns_so_far.append(turn)
         count += len(turn)
-    return found
+    return turns_so_far
 
 
 def some(count: int, seed: int) -> list[Turn]:
@@ -106,7 +106,7 @@ def some(count: int, seed: int) -> list[Turn]:
 
 
 def size(messages: list[Message]) -> int:
-    """The messages' JSON in bytes: the payload that every store is given."""
+    """Return the bytes of the messages as JSON: the payload that every store is given."""
     return sum(len(json.dumps(message, ensure_ascii=False).encode()) for message in messages)
 
 
@@ -163,10 +163,10 @@ def _describe() -> None:
     from palimpsest.tokens.counter import encoding
 
     count = encoding("o200k_base").count
-    found = history(10_000)
-    messages = [message for turn in found for message in turn]
-    each = len(messages) / len(found), size(messages) / len(found)
-    print(f"{len(found)} turns, {each[0]:.2f} messages and {each[1]:.0f} bytes each")
+    conversation = history(10_000)
+    messages = [message for turn in conversation for message in turn]
+    each = len(messages) / len(conversation), size(messages) / len(conversation)
+    print(f"{len(conversation)} turns, {each[0]:.2f} messages and {each[1]:.0f} bytes each")
     for role in ("user", "assistant", "tool"):
         sizes = sorted(count(m["content"]) for m in messages if m["role"] == role and m["content"])
         low, middle, high = (sizes[len(sizes) * share // 100] for share in (5, 50, 95))

@@ -14,7 +14,7 @@ import pytest
 import fireflies
 from palimpsest import PalimpsestWarning
 from palimpsest.compat.firefly import InMemoryStore, MemoryEntry, MemoryStore, WorkingMemory
-from palimpsest.compat.firefly.working import _turns
+from palimpsest.compat.firefly.working import _locks
 from palimpsest.errors import ConfigError
 from palimpsest.testing import FakeClock
 from processes import at_once
@@ -297,7 +297,7 @@ def test_a_store_of_five_methods_is_warned_of_once() -> None:
 
 def test_threads_take_turns_at_a_store_of_five_methods() -> None:
     """Also by several objects over one store: one key has one row, and the lock goes with the store."""
-    before = len(_turns)
+    before = len(_locks)
     store = fireflies.FiveMethods()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PalimpsestWarning)
@@ -319,7 +319,7 @@ def test_threads_take_turns_at_a_store_of_five_methods() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PalimpsestWarning)
         WorkingMemory(store=fireflies.FiveMethods())
-    assert len(_turns) <= before + 1
+    assert len(_locks) <= before + 1
 
 
 def test_a_store_may_use_working_memory_itself() -> None:

@@ -2,8 +2,8 @@
 
     python tools/make_models.py model_prices_and_context_window_backup.json --release 1.109.1 --date 2026-11-21
 
-Taken over are names, windows, output limits, prices and whether sound or images are taken. How tokens and images
-are counted is not in that file: the tables below say it, with their own sources.
+The file supplies names, windows, output limits, prices and whether a model takes sound or images. It does not say how
+tokens and images are counted: the tables below do, and name their sources.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ IMAGES: dict[str, dict[str, Any]] = {
     },
 }
 
-# The first prefix that fits decides; the longer stand before the shorter.
+# The first prefix that matches decides, so longer ones come before shorter ones.
 OPENAI_TOKENIZERS = (
     (("gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5", "gpt-oss", "chatgpt-4o", "o1", "o3", "o4-mini"), "o200k"),
     (("gpt-4-", "gpt-4", "gpt-3.5", "gpt-35"), "cl100k"),
@@ -133,7 +133,7 @@ ANTHROPIC_OLD = (
     "claude-opus-4-1",
 )
 
-# litellm's provider, the prefix of its names there, and ours.
+# litellm's provider, the prefix of the names in litellm's file, and our provider.
 PROVIDERS = (
     ("openai", "", "openai"),
     ("anthropic", "", "anthropic"),
@@ -153,16 +153,17 @@ PROVIDERS = (
 
 
 def rows(prices: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the table: our names, in order of provider and name; of two entries of one name the first provider's."""
+    """Return the table, by provider and name. If two entries have the same name, that of the first provider counts."""
     table: dict[str, list[Any]] = {}
-    for theirs, prefix, provider in PROVIDERS:
-        for name, entry in sorted(_chat_models(prices, theirs, prefix)):
+    for litellm_provider, prefix, provider in PROVIDERS:
+        for name, entry in sorted(_chat_models(prices, litellm_provider, prefix)):
             if not any(known.lower() == name.lower() for known in table):
                 table[name] = _row(name, provider, entry)
     return table
 
 
 def _chat_models(prices: Mapping[str, Any], provider: str, prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the chat models of a provider, with their names after the prefix."""
     for key, entry in prices.items():
         if entry.get("litellm_provider") != provider or entry.get("mode") not in {"chat", "responses"}:
             continue
@@ -192,7 +193,7 @@ def _row(name: str, provider: str, entry: Mapping[str, Any]) -> list[Any]:
 
 def _tokenizer(name: str, provider: str) -> str:
     if provider in {"openai", "azure"} or name.startswith("gpt-oss"):
-        return next(found for prefixes, found in OPENAI_TOKENIZERS if name.startswith(prefixes))
+        return next(tokenizer for prefixes, tokenizer in OPENAI_TOKENIZERS if name.startswith(prefixes))
     if provider == "anthropic":
         return "anthropic" if name.startswith(ANTHROPIC_OLD) else "anthropic-new"
     return "google" if provider == "google" else "other"
@@ -200,7 +201,7 @@ def _tokenizer(name: str, provider: str) -> str:
 
 def _image(name: str, provider: str) -> str | None:
     if provider in {"openai", "azure"}:
-        return next(found for prefixes, found in OPENAI_IMAGES if name.startswith(prefixes))
+        return next(rule for prefixes, rule in OPENAI_IMAGES if name.startswith(prefixes))
     if provider == "anthropic":
         return "area-1600" if name.startswith(ANTHROPIC_OLD) else "area-4784"
     if provider == "google":
@@ -213,12 +214,12 @@ def _tokens(value: object) -> int | None:
 
 
 def _price(value: object) -> float | None:
-    """Return dollars per million tokens from dollars per token, without the noise of binary fractions."""
+    """Return dollars per million tokens from dollars per token, rounded to remove the noise of binary fractions."""
     return round(value * 1e6, 6) if isinstance(value, int | float) else None
 
 
 def render(table: Mapping[str, list[Any]], source: str) -> str:
-    """Return the file's text: one line a model, so that differences read well."""
+    """Return the text of the file: one line for each model, so that diffs are readable."""
     parts = [f'{{\n"source": {json.dumps(source)}']
     for name, content in (("tokenizers", TOKENIZERS), ("images", IMAGES), ("models", table)):
         lines = ",\n".join(

@@ -1,14 +1,16 @@
-"""Write the synchronous faces of asynchronous classes: in `src/palimpsest/sessions`, `sync.py`,
-`working_sync.py` and `knowledge_sync.py`;
-and the synchronous modules of declared memories, and of doors for programs of other memories, each of which is its
-asynchronous module without what waits.
+"""Generate the synchronous classes and modules from the asynchronous ones.
+
+In `src/palimpsest/sessions`, `sync.py`, `working_sync.py` and `knowledge_sync.py` hold faces: classes whose methods
+call those of an asynchronous class. The synchronous modules of declared memories (`palimpsest.resources`) and of doors
+for programs of other memories (`palimpsest.compat`) are copies of their asynchronous module without `async` and
+`await`.
 
     python tools/make_sync.py [--check]
 
-Each public verb and property of an asynchronous class, and of the classes it is made from, becomes one of its face. The
-signature and the docstring are those of the source, word for word but for `RETURNS` and `WORDS`; the body is one call.
-What no rule gives stands in `MEMBERS` and `BODIES`. With `--check` nothing is written: where the file is not what would
-be written, the difference is printed, and the status is 1. It reads source files and imports nothing of the project.
+A face has each public method and property of its asynchronous class and of the bases of that. Signature and docstring
+are those of the source, word for word but for `RETURNS` and `WORDS`; the body is one call. `MEMBERS` and `BODIES` have
+what no rule yields. With `--check` nothing is written: if a file is not as it would be written, the difference is
+printed, and the exit status is 1. This reads source files and imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ FACES = {
     "AsyncWorkingMemory": ("palimpsest.sessions.working", "WorkingMemory"),
     "AsyncKnowledge": ("palimpsest.sessions.knowledge.base", "Knowledge"),
 }
-"""Each asynchronous class: where it is, and the name of its face."""
+"""The module of each asynchronous class, and the name of its face."""
 
 TARGETS = {
     "sync": ["AsyncSession", "AsyncMemory"],
     "working_sync": ["AsyncWorkingMemory"],
     "knowledge_sync": ["AsyncKnowledge"],
 }
-"""The modules that are written, and whose faces each has: apart is what few programs load."""
+"""The modules that are written, and the classes whose faces each has. What few programs load is in separate modules."""
 
 DOORS = {
     "palimpsest.compat.agterm.manager": "sync",
@@ -50,15 +52,14 @@ DOORS = {
     "palimpsest.resources.collection": "collection_sync",
     "palimpsest.resources.operations": "operations_sync",
 }
-"""Modules of which every word is written again but for `PLAIN` and `WAITING`, and what the synchronous one is called
-beside them."""
+"""Modules that are copied as a whole, but for `PLAIN` and `WAITING`, and the name of the copy in the same package."""
 
 WAITING = {"palimpsest.resources.collection": ["worker"]}
-"""Verbs of such modules that only a program with an event loop has."""
+"""Methods that the copies of these modules do not have."""
 
 PLAIN = {
-    " over the sessions of a memory. `sync.py` is written out of it.": " over the sessions of a memory.",
-    "for programs with an event loop that were written": "for programs that were written",
+    " over the sessions of a memory. `sync.py` is generated from it.": " over the sessions of a memory.",
+    "for asynchronous programs written for": "for programs written for",
     "handler: a function or coroutine function.": (
         'handler: a function or coroutine function; for "config:changed" a function alone.'
     ),
@@ -86,7 +87,7 @@ PLAIN = {
     "AsyncMemory": "Memory",
     "AsyncSession": "Session",
 }
-"""Words of a door's asynchronous module, in this order, and what its synchronous one says in their place."""
+"""Replacements, in this order, for the text of a copied module."""
 
 RETURNS = {
     "AbstractAsyncContextManager": "AbstractContextManager",
@@ -95,7 +96,7 @@ RETURNS = {
     "AsyncWorkingMemory": "WorkingMemory",
     "AsyncKnowledge": "Knowledge",
 }
-"""What a verb of the face takes and returns in the place of what the asynchronous one does; `Self` is the face."""
+"""Types in signatures of the asynchronous classes, and those of the faces in their place. `Self` becomes the face."""
 
 WORDS = {
     "A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`.": """\
@@ -115,9 +116,10 @@ A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
     'A knowledge base, for programs with an event loop: `memory.knowledge("handbook")`': """\
 A knowledge base: `memory.knowledge("handbook")`""",
 }
-"""Words of docstrings that only fit an asynchronous class, in this order, and what a face says in their place."""
+"""Replacements, in this order, for words of docstrings that only fit an asynchronous class."""
 
 UNFIT = re.compile(r"\b(async|await)\w*", re.IGNORECASE)
+"""Words that must not be left in what is generated."""
 
 MEMBERS = {
     "Session": """\
@@ -215,12 +217,12 @@ HOMES = {
     "drive": "palimpsest.runtime.runner",
     "within": "palimpsest.runtime.runner",
 }
-"""Where names come from that the faces need, and the asynchronous classes do not."""
+"""The modules of names that the faces need, but the asynchronous classes do not."""
 
 APART = {
     face: f"palimpsest.sessions.{target}" for target, cores in TARGETS.items() for _, face in map(FACES.get, cores)
 }
-"""Where each face is."""
+"""The module of each face."""
 
 HEAD = '''\
 """{faces}: the synchronous faces of {cores}."""
@@ -233,7 +235,8 @@ from __future__ import annotations
 
 
 class Module:
-    """A module's source: lines, classes, the import statement for each name, and which are for type checkers alone."""
+    """The source of a module: its lines, its classes, the import statement for each name, and the names for type
+    checkers only."""
 
     def __init__(self, name: str) -> None:
         path = SOURCE.joinpath(*name.split("."))
@@ -250,29 +253,30 @@ class Module:
                 self._learn(name, node)
 
     def _learn(self, module: str, node: ast.stmt) -> set[str]:
-        """Keep what a statement of the module defines or imports; return those names."""
+        """Note what a statement of the module defines or imports, and return those names."""
         if isinstance(node, ast.ClassDef):
             self.classes[node.name] = node
-        found = {name: f"from {module} import {name}" for name in _defined(node)}
+        statements = {name: f"from {module} import {name}" for name in _defined(node)}
         if isinstance(node, ast.Import | ast.ImportFrom):
             origin = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
-            found = {alias.asname or alias.name: f"{origin}import {ast.unparse(alias)}" for alias in node.names}
-        self.imports |= found
-        return set(found)
+            statements = {alias.asname or alias.name: f"{origin}import {ast.unparse(alias)}" for alias in node.names}
+        self.imports |= statements
+        return set(statements)
 
     def text(self, first: int, last: int) -> str:
-        """The lines from number `first` to `last`, as they stand there."""
+        """Return the lines from number `first` to `last`."""
         return "".join(self.lines[first - 1 : last])
 
 
 class Member(NamedTuple):
-    """A public verb or property of an asynchronous class, and the module that it is written in."""
+    """A public method or property of an asynchronous class, and the module that defines it."""
 
     module: Module
     node: ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _defined(node: ast.stmt) -> list[str]:
+    """Return the names that a statement defines."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -283,89 +287,96 @@ load = cache(Module)
 
 
 def family(module: Module, name: str) -> Iterator[tuple[Module, ast.ClassDef]]:
-    """The class and those of this project that it is made from, the ones before it first."""
+    """Yield the class and its bases of this project, with their modules, bases first."""
     for base in module.classes[name].bases:
         origin = module.imports.get(base.id, "") if isinstance(base, ast.Name) else ""
-        if found := re.fullmatch(r"from (palimpsest\S*) import (\w+)", origin):
-            yield from family(load(found[1]), found[2])
+        if match := re.fullmatch(r"from (palimpsest\S*) import (\w+)", origin):
+            yield from family(load(match[1]), match[2])
     yield module, module.classes[name]
 
 
 def members(core: str) -> dict[str, Member]:
-    """The public verbs and properties of an asynchronous class by name, in the order of the source."""
-    found: dict[str, Member] = {}
+    """Return the public methods and properties of an asynchronous class by name, in the order of the source."""
+    members_by_name: dict[str, Member] = {}
     for module, cls in family(load(FACES[core][0]), core):
         for node in cls.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-                found[node.name] = Member(module, node)
-    return found
+                members_by_name[node.name] = Member(module, node)
+    return members_by_name
 
 
 def face(core: str) -> str:
-    """Return the source of an asynchronous class's face."""
+    """Return the source of the face of an asynchronous class."""
     home, name = FACES[core]
     module = load(home)
-    parts = [f"class {name}:\n{_told(module, module.classes[core], name)}", MEMBERS[name]]
+    parts = [f"class {name}:\n{_docstring(module, module.classes[core], name)}", MEMBERS[name]]
     parts += [_verb(name, member.module, member.node) for member in members(core).values()]
     return "\n".join(parts)
 
 
 def _verb(face: str, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return the source of one method or property of a face."""
     where, body = f"{face}.{node.name}", BODIES.get((face, node.name))
-    decorators = [ast.unparse(one) for one in node.decorator_list]
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
     if node.returns is None or (body is None and decorators not in ([], ["property"])):
         raise SystemExit(f"{where}: there is no rule for what is decorated so, or returns what is not said")
-    theirs = ast.unparse(node.returns)
-    ours = re.sub(r"\w+", lambda word: {**RETURNS, "Self": face}.get(word[0], word[0]), theirs)
+    core_type = ast.unparse(node.returns)
+    face_type = re.sub(r"\w+", lambda word: {**RETURNS, "Self": face}.get(word[0], word[0]), core_type)
     head = module.text(node.lineno, node.body[0].lineno - 1).replace("async def", "def", 1)
     head = re.sub(r"\w+", lambda word: RETURNS.get(word[0], word[0]), head.rpartition("->")[0])
-    head = f"{head}-> {ours}:\n"
+    head = f"{head}-> {face_type}:\n"
     if "Async" in head:
-        raise SystemExit(f"{where}: there is no rule for what it takes or returns: {theirs}")
-    marks = "".join(f"    @{one}\n" for one in decorators)
-    return f"{marks}{head}{_told(module, node, where)}{body or _body(node, decorators, theirs, ours)}"
+        raise SystemExit(f"{where}: there is no rule for what it takes or returns: {core_type}")
+    decorator_lines = "".join(f"    @{decorator}\n" for decorator in decorators)
+    body = body or _body(node, decorators, core_type, face_type)
+    return f"{decorator_lines}{head}{_docstring(module, node, where)}{body}"
 
 
-def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: list[str], theirs: str, ours: str) -> str:
+def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: list[str], core_type: str, face_type: str) -> str:
+    """Return the body of a method or property: a call of that of the asynchronous class."""
     call = f"self._core.{node.name}" if decorators else f"self._core.{node.name}({_passed(node.args)})"
     if isinstance(node, ast.AsyncFunctionDef):
         call = f"drive({call})"
-    if theirs.startswith("AbstractAsyncContextManager"):
-        own = theirs.removeprefix("AbstractAsyncContextManager[").removesuffix("]") in FACES
-        call = f"within({call}, self)" if own else f"within({call})"
-    elif theirs == "Self" or theirs in FACES:
-        call = f"{ours}({call})"
-    return f"        {call}\n" if ours == "None" else f"        return {call}\n"
+    if core_type.startswith("AbstractAsyncContextManager"):
+        is_face = core_type.removeprefix("AbstractAsyncContextManager[").removesuffix("]") in FACES
+        call = f"within({call}, self)" if is_face else f"within({call})"
+    elif core_type == "Self" or core_type in FACES:
+        call = f"{face_type}({call})"
+    return f"        {call}\n" if face_type == "None" else f"        return {call}\n"
 
 
-def _passed(taken: ast.arguments) -> str:
-    """What a verb was given, as it is passed on: by place, or by name where it is taken by name alone."""
-    passed = [one.arg for one in [*taken.posonlyargs, *taken.args][1:]]
-    passed += [f"*{taken.vararg.arg}"] if taken.vararg else []
-    passed += [f"{one.arg}={one.arg}" for one in taken.kwonlyargs]
-    passed += [f"**{taken.kwarg.arg}"] if taken.kwarg else []
+def _passed(signature: ast.arguments) -> str:
+    """Return the arguments of the call that passes on what a method was given."""
+    passed = [argument.arg for argument in [*signature.posonlyargs, *signature.args][1:]]
+    passed += [f"*{signature.vararg.arg}"] if signature.vararg else []
+    passed += [f"{argument.arg}={argument.arg}" for argument in signature.kwonlyargs]
+    passed += [f"**{signature.kwarg.arg}"] if signature.kwarg else []
     return ", ".join(passed)
 
 
-def _told(module: Module, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, where: str) -> str:
-    """A docstring as the source has it, in words that fit the face."""
+def _docstring(module: Module, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, where: str) -> str:
+    """Return the docstring of the source, in words that fit the face."""
     if ast.get_docstring(node) is None:
         raise SystemExit(f"{where} has no docstring")
-    told = module.text(node.body[0].lineno, node.body[0].end_lineno or 0)
-    for words, instead in WORDS.items():
-        told = told.replace(words, instead)
-    if found := UNFIT.search(told):
-        raise SystemExit(f"{where}: {found[0]!r} does not fit a synchronous docstring; give it a rule in WORDS")
-    return told
+    docstring = module.text(node.body[0].lineno, node.body[0].end_lineno or 0)
+    for words, replacement in WORDS.items():
+        docstring = docstring.replace(words, replacement)
+    if unfit := UNFIT.search(docstring):
+        raise SystemExit(f"{where}: {unfit[0]!r} does not fit a synchronous docstring; give it a rule in WORDS")
+    return docstring
 
 
 def imports(faces: str, cores: Sequence[str]) -> str:
-    """Return the import statements for the faces. What the cores import for type checkers alone stays so, and so does
-    a face of another module."""
+    """Return the import statements for the faces.
+
+    What the cores import for type checkers only is imported likewise, and so is a face of another module.
+    """
     names = [node for node in ast.walk(ast.parse(faces)) if isinstance(node, ast.Name | ast.arg)]
     bound = {node.arg for node in names if isinstance(node, ast.arg)} | {FACES[core][1] for core in cores}
     bound |= {node.id for node in names if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    inner = {one.name for node in ast.walk(ast.parse(faces)) if isinstance(node, ast.ImportFrom) for one in node.names}
+    inner = {
+        alias.name for node in ast.walk(ast.parse(faces)) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
     bound |= inner - set(APART)
     used = {node.id for node in names if isinstance(node, ast.Name)} - bound - set(dir(builtins))
     known = {name: {f"from {home} import {name}"} for name, home in {**APART, **HOMES}.items()}
@@ -386,7 +397,7 @@ def imports(faces: str, cores: Sequence[str]) -> str:
 
 
 def rendered(name: str, cores: Sequence[str]) -> str:
-    """Return the text of a module, with its imports in order, and formatted."""
+    """Return the text of a module of faces."""
     faces = "\n\n".join(face(core) for core in cores)
     named = " and ".join(f"`{FACES[core][1]}`" for core in reversed(cores))
     head = HEAD.format(faces=named, cores=" and ".join(f"`{core}`" for core in reversed(cores)))
@@ -395,33 +406,33 @@ def rendered(name: str, cores: Sequence[str]) -> str:
 
 
 def door(name: str) -> str:
-    """Return the text of a door's synchronous module."""
+    """Return the text of the synchronous copy of a module."""
     text = "".join(_plain_lines(name))
-    for words, instead in PLAIN.items():
-        text = text.replace(words, instead)
-    told, _, rest = text.partition("\n\n")
-    edit = f"# Written by `python tools/make_sync.py`. Not to be edited: edit `{name}`, and run that again."
-    if found := UNFIT.search(rest):
-        raise SystemExit(f"{name}: there is no rule for {found[0]!r}")
-    return formatted(f"{told}\n\n{edit}\n\n{rest}", home(name))
+    for words, replacement in PLAIN.items():
+        text = text.replace(words, replacement)
+    docstring, _, rest = text.partition("\n\n")
+    notice = f"# Written by `python tools/make_sync.py`. Not to be edited: edit `{name}`, and run that again."
+    if unfit := UNFIT.search(rest):
+        raise SystemExit(f"{name}: there is no rule for {unfit[0]!r}")
+    return formatted(f"{docstring}\n\n{notice}\n\n{rest}", home(name))
 
 
 def _plain_lines(name: str) -> list[str]:
-    """The lines of a door's asynchronous module without the verbs that its synchronous one has not."""
+    """Return the lines of a module without the methods that its copy does not have."""
     module, left_out = load(name), set[int]()
-    for node in (one for cls in module.classes.values() for one in cls.body):
+    for node in (member for cls in module.classes.values() for member in cls.body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in WAITING.get(name, ()):
             left_out |= set(range(node.lineno, (node.end_lineno or 0) + 1))
     return [line for number, line in enumerate(module.lines, 1) if number not in left_out]
 
 
 def home(name: str) -> Path:
-    """Where a door's synchronous module is."""
+    """Return the path of the synchronous copy of a module."""
     return SOURCE.joinpath(*name.split(".")).with_name(f"{DOORS[name]}.py")
 
 
 def formatted(text: str, path: Path) -> str:
-    """The text of a module with its imports in order, and those alone that it needs, and formatted."""
+    """Return the text of a module formatted, with its imports sorted, and without unused ones."""
     for command in (["check", "--select", "F401,I", "--fix-only"], ["format"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(path), "-"]
         text = subprocess.run(ruff, input=text, capture_output=True, check=True, encoding="utf-8").stdout  # noqa: S603
@@ -429,9 +440,9 @@ def formatted(text: str, path: Path) -> str:
 
 
 def main() -> None:
-    """Write the file, or compare it."""
+    """Write the files, or compare them."""
     parser = argparse.ArgumentParser(description="Write the synchronous faces of the asynchronous classes.")
-    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where the file is another one")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs")
     parser.add_argument("--into", type=Path, default=FOLDER, help="the folder of the modules")
     options = parser.parse_args()
     differs = False
@@ -442,10 +453,10 @@ def main() -> None:
         if not options.check:
             target.write_text(text, encoding="utf-8")
             continue
-        there = target.read_text(encoding="utf-8")
+        current = target.read_text(encoding="utf-8")
         names = (str(target), "what `python tools/make_sync.py` writes")
-        sys.stdout.writelines(difflib.unified_diff(there.splitlines(True), text.splitlines(True), *names))
-        differs |= there != text
+        sys.stdout.writelines(difflib.unified_diff(current.splitlines(True), text.splitlines(True), *names))
+        differs |= current != text
     sys.exit(differs)
 
 

@@ -2,9 +2,9 @@
 
     python tools/pack_vocabulary.py PATH [PATH ...] [--into src/palimpsest/tokens/data]
 
-An original has one token a line: its bytes in base64, a space, its rank; ranks run from 0 in file order. The
-packed form is the tokens in rank order, each after one byte that holds its length, compressed with zlib. Which
-encoding a file is, is told by its SHA-256 alone, so its name does not matter and an altered file is refused.
+An original has one token a line: its bytes in base64, a space, its rank; ranks run from 0 in file order. The packed
+form is the tokens in rank order, each after one byte that holds its length, compressed with zlib. A file's SHA-256
+alone tells which encoding it is, so its name does not matter, and an altered file is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ CHECKSUMS = {
 
 
 def pack(original: bytes) -> bytes:
-    """Return the packed form of `original`. Raises ValueError where ranks leave file order or a token is too long."""
+    """Return the packed form of `original`.
+
+    Raises ValueError if ranks are not in file order, or a token is too long.
+    """
     packed = bytearray()
     for rank, line in enumerate(original.splitlines()):
         token, number = line.split()
@@ -37,7 +40,7 @@ def pack(original: bytes) -> bytes:
 
 
 def main() -> None:
-    """Pack each given file, or stop at the first whose checksum is not known."""
+    """Pack each given file, but stop at the first with an unknown checksum."""
     parser = argparse.ArgumentParser(description="Pack original .tiktoken vocabularies.")
     parser.add_argument("originals", nargs="+", type=Path)
     parser.add_argument(

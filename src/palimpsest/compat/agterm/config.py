@@ -1,4 +1,4 @@
-"""The configuration of the door: the documented defaults, checked, and what it is natively."""
+"""The configuration of AGTerm's memory manager: the documented fields, checked, and their native equivalents."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 
 class MemoryConfig(Record, frozen=True, kw_only=True):
-    """When and how sessions are compressed. Raises ConfigError, naming the key, for a value that cannot be.
+    """When and how sessions are compressed. Raises ConfigError, naming the key, for an invalid value.
 
     Args:
-        max_entries: more active entries than that are compressed; 100 by default.
-        max_tokens: more active tokens than that are compressed, and no context is larger; 50,000 by default.
+        max_entries: a session with more active entries is compressed; 100 by default.
+        max_tokens: a session with more active tokens is compressed, and no context is larger; 50,000 by default.
         recent_window: how many of the last entries stay, extended back to the start of their interaction; 10 by
             default.
-        min_entries_to_compress: fewer entries than that are left alone; 5 by default.
-        auto_compress: whether it happens by itself; True by default.
-        compression_ratio: a summary's tokens as a share of what it stands for, over 0 and up to 1; 0.3 by default.
-        recent_window_tokens: tokens that the recent window shrinks to, in whole groups; None: half of `max_tokens`.
-        on_failure: what becomes of it where the callback gave no acceptable summary: "keep" (default) everything as it
-            is, or take the "heuristic".
+        min_entries_to_compress: fewer entries than this are not compressed; 5 by default.
+        auto_compress: whether sessions are compressed automatically; True by default.
+        compression_ratio: a summary's tokens as a share of those of its entries, over 0 and up to 1; 0.3 by default.
+        recent_window_tokens: the most tokens of the recent window, in whole groups; None: half of `max_tokens`.
+        on_failure: what happens if the callback returns no acceptable summary: "keep" (default) compresses nothing,
+            "heuristic" makes a summary without a model.
     """
 
     max_entries: int = 100
@@ -92,12 +92,12 @@ Opened = TypeVar("Opened", AsyncMemory, Memory)
 
 
 def opened(store: object, kind: type[Opened]) -> tuple[Opened, bool]:
-    """The memory that is meant, of this class, and whether it was opened here. Raises ConfigError."""
+    """Return the memory for `store`, of class `kind`, and whether it was opened here. Raises ConfigError."""
     if isinstance(store, kind):
         return store, False
     if not isinstance(store, str | Path):
-        one = "an AsyncMemory" if kind is AsyncMemory else "a Memory"
-        allowed = f"an address or a path, or {one} that is open already"
+        a_memory = "an AsyncMemory" if kind is AsyncMemory else "a Memory"
+        allowed = f"an address or a path, or {a_memory} that is open already"
         raise ConfigError("store", type(store).__name__, allowed)
     return kind.open(store), True
 
@@ -107,14 +107,14 @@ DEFAULT_MEMORY_CONFIG = MemoryConfig()
 
 
 def config_of(given: MemoryConfig | Mapping[str, Any] | None) -> MemoryConfig:
-    """The configuration that is meant: an object, a mapping of changes to the defaults, or the defaults."""
+    """Return the configuration that is given as an object, as changes to the defaults, or as None for the defaults."""
     if isinstance(given, MemoryConfig):
         return given
     return DEFAULT_MEMORY_CONFIG if given is None else DEFAULT_MEMORY_CONFIG.changed(given)
 
 
 def strategy_of(config: MemoryConfig, prompt: str | None) -> Summarize:
-    """What compresses: everything before the recent window, by one more summary of a chain."""
+    """Return the compaction strategy: everything before the recent window goes into a new summary of a chain."""
     window = config.recent_window_tokens or max(config.max_tokens // 2, 1)
     return Summarize(
         name="agterm",

@@ -1,4 +1,5 @@
-"""Who is told of what: the documented arguments of each event, and the one event that a memory does not have."""
+"""Event handlers: the documented arguments of each event, and "config:changed", the one event that a memory does not
+have."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from palimpsest.runtime.logs import Redact, log_failure
 from palimpsest.runtime.threads import awaited
 
 CONFIG_CHANGED = "config:changed"
-"""The event of a changed configuration, which is the manager's own."""
+"""The event of a changed configuration, which the manager emits itself."""
 
 EntryCost = Callable[[str, Entry], int]
-"""Tokens of an entry of the session of this id."""
+"""Returns the tokens of an entry in the session of this id."""
 
 
 def joined(handlers: list[Callable[..., Any]], handler: Callable[..., Any]) -> Callable[[], None]:
-    """Take one more handler of the manager's own event, and return a function that lets it go."""
+    """Add a handler of "config:changed" to `handlers`, and return a function that removes it."""
     if not callable(handler):
         raise ConfigError("handler", handler, "a function or coroutine function of session id and configuration")
     handlers.append(handler)
@@ -31,7 +32,7 @@ def joined(handlers: list[Callable[..., Any]], handler: Callable[..., Any]) -> C
 
 @contextmanager
 def watched(redact: Redact | None) -> Iterator[None]:
-    """Log what a handler of the manager's own event raises; `redact` cleans that."""
+    """Log what a handler of "config:changed" raises. `redact` removes private data from that."""
     try:
         yield
     except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
@@ -39,13 +40,13 @@ def watched(redact: Redact | None) -> Iterator[None]:
 
 
 async def completed(outcome: object) -> None:
-    """Wait for what a handler returned, where that can be waited for."""
+    """Await what a handler returned, if it is awaitable."""
     if isawaitable(outcome):
         await awaited(outcome)
 
 
 def ended(outcome: object) -> None:
-    """What a handler returned is done, where nothing waits. Raises ConfigError for a coroutine."""
+    """Raise ConfigError if a handler of the synchronous manager returned a coroutine, which nothing would await."""
     if iscoroutine(outcome):
         outcome.close()
         raise ConfigError("handler", "a coroutine function", f"a plain function, for {CONFIG_CHANGED} in MemoryManager")
@@ -54,27 +55,27 @@ def ended(outcome: object) -> None:
 def shaped(
     event: str, handler: Callable[..., Any], cost: EntryCost
 ) -> Callable[[str, dict[str, Any]], Awaitable[None] | None]:
-    """A handler of a memory that calls one with the documented arguments."""
+    """Return a handler for events of a memory that calls this one with the documented arguments."""
     if not callable(handler):
         raise ConfigError("handler", handler, "a function or coroutine function")
 
-    def told(session_id: str, facts: dict[str, Any]) -> Awaitable[None] | None:
+    def documented(session_id: str, facts: dict[str, Any]) -> Awaitable[None] | None:
         outcome = handler(session_id, *_arguments(event, session_id, facts, cost))
         return outcome if isawaitable(outcome) else None
 
-    return told
+    return documented
 
 
 def _arguments(event: str, session_id: str, facts: dict[str, Any], cost: EntryCost) -> tuple[Any, ...]:
-    """What comes after the session's id."""
+    """Return the documented arguments of an event that follow the session's id."""
     if event == "entry:added":
         return (MemoryEntry(facts["entry"], lambda entry: cost(session_id, entry)),)
     if event == "compressed":
-        made = CompressionResult(
+        result = CompressionResult(
             summary_id=facts["summary_id"],
             entry_ids=tuple(facts["covered"]),
             tokens_saved=facts["tokens_saved"],
             method=facts["method"],
         )
-        return (made,)
+        return (result,)
     return () if event == "session:cleared" else (facts,)

@@ -1,4 +1,4 @@
-"""What the door hands out: records with the documented fields. `to_dict` gives them as mappings, in either spelling."""
+"""The records that the manager returns, with the documented fields. `to_dict` turns them into mappings."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from palimpsest.types import Kind, Status
 
 SCHEMA_VERSION = 1
-"""The version of an exported state that this door writes, and the newest that it reads."""
+"""The version of exported states that is written, and the newest that is read."""
 
 Cost = Callable[[Entry], int]
-"""Tokens of an entry in a context."""
+"""Returns the tokens that an entry takes in a context."""
 
 Role = Literal["user", "assistant", "system"]
-"""Who an entry is from, in three words: results, contexts and summaries are from the system."""
+"""The documented roles. Tools' results, contexts and summaries are from the system."""
 
 
 class MemoryEntry:
-    """One entry of a session. `native` is the entry as Palimpsest has it, in which a tool's result is of role "tool".
+    """One entry of a session. Its tokens are counted on demand.
 
-    Tokens are counted when they are asked for.
+    `native` is the entry as Palimpsest has it, in which a tool's result has the role "tool".
     """
 
     __slots__ = ("_cost", "compressed", "native", "summary_id")
@@ -53,17 +53,17 @@ class MemoryEntry:
 
     @property
     def type(self) -> Kind:
-        """What it is: "message", "tool_call", "tool_result" or "context"."""
+        """The kind of the entry: "message", "tool_call", "tool_result" or "context"."""
         return self.native.kind
 
     @property
     def role(self) -> Role:
-        """Who it is from, as documented."""
+        """Who the entry is from: one of the documented roles."""
         return role_of(self.native)
 
     @property
     def content(self) -> str:
-        """Its text; of a call the arguments, as JSON text."""
+        """The text; of a call the arguments, as JSON text."""
         return self.native.text
 
     @property
@@ -73,12 +73,12 @@ class MemoryEntry:
 
     @property
     def token_count(self) -> int:
-        """What it takes in a context, in tokens, with its label."""
+        """How many tokens the entry takes in a context, with its label."""
         return self._cost(self.native)
 
     @property
     def metadata(self) -> dict[str, Any] | None:
-        """JSON values of the program's own."""
+        """Values of JSON for the program's own use."""
         return self.native.metadata
 
     @property
@@ -97,30 +97,30 @@ class MemoryEntry:
         return self.native.status
 
     def to_dict(self, *, camel: bool = False) -> dict[str, Any]:
-        """Return the entry as JSON values; what is not said has no key.
+        """Return the entry as values of JSON. Fields without a value have no key.
 
         Args:
-            camel: whether the keys are spelled as the documented ones, `tokenCount`; False: `token_count`.
+            camel: whether keys are spelled as in the documentation of AGTerm, `tokenCount`; False: `token_count`.
         """
         spelled = camel_case if camel else str
-        said = {name: getattr(self, name) for name in _ALWAYS}
-        said |= {name: value for name in _SOMETIMES if (value := getattr(self, name)) is not None}
-        said |= {name: value for name, value in msgspec.to_builtins(self.native).items() if name in NATIVE}
+        fields = {name: getattr(self, name) for name in _ALWAYS}
+        fields |= {name: value for name in _SOMETIMES if (value := getattr(self, name)) is not None}
+        fields |= {name: value for name, value in msgspec.to_builtins(self.native).items() if name in NATIVE}
         if not isinstance(self.native.content, str):
-            said["parts"] = msgspec.to_builtins(self.native.content)
-        return {spelled(name): shown(value, camel=camel) for name, value in said.items()}
+            fields["parts"] = msgspec.to_builtins(self.native.content)
+        return {spelled(name): shown(value, camel=camel) for name, value in fields.items()}
 
 
 _ALWAYS = ("id", "type", "role", "content", "timestamp", "token_count", "compressed")
 _SOMETIMES = ("summary_id", "metadata", "name", "call_id", "status")
 NATIVE = ("importance", "pinned", "expires_at", "native", "pauses")
-"""Fields of an entry that only other programs give it: an export has them, so that an import loses nothing."""
+"""Fields that only native sessions can set. An export has them, so that an import loses nothing."""
 ENTRY_FIELDS = (*_ALWAYS, *_SOMETIMES, *NATIVE, "parts")
-"""What an exported entry may say."""
+"""The fields that an exported entry may have."""
 
 
 def role_of(entry: Entry) -> Role:
-    """Who an entry is from, as documented."""
+    """Return the documented role of an entry."""
     if entry.kind in ("tool_result", "context", "summary") or entry.role == "tool":
         return "system"
     return entry.role
@@ -134,11 +134,11 @@ class TimeRange(Record, frozen=True, kw_only=True):
 
 
 class MemorySummary(Record, frozen=True, kw_only=True):
-    """What stands for compressed entries. It has the fields of an entry, too, so that either may be listed.
+    """A summary, which stands for compressed entries. It has the fields of an entry, too, so that lists may hold both.
 
-    `original_entry_ids` are all entries that it stands for, those of summaries that were rolled up into it included;
-    `token_count` is its text's, `original_token_count` that of these entries, and `compression_ratio` how many of the
-    latter there are for one of the former. `level` counts roll-ups, `method` says how it was made.
+    `original_entry_ids` are all entries that it stands for, with those of summaries that were rolled up into it.
+    `token_count` is the length of its text, `original_token_count` that of these entries, and `compression_ratio` the
+    latter divided by the former. `level` counts roll-ups, `method` says how the summary was made.
     """
 
     id: str
@@ -154,12 +154,12 @@ class MemorySummary(Record, frozen=True, kw_only=True):
 
     @property
     def type(self) -> Literal["summary"]:
-        """What it is, as an entry."""
+        """The kind that the summary has as an entry."""
         return "summary"
 
     @property
     def role(self) -> Role:
-        """Who it is from, as an entry."""
+        """The role that the summary has as an entry."""
         return "system"
 
     @property
@@ -169,11 +169,11 @@ class MemorySummary(Record, frozen=True, kw_only=True):
 
 
 class MemoryStats(Record, frozen=True, kw_only=True):
-    """A session in six numbers, tokens on the scale that compression compares.
+    """Six figures of a session. Tokens are counted as compression compares them with its limits.
 
-    `total_entries` = `active_entries` + `compressed_entries`; summaries and erased entries do not count. `summaries`
-    are those that stand in the context now. `total_tokens` are those of all that is kept, `active_tokens` those that
-    are compared with `max_tokens`.
+    `total_entries` is `active_entries` + `compressed_entries`, without summaries and erased entries. `summaries` counts
+    those in the context now. `total_tokens` are those of everything that is kept, `active_tokens` those that are
+    compared with `max_tokens`.
     """
 
     total_entries: int
@@ -185,10 +185,10 @@ class MemoryStats(Record, frozen=True, kw_only=True):
 
 
 class CompressionResult(Record, frozen=True, kw_only=True):
-    """What a compression did: `entry_ids` are those that it covered, now in the summary `summary_id`.
+    """What a compression did: it covered the entries `entry_ids` by the summary `summary_id`.
 
-    `tokens_saved` is by how many tokens the active set is smaller. `reason` says why nothing was done (None: it was),
-    `why` tells a reader more.
+    `tokens_saved` is by how many tokens the active set is smaller. `reason` says why nothing was done (None: something
+    was), and `why` explains it in words.
     """
 
     summary_id: str | None
@@ -205,17 +205,17 @@ class CompressionResult(Record, frozen=True, kw_only=True):
 
 
 class Cleared(Record, frozen=True, kw_only=True):
-    """How much a clear destroyed."""
+    """How many entries and summaries a clear deleted."""
 
     entries: int
     summaries: int
 
 
 class ContextParts(Record, frozen=True, kw_only=True):
-    """A session's part of a larger context, as it stands within the budget: what is shown, and what it takes.
+    """A session's part of a larger context, within its budget: its summaries and entries, and their tokens.
 
-    A summary or an entry that was shortened has the shortened text. `summary_tokens` and `entry_tokens` with the
-    headings are `tokens`; `text` is all of it as `get_context_for_llm` gives it.
+    A shortened summary or entry has the shortened text. `tokens` is the sum of `summary_tokens`, `entry_tokens` and the
+    headings. `text` is the whole as `get_context_for_llm` returns it.
     """
 
     summaries: tuple[MemorySummary, ...]
@@ -227,8 +227,10 @@ class ContextParts(Record, frozen=True, kw_only=True):
 
 
 class SessionState(Record, frozen=True, kw_only=True):
-    """A session on its way out and in. `erased` are ids of entries that were destroyed, each with how many entries come
-    before it."""
+    """The exported state of a session.
+
+    `erased` are the entries that were erased, each as how many entries come before it, and its id.
+    """
 
     session_id: str
     entries: tuple[MemoryEntry, ...]

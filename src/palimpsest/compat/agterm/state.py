@@ -1,7 +1,7 @@
-"""A session's state on its way in: every reference checked, and told as Palimpsest's own export tells it.
+"""Imports of exported states: every reference is checked, and the state converted to an export of Palimpsest.
 
-Totals are not taken over, they follow from the entries. Which entries are compressed follows from the summaries that
-name them; one that calls itself compressed and is in none goes to the archive.
+Totals are not imported, but follow from the entries. Which entries are compressed follows from the summaries that name
+them. An entry that is marked as compressed but is in no summary goes to the archive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from palimpsest.log.ids import is_id
 from palimpsest.log.summary import METHODS
 
 SEAL = "agterm"
-"""What the records of an import say that they are from."""
+"""The reason that records of an import give."""
 
 _TYPES = ("message", "tool_call", "tool_result", "context", "summary")
 _ROLES = {"tool_call": "assistant", "tool_result": "tool", "context": "user"}
@@ -41,9 +41,9 @@ _TOP = ("session_id", "entries", "summaries", "total_tokens", "config", "schema_
 def exported_natively(
     state: SessionState | Mapping[str, Any], count: Callable[[str], int], cost: Callable[[Entry], int]
 ) -> dict[str, Any]:
-    """Return what `import_session` of a memory takes. `count` counts a summary's text, `cost` an entry.
+    """Return a state as `import_session` of a memory takes it. `count` counts a summary's text, `cost` an entry.
 
-    Raises ImportFailed, naming the place, for what does not hold together.
+    Raises ImportFailed, naming the place, for a state that is not consistent.
     """
     raw = _mapping(state.to_dict() if isinstance(state, SessionState) else state, "state", _TOP)
     session = raw.get("session_id")
@@ -51,39 +51,39 @@ def exported_natively(
         raise ImportFailed("state.session_id", f"{shorten(session)} is no session's id")
     _check_version(raw.get("schema_version", SCHEMA_VERSION))
     _check_config(raw.get("config"))
-    summaries = [_summary(one, f"state.summaries[{i}]") for i, one in enumerate(_list(raw, "summaries"))]
-    entries = [_entry(one, f"state.entries[{i}]") for i, one in enumerate(_list(raw, "entries"))]
-    entries = [one for one in entries if one["kind"] != "summary" or _check_listed(one, summaries)]
+    summaries = [_summary(item, f"state.summaries[{i}]") for i, item in enumerate(_list(raw, "summaries"))]
+    entries = [_entry(item, f"state.entries[{i}]") for i, item in enumerate(_list(raw, "entries"))]
+    entries = [entry for entry in entries if not _is_listed_summary(entry, summaries)]
     _check_links(entries, summaries)
-    log = _with_graves(entries, _list(raw, "erased"))
-    places: dict[str, int] = {}
-    for i, one in enumerate(log):
-        if places.setdefault(one["id"], i + 1) != i + 1:
-            raise ImportFailed("state.entries", f"the id {shorten(one['id'])} is there twice")
-    records = _records(summaries, places, {one["id"]: one for one in entries}, count, cost)
-    covered = {id for one in summaries for id in one["ids"]}
-    archived = [places[one["id"]] for one in entries if one["compressed"] and one["id"] not in covered]
+    log = _with_tombstones(entries, _list(raw, "erased"))
+    seqs: dict[str, int] = {}
+    for i, entry in enumerate(log):
+        if seqs.setdefault(entry["id"], i + 1) != i + 1:
+            raise ImportFailed("state.entries", f"the id {shorten(entry['id'])} is there twice")
+    records = _records(summaries, seqs, {entry["id"]: entry for entry in entries}, count, cost)
+    covered = {id for summary in summaries for id in summary["ids"]}
+    archived = [seqs[entry["id"]] for entry in entries if entry["compressed"] and entry["id"] not in covered]
     if archived:
         records.append(_archiving(records, archived))
-    for i, one in enumerate(log):
-        one |= {"seq": i + 1, "links": {"revision": 1}}
+    for i, entry in enumerate(log):
+        entry |= {"seq": i + 1, "links": {"revision": 1}}
         for name in ("compressed", "summary_id", "place"):
-            one.pop(name, None)
+            entry.pop(name, None)
     return _native(session, log, records)
 
 
 def _native(session: str, log: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """An export of Palimpsest with this log, which one revision added, and these records of what followed."""
+    """Return an export of Palimpsest with this log, which one revision added, and the records of later revisions."""
     return {
         "schema_version": 2,
         "session_id": session,
-        "entries": [one for one in log if not one.get("erased")],
-        "tombstones": [one for one in log if one.get("erased")],
+        "entries": [entry for entry in log if not entry.get("erased")],
+        "tombstones": [entry for entry in log if entry.get("erased")],
         "records": records,
         "head": {
             "revision": 1 + len(records),
             "epoch": len(records),
-            "pinned": [one["seq"] for one in log if one.get("pinned")],
+            "pinned": [entry["seq"] for entry in log if entry.get("pinned")],
             "first_seq": 1,
             "next_seq": len(log) + 1,
             "compaction": records[-1]["revision"] if records else 0,
@@ -91,11 +91,11 @@ def _native(session: str, log: Sequence[dict[str, Any]], records: Sequence[dict[
     }
 
 
-# --- reading what is given
+# --- reading the parts of a state
 
 
 def _mapping(raw: object, where: str, known: Sequence[str]) -> dict[str, Any]:
-    """The mapping in one spelling. Raises ImportFailed for a key that nobody knows."""
+    """Return a mapping with its keys as attributes are spelled. Raises ImportFailed for a key that is not known."""
     if not isinstance(raw, Mapping):
         raise ImportFailed(where, f"a mapping is needed, not {type(raw).__name__}")
     for name in raw:
@@ -109,7 +109,8 @@ def _mapping(raw: object, where: str, known: Sequence[str]) -> dict[str, Any]:
 
 
 def _list(raw: Mapping[str, Any], name: str) -> Sequence[Any]:
-    value = raw.get(name, None if name == "entries" else ())  # a state without them is none, and replaces nothing
+    # Without the list `entries` this is no state: it must not replace a session.
+    value = raw.get(name, None if name == "entries" else ())
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         raise ImportFailed(f"state.{name}", f"{shorten(value)} is not a list")
     return value
@@ -121,7 +122,7 @@ def _check_version(version: object) -> None:
 
 
 def _check_config(config: Any) -> None:
-    """The configuration of the program that wrote it has to be one, though the manager keeps its own."""
+    """Raise ImportFailed for an invalid configuration, though the manager keeps its own."""
     try:
         config_of(config)
     except ConfigError as fault:
@@ -136,7 +137,7 @@ def _text(raw: Mapping[str, Any], name: str, where: str, *, empty: bool = False)
 
 
 def _time(value: object, where: str) -> str:
-    """A time as ISO text, UTC. Raises ImportFailed for one without a time zone."""
+    """Return a time as ISO text, in UTC. Raises ImportFailed for one without a time zone."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
         if moment.tzinfo is not None:
@@ -147,7 +148,7 @@ def _time(value: object, where: str) -> str:
 
 
 def _entry(raw: object, where: str) -> dict[str, Any]:
-    """An entry as an export of Palimpsest has it, with what the state says of its compression."""
+    """Return an entry as an export of Palimpsest has it, with `compressed`, `summary_id` and the `place` for errors."""
     if hasattr(raw, "to_dict"):
         raw = raw.to_dict()
     given = _mapping(raw, where, ENTRY_FIELDS)
@@ -157,30 +158,31 @@ def _entry(raw: object, where: str) -> dict[str, Any]:
     role = given.get("role", "user") if kind == "message" else _ROLES.get(kind, "user")
     if kind == "message" and role not in ("user", "assistant", "system"):
         raise ImportFailed(f"{where}.role", f"{shorten(role)} is none of user, assistant, system")
-    made = {"id": _text(given, "id", where), "kind": kind, "role": role, "place": where}
-    made["content"] = given["parts"] if given.get("parts") else _text(given, "content", where, empty=True)
-    made["created_at"] = _time(given.get("timestamp"), f"{where}.timestamp")
+    entry = {"id": _text(given, "id", where), "kind": kind, "role": role, "place": where}
+    entry["content"] = given["parts"] if given.get("parts") else _text(given, "content", where, empty=True)
+    entry["created_at"] = _time(given.get("timestamp"), f"{where}.timestamp")
     metadata = given.get("metadata")
-    if name := given.get("name") or _name_in(metadata, kind, made["id"]):
-        made["name"] = name
+    if name := given.get("name") or _name_of(metadata, kind, entry["id"]):
+        entry["name"] = name
     given["status"] = given.get("status") or ("unknown" if kind == "tool_result" else None)
-    kept = ("metadata", "call_id", "status", *NATIVE)
-    made |= {name: value for name in kept if (value := given.get(name)) is not None}
-    made["compressed"], made["summary_id"] = given.get("compressed", False), given.get("summary_id")
-    if not isinstance(made["compressed"], bool):
-        raise ImportFailed(f"{where}.compressed", f"{shorten(made['compressed'])} is neither true nor false")
-    return made
+    copied = ("metadata", "call_id", "status", *NATIVE)
+    entry |= {name: value for name in copied if (value := given.get(name)) is not None}
+    entry["compressed"], entry["summary_id"] = given.get("compressed", False), given.get("summary_id")
+    if not isinstance(entry["compressed"], bool):
+        raise ImportFailed(f"{where}.compressed", f"{shorten(entry['compressed'])} is neither true nor false")
+    return entry
 
 
-def _name_in(metadata: object, kind: str, id: str) -> str | None:
-    """The tool or the source of an entry that has no name: as its metadata have it, else one that says nothing."""
+def _name_of(metadata: object, kind: str, id: str) -> str | None:
+    """Return the name of a tool or a source for an entry without one: from its metadata, else a placeholder."""
     if kind not in _NAMED:
         return None
-    found = metadata.get(_NAMED[kind]) if isinstance(metadata, Mapping) else None
-    return found if isinstance(found, str) and found else (id if kind == "context" else "tool")
+    name = metadata.get(_NAMED[kind]) if isinstance(metadata, Mapping) else None
+    return name if isinstance(name, str) and name else (id if kind == "context" else "tool")
 
 
 def _summary(raw: object, where: str) -> dict[str, Any]:
+    """Return the checked fields of a summary, with the `place` for errors."""
     if hasattr(raw, "to_dict"):
         raw = raw.to_dict()
     given = _mapping(raw, where, MemorySummary.__struct_fields__)
@@ -192,8 +194,8 @@ def _summary(raw: object, where: str) -> dict[str, Any]:
         raise ImportFailed(f"{where}.level", f"{shorten(level)} is no whole number of at least 0")
     if method not in METHODS:
         raise ImportFailed(f"{where}.method", f"{shorten(method)} is none of {', '.join(METHODS)}")
-    span = _mapping(given.get("time_range") or {}, f"{where}.time_range", ("start", "end"))
-    times = {name: _time(value, f"{where}.time_range.{name}") for name, value in span.items()}
+    time_range = _mapping(given.get("time_range") or {}, f"{where}.time_range", ("start", "end"))
+    times = {name: _time(value, f"{where}.time_range.{name}") for name, value in time_range.items()}
     if len(times) == len(TimeRange.__struct_fields__) and _moment(times["end"]) < _moment(times["start"]):
         raise ImportFailed(f"{where}.time_range", "ends before it begins")
     return {
@@ -208,113 +210,121 @@ def _summary(raw: object, where: str) -> dict[str, Any]:
     }
 
 
-# --- what it refers to
+# --- references between the parts
 
 
-def _check_listed(entry: Mapping[str, Any], summaries: Sequence[Mapping[str, Any]]) -> bool:
-    """Refuse an entry that is a summary and is none of the summaries; one that is needs no second place."""
-    if not any(entry["id"] == one["id"] for one in summaries):
+def _is_listed_summary(entry: Mapping[str, Any], summaries: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether an entry is a summary. Raises ImportFailed for one that the list of summaries does not have."""
+    if entry["kind"] != "summary":
+        return False
+    if not any(entry["id"] == summary["id"] for summary in summaries):
         raise ImportFailed(
             f"{entry['place']}.id", f"{shorten(entry['id'])} is a summary that the summaries do not have"
         )
-    return False
+    return True
 
 
 def _check_links(entries: Iterable[Mapping[str, Any]], summaries: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse an entry of a summary that is not there, or that does not name it."""
-    named = {one["id"]: set(one["ids"]) for one in summaries}
-    if len(named) < len(summaries):
+    """Raise ImportFailed for an entry that names an unknown summary, or one that does not name the entry."""
+    ids_by_summary = {summary["id"]: set(summary["ids"]) for summary in summaries}
+    if len(ids_by_summary) < len(summaries):
         raise ImportFailed("state.summaries", "two of them have one id")
     for entry in entries:
-        meant = entry["summary_id"]
-        if meant is None:
+        summary_id = entry["summary_id"]
+        if summary_id is None:
             continue
-        if not isinstance(meant, str) or meant not in named:
-            raise ImportFailed(f"{entry['place']}.summary_id", f"{shorten(meant)} is no summary of this state")
-        if entry["id"] not in named[meant]:
+        if not isinstance(summary_id, str) or summary_id not in ids_by_summary:
+            raise ImportFailed(f"{entry['place']}.summary_id", f"{shorten(summary_id)} is no summary of this state")
+        if entry["id"] not in ids_by_summary[summary_id]:
             raise ImportFailed(
-                f"{entry['place']}.summary_id", f"the summary {shorten(meant)} does not name {shorten(entry['id'])}"
+                f"{entry['place']}.summary_id",
+                f"the summary {shorten(summary_id)} does not name {shorten(entry['id'])}",
             )
 
 
-def _with_graves(entries: list[dict[str, Any]], erased: Sequence[Any]) -> list[dict[str, Any]]:
-    """The entries with tombstones of those that were erased, each where it was."""
-    graves: list[tuple[int, dict[str, Any]]] = []
-    for i, one in enumerate(erased):
-        pair = (0, one) if isinstance(one, str) else one
+def _with_tombstones(entries: list[dict[str, Any]], erased: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the entries with a tombstone for each erased entry, at its place."""
+    tombstones: list[tuple[int, dict[str, Any]]] = []
+    for i, item in enumerate(erased):
+        pair = (0, item) if isinstance(item, str) else item
         fits = isinstance(pair, list | tuple) and [type(part) for part in pair] == [int, str]
         if not fits or pair[0] < 0:
             raise ImportFailed(
-                f"state.erased[{i}]", f"{shorten(one)} is no id, or how many entries come before it and an id"
+                f"state.erased[{i}]", f"{shorten(item)} is no id, or how many entries come before it and an id"
             )
-        grave = {"id": pair[1], "kind": "message", "role": "assistant", "content": "", "erased": True}
-        graves.append((pair[0], grave))
+        tombstone = {"id": pair[1], "kind": "message", "role": "assistant", "content": "", "erased": True}
+        tombstones.append((pair[0], tombstone))
     log: list[dict[str, Any]] = []
     for place in range(len(entries) + 1):
-        log += [grave for before, grave in graves if before == place or (before > len(entries) == place)]
+        log += [tombstone for before, tombstone in tombstones if before == place or (before > len(entries) == place)]
         log += entries[place : place + 1]
     return log
 
 
-# --- what was compressed, as records of compactions
+# --- compressions, as records of compactions
 
 
 def _records(
     summaries: Sequence[Mapping[str, Any]],
-    places: Mapping[str, int],
+    seqs: Mapping[str, int],
     living: Mapping[str, Mapping[str, Any]],
     count: Callable[[str], int],
     cost: Callable[[Entry], int],
 ) -> list[dict[str, Any]]:
+    """Return the records of the compactions that made the summaries, which come oldest first.
+
+    `seqs` are those of all entries by id, `living` the entries that are not erased by id. Raises ImportFailed for a
+    summary of an unknown entry, and for an entry in two summaries.
+    """
     records: list[dict[str, Any]] = []
     covered: dict[int, str] = {}
-    for one in summaries:
-        seqs = []
-        for id in one["ids"]:
-            if id not in places:
-                raise ImportFailed(f"{one['place']}.original_entry_ids", f"{shorten(id)} is no entry of this state")
-            if places[id] in covered:
-                other = covered[places[id]]
+    for summary in summaries:
+        for id in summary["ids"]:
+            if id not in seqs:
+                raise ImportFailed(f"{summary['place']}.original_entry_ids", f"{shorten(id)} is no entry of this state")
+            if seqs[id] in covered:
+                other = covered[seqs[id]]
                 raise ImportFailed(
-                    f"{one['place']}.original_entry_ids", f"{shorten(id)} is in the summary {shorten(other)}, too"
+                    f"{summary['place']}.original_entry_ids", f"{shorten(id)} is in the summary {shorten(other)}, too"
                 )
-            covered[places[id]] = one["id"]
-            seqs.append(places[id])
-        originals = [living[id] for id in one["ids"] if id in living]
-        made = _native_summary(one, seqs, originals, count, cost)
-        made["revision"] = revision = len(records) + 2
-        before = records[-1]["compaction"]["current"] if records else []
-        state = {"summary": made, "current": [*before, revision], "covered": spans.of(covered)}
-        records.append({"revision": revision, "kind": "compact", "reason": SEAL, "at": made["at"], "compaction": state})
+            covered[seqs[id]] = summary["id"]
+        originals = [living[id] for id in summary["ids"] if id in living]
+        native = _native_summary(summary, [seqs[id] for id in summary["ids"]], originals, count, cost)
+        native["revision"] = revision = len(records) + 2
+        earlier = records[-1]["compaction"]["current"] if records else []
+        state = {"summary": native, "current": [*earlier, revision], "covered": spans.of(covered)}
+        at = native["at"]
+        records.append({"revision": revision, "kind": "compact", "reason": SEAL, "at": at, "compaction": state})
     return records
 
 
 def _native_summary(
-    one: Mapping[str, Any],
+    summary: Mapping[str, Any],
     seqs: Sequence[int],
     originals: Sequence[Mapping[str, Any]],
     count: Callable[[str], int],
     cost: Callable[[Entry], int],
 ) -> dict[str, Any]:
-    made, times = _moment(one["created_at"]), sorted(_moment(entry["created_at"]) for entry in originals)
+    """Return a summary as an export of Palimpsest has it; `seqs` are its entries, `originals` those not erased."""
+    created_at, times = _moment(summary["created_at"]), sorted(_moment(entry["created_at"]) for entry in originals)
     entries = [_bare(entry) for entry in originals]
     return {
-        "id": one["id"],
-        "text": one["content"],
+        "id": summary["id"],
+        "text": summary["content"],
         "covers": spans.of(seqs),
         "folded": spans.of(seqs),
-        "level": one["level"],
-        "method": one["method"],
-        "tokens": count(one["content"]),
+        "level": summary["level"],
+        "method": summary["method"],
+        "tokens": count(summary["content"]),
         "source_tokens": sum(cost(entry) for entry in entries),
-        "first_at": _moment(one["times"]["start"]) if "start" in one["times"] else (times or [made])[0],
-        "last_at": _moment(one["times"]["end"]) if "end" in one["times"] else (times or [made])[-1],
-        "at": made,
+        "first_at": _moment(summary["times"]["start"]) if "start" in summary["times"] else (times or [created_at])[0],
+        "last_at": _moment(summary["times"]["end"]) if "end" in summary["times"] else (times or [created_at])[-1],
+        "at": created_at,
     }
 
 
 def _bare(entry: Mapping[str, Any]) -> Entry:
-    """An entry as it is counted. Raises ImportFailed for what is none."""
+    """Return an entry for counting its tokens. Raises ImportFailed for an invalid one."""
     fields = {name: entry[name] for name in ("kind", "role", "content", "name", "call_id") if name in entry}
     try:
         return msgspec.convert(fields, Entry)
@@ -323,13 +333,13 @@ def _bare(entry: Mapping[str, Any]) -> Entry:
 
 
 def _archiving(records: Sequence[dict[str, Any]], seqs: Sequence[int]) -> dict[str, Any]:
-    """The record of what is compressed and in no summary: it is in the archive."""
-    before = records[-1]["compaction"] if records else {"current": [], "covered": []}
-    state = {"current": before["current"], "covered": before["covered"], "evicted": spans.of(seqs)}
+    """Return the record that archives the entries that are compressed, but in no summary."""
+    previous = records[-1]["compaction"] if records else {"current": [], "covered": []}
+    state = {"current": previous["current"], "covered": previous["covered"], "evicted": spans.of(seqs)}
     at = records[-1]["at"] if records else 0
     return {"revision": len(records) + 2, "kind": "compact", "reason": SEAL, "at": at, "compaction": state}
 
 
 def _moment(text: str) -> int:
-    """Microseconds since 1970."""
+    """Return the time of an ISO text in microseconds since 1970."""
     return microseconds_of(datetime.fromisoformat(text))

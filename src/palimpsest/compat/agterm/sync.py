@@ -33,18 +33,17 @@ if TYPE_CHECKING:
     from palimpsest.types import Status, Summary
 
 KEPT = 1024
-"""Sessions that are kept open at once: opening one reads nothing, but what it knows of its triggers is lost."""
+"""How many sessions are kept open at once. Reopening one reads nothing, but loses the state of its triggers."""
 
 TRIES = 8
-"""How often a session that others change is read anew for an export."""
+"""How often an export reads a session that other writers keep changing before it raises Conflict."""
 
 
 @hushed(lambda self: self.memory.redact)
 class MemoryManager:
-    """Conversations that are compressed by themselves, for programs that were written for AGTerm's
-    memory manager.
+    """Conversations that are compressed automatically, for programs written for AGTerm's memory manager.
 
-    Sessions come into being with the first thing that is added. Everything is kept in memory unless `store` says where.
+    A session begins with the first entry that is added. Everything is kept in memory unless `store` says where.
     """
 
     def __init__(
@@ -56,16 +55,15 @@ class MemoryManager:
         counter: Callable[[str], int] | str | None = None,
         prompt: str | None = None,
     ) -> None:
-        """Raises ConfigError, naming the option, for what is not accepted: `model` and `counter` once they are used.
+        """Raises ConfigError, naming the option, for what is not accepted: `model` and `counter` on their first use.
 
         Args:
             config: a MemoryConfig, or a mapping of changes to the defaults, in either spelling; None: the defaults.
-            store: where sessions are: the address of a store, a path, or a memory that is open already, which stays
-                open.
-            model: the model that contexts are for: its tokenizer counts. None: not known.
+            store: where sessions are kept: the address of a store, a path, or an open memory, which is not closed here.
+            model: the model that contexts are for, whose tokenizer counts. None: not known.
             counter: what counts tokens: a function from text to a number, or an encoding's name; None: the model's.
-            prompt: the prompt of the summarize callback, with `{content}` where the conversation is put; None: one that
-                asks for topics, decisions, tools, errors, what is needed to go on, and a length.
+            prompt: the prompt of the summarize callback, in which `{content}` stands for the conversation; None: one
+                that asks for topics, decisions, tools, errors, what is needed to go on, and a length.
         """
         self._config, self._prompt = config_of(config), prompt
         self._strategy = strategy_of(self._config, prompt)
@@ -84,21 +82,21 @@ class MemoryManager:
 
     @property
     def config(self) -> MemoryConfig:
-        """The configuration as it is now."""
+        """The current configuration."""
         return self._config
 
     @property
     def memory(self) -> Memory:
-        """The memory underneath: all that Palimpsest offers beside these methods."""
+        """The memory underneath: for all that Palimpsest offers besides these methods."""
         return self._memory
 
     def _session(self, session_id: str) -> Session:
-        kept = self._open  # a change of the configuration puts another one in its place
-        found = kept.get(session_id) if isinstance(session_id, str) else None
-        if found is None:
-            if len(kept) >= KEPT:
-                kept.clear()
-            found = kept[session_id] = self._memory.session(
+        open_sessions = self._open  # the same dict throughout: a change of the configuration replaces it
+        session = open_sessions.get(session_id) if isinstance(session_id, str) else None
+        if session is None:
+            if len(open_sessions) >= KEPT:
+                open_sessions.clear()
+            session = open_sessions[session_id] = self._memory.session(
                 session_id,
                 format="text",
                 max_tokens=self._config.max_tokens,
@@ -107,7 +105,7 @@ class MemoryManager:
                 summarizer=self._summarizer,
                 long_term=self._strategy if self._config.auto_compress else None,
             )
-        return found
+        return session
 
     # --- adding
 
@@ -117,7 +115,7 @@ class MemoryManager:
         Args:
             session_id: the session's id, 1 to 256 characters.
             content: the text.
-            metadata: JSON values of the program's own.
+            metadata: values of JSON for the program's own use.
         """
         session = self._session(session_id)
         return MemoryEntry(session.add_user_message(content, metadata=metadata), session.cost)
@@ -130,19 +128,19 @@ class MemoryManager:
         Args:
             session_id: the session's id.
             content: the text.
-            metadata: JSON values of the program's own.
+            metadata: values of JSON for the program's own use.
         """
         session = self._session(session_id)
         return MemoryEntry(session.add_assistant_message(content, metadata=metadata), session.cost)
 
     def add_tool_call(self, session_id: str, tool: str, args: Any, call_id: str | None = None) -> MemoryEntry:
-        """Append the model's call of a tool, and return its entry, whose `call_id` a result may name.
+        """Append the model's call of a tool, and return its entry, whose `call_id` its result may name.
 
         Args:
             session_id: the session's id.
             tool: the tool's name.
             args: its arguments, any JSON value.
-            call_id: the call's id; None: one is made.
+            call_id: the call's id; None: a generated one.
         """
         session = self._session(session_id)
         return MemoryEntry(session.add_tool_call(tool, args, call_id=call_id), session.cost)
@@ -157,7 +155,7 @@ class MemoryManager:
             tool: the tool's name.
             output: text, or any JSON value.
             status: how the call ended: "success", "error", "unknown" (default), "pending" or "denied".
-            call_id: the call that it answers; None: the oldest open one of the tool.
+            call_id: the call that it answers; None: the oldest unanswered one of the tool.
         """
         session = self._session(session_id)
         return MemoryEntry(session.add_tool_result(tool, output, status=status, call_id=call_id), session.cost)
@@ -165,12 +163,12 @@ class MemoryManager:
     def add_context(self, session_id: str, content: str, source: str) -> MemoryEntry:
         """Append background data such as a file, and return its entry.
 
-        The same text of the same source adds nothing. A new text takes the place of the older one in the context.
+        The same text from the same source adds nothing. A new text replaces the older one in the context.
 
         Args:
             session_id: the session's id.
             content: the text.
-            source: where it is from, such as a path.
+            source: where the text is from, such as a path.
         """
         session = self._session(session_id)
         return MemoryEntry(session.add_context(content, name=source), session.cost)
@@ -180,7 +178,8 @@ class MemoryManager:
     def set_summarize_callback(self, callback: Callable[[str], Any] | None) -> None:
         """Have summaries written by a function from the prompt to the text, from the next compression on.
 
-        Any text is taken that is shorter than what it stands for. Raises ConfigError for what cannot be called.
+        Any text shorter than the entries that it stands for is accepted. Raises ConfigError for an object that is not
+        callable.
 
         Args:
             callback: a function, or a coroutine function; None: summaries are made without a model again.
@@ -189,13 +188,13 @@ class MemoryManager:
         self._open = {}
 
     def update_config(self, changes: Mapping[str, Any] | None = None, /, **more: Unpack[ConfigChanges]) -> MemoryConfig:
-        """Change the configuration of all sessions, from the next check on, and return it. Nothing is compressed by it.
+        """Change the configuration of all sessions, from the next check on, and return it. This compresses nothing.
 
-        Raises ConfigError, and changes nothing, for an unknown key or a value that cannot be.
+        Raises ConfigError, and changes nothing, for an unknown key or an invalid value.
 
         Args:
-            changes: a mapping of changes, in either spelling; None: those given by name.
-            more: the same by name, such as `max_tokens=100_000`.
+            changes: a mapping of changes, in either spelling; None: only those in `more`.
+            more: changes by name, such as `max_tokens=100_000`.
         """
         config = self._config.changed({} if changes is None else changes, more)
         self._strategy = strategy_of(config, self._prompt)
@@ -207,22 +206,22 @@ class MemoryManager:
         return config
 
     def compress(self, session_id: str) -> CompressionResult:
-        """Compress now, whatever the thresholds say, and return what came of it: `reason` says why nothing did.
+        """Compress now, whatever the thresholds are, and return the result. Its `reason` says why nothing was done.
 
         Args:
             session_id: the session's id.
         """
         session = self._session(session_id)
         result = session.compact(self._strategy)
-        made = None if result.summary is None else self._summary(session, result.summary)
-        return compression_of(result, made.original_entry_ids if made is not None and result.covered else ())
+        summary = None if result.summary is None else self._summary(session, result.summary)
+        return compression_of(result, summary.original_entry_ids if summary is not None and result.covered else ())
 
     # --- reading
 
     def get_context_for_llm(self, session_id: str) -> str:
         """Return summaries and recent entries as one text within `max_tokens`; "" for a session without entries.
 
-        Raises BudgetImpossible where what may not be left out does not fit.
+        Raises BudgetImpossible if what must not be left out does not fit.
 
         Args:
             session_id: the session's id.
@@ -230,21 +229,21 @@ class MemoryManager:
         return (self._session(session_id).context()).text
 
     def context(self, session_id: str, *, max_tokens: int | None = None) -> ContextParts:
-        """Return the same in parts, for a program that puts them into a larger context.
+        """Return the context in parts, for a program that puts them into a larger one.
 
-        Raises BudgetImpossible where what may not be left out does not fit.
+        Raises BudgetImpossible if what must not be left out does not fit.
 
         Args:
             session_id: the session's id.
-            max_tokens: the most tokens of all of it; None: the configuration's.
+            max_tokens: the most tokens of the whole context; None: that of the configuration.
         """
         session = self._session(session_id)
         context = session.context(max_tokens=max_tokens)
-        summaries = [self._summary(session, one) for one in context.summaries]
+        summaries = [self._summary(session, summary) for summary in context.summaries]
         return parts_of(context, summaries, session)
 
     def get_active_entries(self, session_id: str) -> list[MemoryEntry]:
-        """Return the entries that are not compressed, oldest first, without summaries; none of an unknown session.
+        """Return the entries that are not compressed, oldest first, without summaries; [] for an unknown session.
 
         Args:
             session_id: the session's id.
@@ -253,16 +252,16 @@ class MemoryManager:
         return [MemoryEntry(entry, session.cost) for entry in session.active_entries()]
 
     def get_summaries(self, session_id: str) -> list[MemorySummary]:
-        """Return the summaries that stand in the context now, oldest first.
+        """Return the summaries that are in the context now, oldest first.
 
         Args:
             session_id: the session's id.
         """
         session = self._session(session_id)
-        return [self._summary(session, one) for one in session.summaries()]
+        return [self._summary(session, summary) for summary in session.summaries()]
 
     def get_stats(self, session_id: str) -> MemoryStats:
-        """Return the session in six numbers; zeros for an unknown one.
+        """Return six figures of the session; zeros for an unknown one.
 
         Args:
             session_id: the session's id.
@@ -270,20 +269,20 @@ class MemoryManager:
         return stats_of(self._session(session_id).stats())
 
     def _summary(self, session: Session, summary: Summary) -> MemorySummary:
-        """A summary as a record. What it is from is read once. Two sessions may have summaries of one id."""
-        place = session.id, summary.id, summary.at
-        if (known := self._originals.get(place)) is None:
+        """Return a summary as a record. Its entries are read once; two sessions may have summaries of the same id."""
+        cache_key = session.id, summary.id, summary.at
+        if (originals := self._originals.get(cache_key)) is None:
             if len(self._originals) >= KEPT:
                 self._originals.clear()
-            known = self._originals[place] = Originals(session.expand(summary), session.cost)
-        return summary_of(summary, known, session)
+            originals = self._originals[cache_key] = Originals(session.expand(summary), session.cost)
+        return summary_of(summary, originals, session)
 
     # --- a session as a whole
 
     def export_session(self, session_id: str) -> SessionState:
-        """Return the session's state; `to_dict` makes JSON values of it. An unknown one has no entries.
+        """Return the state of a session, which `to_dict` turns into values of JSON. An unknown session has no entries.
 
-        Raises Conflict where others change the session faster than it can be read.
+        Raises Conflict if other writers change the session faster than it can be read.
 
         Args:
             session_id: the session's id.
@@ -292,29 +291,30 @@ class MemoryManager:
         for _ in range(TRIES):
             stats = session.stats()
             entries, active = session.entries(), session.active_entries()
-            summaries = [self._summary(session, one) for one in session.summaries()]
+            summaries = [self._summary(session, summary) for summary in session.summaries()]
             if (session.stats()).revision == stats.revision:
                 return state_of(session, entries, active, summaries, stats, self._config)
         raise Conflict(f"session {session_id!r}", "is changed faster than it can be read: try again, or later")
 
     def import_session(self, state: SessionState | Mapping[str, Any]) -> str:
-        """Take a session's state in, in the place of one of this id, and return the id.
+        """Store the state of a session in place of the session of this id, and return the id.
 
-        Every reference is checked, and all totals are made anew. The manager keeps its own configuration. Raises
-        ImportFailed, and imports nothing, for what does not hold together.
+        Every reference is checked, and all totals are computed again. The manager keeps its own configuration. Raises
+        ImportFailed, and imports nothing, for a state that is not consistent.
 
         Args:
-            state: what `export_session` gave, or a mapping with `sessionId`, `entries`, `summaries` and `totalTokens`.
+            state: what `export_session` returned, or a mapping with `sessionId`, `entries`, `summaries` and
+                `totalTokens`.
         """
         session = self._session("import")
-        made = exported_natively(state, session.options.counter.count, session.cost)
-        found = self._memory.import_session(made, on_conflict="replace")
-        self._open.pop(found, None)
+        native = exported_natively(state, session.options.counter.count, session.cost)
+        session_id = self._memory.import_session(native, on_conflict="replace")
+        self._open.pop(session_id, None)
         self._originals.clear()
-        return found
+        return session_id
 
     def clear_session(self, session_id: str) -> Cleared:
-        """Destroy all entries and summaries of a session, and return how many there were.
+        """Delete all entries and summaries of a session, and return how many there were.
 
         Args:
             session_id: the session's id.
@@ -326,21 +326,21 @@ class MemoryManager:
     # --- events
 
     def on(self, event: str, handler: Callable[..., Any]) -> Callable[[], None]:
-        """Call `handler` after each `event`, and return a function that stops it. One that raises breaks nothing.
+        """Call `handler` after each `event`, and return a function that stops it. A handler that raises does no harm.
 
-        "entry:added" gives the session's id and the entry, "compressed" the id and a CompressionResult,
+        "entry:added" passes the session's id and the entry, "compressed" the id and a CompressionResult,
         "session:cleared" the id, "config:changed" an empty id and the configuration. Every other event of a memory
-        gives the id and its facts. Raises ConfigError for a name that is no event.
+        passes the id and the facts of the event. Raises ConfigError for an unknown event.
 
         Args:
             event: the event's name.
             handler: a function or coroutine function; for "config:changed" a function alone.
         """
         if event != CONFIG_CHANGED:
-            return self._memory.on(event, shaped(event, handler, lambda id, one: self._session(id).cost(one)))  # type: ignore[arg-type]
+            return self._memory.on(event, shaped(event, handler, lambda id, entry: self._session(id).cost(entry)))  # type: ignore[arg-type]
         return joined(self._handlers, handler)
 
     def close(self) -> None:
-        """Close the store, where this manager opened it. Closing twice is fine."""
+        """Close the memory if this manager opened it. Closing again does nothing."""
         if self._owns:
             self._memory.close()

@@ -1,4 +1,4 @@
-"""What a memory answers, as the records of the door. Pure."""
+"""Conversions of what a memory returns into the documented records. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Originals:
-    """The entries that a summary stands for: their ids, and what they cost. One that was erased costs nothing."""
+    """The entries that a summary stands for: their ids, and their tokens. An erased entry has none."""
 
     def __init__(self, entries: Sequence[Entry], cost: Cost) -> None:
         self.ids = tuple(entry.id for entry in entries)
@@ -33,7 +33,7 @@ class Originals:
 
 
 def summary_of(summary: Summary, originals: Originals, session: AsyncSession | Session) -> MemorySummary:
-    """A summary, with what it is from."""
+    """Return a summary as a record, with the entries that it stands for."""
     tokens = summary.tokens
     if summary.counter != (counter := session.options.counter).name:
         tokens = counter.count(summary.text)
@@ -53,14 +53,14 @@ def summary_of(summary: Summary, originals: Originals, session: AsyncSession | S
 
 
 def parts_of(context: Context, summaries: Sequence[MemorySummary], session: AsyncSession | Session) -> ContextParts:
-    """A context in its parts, as they stand in it."""
+    """Return a context in its parts, with each text as it is in the context."""
     count, parts = session.options.counter.count, context.parts
-    stand = [
-        one if text == one.content else msgspec.structs.replace(one, content=text, token_count=count(text))
-        for one, text in zip(summaries, context.summary_texts, strict=True)
+    shown_summaries = [
+        summary if text == summary.content else msgspec.structs.replace(summary, content=text, token_count=count(text))
+        for summary, text in zip(summaries, context.summary_texts, strict=True)
     ]
     return ContextParts(
-        summaries=tuple(stand),
+        summaries=tuple(shown_summaries),
         entries=tuple(MemoryEntry(entry, session.cost) for entry in context.entries),
         summary_tokens=parts.summaries,
         entry_tokens=parts.head + parts.log,
@@ -70,19 +70,21 @@ def parts_of(context: Context, summaries: Sequence[MemorySummary], session: Asyn
 
 
 def stats_of(stats: Stats) -> MemoryStats:
-    """The documented figures."""
-    same = {name: getattr(stats, name) for name in MemoryStats.__struct_fields__ if name != "compressed_entries"}
-    return MemoryStats(compressed_entries=stats.archived_entries, **same)
+    """Return the documented figures."""
+    shared_fields = {
+        name: getattr(stats, name) for name in MemoryStats.__struct_fields__ if name != "compressed_entries"
+    }
+    return MemoryStats(compressed_entries=stats.archived_entries, **shared_fields)
 
 
 def compression_of(result: CompactionResult, ids: Iterable[str]) -> CompressionResult:
-    """What a compression did."""
-    made = result.summary
+    """Return the result of a compaction that covered the entries `ids`."""
+    summary = result.summary
     return CompressionResult(
-        summary_id=made.id if made is not None else None,
+        summary_id=summary.id if summary is not None else None,
         entry_ids=tuple(ids),
         tokens_saved=result.tokens_saved,
-        method=made.method if made is not None else None,
+        method=summary.method if summary is not None else None,
         reason=result.reason,
         why=result.why,
     )
@@ -96,16 +98,16 @@ def state_of(
     stats: Stats,
     config: MemoryConfig,
 ) -> SessionState:
-    """A session's state: its entries with what became of each."""
-    shown = {entry.id for entry in active}
-    within = {id: one.id for one in summaries for id in one.original_entry_ids}
+    """Return the exported state of a session. `active` are the entries that are not compressed."""
+    active_ids = {entry.id for entry in active}
+    summary_ids = {id: summary.id for summary in summaries for id in summary.original_entry_ids}
     living: list[MemoryEntry] = []
     erased: list[tuple[int, str]] = []
     for entry in entries:
         if entry.erased:
             erased.append((len(living), entry.id))
         else:
-            living.append(MemoryEntry(entry, session.cost, entry.id not in shown, within.get(entry.id)))
+            living.append(MemoryEntry(entry, session.cost, entry.id not in active_ids, summary_ids.get(entry.id)))
     return SessionState(
         session_id=session.id,
         entries=tuple(living),

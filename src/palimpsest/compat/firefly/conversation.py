@@ -21,15 +21,15 @@ from palimpsest.runtime.hushing import hushed
 from palimpsest.runtime.logs import log_failure
 
 OVER_BUDGET = "context:over_budget"
-"""The event of a newest turn that could not be shown, which is this object's own, too."""
+"""The event of a newest turn that could not be shown. Besides a memory, this object emits it."""
 
 
 @hushed(lambda self: self._keeper.redact)
 class ConversationMemory:
     """Conversations of whole turns, within a budget of tokens, for programs that were written for Firefly's memory.
 
-    It may be used from any thread, and its methods from a running event loop. The `async_` twins of the two that every
-    run calls leave the loop free.
+    It may be used from any thread, and also inside a running event loop. The two methods that every run calls have
+    `async_` variants, which do not block the loop.
     """
 
     def __init__(
@@ -45,17 +45,18 @@ class ConversationMemory:
         """Raises ConfigError, naming the option, for what is not accepted.
 
         Args:
-            max_tokens: the most tokens of a history, and without a summarizer of what is kept; 4,096 by default.
-            summarize_threshold: with a summarizer, from how many tokens on the oldest turns are summarised, where that
-                is less than `max_tokens`; 3,072 by default. 0 or None: only `max_tokens` counts.
-            estimator: what counts: an object with `estimate(text)`, or a function; None: an encoding that fits most
-                models.
+            max_tokens: the most tokens of a history; without a summarizer also of the turns that are kept; 4,096 by
+                default.
+            summarize_threshold: with a summarizer, how many tokens the turns may cost before the oldest are summarised,
+                if that is less than `max_tokens`; 3,072 by default. 0 or None: only `max_tokens` counts.
+            estimator: what counts tokens: an object with `estimate(text)`, or a function; None: an encoding that fits
+                most models.
             summarizer: a function, or a coroutine function, from the turns that leave to a text that stands for them;
                 None: they leave without one.
-            store: where conversations are kept: a store of this door, one of a program's own with the five methods, or
-                a Memory of which all sessions are conversations. None: in memory.
-            message_form: what messages are made as that nobody gave (the summary, a turn without raw messages): "dict",
-                "pydantic_ai", or "auto": as those of the conversation.
+            store: where conversations are kept: a store of this package, one of a program's own with the five methods,
+                or a Memory whose sessions are all conversations. None: in memory.
+            message_form: the form of messages that the program did not supply (the summary, a turn without raw
+                messages): "dict", "pydantic_ai", or "auto": that of the conversation's other messages.
         """
         values.whole("max_tokens", max_tokens, 1)
         values.whole("summarize_threshold", summarize_threshold, none=True)
@@ -85,7 +86,7 @@ class ConversationMemory:
 
     @property
     def memory(self) -> Memory:
-        """The memory underneath, of which each conversation is a session: all that Palimpsest offers beside this."""
+        """The memory underneath, whose sessions are the conversations: for all that Palimpsest offers besides."""
         return self._keeper.memory
 
     # --- adding
@@ -99,18 +100,18 @@ class ConversationMemory:
         *,
         metadata: Mapping[str, Any] | None = None,
     ) -> ConversationTurn:
-        """Keep a turn, behind all others, and return it. When it returns, the turn is stored.
+        """Store a turn after all others, and return it. When it returns, the turn is stored.
 
-        Where the turns then cost too much, the oldest leave: with a summarizer a text stands for them from then on,
-        else they are in the archive. If the summarizer fails, all stay. Raises ConfigError for what is not accepted,
-        and StoreError: then nothing is kept.
+        If the turns then cost too much, the oldest leave: with a summarizer a text stands for them from then on, else
+        they are archived. If the summarizer fails, all stay. Raises ConfigError for what is not accepted, and
+        StoreError: then nothing is stored.
 
         Args:
-            conversation_id: the conversation's id, 1 to 256 characters; one that is not there begins with this turn.
+            conversation_id: the conversation's id, 1 to 256 characters; an unknown one begins a conversation.
             user_prompt: what the user said.
             assistant_response: what the model answered.
             raw_messages: all messages of the run, any objects; they come back as they are. None: there are none.
-            metadata: what else there is to say of it: values of JSON, or bytes, dates, sets and the like.
+            metadata: what else to keep with the turn: values of JSON, or bytes, dates, sets and the like.
         """
         raw = taken(raw_messages, user_prompt, assistant_response)
         turn = self._keeper.add(conversation_id, user_prompt, assistant_response, raw, metadata)
@@ -125,14 +126,14 @@ class ConversationMemory:
         *,
         metadata: Mapping[str, Any] | None = None,
     ) -> ConversationTurn:
-        """`add_turn` in a thread of its own: the event loop goes on, whatever a summarizer does.
+        """Call `add_turn` in a worker thread: the event loop is not blocked, whatever a summarizer does.
 
         Args:
             conversation_id: the conversation's id.
             user_prompt: what the user said.
             assistant_response: what the model answered.
             raw_messages: all messages of the run; None: there are none.
-            metadata: what else there is to say of it.
+            metadata: what else to keep with the turn.
         """
         return await asyncio.to_thread(
             self.add_turn, conversation_id, user_prompt, assistant_response, raw_messages, metadata=metadata
@@ -143,13 +144,13 @@ class ConversationMemory:
     def get_message_history(self, conversation_id: str, *, include_summary: bool = True) -> list[Any]:
         """Return the messages of the newest whole turns that fit into `max_tokens`, oldest first.
 
-        A summary of what is not kept any more leads, as one message, and counts. A newest turn that is too large is
-        shortened: tools' results first, then the model's text. If that cannot be done it is left out, and handlers of
-        "context:over_budget" are told. An unknown conversation has none.
+        A summary of the turns that left comes first, as one message, and counts. A newest turn that is too large is
+        shortened: tools' results first, then the model's text. If that is not enough it is left out, and handlers of
+        "context:over_budget" are called. An unknown conversation gives an empty list.
 
         Args:
             conversation_id: the conversation's id.
-            include_summary: whether a summary leads; True by default.
+            include_summary: whether to include the summary; True by default.
         """
         conversation = self._keeper.conversation(conversation_id)
         with conversation.lock:
@@ -158,22 +159,22 @@ class ConversationMemory:
                 return []
             form = partial(form_of, [turn.raw for turn in reversed(turns)], self._form)
             background = conversation.background() if include_summary else None
-            found = composed(turns, background, self._max_tokens, self._scale, form)
-        for turn in found.left_out:
+            history = composed(turns, background, self._max_tokens, self._scale, form)
+        for turn in history.left_out:
             self._tell(conversation_id, turn)
-        return found.messages
+        return history.messages
 
     async def async_get_message_history(self, conversation_id: str, *, include_summary: bool = True) -> list[Any]:
-        """`get_message_history` in a thread of its own.
+        """Call `get_message_history` in a worker thread.
 
         Args:
             conversation_id: the conversation's id.
-            include_summary: whether a summary leads; True by default.
+            include_summary: whether to include the summary; True by default.
         """
         return await asyncio.to_thread(self.get_message_history, conversation_id, include_summary=include_summary)
 
     def get_turns(self, conversation_id: str) -> list[ConversationTurn]:
-        """Return the turns that are kept, oldest first; none of an unknown conversation.
+        """Return the turns that are kept, oldest first; an empty list for an unknown conversation.
 
         Args:
             conversation_id: the conversation's id.
@@ -181,7 +182,7 @@ class ConversationMemory:
         return [turn.turn(self._scale) for turn in self._keeper.kept(conversation_id)[0]]
 
     def get_summary(self, conversation_id: str) -> str | None:
-        """Return the text that stands for the turns that are not kept any more; None where there is none.
+        """Return the text that stands for the turns that are not kept any more; None if there is none.
 
         Args:
             conversation_id: the conversation's id.
@@ -189,7 +190,7 @@ class ConversationMemory:
         return self._keeper.kept(conversation_id)[1]
 
     def get_total_tokens(self, conversation_id: str) -> int:
-        """Return what the kept turns cost, in tokens; 0 for an unknown conversation.
+        """Return the cost of the kept turns, in tokens; 0 for an unknown conversation.
 
         Args:
             conversation_id: the conversation's id.
@@ -199,17 +200,18 @@ class ConversationMemory:
     # --- conversations
 
     def new_conversation(self) -> str:
-        """Return the id of a new conversation, which nobody else has. It is stored with its first turn."""
+        """Return an unused id for a new conversation, which is stored with its first turn."""
         return self._keeper.new()
 
     @property
     def conversation_ids(self) -> list[str]:
-        """The ids of all conversations: those that are stored, and new ones without a turn."""
+        """The ids of all conversations: the stored ones, and new ones without a turn."""
         return self._keeper.ids()
 
     def clear(self, conversation_id: str) -> None:
-        """Destroy a conversation: its turns, those in the archive included, and its summary. Of a fork it raises
-        ConfigError: clear it where it began.
+        """Delete a conversation: its turns, archived ones included, and its summary.
+
+        A fork raises ConfigError: clear the conversation where it began.
 
         Args:
             conversation_id: the conversation's id; an unknown one is no error.
@@ -218,7 +220,7 @@ class ConversationMemory:
         self._keeper.clear(conversation_id)
 
     def clear_all(self) -> None:
-        """Destroy all conversations. Of a fork it raises ConfigError."""
+        """Delete all conversations. A fork raises ConfigError."""
         self._may_destroy()
         for conversation_id in self.conversation_ids:
             self.clear(conversation_id)
@@ -232,7 +234,7 @@ class ConversationMemory:
     def export_conversation(self, conversation_id: str) -> dict[str, Any]:
         """Return a conversation as values of JSON: `conversation_id`, `turns`, `summary` and `total_tokens`.
 
-        Raw messages are there where they have a form in JSON.
+        Raw messages are included if they have a form in JSON.
 
         Args:
             conversation_id: the conversation's id; an unknown one has no turns.
@@ -241,15 +243,15 @@ class ConversationMemory:
         return exported(conversation_id, turns, summary, self._scale)
 
     def import_conversation(self, data: Mapping[str, Any], *, conversation_id: str | None = None) -> str:
-        """Keep a conversation in the place of what is there under its id, and return the id.
+        """Store an exported conversation in place of the one of its id, if there is one, and return the id.
 
-        What a turn costs is counted where the data do not say it. Raises ImportFailed, and changes nothing, for data
-        that cannot be; of a fork Conflict, where there is one of this id.
+        The cost of a turn is counted if the data do not have it. Raises ImportFailed, and changes nothing, for data
+        that cannot be imported. A fork raises Conflict if there is a conversation of this id.
 
         Args:
-            data: what `export_conversation` gave: a mapping with the list `turns`, each with both texts; or `{}` for
-                a new conversation without turns.
-            conversation_id: the id to keep it under; None: that of the data, or a new one.
+            data: what `export_conversation` returned: a mapping with the list `turns`, each with both texts; or `{}`
+                for a new conversation without turns.
+            conversation_id: the id to store it under; None: that of the data, or a new one.
         """
         return self._keeper.take_in(data, conversation_id, replaces=not self._is_fork)
 
@@ -258,27 +260,28 @@ class ConversationMemory:
     def on(self, event: str, handler: Callable[[str, dict[str, Any]], object]) -> Callable[[], None]:
         """Call `handler(conversation_id, facts)` after each `event`, and return a function that stops it.
 
-        Events are those of a memory, such as "compressed", "evicted" and "compaction:failed"; "context:over_budget"
-        tells of a newest turn that could not be shown, too. A handler that raises breaks nothing. Raises ConfigError
-        for a name that is no event.
+        The events are those of a memory, such as "compressed", "evicted" and "compaction:failed". "context:over_budget"
+        is also emitted for a newest turn that could not be shown. A handler that raises is logged, and does no harm.
+        Raises ConfigError for an unknown event.
 
         Args:
             event: the event's name.
             handler: a function; for events of the memory also a coroutine function.
         """
-        leave = self.memory.on(event, handler)  # type: ignore[arg-type]
+        stop_memory = self.memory.on(event, handler)  # type: ignore[arg-type]
         if event != OVER_BUDGET:
-            return leave
+            return stop_memory
         self._handlers.append(handler)
-        leave_here = left_once(self._handlers, handler)
+        stop_own = left_once(self._handlers, handler)
 
-        def gone() -> None:
-            leave()
-            leave_here()
+        def stop() -> None:
+            stop_memory()
+            stop_own()
 
-        return gone
+        return stop
 
     def _tell(self, conversation_id: str, turn: Kept) -> None:
+        """Call the handlers of `OVER_BUDGET` for a turn that could not be shown."""
         facts = {"turn_id": turn.turn_id, "tokens": turn.cost(self._scale), "max_tokens": self._max_tokens}
         for handler in tuple(self._handlers):
             try:
@@ -287,13 +290,13 @@ class ConversationMemory:
                 log_failure(None, fault, "a handler of %s failed", OVER_BUDGET)
 
     def fork(self) -> ConversationMemory:
-        """Return one with the same conversations, which destroys none of them."""
+        """Return a ConversationMemory with the same conversations, which cannot delete them."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._is_fork = True
         return other
 
     def close(self) -> None:
-        """Close what this object has opened: nothing, where it was given a store."""
+        """Close the memory if this object opened it: not one that belongs to a given store."""
         if not self._is_fork:
             self._keeper.close()

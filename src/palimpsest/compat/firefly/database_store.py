@@ -1,4 +1,4 @@
-"""The stores on servers, under the name of the module that programs import them from."""
+"""The stores on servers, under the module name from which programs import them."""
 
 from palimpsest.compat.firefly.mongodb_store import MongoDBStore
 from palimpsest.compat.firefly.postgres_store import PostgreSQLStore

@@ -1,9 +1,9 @@
-"""`FileStore`: entries in readable files, one of each namespace, shared by threads and processes.
+"""`FileStore`: entries in readable files, one for each namespace, shared by threads and processes.
 
 BASE/
   <namespace>-<hash>.jsonl     the entries of a namespace, as `palimpsest.compat.firefly.journal` writes them
-  ids/<two digits>.jsonl       where ids are, so that none is in two namespaces: [id, namespace] a line
-  conversations/               the conversations beside them
+  ids/<two digits>.jsonl       the namespace of each id, so that no id is in two: lines of [id, namespace]
+  conversations/               the conversations that belong to the entries
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from palimpsest.stores.file.folder import safe_name
 LOG, IDS, TALKS = ".jsonl", "ids", "conversations"
 
 KEPT = 256
-"""Namespaces of which an index is kept."""
+"""How many namespaces have their index kept in memory."""
 
 CROWD = 4096
-"""Lines of a file of ids from which on it is written anew at times, without those that are gone."""
+"""A file of ids with more lines than this is rewritten now and then, without the ids that are gone."""
 
 
 class FileStore(LocalStore):
-    """Entries in files of JSON lines, which a person can read, one of each namespace.
+    """Entries in files of JSON lines, which a person can read, one for each namespace.
 
-    Every save is atomic and durable, and threads and processes may share the folder. What was taken away or replaced is
-    in the file until that is written anew: by `clear`, by `cleanup_expired`, and now and then.
+    Every save is atomic and durable, and threads and processes may share the folder. Removed and replaced entries stay
+    in the file until it is rewritten: by `clear`, by `cleanup_expired`, and now and then.
 
     Args:
-        base_dir: the folder, which is made with those above it.
+        base_dir: the folder, which is created with its parents.
         busy_seconds: how long to wait for other writers of a namespace.
         clock: a function that returns microseconds since 1970.
     """
@@ -95,11 +95,11 @@ class FileStore(LocalStore):
 
     def delete(self, namespace: str, entry_id: str) -> None:
         self._check(namespace, entry_id=entry_id)
-        told = {"deleted": entry_id, "at": self.clock()}
+        record = {"deleted": entry_id, "at": self.clock()}
         with self._faults():
             journal = self._journal(namespace)
             if journal.read(lambda shelf: entry_id in shelf.ids):
-                journal.change(lambda shelf: (None, told if entry_id in shelf.ids else None))
+                journal.change(lambda shelf: (None, record if entry_id in shelf.ids else None))
 
     def clear(self, namespace: str) -> None:
         self._check(namespace)
@@ -120,8 +120,8 @@ class FileStore(LocalStore):
             journal = self._journal(namespace)
             if row is not None:
                 return self._save(journal, row, now, lambda shelf: _of_key(shelf, key, now) == was)
-            told = None if was is None else {"deleted": was.entry_id, "at": now}
-            return journal.change(lambda shelf: (True, told) if _of_key(shelf, key, now) == was else (False, None))
+            record = None if was is None else {"deleted": was.entry_id, "at": now}
+            return journal.change(lambda shelf: (True, record) if _of_key(shelf, key, now) == was else (False, None))
 
     def cleanup_expired(self) -> int:
         self._check_open()
@@ -145,7 +145,7 @@ class FileStore(LocalStore):
     # --- files
 
     def _journal(self, namespace: str) -> Journal:
-        """The file of a namespace, with its index; of those that were used last they are kept."""
+        """Return the journal of a namespace. Those used last are cached."""
         with self._lock.own():
             journal = self._journals.get(namespace)
             if journal is None:
@@ -158,18 +158,18 @@ class FileStore(LocalStore):
             return journal
 
     def _save(self, journal: Journal, row: Packed, now: int, when: Callable[[Shelf], bool] = lambda _: True) -> bool:
-        """Save an entry, where the index is as it is to be then; return whether it was. Raises Conflict."""
+        """Save an entry if `when` holds for the index, and return whether it was saved. Raises Conflict."""
 
-        def put(shelf: Shelf, *, mine: bool) -> tuple[bool | None, dict[str, object] | None]:
+        def put(shelf: Shelf, *, claimed: bool) -> tuple[bool | None, dict[str, object] | None]:
             if not when(shelf):
                 return False, None
-            if not mine and row.entry_id not in shelf.ids:
-                return None, None  # nobody knows yet whether it is another namespace's
+            if not claimed and row.entry_id not in shelf.ids:
+                return None, None  # the id may belong to another namespace: claim it first
             return True, saved(row, now)
 
         done = None
         if journal.read(lambda shelf: row.entry_id in shelf.ids):
-            done = journal.change(lambda shelf: put(shelf, mine=False))
+            done = journal.change(lambda shelf: put(shelf, claimed=False))
         if done is None and not journal.read(when):
             done = False
         if done is None:
@@ -180,6 +180,7 @@ class FileStore(LocalStore):
         return bool(done)
 
     def _claims_of(self, entry_id: str) -> _Claims:
+        """Return the file of ids that this id is in."""
         shard = sha256(entry_id.encode("utf-8", "surrogatepass")).hexdigest()[:2]
         with self._lock.own():
             if shard not in self._claims:
@@ -195,17 +196,20 @@ class FileStore(LocalStore):
         row: Packed,
         put: Callable[..., tuple[bool | None, dict[str, object] | None]],
     ) -> bool | None:
-        """Save an entry whose id is new in its namespace, with the lock of who may say whose an id is."""
+        """Claim an id that is new in its namespace, and save its entry.
+
+        The caller holds the lock of the file of ids.
+        """
         claims.read(fd)
-        whose = claims.namespaces.get(row.entry_id, journal.namespace)
-        if whose != journal.namespace and self._has(whose, row.entry_id):
+        owner = claims.namespaces.get(row.entry_id, journal.namespace)
+        if owner != journal.namespace and self._has(owner, row.entry_id):
             raise elsewhere(row.entry_id)
         if claims.namespaces.get(row.entry_id) != journal.namespace:
             line = json.dumps([row.entry_id, journal.namespace]).encode() + b"\n"
             self._files.append(fd, claims.path, line, status.st_size, claims.tail.end, lasting=False)
-        done = journal.change(lambda shelf: put(shelf, mine=True))
+        done = journal.change(lambda shelf: put(shelf, claimed=True))
         claims.read(fd)
-        if claims.lines > CROWD and claims.lines > 2 * claims.least:
+        if claims.lines > CROWD and claims.lines > 2 * claims.valid:
             self._files.replace(claims.path, lambda file: claims.write(file, self._has))
         return done
 
@@ -214,27 +218,28 @@ class FileStore(LocalStore):
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Turns what the system raises into errors of ours."""
+        """Translate errors of the operating system into ours."""
         try:
             yield
-        except PalimpsestError:  # some of ours are OSErrors, too
+        except PalimpsestError:  # some are OSErrors, too
             raise
         except OSError as fault:
             raise unavailable(self.url, fault) from fault
 
 
 class _Claims:
-    """Whose ids are, in one file of them; what it says of an id that its namespace has not means nothing.
+    """One file of ids, with the namespace that each id belongs to. Used only by the holder of the file's lock.
 
-    Only who has the lock of the file uses it.
+    A line is only a hint: it is void if the namespace has no entry of that id.
     """
 
     def __init__(self, path: str) -> None:
         self.path, self.tail = path, Tail(path)
         self.namespaces: dict[str, str] = {}
-        self.lines = self.least = 0
+        self.lines = self.valid = 0
 
     def read(self, fd: int) -> None:
+        """Read the lines that are new since the last look."""
         anew, data = self.tail.news(fd)
         if anew:
             self.namespaces, self.lines = {}, 0
@@ -243,21 +248,21 @@ class _Claims:
             try:
                 entry_id, namespace = json.loads(line)
             except (ValueError, TypeError):
-                continue  # it is a hint, which the next save of this id gives anew
+                continue  # only a hint is lost: the next save of this id writes it again
             if isinstance(entry_id, str) and isinstance(namespace, str):
                 self.namespaces[entry_id] = namespace
 
     def write(self, file: BinaryIO, has: Callable[[str, str], bool]) -> None:
-        """Write those that mean something."""
-        self.least = 0
-        for entry_id, namespace in sorted(self.namespaces.items(), key=lambda one: one[1]):
+        """Write the claims that are not void."""
+        self.valid = 0
+        for entry_id, namespace in sorted(self.namespaces.items(), key=lambda item: item[1]):
             if has(namespace, entry_id):
-                self.least += 1
+                self.valid += 1
                 file.write(json.dumps([entry_id, namespace]).encode() + b"\n")
 
 
 def _is_plain(namespace: str) -> bool:
-    """Whether the original program has a file of this namespace's name, which is no other's."""
+    """Return whether the original program's file `<namespace>.json` can only be that of this namespace."""
     return is_path(namespace) and len(os.fsencode(namespace)) < 250 and not set(namespace) & set("/\\")
 
 

@@ -1,4 +1,4 @@
-"""`InMemoryStore`: entries in this process's memory, for tests and for what need not outlive it."""
+"""`InMemoryStore`: entries in the memory of this process, for tests and for data that need not outlive it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palimpsest.runtime.once import ProcessLock
 
 
 class Shelf:
-    """Entries of one namespace: by place, which says their order, by key and by id."""
+    """The entries of one namespace: by place, which gives their order, by key and by id."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Packed] = {}
@@ -22,7 +22,7 @@ class Shelf:
         self._next = 0
 
     def put(self, row: Packed, now: int) -> None:
-        """Keep an entry in the place of the one of its id, or of its key, unless that has expired; or else behind."""
+        """Store an entry in the place of the one of its id or of its key, unless that has expired; else last."""
         by_id, by_key = self.ids.get(row.entry_id), self.keys.get(row.key) if row.key is not None else None
         place = by_key if by_id is None else by_id
         if place is not None and self.rows[place].is_over(now):
@@ -37,7 +37,7 @@ class Shelf:
             self.keys[row.key] = place
 
     def take(self, place: int, *, keeps: bool = False) -> None:
-        """Take away what is at a place, and unless it `keeps` it, the place."""
+        """Remove the entry at a place. With `keeps` its place stays, for another entry."""
         row = self.rows[place]
         if not keeps:
             del self.rows[place]
@@ -47,7 +47,7 @@ class Shelf:
 
 
 class InMemoryStore(LocalStore):
-    """Entries in this process's memory, which nothing outlives. What it gives are copies.
+    """Entries in the memory of this process, which are lost with it. Returned entries are copies.
 
     Args:
         clock: a function that returns microseconds since 1970.
@@ -120,27 +120,27 @@ class InMemoryStore(LocalStore):
         self._check_open()
         now = self.clock()
         with self._lock.own():
-            over = [
+            expired = [
                 (namespace, place)
                 for namespace, shelf in self._shelves.items()
                 for place, row in shelf.rows.items()
                 if row.is_over(now)
             ]
-            for namespace, place in over:
+            for namespace, place in expired:
                 self._take(namespace, place)
-        return len(over)
+        return len(expired)
 
     def conversations(self) -> Memory:
-        """Return the memory that keeps the conversations beside the entries; it is gone with the store."""
+        """Return the memory of the conversations beside the entries. It is lost with the store."""
         memory = super().conversations()
         if self._ending is None:
-            self._ending = finalize(self, memory.close)  # few programs close what was never opened
+            self._ending = finalize(self, memory.close)  # many programs never close this store
         return memory
 
     def conversations_at(self) -> Conversations:
         return Conversations("memory://", {})
 
-    # --- with the lock
+    # --- the caller holds the lock
 
     def _keyed(self, namespace: str, key: str) -> Packed | None:
         shelf = self._shelves.get(namespace)
@@ -153,9 +153,9 @@ class InMemoryStore(LocalStore):
         if self._homes.get(row.entry_id, namespace) != namespace:
             raise elsewhere(row.entry_id)
         shelf = self._shelves.setdefault(namespace, Shelf())
-        there = shelf.keys.get(row.key) if row.key is not None else None
-        if there is not None:
-            del self._homes[shelf.rows[there].entry_id]
+        replaced = shelf.keys.get(row.key) if row.key is not None else None
+        if replaced is not None:
+            del self._homes[shelf.rows[replaced].entry_id]
         shelf.put(row, self.clock())
         self._homes[row.entry_id] = namespace
 

@@ -1,11 +1,11 @@
-"""The entries of a namespace in a file of lines that only grows, and an index of it in memory.
+"""`Journal`: the entries of one namespace in an append-only file of JSON lines, with an index in memory.
 
-    {"namespace": "user/1", "version": 1, "file": "…"}      the first line: whose entries these are
+    {"namespace": "user/1", "version": 1, "file": "…"}      the first line: which namespace this is
     {"entry_id": …, "key": …, "content": …, …, "at": …}     an entry is saved, at so many microseconds since 1970
-    {"deleted": "…", "at": …}                               one is taken away
+    {"deleted": "…", "at": …}                               an entry is deleted
 
-Whoever writes has the lock of the file. Where much in it is not there any more another file takes its place. Readers
-take no lock: they read what is new, and the whole file where another has taken its place.
+Writers hold the lock of the file. When most of its lines are obsolete, a new file replaces it. Readers take no lock of
+the file: they read the lines that are new since their last look, or the whole file if it was replaced.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ T = TypeVar("T")
 VERSION = 1
 
 BAD = ".bad"
-"""Ends the name of the file that lines are put aside in which cannot be read."""
+"""The suffix of the file to which unreadable lines are moved."""
 
 SPARE = 100
-"""Lines that stand for nothing any more, beside as many as there are entries, before a file is written anew."""
+"""A file is rewritten when its obsolete lines outnumber its entries by more than this."""
 
 
 class Tail:
-    """What of a file of lines has been read, and whether it is still the same file."""
+    """Remembers how far a file of lines has been read, and recognises when another file has replaced it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -45,14 +45,17 @@ class Tail:
         self.end = 0
 
     def is_known(self) -> bool:
-        """Whether nothing has come since it was read."""
+        """Return whether the file is unchanged since it was last read."""
         try:
             return self._seen == _look(os.stat(self.path))
         except FileNotFoundError:
             return not self.end
 
     def news(self, fd: int) -> tuple[bool, bytes]:
-        """The whole lines that have not been read, and whether these are all that there are."""
+        """Return the whole lines that have not been read yet, as `(anew, lines)`.
+
+        `anew` means that the file is not the one that was read before, so these are all of its lines.
+        """
         status = os.fstat(fd)
         same = (
             0 < self.end <= status.st_size
@@ -61,18 +64,18 @@ class Tail:
         )
         if not same:
             self.end, self._begin, self._last = 0, b"", b""
-        parts, at = list[bytes](), self.end
-        while at < status.st_size and (part := os.pread(fd, status.st_size - at, at)):
+        parts, offset = list[bytes](), self.end
+        while offset < status.st_size and (part := os.pread(fd, status.st_size - offset, offset)):
             parts.append(part)
-            at += len(part)
+            offset += len(part)
         data = b"".join(parts)
         data = data[: data.rfind(b"\n") + 1]
         self.take(data)
-        self._seen = _look(status)  # as it was before it was read: what has come meanwhile is news
+        self._seen = _look(status)  # of before the read: what was appended meanwhile is read next time
         return not same, data
 
     def take(self, data: bytes) -> None:
-        """Know of whole lines."""
+        """Count these whole lines as read."""
         if data:
             self._begin = self._begin or data[: data.index(b"\n") + 1]
             self._last = data[data.rfind(b"\n", 0, -1) + 1 :]
@@ -80,15 +83,15 @@ class Tail:
 
     @property
     def begins(self) -> int:
-        """Bytes of the first line."""
+        """Length of the first line, in bytes."""
         return len(self._begin)
 
     def is_headed(self) -> bool:
-        """Whether the first line says whose entries these are."""
+        """Return whether the first line is the header that names the namespace."""
         return self._begin.startswith(b'{"namespace": ')
 
     def forget(self) -> None:
-        """Know nothing of it."""
+        """Forget what was read, so that the next read starts at the beginning."""
         self.end, self._begin, self._last, self._seen = 0, b"", b"", None
 
 
@@ -97,22 +100,25 @@ def _look(status: os.stat_result) -> tuple[int, ...]:
 
 
 class Journal:
-    """The entries of a namespace. `before` is a file that the original program has written, which is read until this
-    one is.
+    """The entries of one namespace, in a file and its index.
 
-    Who reads does not wait for who writes: the index is not locked while the disk, or somebody else, is waited for.
+    `before` is a file that the original program wrote. It is read as long as this journal's own file is empty or
+    missing. The index is not locked while a write, or another writer, is waited for: reads do not wait for writes.
     """
 
     def __init__(self, files: Files, path: str, namespace: str, before: str | None) -> None:
         self._files, self.path, self.namespace, self._before = files, path, namespace, before
         self._tail, self._lock, self._process = Tail(path), ProcessLock(), os.getpid()
         self._shelf, self._lines, self._bad = Shelf(), 0, list[bytes]()
-        self._is_before = False
+        self._has_before = False  # whether the index holds what is in `before`
 
     def _indexed(self, do: Callable[[], T]) -> T:
-        """Return what this does with the index, of which nothing is known any more where that fails."""
+        """Run `do` with the index locked, and return its result.
+
+        If it raises, the index is emptied, since it may be incomplete.
+        """
         with self._lock.own():
-            if self._process != os.getpid():  # a fork may have come while another thread was at it
+            if self._process != os.getpid():  # another thread may have been changing the index at the fork
                 self._begin_anew()
                 self._process = os.getpid()
             try:
@@ -125,14 +131,14 @@ class Journal:
     # --- reading
 
     def read(self, do: Callable[[Shelf], T]) -> T:
-        """Return what `do` finds in the index."""
+        """Bring the index up to date with the file, and return what `do` finds in it."""
 
-        def found() -> T:
-            if not (self._tail.is_known() and (self._tail.end or self._is_before)):
+        def refreshed() -> T:
+            if not (self._tail.is_known() and (self._tail.end or self._has_before)):
                 self._refresh()
             return do(self._shelf)
 
-        return self._indexed(found)
+        return self._indexed(refreshed)
 
     def _refresh(self) -> None:
         try:
@@ -152,44 +158,44 @@ class Journal:
 
     def _read_before(self) -> None:
         self._feed(self._lines_before())
-        self._is_before = True
+        self._has_before = True
 
     def _begin_anew(self, *, keeps: bool = False) -> None:
-        self._shelf, self._lines, self._bad, self._is_before = Shelf(), 0, [], False
+        self._shelf, self._lines, self._bad, self._has_before = Shelf(), 0, [], False
         if not keeps:
             self._tail.forget()
 
     def _feed(self, data: bytes) -> None:
-        """Put lines into the index. One that cannot be read is named, and set aside."""
+        """Apply these lines to the index. One that cannot be read is logged, and kept aside for the next rewrite."""
         for line in data.split(b"\n")[:-1]:
             self._lines += 1
             try:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError, RecursionError) as fault:
                 self._bad.append(line)
-                told = "%s: line %d cannot be read, and is set aside: %s"
-                warn(told, self.path, self._lines, fault)
+                message = "%s: line %d cannot be read, and is set aside: %s"
+                warn(message, self.path, self._lines, fault)
 
-    def _take(self, told: Any) -> None:
-        if "deleted" in told:
-            place = self._shelf.ids.get(told["deleted"])
+    def _take(self, record: Any) -> None:
+        if "deleted" in record:
+            place = self._shelf.ids.get(record["deleted"])
             if place is not None:
                 self._shelf.take(place)
-        elif "version" in told:
-            if told["version"] > VERSION:
-                raise StoreTooNew(self.path, told["version"], VERSION)
+        elif "version" in record:
+            if record["version"] > VERSION:
+                raise StoreTooNew(self.path, record["version"], VERSION)
         else:
-            self._shelf.put(parsed(told), int(told["at"]))
+            self._shelf.put(parsed(record), int(record["at"]))
 
     def _lines_before(self) -> bytes:
-        """What the original program has kept of the namespace, as lines."""
+        """Return what the original program kept of the namespace, as lines of a journal; b"" if it cannot be read."""
         try:
             if self._before is None:
                 return b""
             with open(self._before, "rb") as file:
-                held = json.loads(file.read())
-            told = held.values() if isinstance(held, Mapping) else held
-            return b"".join(_line({**one, "at": 0}) for one in told if isinstance(one, Mapping))
+                content = json.loads(file.read())
+            records = content.values() if isinstance(content, Mapping) else content
+            return b"".join(_line({**record, "at": 0}) for record in records if isinstance(record, Mapping))
         except FileNotFoundError:
             return b""
         except (ValueError, TypeError, RecursionError) as fault:
@@ -199,32 +205,38 @@ class Journal:
     # --- writing
 
     def change(self, do: Callable[[Shelf], tuple[T, dict[str, Any] | None]]) -> T:
-        """Return the first of what `do` says of the index; the second is the line that is written, None for nothing."""
+        """Append a record that depends on the current entries, and return a result. The file is locked throughout.
+
+        `do` gets the current index, and returns the result and the record to append (None: nothing is written).
+        """
         return self._files.locked(self.path, "ab+", partial(self._changed, do))
 
     def _changed(self, do: Callable[[Shelf], tuple[T, dict[str, Any] | None]], fd: int, status: os.stat_result) -> T:
         def planned() -> tuple[T, bytes, int]:
             self._read(fd)
-            result, told = do(self._shelf)
-            if told is None:
+            result, record = do(self._shelf)
+            if record is None:
                 return result, b"", 0
             first = b"" if self._tail.end else self._header() + self._lines_before()
-            return result, first + _line(told), self._tail.end
+            return result, first + _line(record), self._tail.end
 
-        def over() -> tuple[list[Packed], list[bytes]] | None:
+        def rows_if_crowded() -> tuple[list[Packed], list[bytes]] | None:
             self._read(fd)
-            crowded = self._lines > 2 * len(self._shelf.rows) + SPARE
-            return (list(self._shelf.rows.values()), self._bad) if crowded else None
+            is_crowded = self._lines > 2 * len(self._shelf.rows) + SPARE
+            return (list(self._shelf.rows.values()), self._bad) if is_crowded else None
 
         result, data, end = self._indexed(planned)
         if data:
             self._files.append(fd, self.path, data, status.st_size, end)
-        if data and (left := self._indexed(over)) is not None:
-            self._write_anew(*left)
+        if data and (crowded := self._indexed(rows_if_crowded)) is not None:
+            self._write_anew(*crowded)
         return result
 
     def keep(self, wanted: Callable[[Packed], bool]) -> int:
-        """Write the file anew with the entries that are wanted, without a trace of any other; return how many went."""
+        """Rewrite the file with only the entries that are `wanted`, and return how many were removed.
+
+        Nothing of a removed or replaced entry stays in the file.
+        """
 
         def kept(fd: int, _: os.stat_result) -> int:
             def chosen() -> tuple[list[Packed], list[bytes], int, bool]:
@@ -232,15 +244,15 @@ class Journal:
                 rows = list(self._shelf.rows.values())
                 return [row for row in rows if wanted(row)], self._bad, len(rows), self._lines > 1 + len(rows)
 
-            rows, bad, many, has_more = self._indexed(chosen)
-            if len(rows) < many or has_more:
+            rows, bad, total, has_obsolete_lines = self._indexed(chosen)
+            if len(rows) < total or has_obsolete_lines:
                 self._write_anew(rows, bad)
-            return many - len(rows)
+            return total - len(rows)
 
         return self._files.locked(self.path, "ab+", kept)
 
     def clear(self) -> None:
-        """Leave nothing but the first line, which takes no room that a full disk has not."""
+        """Cut the file down to its header, which works on a full disk, too."""
 
         def cleared(fd: int, _: os.stat_result) -> None:
             self._indexed(partial(self._read, fd))
@@ -254,7 +266,7 @@ class Journal:
         self._files.locked(self.path, "ab+", cleared)
 
     def _write_anew(self, rows: list[Packed], bad: list[bytes]) -> None:
-        """Give another file the name of this one, with these; lines that cannot be read go to a file beside."""
+        """Replace the file by a new one with these entries. Unreadable lines are appended to the file of such lines."""
         if bad:
             with open(self.path + BAD, "ab", opener=private) as aside:
                 write(aside.fileno(), b"".join(line + b"\n" for line in bad))
@@ -271,19 +283,19 @@ class Journal:
 
 
 def saved(row: Packed, at: int) -> dict[str, Any]:
-    """The line of an entry that is saved."""
+    """Return the record of an entry that is saved, as the line of a journal has it."""
     return {**json.loads(dumped(row)), "at": at}
 
 
-def _line(told: Mapping[str, Any]) -> bytes:
-    return json.dumps(told).encode() + b"\n"
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record).encode() + b"\n"
 
 
 def namespace_in(path: str) -> str | None:
-    """Whose entries a file has, as its first line says; None where that cannot be read."""
+    """Return the namespace that the header of a journal names; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            told = json.loads(file.readline(64 * 1024))
-        return str(told["namespace"])
+            header = json.loads(file.readline(64 * 1024))
+        return str(header["namespace"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,7 +1,7 @@
-"""Values as PostgreSQL's JSONB, which has no NUL, no lone surrogates, no floats and no order of a mapping's keys. Pure.
+"""Values of JSON in PostgreSQL's JSONB, which has no NUL, lone surrogates, floats, or order of keys. Pure.
 
-What it would change is written as `{"$json": "…"}`, JSON in a text. Where only the order of keys would be lost, the
-value stays readable, and `$exact` of the metadata has its JSON beside it.
+A value that JSONB would change is written as `{"$json": "…"}`: its JSON in a text. If only the order of keys would be
+lost, the value stays readable, and `$exact` in the metadata has the JSON of content and metadata.
 """
 
 from __future__ import annotations
@@ -13,67 +13,70 @@ from typing import Any
 PLACE, EXACT, TEXT = "$place", "$exact", "$json"
 
 _CHANGED = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
-"""What may be an escape of NUL or of a surrogate in JSON of ASCII; emoji are surrogates there, too."""
+"""Finds escapes in ASCII JSON that may be a NUL or lone surrogate. Emoji match, too: they are pairs of surrogates."""
 
 DEEP_NUMBER = re.compile(r"[0-9]e[+-]?[0-9]|-0\.0")
-"""What may be a number that comes back as another, or as a whole one."""
+"""Finds what may be a number that JSONB would return as another one, or as an integer."""
 
 
 def columns(content: str, metadata: str) -> tuple[str, str]:
-    """The columns `content` and `metadata`, of JSON as entries have it."""
-    fits, said = _fitting(content), _fitting(metadata)
+    """Return the columns `content` and `metadata` for the JSON of an entry's content and metadata."""
+    content_column, metadata_column = _fitting(content), _fitting(metadata)
     exact = None
     if (
-        fits == content
-        and said == metadata
+        content_column == content
+        and metadata_column == metadata
         and not (_is_ordered(json.loads(content)) and _is_ordered(json.loads(metadata)))
     ):
         exact = [content, metadata]
     if exact is not None:
-        said = f'{said[:-1]}{"," if said != "{}" else ""}"{EXACT}":{json.dumps(exact)}}}'
-    return fits, said
+        metadata_column = (
+            f'{metadata_column[:-1]}{"," if metadata_column != "{}" else ""}"{EXACT}":{json.dumps(exact)}}}'
+        )
+    return content_column, metadata_column
 
 
 def values(content: str, metadata: str) -> tuple[str, str]:
-    """The JSON of content and metadata that columns have, of whoever's writing."""
-    told = json.loads(metadata)
+    """Return the JSON of content and metadata that these columns hold. Other programs may have written them, too."""
+    metadata_value = json.loads(metadata)
     exact = None
-    if isinstance(told, dict):
-        told.pop(PLACE, None)
-        exact = told.pop(EXACT, None)
-    held = json.loads(content)
-    if isinstance(exact, list) and [json.loads(one) for one in exact] == [held, told]:
+    if isinstance(metadata_value, dict):
+        metadata_value.pop(PLACE, None)
+        exact = metadata_value.pop(EXACT, None)
+    content_value = json.loads(content)
+    if isinstance(exact, list) and [json.loads(text) for text in exact] == [content_value, metadata_value]:
         return exact[0], exact[1]
-    return _plain(held), _plain(told)
+    return _plain(content_value), _plain(metadata_value)
 
 
-def _plain(held: Any) -> str:
-    if isinstance(held, dict) and held.keys() == {TEXT} and isinstance(held[TEXT], str):
-        return str(held[TEXT])
-    return json.dumps(held, separators=(",", ":"))
+def _plain(value: Any) -> str:
+    """Return the JSON of the value of a column."""
+    if isinstance(value, dict) and value.keys() == {TEXT} and isinstance(value[TEXT], str):
+        return str(value[TEXT])
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _fitting(text: str) -> str:
-    """The JSON, or where JSONB would change it, an object with it as a text."""
+    """Return the JSON, or, if JSONB would change the value, that of an object with the JSON as a text."""
     if (_CHANGED.search(text) or DEEP_NUMBER.search(text)) and not _is_kept(json.loads(text)):
         return json.dumps({TEXT: text})
     return text
 
 
 def _is_kept(value: Any) -> bool:
-    """Whether JSONB gives every text and number of a value back as it is."""
+    """Return whether JSONB gives every text and number of a value back unchanged."""
     if isinstance(value, str):
         return "\0" not in value and not any(0xD800 <= ord(c) < 0xE000 for c in value)
     if isinstance(value, float):
         shown = repr(value)
         return "e" not in shown and shown != "-0.0"
     if isinstance(value, dict):
-        return all(_is_kept(key) and _is_kept(one) for key, one in value.items())
+        return all(_is_kept(key) and _is_kept(item) for key, item in value.items())
     return not isinstance(value, list) or all(map(_is_kept, value))
 
 
 def _is_ordered(value: Any) -> bool:
-    """Whether all mappings have their keys in the order that JSONB gives them: the shorter first, then by bytes."""
+    """Return whether all mappings have their keys in the order that JSONB gives them: shorter first, then by bytes."""
     if isinstance(value, dict):
         keys = [(len(key.encode()), key.encode()) for key in value]
         return keys == sorted(keys) and all(map(_is_ordered, value.values()))

@@ -1,4 +1,7 @@
-"""Keeping conversations: each a session of the native log, known in this process, let go of when it is too large."""
+"""The conversations behind `ConversationMemory`: each is a session of a Palimpsest memory.
+
+`Keeper` caches what this process has read of each conversation. It removes the oldest turns where they cost too much.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +33,30 @@ from palimpsest.strategies import SourceSummarizer, SummarySource
 from palimpsest.types import CompactionResult
 
 TurnSummarizer = Callable[[list[ConversationTurn]], str | Awaitable[str]]
-"""What makes a text of the turns that leave."""
+"""Writes one text that stands for the turns that leave a conversation."""
 
 KEPT = 1024
-"""Conversations that are known at once: of others everything is read again when they are used."""
+"""How many conversations are cached at once. Any other is read again in full when it is used."""
 
 SLACK_FROM, SLACK = 1000, 8
-"""From so many tokens on, turns are archived when they are over the budget by an eighth of it, not one by one."""
+"""Budgets of at least `SLACK_FROM` tokens may be exceeded by 1/`SLACK`, so that turns are not archived one by one."""
 
 SUMMARY_SECONDS = 300.0
-"""How long a summarizer may take."""
+"""The longest that one call of the summarizer may take, in seconds."""
 
 VIEW = "firefly"
 
 
 def checked_store(store: object) -> object:
-    """The store, if conversations can be kept there. Raises ConfigError."""
+    """Return the store if it can hold conversations, else raise ConfigError."""
     return store if store is None or isinstance(store, Memory) else checked(store)
 
 
 class Keeper:
-    """Keeps conversations in a memory, or in a store of a program's own, which is mirrored in one."""
+    """Keeps conversations in a memory.
+
+    A program's own store, which has only the five methods of `MemoryStore`, is mirrored in a memory of this process.
+    """
 
     def __init__(
         self, store: object, scale: Scale, max_tokens: int, limit: int, summarizer: TurnSummarizer | None
@@ -60,13 +66,13 @@ class Keeper:
         self._store, self._memory = checked_store(store), store if isinstance(store, Memory) else None
         self._mirror: Mirror | None = None
         self._close: finalize[[], Keeper] | None = None
-        self._open: dict[str, Conversation] = {}
-        self._begun: dict[str, None] = {}
+        self._conversations: dict[str, Conversation] = {}
+        self._new_ids: dict[str, None] = {}  # of conversations without a turn, which no store knows
         self._opening = allocate_lock()
 
     @property
     def memory(self) -> Memory:
-        """Where conversations are sessions, opened when it is first needed."""
+        """The memory whose sessions are the conversations. It is opened on first use."""
         if self._memory is None:
             with self._opening:
                 self._memory = self._memory or self._opened(self._store)
@@ -74,7 +80,7 @@ class Keeper:
 
     @property
     def redact(self) -> Callable[[str], str] | None:
-        """What takes out of a text what the memory's policy finds; None without a policy, and before one is open."""
+        """What removes from a text all that the privacy policy finds; None without a policy or an open memory."""
         return self._memory.redact if self._memory is not None else None
 
     def _opened(self, store: object) -> Memory:
@@ -84,54 +90,56 @@ class Keeper:
             self._mirror = Mirror.of(store)
             return self._mirror.memory
         own = Memory.open("memory://")
-        self._close = finalize(self, own.close)  # few programs close what was never opened
+        self._close = finalize(self, own.close)  # many programs never close a ConversationMemory
         return own
 
     def close(self) -> None:
-        """Close what was opened here."""
+        """Close the memory if this object opened it."""
         if self._close is not None:
             self._close()
 
     def conversation(self, conversation_id: str) -> Conversation:
-        """A conversation, as this process knows it."""
-        found = self._open.get(conversation_id) if isinstance(conversation_id, str) else None
-        if found is None:
+        """Return the cached conversation of this id, and begin to cache it where it is not."""
+        conversation = self._conversations.get(conversation_id) if isinstance(conversation_id, str) else None
+        if conversation is None:
             _check_id(conversation_id)
             memory = self.memory
             if self._mirror is not None:
                 self._mirror.prepare(conversation_id, self.scale)
             with self._opening:
-                if (found := self._open.get(conversation_id)) is None:
-                    found = self._open[conversation_id] = self._begin(memory, conversation_id)
-        return found
+                if (conversation := self._conversations.get(conversation_id)) is None:
+                    conversation = self._conversations[conversation_id] = self._begin(memory, conversation_id)
+        return conversation
 
     def _forget(self, conversation_id: str) -> None:
-        """Know nothing of a conversation that is another one now."""
+        """Drop the cached conversation, because what is stored under its id is a different one now."""
         with self._opening:
-            self._open.pop(conversation_id, None)
+            self._conversations.pop(conversation_id, None)
 
     def _begin(self, memory: Memory, conversation_id: str) -> Conversation:
-        if len(self._open) >= KEPT:  # those with objects that no store has are known here alone
-            self._open = {id: one for id, one in self._open.items() if one.has_objects}
+        if len(self._conversations) >= KEPT:  # keep those with raw messages that exist only in this process
+            self._conversations = {id: cached for id, cached in self._conversations.items() if cached.has_objects}
         conversation = Conversation(self.scale)
-        author = None
+        summarizer = None
         if self._summarizer is not None:
-            author = SourceSummarizer(partial(self._written, conversation), name=VIEW, timeout=SUMMARY_SECONDS)
-        conversation.session = memory.session(conversation_id, counter=self.scale.counter, view=VIEW, summarizer=author)
+            summarizer = SourceSummarizer(partial(self._summary_text, conversation), name=VIEW, timeout=SUMMARY_SECONDS)
+        conversation.session = memory.session(
+            conversation_id, counter=self.scale.counter, view=VIEW, summarizer=summarizer
+        )
         return conversation
 
     # --- adding
 
     def add(self, conversation_id: str, user: str, response: str, raw: Raw, metadata: Any) -> Kept:
-        """Keep a turn; where they then cost too much, the oldest leave."""
+        """Store a turn and return it. If the turns then cost too much, the oldest leave."""
         given = entries_of(user, response, raw, metadata)
         bound = self.scale.bound(user, response, raw.messages if raw.form != "plain" else ())
         conversation = self.conversation(conversation_id)
         if self._mirror is None:
             turn = self._append(conversation, given, raw, bound)
         else:
-            with self._mirror.turn:
-                conversation = self.conversation(conversation_id)
+            with self._mirror.lock:
+                conversation = self.conversation(conversation_id)  # another thread's failed save may have dropped it
                 turn = self._append(conversation, given, raw, bound)
                 try:
                     self._mirror.save(conversation_id, turn)
@@ -139,8 +147,8 @@ class Keeper:
                     self._mirror.undo(conversation_id)
                     self._forget(conversation_id)
                     raise
-        if self._begun:
-            self._begun.pop(conversation_id, None)
+        if self._new_ids:
+            self._new_ids.pop(conversation_id, None)
         self._make_room(conversation_id, conversation)
         return turn
 
@@ -150,8 +158,10 @@ class Keeper:
             return conversation.added(entries, raw, given[0], bound)
 
     def _make_room(self, conversation_id: str, conversation: Conversation) -> None:
-        """Have the oldest turns leave, where they cost too much. Whatever goes wrong reaches nobody who added a turn.
-        What a close leaves undone has not gone wrong: whoever opens the store again does it."""
+        """Remove the oldest turns if they cost too much. Failures are logged, never raised: the new turn is stored.
+
+        `Closed` is not even logged: the next process that opens the store makes room instead.
+        """
         try:
             with conversation.lock:
                 due = self._is_due(conversation)
@@ -159,18 +169,18 @@ class Keeper:
                 self._let_go(conversation_id, conversation)
         except Closed:
             return
-        except Exception as fault:  # noqa: BLE001 (the boundary: the turn is stored, whatever becomes of older ones)
+        except Exception as fault:  # noqa: BLE001 (the boundary: the new turn is stored already)
             log_failure(None, fault, "the oldest turns of a conversation could not be let go")
 
     def _is_due(self, conversation: Conversation) -> bool:
-        """Whether the oldest turns are to leave."""
+        """Return whether the oldest turns must leave now."""
         if self._summarizer is not None:
             return len(conversation.turns) > 1 and not conversation.paused and conversation.exceeds(self._limit)
         slack = self.max_tokens // SLACK if self.max_tokens >= SLACK_FROM else 0
         return len(conversation.turns) > 1 and conversation.exceeds(self.max_tokens + slack)
 
     def _let_go(self, conversation_id: str, conversation: Conversation) -> None:
-        """Have the oldest turns leave. Nothing is held meanwhile."""
+        """Remove the oldest turns by a compaction. No lock is held while the summarizer runs."""
         summarizes = self._summarizer is not None
         kept = conversation.begin_leaving()
 
@@ -189,34 +199,34 @@ class Keeper:
             failed = summarizes and reason in ("failed", "empty", "no_gain")
             conversation.end_leaving(failed=failed, done=result is not None and result.done)
 
-    def _written(self, conversation: Conversation, source: SummarySource) -> str | Awaitable[str]:
-        """The text that stands for turns that leave, and for what an earlier one stands for."""
-        assert self._summarizer is not None, "who has none writes none"
-        turns = [one.turn(self.scale) for one in conversation.known_of(source.entries, self.max_tokens)]
+    def _summary_text(self, conversation: Conversation, source: SummarySource) -> str | Awaitable[str]:
+        """Return the summary of the turns in `source`, joined with the summaries that it replaces."""
+        assert self._summarizer is not None, "only called for sessions with a summarizer"
+        turns = [turn.turn(self.scale) for turn in conversation.turns_of(source.entries, self.max_tokens)]
         before = "\n\n".join(summary.text for summary in source.previous)
         if isinstance(self._summarizer, LLMSummarizer):
             return self._summarizer.fold(turns, before)
-        made = self._summarizer(turns)
-        return self._later(made, before) if isawaitable(made) else self._joined(made, before)
+        written = self._summarizer(turns)
+        return self._joined_later(written, before) if isawaitable(written) else self._joined(written, before)
 
-    async def _later(self, made: Awaitable[str], before: str) -> str:
-        return self._joined(await made, before)
+    async def _joined_later(self, written: Awaitable[str], before: str) -> str:
+        return self._joined(await written, before)
 
-    def _joined(self, made: str, before: str) -> str:
-        if not isinstance(made, str):
-            raise ConfigError("summarizer", type(made).__name__, "a function that returns text")
-        made = made.strip()
-        return joined(before, made, self.max_tokens, self.scale.counter.count) if made else ""
+    def _joined(self, written: str, before: str) -> str:
+        if not isinstance(written, str):
+            raise ConfigError("summarizer", type(written).__name__, "a function that returns text")
+        written = written.strip()
+        return joined(before, written, self.max_tokens, self.scale.counter.count) if written else ""
 
     # --- reading
 
     def turns(self, conversation: Conversation) -> list[Kept]:
-        """The turns that are kept, as of now, of a conversation whose lock is held."""
+        """Refresh a conversation, whose lock the caller holds, and return its kept turns, oldest first."""
         conversation.refresh()
         return conversation.turns if self._summarizer is not None else conversation.newest(self.max_tokens)
 
     def kept(self, conversation_id: str) -> tuple[list[Kept], str | None]:
-        """The kept turns, and the summary of the others."""
+        """Return the kept turns, oldest first, and the summary of those that left (None: there is none)."""
         conversation = self.conversation(conversation_id)
         with conversation.lock:
             return list(self.turns(conversation)), conversation.summary
@@ -224,51 +234,54 @@ class Keeper:
     # --- conversations
 
     def new(self) -> str:
-        """The id of a new conversation."""
+        """Return the id of a new conversation, which is listed from now on and stored with its first turn."""
         conversation_id = uuid4().hex
-        self._begun[conversation_id] = None
+        self._new_ids[conversation_id] = None
         return conversation_id
 
     def ids(self) -> list[str]:
-        """The ids of all conversations."""
+        """Return the ids of all stored conversations, then those of new ones without a turn."""
         memory = self.memory
         if self._mirror is not None:
             stored = self._mirror.conversation_ids()
         else:
             stored = [info.session for info in memory.sessions()]
-        there = set(stored)
-        return [*stored, *(id for id in list(self._begun) if id not in there)]
+        known = set(stored)
+        return [*stored, *(id for id in list(self._new_ids) if id not in known)]
 
     def clear(self, conversation_id: str) -> None:
-        """Destroy a conversation."""
+        """Delete a conversation, with its archive and its summary."""
         memory = self.memory
         _check_id(conversation_id)
-        self._begun.pop(conversation_id, None)
-        with nullcontext() if self._mirror is None else self._mirror.turn:
+        self._new_ids.pop(conversation_id, None)
+        with nullcontext() if self._mirror is None else self._mirror.lock:
             if self._mirror is not None:
                 self._mirror.clear(conversation_id)
             memory.delete_session(conversation_id)
-        if (known := self._open.get(conversation_id)) is not None:
-            with known.lock:
-                known.forget()
+        if (cached := self._conversations.get(conversation_id)) is not None:
+            with cached.lock:
+                cached.forget()
 
     def take_in(self, data: Mapping[str, Any], conversation_id: str | None, *, replaces: bool) -> str:
-        """Keep a conversation that was exported, and return its id."""
+        """Store an exported conversation and return its id.
+
+        If a conversation of this id exists it is replaced where `replaces` says so, else Conflict is raised.
+        """
         given = Given(data)
-        found = given.conversation_id or self.new() if conversation_id is None else conversation_id
-        _check_id(found)
-        natively = given.natively(self.memory.session(found).id, self.scale, time_ns() // 1000)
+        target_id = given.conversation_id or self.new() if conversation_id is None else conversation_id
+        _check_id(target_id)
+        exported = given.natively(self.memory.session(target_id).id, self.scale, time_ns() // 1000)
         if given.turns or given.summary:
-            with nullcontext() if self._mirror is None else self._mirror.turn:
+            with nullcontext() if self._mirror is None else self._mirror.lock:
                 if self._mirror is not None:
-                    self._mirror.replace(found, given, replaces=replaces)
-                self.memory.import_session(natively, on_conflict="replace" if replaces else "error")
+                    self._mirror.replace(target_id, given, replaces=replaces)
+                self.memory.import_session(exported, on_conflict="replace" if replaces else "error")
         else:
             if replaces:
-                self.clear(found)
-            self._begun[found] = None
-        self._forget(found)
-        return found
+                self.clear(target_id)
+            self._new_ids[target_id] = None
+        self._forget(target_id)
+        return target_id
 
 
 def _check_id(conversation_id: object) -> None:

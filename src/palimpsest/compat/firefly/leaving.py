@@ -1,4 +1,4 @@
-"""Which turns leave a conversation, and the summary that stands for them."""
+"""The strategy that removes the oldest turns of a conversation, and how an earlier summary is joined with a new one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ NAME = "firefly"
 
 
 class Leaving:
-    """Takes the oldest turns out of the active set where they cost more than the limit, until they cost no more than
-    the target: by a summary, or to the archive. The newest always stays.
+    """A compaction strategy that removes the oldest turns once all together cost more than `limit` tokens.
+
+    Turns leave until the rest costs at most `target`. They are covered by a summary if `summarizes`, else archived. The
+    newest turn always stays.
     """
 
     name, erases, triggers, style = NAME, False, Triggers(), Style(on_failure="keep")
@@ -26,31 +28,31 @@ class Leaving:
         self._limit, self._target, self._cost, self.summarizes = limit, target, cost, summarizes
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return which turns leave."""
-        turns = [one for one in snapshot.interactions if one.turn]
-        costs = [self._cost(one.entries) for one in turns]
+        """Return the plan of which turns leave."""
+        turns = [interaction for interaction in snapshot.interactions if interaction.turn]
+        costs = [self._cost(turn.entries) for turn in turns]
         total = sum(costs)
         if total <= self._limit:
             return Plan(reason="below_threshold")
         leaving: list[int] = []
-        taken = entries = 0
+        freed = entry_count = 0
         for turn, cost in zip(turns[:-1], costs, strict=False):
-            if total - taken <= self._target:
+            if total - freed <= self._target:
                 break
             free = [group for group in turn.groups if not (group.pending or _stays(group.entries, snapshot))]
             leaving += [entry.seq for group in free for entry in group.entries]
-            taken, entries = taken + cost, entries + len(turn.entries)
+            freed, entry_count = freed + cost, entry_count + len(turn.entries)
         if not leaving:
             return Plan(reason="nothing_to_compact")
         if not self.summarizes:
-            return Plan(evict=spans.of(leaving), steps=(Step("evict", entries, taken, "the oldest turns"),))
-        # What has left without a summary is covered from now on, too: else every run would read all of it.
-        before = [entry.seq for turn in snapshot.archived for group in turn.groups for entry in group.entries]
+            return Plan(evict=spans.of(leaving), steps=(Step("evict", entry_count, freed, "the oldest turns"),))
+        # Cover the turns that were archived earlier, too. Else each compaction would read them all again.
+        archived = [entry.seq for turn in snapshot.archived for group in turn.groups for entry in group.entries]
         return Plan(
-            cover=spans.of([*before, *leaving]),
+            cover=spans.of([*archived, *leaving]),
             fold=tuple(summary.revision for summary in snapshot.summaries),
-            summary_tokens=max(taken // 3, 1),
-            steps=(Step("summarize", entries, taken, "the oldest turns"),),
+            summary_tokens=max(freed // 3, 1),
+            steps=(Step("summarize", entry_count, freed, "the oldest turns"),),
         )
 
 
@@ -58,36 +60,42 @@ def _stays(entries: Sequence[Entry], snapshot: Snapshot) -> bool:
     return any(entry.seq in snapshot.pinned or entry.role == "system" for entry in entries)
 
 
-def joined(before: str, made: str, budget: int, count: Callable[[str], int]) -> str:
-    """An earlier summary and a new one as one text of at most so many tokens, unless one has the other in it."""
-    if not before or _says(made, before):
-        return made
-    if _says(before, made):
+def joined(before: str, new: str, budget: int, count: Callable[[str], int]) -> str:
+    """Return an earlier summary and a new one as one text of at most `budget` tokens.
+
+    If one of them contains the other, the containing one is returned alone, whatever it costs.
+    """
+    if not before or _says(new, before):
+        return new
+    if _says(before, new):
         return before
-    text = f"{before}\n{made}"
-    return text if count(text) <= budget else _bounded(before, made, budget, count)
+    text = f"{before}\n{new}"
+    return text if count(text) <= budget else _bounded(before, new, budget, count)
 
 
 def _says(text: str, part: str) -> bool:
-    """Whether a text has another one in it, as whole words."""
-    at = text.find(part)
-    while at >= 0:
-        end = at + len(part)
-        if not any(one.isalnum() for one in (*text[max(at - 1, 0) : at], *text[end : end + 1])):
+    """Return whether `text` contains `part` as whole words."""
+    start = text.find(part)
+    while start >= 0:
+        end = start + len(part)
+        if not any(neighbour.isalnum() for neighbour in (*text[max(start - 1, 0) : start], *text[end : end + 1])):
             return True
-        at = text.find(part, at + 1)
+        start = text.find(part, start + 1)
     return False
 
 
-def _bounded(before: str, made: str, budget: int, count: Callable[[str], int]) -> str:
-    """Both within the budget: of each, lines from its front and its end, half of the room for either."""
+def _bounded(before: str, new: str, budget: int, count: Callable[[str], int]) -> str:
+    """Return both texts within `budget` tokens, each shortened in its middle.
+
+    The new one gets at most half of the budget, and the earlier one the rest.
+    """
     half = max(budget // 2, 1)
-    room = max(budget - min(count(made), half), half)
-    return "\n".join((_ends(before, room, count), _ends(made, max(budget - room, half), count)))
+    room = max(budget - min(count(new), half), half)
+    return "\n".join((_ends(before, room, count), _ends(new, max(budget - room, half), count)))
 
 
 def _ends(text: str, room: int, count: Callable[[str], int]) -> str:
-    """The text, or its first and its last characters within so many tokens, around a mark."""
+    """Return the text, or its beginning and its end around a mark, within `room` tokens."""
     size = count(text)
     characters = len(text) if size <= room else len(text) * room // size
     while size > room and characters > 1:

@@ -21,8 +21,8 @@ from palimpsest.compat.firefly.working import WorkingMemory
 class MemoryManager:
     """Conversations and working memory on one store, for programs that were written for Firefly's memory.
 
-    It may be used from any thread, with and without an event loop. `with`, or `close`, closes the store where the
-    manager has made it.
+    It may be used from any thread, with and without an event loop. `with`, or `close`, closes the store if the manager
+    created it.
     """
 
     def __init__(
@@ -39,14 +39,15 @@ class MemoryManager:
         """Raises ConfigError, naming the option, for what is not accepted.
 
         Args:
-            store: where all of it is kept, one of a program's own too; None: an `InMemoryStore`.
+            store: where everything is kept, which may be a program's own store; None: an `InMemoryStore`.
             max_conversation_tokens: the most tokens of a history; 128,000 by default.
-            summarize_threshold: with a summarizer, from how many tokens on the oldest turns are summarised; 10 by
-                default, which is nearly every turn, and is warned of. 0 or None: only `max_conversation_tokens` counts.
-            working_scope_id: whose the working memory is.
+            summarize_threshold: with a summarizer, how many tokens the turns may cost before the oldest are summarised;
+                10 by default, which is nearly every turn, and causes a warning. 0 or None: only
+                `max_conversation_tokens` counts.
+            working_scope_id: the scope of the working memory.
             summarizer: a function, or a coroutine function, from turns that leave to a text; None: none.
             estimator: what counts tokens, as in `ConversationMemory`; None: an encoding that fits most models.
-            message_form: what messages are made as that nobody gave, as in `ConversationMemory`.
+            message_form: the form of messages that the program did not supply, as in `ConversationMemory`.
         """
         self._owned: EntryStore | None = None
         if store is None:
@@ -63,7 +64,7 @@ class MemoryManager:
         )
         warn_of_threshold(summarize_threshold, summarizer)
         self._is_fork = False
-        self._above: tuple[str, ...] = ()
+        self._ancestor_scopes: tuple[str, ...] = ()
 
     @classmethod
     def from_config(
@@ -74,39 +75,39 @@ class MemoryManager:
         working_scope_id: str = "default",
         env_file: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Return the manager that the environment describes, by the variables that begin with FIREFLY_AGENTIC_MEMORY_.
+        """Return the manager that the environment variables beginning with FIREFLY_AGENTIC_MEMORY_ describe.
 
-        A store on a server is connected when this returns. Raises ConfigError, naming the variable, for a value that
-        cannot be, or an address that is missing; StoreUnavailable; MissingExtra.
+        A store on a server is connected when this returns. Raises ConfigError, naming the variable, for an invalid
+        value or a missing address; StoreUnavailable; MissingExtra.
 
         Args:
             summarizer: a function from turns that leave to a text; None: FIREFLY_AGENTIC_MEMORY_SUMMARIZER_MODEL names
                 a model, or there is none.
             estimator: what counts tokens; None: an encoding that fits most models.
-            working_scope_id: whose the working memory is.
-            env_file: a file of lines such as NAME=value, of which a variable counts that the environment does not have;
-                None: no file is read.
+            working_scope_id: the scope of the working memory.
+            env_file: a file of lines such as NAME=value, for variables that the environment does not set; None: no file
+                is read.
         """
         settings = Settings.read(environment(env_file))
-        found = summarizer_of(settings, summarizer)
+        chosen_summarizer = summarizer_of(settings, summarizer)
         store = store_of(settings)
-        assert isinstance(store, EntryStore), "every backend is a store of ours"
+        assert isinstance(store, EntryStore), "every backend is a store of this package"
         try:
             if callable(connect := getattr(store, "initialize_sync", None)):
                 connect()
-            made = cls(
+            manager = cls(
                 store=store,
                 max_conversation_tokens=settings.max_conversation_tokens,
-                summarize_threshold=None if found is None else settings.summarize_threshold,
+                summarize_threshold=None if chosen_summarizer is None else settings.summarize_threshold,
                 working_scope_id=working_scope_id,
-                summarizer=found,
+                summarizer=chosen_summarizer,
                 estimator=estimator,
             )
         except BaseException:
             store.close_sync()
             raise
-        made._owned = store
-        return made
+        manager._owned = store
+        return manager
 
     def __repr__(self) -> str:
         return f"<MemoryManager {type(self._store).__name__}, scope {self._working.scope_id!r}>"
@@ -123,7 +124,7 @@ class MemoryManager:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    # --- what it is made of
+    # --- parts
 
     @property
     def conversation(self) -> ConversationMemory:
@@ -137,7 +138,7 @@ class MemoryManager:
 
     @property
     def store(self) -> MemoryStore:
-        """Where all of it is kept."""
+        """The store that everything is kept in."""
         return self._store
 
     # --- conversations
@@ -155,14 +156,14 @@ class MemoryManager:
         *,
         metadata: Mapping[str, Any] | None = None,
     ) -> ConversationTurn:
-        """Keep a turn, and return it, as `ConversationMemory.add_turn` does.
+        """Store a turn, and return it, as `ConversationMemory.add_turn` does.
 
         Args:
             conversation_id: the conversation's id.
             user_prompt: what the user said.
             assistant_response: what the model answered.
             raw_messages: all messages of the run; None: there are none.
-            metadata: what else there is to say of it.
+            metadata: what else to keep with the turn.
         """
         return self._conversation.add_turn(
             conversation_id, user_prompt, assistant_response, raw_messages, metadata=metadata
@@ -173,7 +174,7 @@ class MemoryManager:
 
         Args:
             conversation_id: the conversation's id.
-            include_summary: whether a summary leads; True by default.
+            include_summary: whether to include the summary; True by default.
         """
         return self._conversation.get_message_history(conversation_id, include_summary=include_summary)
 
@@ -186,25 +187,25 @@ class MemoryManager:
         *,
         metadata: Mapping[str, Any] | None = None,
     ) -> ConversationTurn:
-        """`add_turn` in a thread of its own: the event loop goes on.
+        """Call `add_turn` in a worker thread: the event loop is not blocked.
 
         Args:
             conversation_id: the conversation's id.
             user_prompt: what the user said.
             assistant_response: what the model answered.
             raw_messages: all messages of the run; None: there are none.
-            metadata: what else there is to say of it.
+            metadata: what else to keep with the turn.
         """
         return await self._conversation.async_add_turn(
             conversation_id, user_prompt, assistant_response, raw_messages, metadata=metadata
         )
 
     async def async_get_message_history(self, conversation_id: str, *, include_summary: bool = True) -> list[Any]:
-        """`get_message_history` in a thread of its own.
+        """Call `get_message_history` in a worker thread.
 
         Args:
             conversation_id: the conversation's id.
-            include_summary: whether a summary leads; True by default.
+            include_summary: whether to include the summary; True by default.
         """
         return await self._conversation.async_get_message_history(conversation_id, include_summary=include_summary)
 
@@ -213,13 +214,13 @@ class MemoryManager:
     def set_fact(
         self, key: str, value: Any, *, importance: float = 0.5, ttl: timedelta | float | str | None = None
     ) -> None:
-        """Keep a value under a key of the working memory.
+        """Store a value under a key of the working memory.
 
         Args:
             key: its key.
             value: the value, as in `WorkingMemory.set`.
             importance: from 0 to 1, 0.5 by default.
-            ttl: how long it is seen; None: for ever.
+            ttl: how long the value lives; None: for ever.
         """
         self._working.set(key, value, importance=importance, ttl=ttl)
 
@@ -228,22 +229,22 @@ class MemoryManager:
 
         Args:
             key: its key.
-            default: what is returned where there is none.
+            default: what to return if there is no value.
         """
         return self._working.get(key, default)
 
     def get_working_context(self, max_tokens: int | None = None) -> str:
-        """Return the working memory as a text for a prompt; "" where it is empty.
+        """Return the working memory as a text for a prompt; "" if it is empty.
 
         Args:
             max_tokens: the most tokens of the text; None: no limit.
         """
         return self._working.to_context_string(max_tokens)
 
-    # --- forgetting, and the end
+    # --- deleting and closing
 
     def clear_conversation(self, conversation_id: str) -> None:
-        """Destroy a conversation. Of a fork it raises ConfigError: clear it where it began.
+        """Delete a conversation. A fork raises ConfigError: clear the conversation where it began.
 
         Args:
             conversation_id: the conversation's id; an unknown one is no error.
@@ -251,11 +252,11 @@ class MemoryManager:
         self._conversation.clear(conversation_id)
 
     def clear_working(self) -> None:
-        """Take all values of the working memory away."""
+        """Remove all values of the working memory."""
         self._working.clear()
 
     def clear_all(self) -> None:
-        """Destroy all conversations and the values of the working memory; of a fork the latter alone."""
+        """Delete all conversations and the values of the working memory. A fork deletes only the latter."""
         if not self._is_fork:
             self._conversation.clear_all()
         self._working.clear()
@@ -263,24 +264,24 @@ class MemoryManager:
     def fork(self, *, working_scope_id: str) -> MemoryManager:
         """Return a manager with the same conversations and a working memory of its own: for a sub-agent.
 
-        It destroys none of the conversations, and closing it closes nothing. Raises ConfigError for the scope of this
-        manager, or of one that this was forked from.
+        It cannot delete the conversations, and closing it closes nothing. Raises ConfigError if the scope is that of
+        this manager, or of one that this was forked from.
 
         Args:
-            working_scope_id: whose its working memory is.
+            working_scope_id: the scope of its working memory.
         """
-        above = (*self._above, self._working.scope_id)
-        if working_scope_id in above:
+        ancestor_scopes = (*self._ancestor_scopes, self._working.scope_id)
+        if working_scope_id in ancestor_scopes:
             raise ConfigError("working_scope_id", working_scope_id, "another scope than that of the manager it is of")
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._owned, other._is_fork, other._above = None, True, above
+        other._owned, other._is_fork, other._ancestor_scopes = None, True, ancestor_scopes
         other._working = WorkingMemory(store=self._store, scope_id=working_scope_id)
         other._conversation = self._conversation.fork()
         return other
 
     def close(self) -> None:
-        """Close the store, where this manager has made it. Closing again does nothing."""
+        """Close the store if this manager created it. Closing again does nothing."""
         if self._owned is not None:
             self._owned.close_sync()
 

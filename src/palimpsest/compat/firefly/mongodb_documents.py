@@ -1,9 +1,9 @@
-"""Entries as documents of MongoDB, as it is documented. A save is one update of one document.
+"""Entries as documents of MongoDB, with the documented fields. A save is one update of one document.
 
-`key` and `expires_at` are absent rather than null, so that the indexes over them are partial. Beside the documented
-fields a document has `place`, by which entries are in the order in which they came; `version`, another one with every
-change; `micros`, what dates of MongoDB leave out; and `coded`, the names of fields that are JSON in a text, since
-MongoDB has no such value.
+`key` and `expires_at` are absent rather than null, so that the indexes over them are partial. Besides the documented
+fields a document has `place`, which gives the order of the entries; `version`, which every change renews; `micros`, the
+microseconds that MongoDB's dates leave out; and `coded`, the names of fields that are JSON in a text, because MongoDB
+cannot hold their value.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from palimpsest.stores.options import discreet_address
 T = TypeVar("T")
 
 TRIES = 50
-"""How often a save is tried that crosses others', before that is an error."""
+"""How often a write that conflicts with other writers is tried before it is an error."""
 
 CROWDED = "others are writing at the same time all the while; try again"
 
 DEEPEST = 60
-"""Lists and mappings in each other that MongoDB keeps as they are, beside those around them: it has 100 levels."""
+"""How deep a value may be nested. MongoDB allows 100 levels in all, some of which the document takes."""
 
 INDEXES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("namespace", {}),
@@ -47,13 +47,13 @@ INDEXES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("entry_id", {"unique": True}),
     ("key namespace", {"unique": True, "partialFilterExpression": {"key": {"$exists": True}}}),
 )
-"""The documented ones, and that of one entry of each key."""
+"""The documented indexes, and the one that allows one entry of each key."""
 
 ONE_OF_EACH_KEY = "key_1_namespace_1"
 
 
 class Documents(Server):
-    """The collection, and the client."""
+    """The collection of the entries, and the client."""
 
     faults = faults.FAULTS
 
@@ -73,19 +73,20 @@ class Documents(Server):
 
     async def connect(self) -> None:
         milliseconds = max(int(self._seconds * 1000), 1)
-        wanted: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "maxPoolSize": self._size,
-            "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),  # so that it is the driver that says why
+            # Less than the timeout of the call, since the driver's error says what is wrong.
+            "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),
             "connectTimeoutMS": min(milliseconds, 20_000),
             "waitQueueTimeoutMS": milliseconds,
             "appname": "palimpsest",
         }
         given = {name.lower() for name, _ in parse_qsl(self._address.partition("?")[2], keep_blank_values=True)}
-        named = {name: value for name, value in wanted.items() if name.lower() not in given}
-        client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(self._address, tz_aware=True, **named)
+        settings = {name: value for name, value in defaults.items() if name.lower() not in given}
+        client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(self._address, tz_aware=True, **settings)
         try:
-            own = client.write_concern
-            self._writes = WriteConcern("majority", j=True) if own.is_server_default else own
+            configured = client.write_concern
+            self._writes = WriteConcern("majority", j=True) if configured.is_server_default else configured
             name, collection = self._names
             self._documents = client[name].get_collection(
                 collection,
@@ -100,40 +101,40 @@ class Documents(Server):
         self._client = client
 
     async def _prepare(self) -> None:
-        """Make the indexes that are missing."""
-        there = await self._documents.index_information()
-        if ONE_OF_EACH_KEY not in there:
+        """Create the indexes that are missing."""
+        existing = await self._documents.index_information()
+        if ONE_OF_EACH_KEY not in existing:
             await self._adopt()
-        for names, how in INDEXES:
+        for names, index_options in INDEXES:
             fields = [(name, 1) for name in names.split()]
-            if "_".join(f"{name}_1" for name, _ in fields) not in there:
-                await self._documents.create_index(fields, **how)
+            if "_".join(f"{name}_1" for name, _ in fields) not in existing:
+                await self._documents.create_index(fields, **index_options)
 
     async def _adopt(self) -> None:
-        """Have documents of others be as ours are: nothing is null, each has a place, and of a key one has it."""
+        """Adapt documents of other programs: no field is null, each has a place, and each key has one document."""
         for name in ("key", "expires_at"):
             await self._documents.update_many({name: {"$type": "null"}}, {"$unset": {name: ""}})
         seen: set[tuple[Any, Any]] = set()
         order = [("created_at", -1), ("_id", -1)]
-        found = await self._documents.find({"place": {"$exists": False}}).sort(order).to_list()
-        for number, one in enumerate(found):
+        documents = await self._documents.find({"place": {"$exists": False}}).sort(order).to_list()
+        for number, document in enumerate(documents):
             change: dict[str, Any] = {"$set": {"place": -number}}
-            mine = one.get("namespace", ""), one.get("key")
-            if mine[1] is not None and mine in seen:  # the newest keeps it
+            namespaced_key = document.get("namespace", ""), document.get("key")
+            if namespaced_key[1] is not None and namespaced_key in seen:  # a newer document keeps the key
                 change["$unset"] = {"key": ""}
-                change["$set"]["metadata.superseded_key"] = mine[1]
-            seen.add(mine)
-            await self._documents.update_one({"_id": one["_id"]}, change)
+                change["$set"]["metadata.superseded_key"] = namespaced_key[1]
+            seen.add(namespaced_key)
+            await self._documents.update_one({"_id": document["_id"]}, change)
 
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+    def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return faults.told(self._url, fault, writes)
 
-    # --- what a store does
+    # --- operations of a store
 
     async def save(self, namespace: str, row: Packed, now: int) -> None:
         for _ in range(TRIES):
@@ -141,19 +142,21 @@ class Documents(Server):
                 await self._put(spelled(namespace), row, now)
                 return
             except DuplicateKeyError:
-                if await self._made_way(spelled(namespace), row, now):
+                if await self._resolve_conflict(spelled(namespace), row, now):
                     return
         raise StoreUnavailable(self._url, CROWDED)
 
     async def load(self, namespace: str, now: int) -> list[Packed]:
-        found = await self._documents.find({"namespace": spelled(namespace), **_alive(now - 1000)}).to_list()
-        found.sort(key=lambda one: (one.get("place", self._last), one.get("created_at") or moment(0), one["entry_id"]))
-        rows = [self._row_of(one) for one in found]
+        documents = await self._documents.find({"namespace": spelled(namespace), **_alive(now - 1000)}).to_list()
+        documents.sort(
+            key=lambda doc: (doc.get("place", self._last), doc.get("created_at") or moment(0), doc["entry_id"])
+        )
+        rows = [self._row_of(document) for document in documents]
         return [row for row in rows if row is not None and not row.is_over(now)]
 
     async def load_by_key(self, namespace: str, key: str, now: int) -> Packed | None:
-        found = await self._documents.find_one({"namespace": spelled(namespace), "key": spelled(key)})
-        row = None if found is None else self._row_of(found)
+        document = await self._documents.find_one({"namespace": spelled(namespace), "key": spelled(key)})
+        row = None if document is None else self._row_of(document)
         return None if row is None or row.is_over(now) else row
 
     async def delete(self, namespace: str, entry_id: str) -> None:
@@ -166,17 +169,17 @@ class Documents(Server):
         return (await self._documents.delete_many({"expires_at": {"$lte": moment(now)}})).deleted_count
 
     async def swap(self, namespace: str, key: str, row: Packed | None, was: Packed | None, now: int) -> bool:
-        home = {"namespace": spelled(namespace), "key": spelled(key)}
+        where = {"namespace": spelled(namespace), "key": spelled(key)}
 
         async def compared(session: Any) -> bool:
-            found = await self._documents.find_one(home, session=session)
-            there = None if found is None else self._row_of(found)
-            if (None if there is None or there.is_over(now) else there) != was:
+            document = await self._documents.find_one(where, session=session)
+            current = None if document is None else self._row_of(document)
+            if (None if current is None or current.is_over(now) else current) != was:
                 return False
             if row is not None:
-                await self._put_within(session, home["namespace"], row, now)
+                await self._put_within(session, where["namespace"], row, now)
             elif was is not None:
-                await self._documents.delete_one(home, session=session)
+                await self._documents.delete_one(where, session=session)
             return True
 
         return await self._transaction(compared)
@@ -184,28 +187,31 @@ class Documents(Server):
     # --- documents
 
     async def _put(self, namespace: str, row: Packed, now: int) -> None:
-        """Save with one update. Raises DuplicateKeyError where another document is in the way."""
-        home = {"namespace": namespace}
-        home |= {"entry_id": spelled(row.entry_id)} if row.key is None else {"key": spelled(row.key)}
-        await self._documents.update_one({**home, **_alive(now)}, self._change(row, now, home), upsert=True)
+        """Save with one update. Raises DuplicateKeyError if another document has the id or the key."""
+        where = {"namespace": namespace}
+        where |= {"entry_id": spelled(row.entry_id)} if row.key is None else {"key": spelled(row.key)}
+        await self._documents.update_one({**where, **_alive(now)}, self._change(row, now, where), upsert=True)
 
-    async def _made_way(self, namespace: str, row: Packed, now: int) -> bool:
-        """See what is in the way: what has expired goes. Return whether the entry is saved by that. Raises Conflict."""
+    async def _resolve_conflict(self, namespace: str, row: Packed, now: int) -> bool:
+        """Handle another document with the id or key of this entry. Return whether the entry is saved by that.
+
+        If it has expired it is deleted, and the caller must try again. Raises Conflict for an id of another namespace.
+        """
         if await self._namespace_of(row) not in {None, namespace}:
             raise elsewhere(row.entry_id)
-        mine = [{"entry_id": spelled(row.entry_id)}]
-        mine += [] if row.key is None else [{"key": spelled(row.key)}]
-        over = {"namespace": namespace, "expires_at": {"$lte": moment(now)}, "$or": mine}
-        if (await self._documents.delete_many(over)).deleted_count or row.key is None:
+        same_id_or_key = [{"entry_id": spelled(row.entry_id)}]
+        same_id_or_key += [] if row.key is None else [{"key": spelled(row.key)}]
+        expired = {"namespace": namespace, "expires_at": {"$lte": moment(now)}, "$or": same_id_or_key}
+        if (await self._documents.delete_many(expired)).deleted_count or row.key is None:
             return False
-        there = await self._documents.find_one({"namespace": namespace, "entry_id": spelled(row.entry_id)})
-        if there is None or there.get("key") == spelled(row.key):
+        same_id = await self._documents.find_one({"namespace": namespace, "entry_id": spelled(row.entry_id)})
+        if same_id is None or same_id.get("key") == spelled(row.key):
             return False
         await self._transaction(lambda session: self._put_within(session, namespace, row, now))
         return True
 
     async def _transaction(self, do: Callable[[Any], Awaitable[T]]) -> T:
-        """Return what this does in a transaction, which is begun anew where others were in its way."""
+        """Return the result of `do` in a transaction, which is tried again if it conflicts with other writers."""
         assert self._client is not None, "it is connected"
         for _ in range(TRIES):
             try:
@@ -220,46 +226,47 @@ class Documents(Server):
         raise StoreUnavailable(self._url, CROWDED)
 
     async def _put_within(self, session: Any, namespace: str, row: Packed, now: int) -> None:
-        """Save in a transaction: the document of the id, or else of the key, becomes this one, and another one goes."""
-        mine: list[dict[str, Any]] = [{"entry_id": spelled(row.entry_id)}]
+        """Save within a transaction: the document of the id, or else of the key, becomes this entry; another one is
+        deleted."""
+        same_id_or_key: list[dict[str, Any]] = [{"entry_id": spelled(row.entry_id)}]
         if row.key is not None:
-            mine.append({"namespace": namespace, "key": spelled(row.key)})
-        found = await self._documents.find({"$or": mine}, session=session).to_list()
-        found.sort(key=lambda one: one["entry_id"] != mine[0]["entry_id"])
-        if found and found[0]["namespace"] != namespace:
+            same_id_or_key.append({"namespace": namespace, "key": spelled(row.key)})
+        documents = await self._documents.find({"$or": same_id_or_key}, session=session).to_list()
+        documents.sort(key=lambda document: document["entry_id"] != spelled(row.entry_id))  # that of the id first
+        if documents and documents[0]["namespace"] != namespace:
             raise elsewhere(row.entry_id)
-        keeps = found[:1] if found and not _is_over(found[0], now) else []
-        for one in found[len(keeps) :]:
-            await self._documents.delete_one({"_id": one["_id"]}, session=session)
-        if keeps:
+        kept = documents[:1] if documents and not _is_over(documents[0], now) else []
+        for document in documents[len(kept) :]:
+            await self._documents.delete_one({"_id": document["_id"]}, session=session)
+        if kept:
             change = self._change(row, now, ("namespace",))
             del change["$setOnInsert"]
-            await self._documents.update_one({"_id": keeps[0]["_id"]}, change, session=session)
+            await self._documents.update_one({"_id": kept[0]["_id"]}, change, session=session)
         else:
-            await self._documents.insert_one(self._whole(row, now, {"namespace": namespace}), session=session)
+            await self._documents.insert_one(self._document(row, now, {"namespace": namespace}), session=session)
 
     async def _namespace_of(self, row: Packed) -> str | None:
-        found = await self._documents.find_one({"entry_id": spelled(row.entry_id)}, {"namespace": 1})
-        return None if found is None else str(found["namespace"])
+        document = await self._documents.find_one({"entry_id": spelled(row.entry_id)}, {"namespace": 1})
+        return None if document is None else str(document["namespace"])
 
     def _change(self, row: Packed, now: int, given: Iterable[str]) -> dict[str, Any]:
-        """What makes a document this entry; fields that are `given` are there already."""
-        whole = self._whole(row, now, {})
-        place = whole.pop("place")
-        absent = {name: "" for name in ("key", "expires_at", "coded") if name not in whole and name not in given}
+        """Return the update that makes a document this entry. The fields in `given` have their values already."""
+        document = self._document(row, now, {})
+        place = document.pop("place")
+        absent = {name: "" for name in ("key", "expires_at", "coded") if name not in document and name not in given}
         change = {
-            "$set": {name: value for name, value in whole.items() if name not in given},
+            "$set": {name: value for name, value in document.items() if name not in given},
             "$setOnInsert": {"place": place},
         }
         return {**change, "$unset": absent} if absent else change
 
-    def _whole(self, row: Packed, now: int, home: dict[str, str]) -> dict[str, Any]:
-        """The document of an entry."""
+    def _document(self, row: Packed, now: int, fields: dict[str, str]) -> dict[str, Any]:
+        """Return the document of an entry. `fields` are added to it."""
         self._last = max(self._last + 1, now)
         content, metadata = json.loads(row.content), json.loads(row.metadata)
-        coded = [name for name, one in (("content", content), ("metadata", metadata)) if not _is_kept(one, 0)]
-        whole = {
-            **home,
+        coded = [name for name, value in (("content", content), ("metadata", metadata)) if not _is_kept(value, 0)]
+        document = {
+            **fields,
             "entry_id": spelled(row.entry_id),
             "scope": row.scope,
             "key": None if row.key is None else spelled(row.key),
@@ -273,10 +280,10 @@ class Documents(Server):
             "version": uuid4().hex,
             "coded": coded or None,
         }
-        return {name: value for name, value in whole.items() if value is not None or name == "content"}
+        return {name: value for name, value in document.items() if value is not None or name == "content"}
 
     def _row_of(self, document: dict[str, Any]) -> Packed | None:
-        """The entry of a document; None, and a line in the log, where it cannot be one."""
+        """Return the entry of a document; None, and a line in the log, if it cannot be read."""
         try:
             coded, (created, expires) = document.get("coded") or (), document.get("micros") or (0, 0)
             key, ends = document.get("key"), document.get("expires_at")
@@ -297,8 +304,8 @@ class Documents(Server):
                 float(document.get("importance", 0.5)),
             )
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as fault:
-            told = "%s: the entry %r cannot be read, and is left out: %s"
-            warn(told, self._url, document.get("entry_id"), fault)
+            message = "%s: the entry %r cannot be read, and is left out: %s"
+            warn(message, self._url, document.get("entry_id"), fault)
             return None
 
 
@@ -312,19 +319,20 @@ def _is_over(document: dict[str, Any], now: int) -> bool:
 
 
 def _micros(time: datetime, rest: int) -> int:
+    """Return a date of MongoDB as microseconds since 1970; `rest` are the microseconds that the date leaves out."""
     whole = microseconds_of(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
     return whole // 1000 * 1000 + rest
 
 
 def _plain(value: object) -> Any:
-    """A value of MongoDB's own, which others have kept, as JSON has it."""
+    """Return a value of a type of MongoDB, which other programs may have stored, as JSON has it."""
     if isinstance(value, datetime):
         return {"$datetime": (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).isoformat()}
     return str(value)
 
 
 def _is_kept(value: Any, depth: int) -> bool:
-    """Whether MongoDB gives a value of JSON back as it is."""
+    """Return whether MongoDB gives a value of JSON back unchanged."""
     if isinstance(value, str):
         return not any(0xD800 <= ord(c) < 0xE000 for c in value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -333,5 +341,5 @@ def _is_kept(value: Any, depth: int) -> bool:
         return False
     if isinstance(value, dict):
         names = all("\0" not in name and not name.startswith("$") and _is_kept(name, depth) for name in value)
-        return names and all(_is_kept(one, depth + 1) for one in value.values())
-    return not isinstance(value, list) or all(_is_kept(one, depth + 1) for one in value)
+        return names and all(_is_kept(item, depth + 1) for item in value.values())
+    return not isinstance(value, list) or all(_is_kept(item, depth + 1) for item in value)

@@ -13,12 +13,14 @@ from palimpsest.log.entry import now_us
 from palimpsest.stores.options import discreet_address
 
 OURS = ("palimpsest", "palimpsest_meta")
-"""Collections of the conversations."""
+"""The collections that hold the conversations."""
 
 
 class MongoDBStore(ServedStore):
-    """Entries as documents of a collection. `await store.initialize()` connects and makes what is missing; what is
-    called without it does that first. Needs the extra `mongodb`, and a replica set, be it of one server.
+    """Entries as documents of a collection.
+
+    `await store.initialize()` connects and creates what is missing; every other method does so first if need be. Needs
+    the extra `mongodb`, and a replica set, which may consist of one server.
     """
 
     def __init__(
@@ -34,11 +36,11 @@ class MongoDBStore(ServedStore):
         """Raises ConfigError, naming the option, and MissingExtra, which is an ImportError. Nothing is opened yet.
 
         Args:
-            url: `mongodb://user:password@host:27017/`, options of the driver behind a question mark.
-            database: the database; one that the address names is where the user is known.
-            collection: the collection of the entries; those of the conversations are beside it.
-            pool_size: how many connections there are at most.
-            timeout: seconds that a call may take, whatever it waits for.
+            url: `mongodb://user:password@host:27017/`, options of the driver after a question mark.
+            database: the database. One in the address is only where the user is authenticated.
+            collection: the collection of the entries. The conversations are in others of the same database.
+            pool_size: the most connections.
+            timeout: how many seconds a call may take, with all that it waits for.
             clock: a function that returns microseconds since 1970.
         """
         if not isinstance(url, str) or not url.startswith(("mongodb://", "mongodb+srv://")):
@@ -57,7 +59,7 @@ class MongoDBStore(ServedStore):
         self._collection = collection
 
     def conversations_at(self) -> Conversations:
-        # Stores of one database differ by their collections, which a tenant's name may not all be.
+        # Stores of one database differ by their collections. Not every collection's name is allowed as a tenant's.
         tenant = f"firefly:{sha256(self._collection.encode()).hexdigest()[:32]}"
         options = {"pool_size": self._size, "timeout_seconds": self._seconds, "tenant": tenant}
         return Conversations(within(self._address, self._database), options)
@@ -69,11 +71,11 @@ def _check_name(what: str, name: object, without: str) -> None:
 
 
 def within(address: str, database: str) -> str:
-    """The address with this database, in which the user is known where it was before."""
+    """Return the address with this database. The user is authenticated in the same database as before."""
     bare, _, query = address.partition("?")
     kind, _, rest = bare.partition("://")
-    hosts, _, named = rest.partition("/")
+    hosts, _, address_database = rest.partition("/")
     given = {name.lower() for name, _ in parse_qsl(query, keep_blank_values=True)}
     if "@" in hosts and "authsource" not in given:
-        query = f"{query}&authSource={named or 'admin'}".lstrip("&")
+        query = f"{query}&authSource={address_database or 'admin'}".lstrip("&")
     return f"{kind}://{hosts}/{database}{'?' if query else ''}{query}"

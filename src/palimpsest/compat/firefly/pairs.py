@@ -1,6 +1,6 @@
-"""Inside raw messages: which calls and results belong together, and what may be shortened. Pure.
+"""The inside of raw messages: which tool calls and results belong together, and which texts may be shortened. Pure.
 
-Known are messages of OpenAI's two APIs and of Anthropic's as mappings, and of Pydantic AI as objects or mappings.
+Understood are messages of OpenAI's two APIs and of Anthropic's as mappings, and of Pydantic AI as objects or mappings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from palimpsest.tokens.counter import compact
 
 
 class Link(NamedTuple):
-    """A call, or a result, of this id: where in its message (`held` names a list in it; "": the whole message)."""
+    """A tool call, or a result, in a message.
+
+    `held` names the list of the message that it is in, and `place` its index there; "": the whole message is the call
+    or result.
+    """
 
     id: str
     answers: bool
@@ -24,10 +28,10 @@ class Link(NamedTuple):
 
 
 def links(message: Any) -> list[Link]:
-    """The calls and results of a message."""
+    """Return the tool calls and results of a message."""
     if type(message) is dict:
         if len(message) == 2 and type(message.get("content")) is str:
-            return []  # as most are
+            return []  # the most frequent shape
         kind = str(message.get("type") or "")
         if message.get("role") == "tool":
             return _linked(message.get("tool_call_id"), answers=True)
@@ -39,20 +43,21 @@ def links(message: Any) -> list[Link]:
 
 
 def _in_list(message: Any, held: str) -> Iterator[Link]:
+    """Yield the calls and results in the list `held` of a message."""
     parts = _get(message, held)
     if not isinstance(parts, list | tuple):
         return
     for i, part in enumerate(parts):
         kind = str(_get(part, "part_kind") or _get(part, "type") or "")
         if held == "tool_calls":
-            found = _linked(_get(part, "id"), answers=False)
+            part_links = _linked(_get(part, "id"), answers=False)
         elif kind in ("tool-call", "tool_use"):
-            found = _linked(_get(part, "tool_call_id") or _get(part, "id"), answers=False)
+            part_links = _linked(_get(part, "tool_call_id") or _get(part, "id"), answers=False)
         elif kind in ("tool-return", "tool_result") or (kind == "retry-prompt" and _get(part, "tool_name")):
-            found = _linked(_get(part, "tool_call_id") or _get(part, "tool_use_id"), answers=True)
+            part_links = _linked(_get(part, "tool_call_id") or _get(part, "tool_use_id"), answers=True)
         else:
             continue
-        yield from (link._replace(held=held, place=i) for link in found)
+        yield from (link._replace(held=held, place=i) for link in part_links)
 
 
 def _linked(id: object, *, answers: bool) -> list[Link]:
@@ -64,62 +69,71 @@ def _get(value: Any, name: str) -> Any:
 
 
 def paired(turns: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """The messages of turns, oldest first, without results whose call is not there, and without calls that have no
-    result, but for those of the newest turn, which may still get one."""
-    lone = _lone(turns)
-    if not lone:
+    """Return the messages of these turns, which come oldest first, without calls and results that have no counterpart.
+
+    Calls of the newest turn stay, since their results may still come.
+    """
+    unpaired = _unpaired(turns)
+    if not unpaired:
         return [list(messages) for messages in turns]
     kept = [
-        [_without(message, lone[at, i]) if (at, i) in lone else message for i, message in enumerate(messages)]
-        for at, messages in enumerate(turns)
+        [
+            _without(message, unpaired[turn, i]) if (turn, i) in unpaired else message
+            for i, message in enumerate(messages)
+        ]
+        for turn, messages in enumerate(turns)
     ]
     return [[message for message in messages if message is not None] for messages in kept]
 
 
-def _lone(turns: Sequence[Sequence[Any]]) -> dict[tuple[int, int], list[Link]]:
-    """Results without their call, and calls without a result in turns before the newest, by the turn and the message
-    in it that they are in."""
-    found: dict[tuple[int, int], list[Link]] = {}
+def _unpaired(turns: Sequence[Sequence[Any]]) -> dict[tuple[int, int], list[Link]]:
+    """Return the results without a call, and the calls without a result in all turns but the newest.
+
+    The keys are the index of the turn and the index of the message in it.
+    """
+    unpaired: dict[tuple[int, int], list[Link]] = {}
     waiting: dict[str, list[tuple[int, tuple[int, int], Link]]] = {}
     for run, place, link in _placed(turns):
-        same = waiting.setdefault(link.id, [])
-        if link.answers and same:
-            same.pop(0)  # results come in the order of their calls
+        open_calls = waiting.setdefault(link.id, [])
+        if link.answers and open_calls:
+            open_calls.pop(0)  # results of one id come in the order of their calls
         elif link.answers:
-            found.setdefault(place, []).append(link)
+            unpaired.setdefault(place, []).append(link)
         else:
-            if same and same[0][0] != run:  # another one of this id, and nothing has answered these
-                for _, earlier, call in same:
-                    found.setdefault(earlier, []).append(call)
-                same.clear()
-            same.append((run, place, link))
-    for _, place, link in (call for same in waiting.values() for call in same):
+            if open_calls and open_calls[0][0] != run:  # the id is used again: nothing answered the earlier calls
+                for _, earlier, call in open_calls:
+                    unpaired.setdefault(earlier, []).append(call)
+                open_calls.clear()
+            open_calls.append((run, place, link))
+    for _, place, link in (call for open_calls in waiting.values() for call in open_calls):
         if place[0] < len(turns) - 1:
-            found.setdefault(place, []).append(link)
-    return found
+            unpaired.setdefault(place, []).append(link)
+    return unpaired
 
 
 def _placed(turns: Sequence[Sequence[Any]]) -> Iterator[tuple[int, tuple[int, int], Link]]:
-    """Calls and results, with the turn and the message in it that they are in, and with the number of a run: messages
-    that call follow each other in it, so its calls are parallel."""
+    """Yield the calls and results, each as `(run, (turn, message), link)`.
+
+    A run is a sequence of messages with calls, so the calls of one run are parallel.
+    """
     run = 0
-    for at, messages in enumerate(turns):
+    for turn, messages in enumerate(turns):
         for i, message in enumerate(messages):
-            held = links(message)
-            run += all(link.answers for link in held)
-            for link in held:
-                yield run, (at, i), link
+            message_links = links(message)
+            run += all(link.answers for link in message_links)
+            for link in message_links:
+                yield run, (turn, i), link
 
 
 def _without(message: Any, gone: Sequence[Link]) -> Any:
-    """The message without these; None where nothing is left of it."""
+    """Return the message without these calls and results; None if nothing is left of it."""
     for held in {link.held for link in gone}:
         if not held:
             return None
         places = {link.place for link in gone if link.held == held}
-        left = [part for i, part in enumerate(_get(message, held)) if i not in places]
-        if left:
-            message = _put(message, (held,), left)
+        remaining = [part for i, part in enumerate(_get(message, held)) if i not in places]
+        if remaining:
+            message = _put(message, (held,), remaining)
         elif held == "tool_calls" and isinstance(message, dict) and message.get("content"):
             message = {name: value for name, value in message.items() if name != held}
         else:
@@ -131,7 +145,10 @@ def _without(message: Any, gone: Sequence[Link]) -> Any:
 
 
 class Spot(NamedTuple):
-    """A text in messages that may be shortened: the way to it, and its rank (0: a tool's result, 1: the model's)."""
+    """A text in a message that may be shortened.
+
+    `way` is its path in the message. `rank` says what goes first: 0 is a tool's result, 1 a text of the model.
+    """
 
     rank: int
     way: tuple[str | int, ...]
@@ -139,6 +156,7 @@ class Spot(NamedTuple):
 
 
 def _spots(message: Any) -> Iterator[Spot]:
+    """Yield the texts of a message that may be shortened."""
     role, kind = _get(message, "role"), str(_get(message, "type") or "")
     if role == "tool":
         yield from _texts(message, "content", 0)
@@ -149,59 +167,62 @@ def _spots(message: Any) -> Iterator[Spot]:
     for held in ("content", "parts"):
         parts = _get(message, held)
         for i, part in enumerate(parts if isinstance(parts, list | tuple) else ()):
-            what = str(_get(part, "part_kind") or _get(part, "type") or "")
-            if what in ("tool-return", "tool_result"):
+            part_kind = str(_get(part, "part_kind") or _get(part, "type") or "")
+            if part_kind in ("tool-return", "tool_result"):
                 for spot in _texts(part, "content", 0):
                     yield spot._replace(way=(held, i, *spot.way))
-            elif what == "text" and held == "parts":
+            elif part_kind == "text" and held == "parts":
                 yield from (spot._replace(way=(held, i, *spot.way)) for spot in _texts(part, "content", 1))
 
 
 def _texts(value: Any, name: str, rank: int) -> Iterator[Spot]:
-    held = _get(value, name)
-    if isinstance(held, str):
-        yield Spot(rank, (name,), held)
-    elif isinstance(held, list) and any(isinstance(_get(part, "text"), str) for part in held):
-        for i, part in enumerate(held):
+    """Yield the texts in the field `name` of a message or a part of one."""
+    field = _get(value, name)
+    if isinstance(field, str):
+        yield Spot(rank, (name,), field)
+    elif isinstance(field, list) and any(isinstance(_get(part, "text"), str) for part in field):
+        for i, part in enumerate(field):
             if isinstance(text := _get(part, "text"), str):
                 yield Spot(rank, (name, i, "text"), text)
-    elif held is not None and rank == 0:
-        yield Spot(rank, (name,), compact(held))
+    elif field is not None and rank == 0:
+        yield Spot(rank, (name,), compact(field))
 
 
 def clamped(
     messages: Sequence[Any], room: int, cost: Callable[[Sequence[Any]], int], count: Callable[[str], int], handle: str
 ) -> list[Any] | None:
-    """The messages with their longest texts shortened until they cost no more than the room; None where that cannot be.
+    """Return the messages with texts shortened until they cost at most `room`; None if that is not possible.
 
-    Tools' results go first, then what the model said, oldest first. What the user said is never changed. `handle` says
-    in the text where all of it is.
+    Tools' results are shortened first, then what the model said, both oldest first. What the user said is never
+    changed. `handle` is named in each shortened text: it says where the full text is.
     """
-    found, total = list(messages), cost(messages)
+    result, total = list(messages), cost(messages)
     spots = [(spot, i) for i, message in enumerate(messages) for spot in _spots(message)]
-    for spot, i in sorted(spots, key=lambda one: one[0].rank):
+    for spot, i in sorted(spots, key=lambda item: item[0].rank):
         if total <= room:
             break
         size = count(spot.text)
         short = shortened(spot.text, max(size - (total - room), 0), size, count, handle)
         if count(short) < size:
-            found[i] = _put(found[i], spot.way, short)
-            total = cost(found)
-    return found if total <= room else None
+            result[i] = _put(result[i], spot.way, short)
+            total = cost(result)
+    return result if total <= room else None
 
 
 def shortened(text: str, room: int, size: int, count: Callable[[str], int], handle: str) -> str:
-    """The head and the tail of a text of `size` tokens within so many, around a note of what is left out; where there
-    is no room for either, the note."""
-    left = room - count(_note(size, handle))
-    characters = len(text) * left // size if left > 0 else 0
+    """Return the head and the tail of a text around a note of what is left out, within `room` tokens.
+
+    `size` is the length of the text in tokens. The note alone is returned if there is no room for more.
+    """
+    text_room = room - count(_note(size, handle))
+    characters = len(text) * text_room // size if text_room > 0 else 0
     while characters > 0:
         head = text[: characters - characters // 3].rstrip()
         tail = text[len(text) - characters // 3 :].lstrip() if characters // 3 else ""
         note = _note(max(size - count(head) - count(tail), 0), handle)
-        made = "\n".join(piece for piece in (head, note, tail) if piece)
-        if count(made) <= room:
-            return made
+        short = "\n".join(piece for piece in (head, note, tail) if piece)
+        if count(short) <= room:
+            return short
         characters = characters * 9 // 10
     return _note(size, handle)
 
@@ -211,7 +232,7 @@ def _note(tokens: int, handle: str) -> str:
 
 
 def _put(value: Any, way: Sequence[str | int], new: Any) -> Any:
-    """The value with something else at the end of the way; what is not on the way is shared."""
+    """Return the value with `new` at the end of the path `way`. Whatever is not on the path is shared, not copied."""
     if not way:
         return new
     first, rest = way[0], way[1:]

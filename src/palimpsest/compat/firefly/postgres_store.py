@@ -15,8 +15,10 @@ from palimpsest.stores.postgres.address import check_address
 
 
 class PostgreSQLStore(ServedStore):
-    """Entries in the table `memory_entries` of a schema. `await store.initialize()` connects and makes what is missing;
-    what is called without it does that first. Needs the extra `postgres`.
+    """Entries in the table `memory_entries` of a schema.
+
+    `await store.initialize()` connects and creates what is missing; every other method does so first if need be. Needs
+    the extra `postgres`.
     """
 
     def __init__(
@@ -33,9 +35,9 @@ class PostgreSQLStore(ServedStore):
 
         Args:
             url: `postgresql://user:password@host:5432/database`.
-            pool_size: how many connections there are at most.
-            pool_min_size: how many of them are opened at once.
-            timeout: seconds that a call may take, whatever it waits for.
+            pool_size: the most connections.
+            pool_min_size: how many of them are opened at the start.
+            timeout: how many seconds a call may take, with all that it waits for.
             schema_name: the schema that the table is in: a name of letters, digits and `_`, in lower case.
             clock: a function that returns microseconds since 1970.
         """
@@ -56,7 +58,7 @@ class PostgreSQLStore(ServedStore):
 
     def conversations_at(self) -> Conversations:
         schema = f"{self._schema}_log"
-        if len(schema) > 63:  # of which PostgreSQL would keep the beginning
+        if len(schema) > 63:  # PostgreSQL would cut it off
             schema = f"firefly_log_{sha256(self._schema.encode()).hexdigest()[:32]}"
         return Conversations(
             self._address, {"schema_name": schema, "pool_size": self._size, "timeout_seconds": self._seconds}

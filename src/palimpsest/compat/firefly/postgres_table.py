@@ -1,6 +1,7 @@
-"""The documented table of entries on a PostgreSQL server. A save is one statement.
+"""Entries in the documented table of a PostgreSQL server. A save is one statement.
 
-The order in which entries came is in their `metadata`, as `$place`, out of a sequence: no documented column has it.
+The order of the entries is kept as `$place` in their `metadata`, since no documented column has it. Places come from a
+sequence.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from palimpsest.stores.postgres.pool import Connection, Do, Pool, connected
 T = TypeVar("T")
 
 TRIES = 10
-"""How often a write is tried that crosses others', before that is an error."""
+"""How often a write that conflicts with other writers is tried before it is an error."""
 
 LAYOUT = (
     """CREATE TABLE IF NOT EXISTS {t} (
@@ -47,10 +48,10 @@ LAYOUT = (
     "CREATE INDEX IF NOT EXISTS idx_expires_at ON {t}(expires_at) WHERE expires_at IS NOT NULL",
     "CREATE SEQUENCE IF NOT EXISTS {places}",
 )
-"""What is documented, and the sequence of places."""
+"""The documented table and indexes, and the sequence of places."""
 
 ADOPTED = (
-    # Of several entries with one key, which others have made, the newest keeps it; the rest say what it was.
+    # Of several entries with one key, from other programs, the newest keeps it. The others note it in their metadata.
     """UPDATE {t} SET key = NULL, metadata = metadata || jsonb_build_object('superseded_key', key)
 WHERE entry_id IN (SELECT entry_id FROM (
     SELECT entry_id, row_number() OVER (PARTITION BY namespace, key ORDER BY created_at DESC, entry_id DESC) AS n
@@ -61,7 +62,7 @@ FROM (SELECT entry_id, nextval('{places}') AS place FROM (
 WHERE e.entry_id = placed.entry_id""",
     "CREATE UNIQUE INDEX IF NOT EXISTS idx_one_of_each_key ON {t}(namespace, key) WHERE key IS NOT NULL",
 )
-"""What makes one row of each key, also of a table that was there before."""
+"""Gives each entry a place, and each key one row, also in a table that another program filled."""
 
 INDEXES = ("idx_namespace", "idx_namespace_key", "idx_expires_at", "idx_one_of_each_key")
 
@@ -69,7 +70,7 @@ COLUMNS = ("entry_id", "scope", "key", "content", "metadata", "created_at", "exp
 
 
 class Table(Server):
-    """The table, and the connections to it."""
+    """The table of the entries, and the connections to the server."""
 
     faults = FAULTS
 
@@ -84,9 +85,9 @@ class Table(Server):
         self._dsn, self._driver = driver_options(address)
         self._names = {"t": f'"{schema}".memory_entries', "places": f'"{schema}".memory_entries_place'}
         self._pool: Pool | None = None
-        each = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name != "metadata")
-        anew = (
-            f"DO UPDATE SET {each}, metadata = excluded.metadata || CASE "
+        assignments = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name != "metadata")
+        update = (
+            f"DO UPDATE SET {assignments}, metadata = excluded.metadata || CASE "
             "WHEN e.expires_at <= $10 OR NOT e.metadata ? '$place' THEN '{}'::jsonb "
             "ELSE jsonb_build_object('$place', e.metadata -> '$place') END"
         )
@@ -94,8 +95,8 @@ class Table(Server):
             f"INSERT INTO {{t}} AS e({', '.join(COLUMNS)}, namespace) VALUES($1, $2, $3, $4, "
             "$5::jsonb || jsonb_build_object('$place', nextval('{places}')), $6, $7, $8, $9) ON CONFLICT "
         )
-        self._by_id = f"{insert}(entry_id) {anew} WHERE e.namespace = excluded.namespace"
-        self._by_key = f"{insert}(namespace, key) WHERE key IS NOT NULL {anew}"
+        self._by_id = f"{insert}(entry_id) {update} WHERE e.namespace = excluded.namespace"
+        self._by_key = f"{insert}(namespace, key) WHERE key IS NOT NULL {update}"
         read = self._sql(f"SELECT {', '.join(COLUMNS)} FROM {{t}} WHERE namespace = $1")
         place = "CASE jsonb_typeof(metadata -> '$place') WHEN 'number' THEN (metadata ->> '$place')::numeric END"
         alive = "AND (expires_at IS NULL OR expires_at > $2)"
@@ -127,7 +128,7 @@ class Table(Server):
         return await connected(self._dsn, self._seconds, self._driver)
 
     async def _prepare(self, db: Connection) -> None:
-        """Make what is missing: of processes that do so at once one does it."""
+        """Create what is missing. Of several processes that do so at once, one does it."""
         if await self._is_prepared(db):
             return
         if await db.fetchval("SELECT getdatabaseencoding()") != "UTF8":
@@ -142,39 +143,39 @@ class Table(Server):
                 await db.execute(self._sql(statement))
 
     async def _is_prepared(self, db: Connection) -> bool:
-        there = await db.fetch(
+        existing = await db.fetch(
             "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE n.nspname = $1 AND c.relname = ANY($2::text[])",
             self._schema,
             ["memory_entries", "memory_entries_place", *INDEXES],
         )
-        return len(there) == 2 + len(INDEXES)
+        return len(existing) == 2 + len(INDEXES)
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close(min(self._seconds, 5))
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+    def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self._url, fault, writes)
 
     async def _with(self, do: Do[T], *, writes: bool = False) -> T:
         assert self._pool is not None, "it is connected"
         return await self._pool.using(do, writes=writes)
 
-    # --- what a store does
+    # --- operations of a store
 
     async def save(self, namespace: str, row: Packed, now: int) -> None:
         values = _values(namespace, row, now)
-        await self._with(lambda db: self._crossing(lambda: self._put(db, values)), writes=True)
+        await self._with(lambda db: self._retried(lambda: self._put(db, values)), writes=True)
 
     async def load(self, namespace: str, now: int) -> list[Packed]:
         rows = await self._with(lambda db: db.fetch(self._load, spelled(namespace), moment(now)))
-        return [one for row in rows if (one := self._row_of(row)) is not None]
+        return [entry for row in rows if (entry := self._row_of(row)) is not None]
 
     async def load_by_key(self, namespace: str, key: str, now: int) -> Packed | None:
-        sought = spelled(namespace), moment(now), spelled(key)
-        row = await self._with(lambda db: db.fetchrow(self._load_by_key, *sought))
+        arguments = spelled(namespace), moment(now), spelled(key)
+        row = await self._with(lambda db: db.fetchrow(self._load_by_key, *arguments))
         return None if row is None else self._row_of(row)
 
     async def delete(self, namespace: str, entry_id: str) -> None:
@@ -194,22 +195,22 @@ class Table(Server):
 
         async def compared(db: Connection) -> bool:
             async with db.transaction():
-                found = await db.fetchrow(self._look, spelled(namespace), spelled(key))
-                there = None if found is None else self._row_of(found)
-                if (None if there is None or there.is_over(now) else there) != was:
+                stored = await db.fetchrow(self._look, spelled(namespace), spelled(key))
+                current = None if stored is None else self._row_of(stored)
+                if (None if current is None or current.is_over(now) else current) != was:
                     return False
                 if values is not None:
-                    return await self._first(db, values) if found is None else await self._put(db, values)
+                    return await self._first(db, values) if stored is None else await self._put(db, values)
                 if was is not None:
                     await db.execute(self._sql("DELETE FROM {t} WHERE entry_id = $1"), spelled(was.entry_id))
                 return True
 
-        return await self._with(lambda db: self._crossing(lambda: compared(db)), writes=True)
+        return await self._with(lambda db: self._retried(lambda: compared(db)), writes=True)
 
     # --- with a connection
 
-    async def _crossing(self, do: Callable[[], Awaitable[T]]) -> T:
-        """Do this anew when it crosses what others do, who were first."""
+    async def _retried(self, do: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `do`, which is tried again if it conflicts with other writers."""
         for _ in range(TRIES - 1):
             try:
                 return await do()
@@ -218,14 +219,14 @@ class Table(Server):
         return await do()
 
     async def _put(self, db: Connection, values: tuple[Any, ...]) -> bool:
-        """Save with one statement, or in a transaction where an entry has the id of one and the key of another."""
+        """Save with one statement, or in a transaction if one stored entry has the id and another one the key."""
         if values[2] is None:
             return await self._put_by_id(db, values)
         try:
             async with _savepoint(db):
                 await db.execute(self._by_key, *values)
         except asyncpg.UniqueViolationError:
-            return await self._made_room(db, values)
+            return await self._put_over(db, values)
         return True
 
     async def _put_by_id(self, db: Connection, values: tuple[Any, ...]) -> bool:
@@ -233,19 +234,19 @@ class Table(Server):
             raise elsewhere(unspelled(values[0]))
         return True
 
-    async def _made_room(self, db: Connection, values: tuple[Any, ...]) -> bool:
-        """Save where the entry of this key has another id, and goes."""
+    async def _put_over(self, db: Connection, values: tuple[Any, ...]) -> bool:
+        """Save an entry whose key another id has: that entry is deleted."""
         entry_id, key, namespace = values[0], values[2], values[8]
         async with db.transaction():
-            whose = self._sql("SELECT namespace FROM {t} WHERE entry_id = $1 FOR UPDATE")
-            if await db.fetchval(whose, entry_id) not in {None, namespace}:
+            namespace_sql = self._sql("SELECT namespace FROM {t} WHERE entry_id = $1 FOR UPDATE")
+            if await db.fetchval(namespace_sql, entry_id) not in {None, namespace}:
                 raise elsewhere(unspelled(entry_id))
-            gone = self._sql("DELETE FROM {t} WHERE namespace = $1 AND key = $2 AND entry_id <> $3")
-            await db.execute(gone, namespace, key, entry_id)
+            delete_sql = self._sql("DELETE FROM {t} WHERE namespace = $1 AND key = $2 AND entry_id <> $3")
+            await db.execute(delete_sql, namespace, key, entry_id)
             return await self._put_by_id(db, values)
 
     async def _first(self, db: Connection, values: tuple[Any, ...]) -> bool:
-        """Save where there is none of this key; return whether that was so until the end."""
+        """Save an entry if its key has none. Return False if another writer saved one meanwhile."""
         try:
             async with db.transaction():
                 return await self._put_by_id(db, values)
@@ -253,7 +254,7 @@ class Table(Server):
             return False
 
     def _row_of(self, row: Any) -> Packed | None:
-        """The entry of a row; None, and a line in the log, where it cannot be one."""
+        """Return the entry of a row; None, and a line in the log, if it cannot be read."""
         entry_id, scope, key, content, metadata, created, expires, importance = row
         try:
             return Packed(
@@ -271,12 +272,15 @@ class Table(Server):
 
 
 def _savepoint(db: Connection) -> Any:
-    """A transaction in the one that there is; nothing where there is none, for one statement is one itself."""
+    """Return a savepoint in the current transaction.
+
+    Outside of one, where a statement is atomic itself, it does nothing.
+    """
     return db.transaction() if db.is_in_transaction() else nullcontext()
 
 
 def _values(namespace: str, row: Packed, now: int) -> tuple[Any, ...]:
-    """What stands in the columns, and the time."""
+    """Return the values of the columns, and the time."""
     return (
         spelled(row.entry_id),
         row.scope,
@@ -291,5 +295,5 @@ def _values(namespace: str, row: Packed, now: int) -> tuple[Any, ...]:
 
 
 def _count(status: str) -> int:
-    """How many rows a statement has written, as the server says."""
+    """Return how many rows a statement has written, from the status that the server returned."""
     return int(status.rpartition(" ")[2])

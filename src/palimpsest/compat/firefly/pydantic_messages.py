@@ -1,4 +1,7 @@
-"""Messages of Pydantic AI: to JSON and back, of texts, and a question to a model. The one module that imports it."""
+"""Messages of Pydantic AI: to JSON and back, from texts, and a request to a model.
+
+This is the only module of the package that imports Pydantic AI, which takes a second.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +20,27 @@ from pydantic_ai.models import Model
 
 
 def dumped(messages: list[Any]) -> list[Any]:
-    """The messages as values of JSON. Raises ValueError for what is none."""
-    found: list[Any] = ModelMessagesTypeAdapter.dump_python(messages, mode="json", warnings="error")
-    return found
+    """Return the messages as values of JSON. Raises ValueError for objects that are no messages."""
+    values: list[Any] = ModelMessagesTypeAdapter.dump_python(messages, mode="json", warnings="error")
+    return values
 
 
 def loaded(stored: list[Any]) -> list[Any]:
-    """The messages that `dumped` wrote. Raises ValueError."""
+    """Return the messages that `dumped` wrote. Raises ValueError if they cannot be read."""
     return list(ModelMessagesTypeAdapter.validate_python(stored))
 
 
 def spoken(user: str | None, response: str | None, at: datetime) -> list[Any]:
-    """Messages of texts that were said then, always the same; None is a side that says nothing."""
-    found: list[Any] = []
+    """Return messages of texts that were said at this time, always the same ones; None: that side says nothing."""
+    messages: list[Any] = []
     if user is not None:
-        found.append(ModelRequest(parts=[UserPromptPart(content=user, timestamp=at)]))
+        messages.append(ModelRequest(parts=[UserPromptPart(content=user, timestamp=at)]))
     if response is not None:
-        found.append(ModelResponse(parts=[TextPart(content=response)], timestamp=at))
-    return found
+        messages.append(ModelResponse(parts=[TextPart(content=response)], timestamp=at))
+    return messages
 
 
 async def asked(model: Model | str, prompt: str) -> str:
-    """What a model answers to a prompt. Whatever its provider raises is raised."""
+    """Return a model's answer to a prompt. Raises whatever its provider raises."""
     answer = await model_request(model, [ModelRequest.user_text_prompt(prompt)])
     return "".join(part.content for part in answer.parts if isinstance(part, TextPart)).strip()

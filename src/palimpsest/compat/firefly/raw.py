@@ -1,8 +1,9 @@
-"""Raw messages: what a program gives with a turn, as the log keeps it and as it comes back.
+"""Raw messages: what a program supplies with a turn, how the log stores it, and how it is handed out again.
 
-What has a form in JSON is stored: mappings, messages of Pydantic AI, and other models and dataclasses. The objects
-themselves are handed out again in this process; after a restart messages of Pydantic AI are made anew of what was
-stored, and other objects are the mappings that they were stored as. What has none is known in this process alone.
+Messages that have a form in JSON are stored: mappings, messages of Pydantic AI, other models and dataclasses. This
+process hands out the objects themselves again. After a restart, messages of Pydantic AI are rebuilt from their stored
+form, and other objects come back as the mappings that they were stored as. Messages without a form in JSON are kept in
+this process only.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from palimpsest.errors import ConfigError
 from palimpsest.runtime.logs import warn
 
 Form: TypeAlias = Literal["texts", "plain", "json", "pydantic_ai", "opaque"]
-"""What raw messages are: none; those that the texts alone make, as mappings; JSON; Pydantic AI's; other objects."""
+"""Kinds of raw messages.
+
+"texts": there are none; "plain": just the two texts of the turn, as mappings; "json": anything else that has a form in
+JSON; "pydantic_ai": messages of Pydantic AI; "opaque": objects without a form in JSON.
+"""
 
 MessageForm: TypeAlias = Literal["auto", "dict", "pydantic_ai"]
-"""What messages are made as that nobody gave: as those of the conversation, mappings, or Pydantic AI's."""
+"""The form of messages that the program did not supply; "auto": that of the conversation's other messages."""
 
 DEEPEST = 80
-"""Levels of lists and mappings in a message: what is deeper is an object to us, since no store takes much more."""
+"""How deep a message may be nested. A deeper one is kept as an object, since no store takes much more."""
 MOST = 2**63
+"""A message with an integer of more than 64 bits is kept as an object, too."""
 
 
 class Raw(NamedTuple):
-    """Raw messages as they are handed out, and as they are stored (None: they are not)."""
+    """Raw messages as they are handed out, and as they are stored (None: they are not stored)."""
 
     form: Form
     messages: list[Any]
@@ -38,7 +44,7 @@ class Raw(NamedTuple):
 
 
 def taken(given: Iterable[Any] | None, user: str, response: str) -> Raw:
-    """The raw messages of a turn. Raises ConfigError for what is no list."""
+    """Return the raw messages of a turn as a program supplied them. Raises ConfigError for anything but a list."""
     if given is None:
         return Raw("texts", [])
     if isinstance(given, str | bytes | Mapping):
@@ -52,17 +58,20 @@ def taken(given: Iterable[Any] | None, user: str, response: str) -> Raw:
     if type(messages[0]) is dict and messages == (plain := spoken(user, response)) and type(messages[-1]) is dict:
         return Raw("plain", plain)
     try:
-        own = [copied(message) for message in messages]
-    except _Odd:
+        copies = [copied(message) for message in messages]
+    except _NotJson:
         return _of_objects(messages)
-    return Raw("json", own, own)
+    return Raw("json", copies, copies)
 
 
 def brought(given: list[Any], user: str, response: str) -> Raw:
-    """The raw messages of a turn that comes in, as `stored` had them or as objects. Raises ValueError for others."""
+    """Return the raw messages of an imported turn, which are in their stored form or objects.
+
+    Raises ValueError for objects that have no form in JSON.
+    """
     try:
         stored: list[Any] = copied(given, tagged=True)
-    except _Odd:
+    except _NotJson:
         raw = taken(given, user, response)
         if raw.form == "opaque":
             raise ValueError("has messages without a form in JSON") from None
@@ -71,12 +80,14 @@ def brought(given: list[Any], user: str, response: str) -> Raw:
         return Raw("texts", [])
     if stored == (plain := spoken(user, response)):
         return Raw("plain", plain)
-    is_theirs = all(isinstance(one, dict) and isinstance(one.get("parts"), list) and "kind" in one for one in stored)
-    return Raw("pydantic_ai" if is_theirs else "json", stored, stored)
+    is_pydantic = all(
+        isinstance(item, dict) and isinstance(item.get("parts"), list) and "kind" in item for item in stored
+    )
+    return Raw("pydantic_ai" if is_pydantic else "json", stored, stored)
 
 
 def spoken(user: str, response: str) -> list[dict[str, Any]]:
-    """The messages that two texts make, as mappings."""
+    """Return the two texts of a turn as messages, which are mappings."""
     return [{"role": "user", "content": user}, {"role": "assistant", "content": response}]
 
 
@@ -84,22 +95,25 @@ def _of_objects(messages: list[Any]) -> Raw:
     if all(map(is_pydantic_ai, messages)):
         try:
             return Raw("pydantic_ai", messages, _stored(pydantic_ai().dumped(messages)))
-        except (_Odd, ValueError, TypeError):
+        except (_NotJson, ValueError, TypeError):
             return Raw("opaque", messages)
     try:
         return Raw("json", messages, _stored([_dumped(message) for message in messages]))
-    except (_Odd, ConfigError, ValueError, TypeError, RecursionError):
+    except (_NotJson, ConfigError, ValueError, TypeError, RecursionError):
         return Raw("opaque", messages)
 
 
 def _stored(value: list[Any]) -> list[Any]:
-    """Tagged values as a log takes them. Raises _Odd for what is too deep, or too large a number."""
-    found: list[Any] = copied(value, tagged=True)
-    return found
+    """Return tagged values as the log keeps them.
+
+    Raises _NotJson if they are nested too deep or have too large a number.
+    """
+    copies: list[Any] = copied(value, tagged=True)
+    return copies
 
 
 def _dumped(message: Any) -> Any:
-    """A message in types of JSON, tagged where it has others."""
+    """Return a message as values of JSON, tagged where they stand for other types."""
     if callable(dump := getattr(message, "model_dump", None)) and not isinstance(message, type):
         message = dump(mode="json")
     elif is_dataclass(message) and not isinstance(message, type):
@@ -108,17 +122,20 @@ def _dumped(message: Any) -> Any:
 
 
 def is_pydantic_ai(message: Any) -> bool:
-    """Whether this is an object of Pydantic AI."""
+    """Return whether the message is an object of Pydantic AI."""
     return type(message).__module__.partition(".")[0] == "pydantic_ai"
 
 
 def pydantic_ai() -> Any:
-    """What knows the messages of Pydantic AI, which takes a second to load. Raises ImportError where it is missing."""
+    """Return the module that converts messages of Pydantic AI.
+
+    Loading it takes a second. Raises ImportError without Pydantic AI.
+    """
     return import_module("palimpsest.compat.firefly.pydantic_messages")
 
 
 def read(form: Form, stored: list[Any] | None, user: str, response: str) -> Raw:
-    """The raw messages that are stored with a turn."""
+    """Return the raw messages that were stored with a turn."""
     if form == "plain":
         return Raw("plain", spoken(user, response))
     if stored is None or form not in ("json", "pydantic_ai"):
@@ -137,28 +154,28 @@ def read(form: Form, stored: list[Any] | None, user: str, response: str) -> Raw:
 
 
 def handed_out(raw: Raw) -> list[Any]:
-    """The messages for a program, which may change what of them is a mapping."""
+    """Return the messages for a program. Mappings are copies, which it may change."""
     if raw.form == "plain":
-        return [{**one} for one in raw.messages]
-    return [_own(one) if type(one) is dict else one for one in raw.messages]
+        return [{**message} for message in raw.messages]
+    return [_copy(message) if type(message) is dict else message for message in raw.messages]
 
 
-def _own(message: dict[str, Any]) -> Any:
-    """A copy of a mapping, as far as it is one of values."""
+def _copy(message: dict[str, Any]) -> Any:
+    """Return a copy of a mapping, in which lists and mappings are copied and other objects shared."""
     try:
         return copied(message, tagged=True)
-    except _Odd:
-        return {name: _part(one) for name, one in message.items()}
+    except _NotJson:
+        return {name: _part(value) for name, value in message.items()}
 
 
 def _part(value: Any) -> Any:
     if type(value) is dict:
-        return _own(value)
-    return [_part(one) for one in value] if type(value) is list else value
+        return _copy(value)
+    return [_part(item) for item in value] if type(value) is list else value
 
 
 def form_of(newest_first: Iterable[Raw], wanted: MessageForm) -> Literal["dict", "pydantic_ai"]:
-    """What messages are made as that nobody gave."""
+    """Return in which form to make messages that the program did not supply."""
     if wanted != "auto":
         return wanted
     for raw in newest_first:
@@ -170,33 +187,39 @@ def form_of(newest_first: Iterable[Raw], wanted: MessageForm) -> Literal["dict",
 
 
 def made(user: str | None, response: str | None, form: Literal["dict", "pydantic_ai"], at: datetime) -> list[Any]:
-    """Messages of texts that were said then; None is a side that says nothing."""
+    """Make the messages of texts that were said at this time; None: that side says nothing."""
     if form == "dict":
         return [
-            one for one in spoken(user or "", response or "") if (user, response)[one["role"] != "user"] is not None
+            message
+            for message, text in zip(spoken(user or "", response or ""), (user, response), strict=True)
+            if text is not None
         ]
-    found: list[Any] = pydantic_ai().spoken(user, response, at)
-    return found
+    messages: list[Any] = pydantic_ai().spoken(user, response, at)
+    return messages
 
 
 # --- copies
 
 
-class _Odd(Exception):
-    """A value that JSON would not give back as it is."""
+class _NotJson(Exception):
+    """A value that JSON would not give back unchanged."""
 
 
 def copied(value: Any, depth: int = 0, *, tagged: bool = False) -> Any:
-    """A copy of a value of JSON. Raises _Odd for anything else, and unless it is `tagged` for what tags would hide."""
+    """Return a copy of a value of JSON. Raises _NotJson for any other value.
+
+    Mappings with keys that begin with "$" are accepted only if the value is `tagged`: else they would be read back as
+    tags.
+    """
     kind = type(value)
     if kind is str or value is None or kind is bool:
         return value
     if depth <= DEEPEST:
         if kind is dict:
             if all(type(key) is str and (tagged or key[:1] != "$") for key in value):
-                return {key: copied(one, depth + 1, tagged=tagged) for key, one in value.items()}
+                return {key: copied(item, depth + 1, tagged=tagged) for key, item in value.items()}
         elif kind is list:
-            return [copied(one, depth + 1, tagged=tagged) for one in value]
+            return [copied(item, depth + 1, tagged=tagged) for item in value]
         elif (kind is int and -MOST <= value < MOST) or (kind is float and value - value == 0):
             return value
-    raise _Odd
+    raise _NotJson

@@ -1,11 +1,12 @@
-"""Entries on a Redis server. Each change is one script, and so is what is read.
+"""Entries on a Redis server. Each change and each read is one script.
 
-    {prefix}:ids        hash: whose namespace an id is in
-    {prefix}:expires    sorted set: what expires, by microseconds since 1970; <bytes of the namespace>:<namespace><id>
-    {prefix}:place      the last place that was given
+    {prefix}:ids        hash: the namespace of each id
+    {prefix}:expires    sorted set: entries that expire, as <bytes of the namespace>:<namespace><id>, by microseconds
+                        since 1970
+    {prefix}:place      the last place in the order that was given out
     {prefix}:n:<namespace>:rows, :keys, :order      hashes: entries by id, ids by key; sorted set: ids by place
 
-An entry is `<expires>|<bytes of the key, or nothing>|<key><JSON>`. The braces keep all in one slot of a cluster.
+An entry is `<expires>|<bytes of the key, or nothing>|<key><JSON>`. The braces put all keys in one slot of a cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from palimpsest.stores.redis.scripts import NO_WRITES, Script
 T = TypeVar("T")
 
 PAGE = 500
-"""Entries that are looked at in one step of a cleanup."""
+"""How many entries one step of a cleanup looks at."""
 
 _BASE = """
 local ids, expiring, counter, rows, keys, order = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -36,7 +37,7 @@ local call, namespace = redis.call, ARGV[1]
 local function member(id)
   return string.len(namespace) .. ':' .. namespace .. id
 end
-local function over(row, now)
+local function expired(row, now)
   local ends = string.match(row, '^(%d*)|')
   return ends ~= '' and tonumber(ends) <= now
 end
@@ -60,14 +61,14 @@ end
 
 _PUT = """
 local function put(id, row, now)
-  local key, there, place = key_of(row), call('HGET', rows, id), nil
-  local home = call('HGET', ids, id)
-  if home and home ~= namespace then return -1 end
-  local same = key and call('HGET', keys, key)
-  local old = there and id or same
-  if old and not over(there or call('HGET', rows, old), now) then place = call('ZSCORE', order, old) end
+  local key, stored, place = key_of(row), call('HGET', rows, id), nil
+  local owner = call('HGET', ids, id)
+  if owner and owner ~= namespace then return -1 end
+  local id_of_key = key and call('HGET', keys, key)
+  local old = stored and id or id_of_key
+  if old and not expired(stored or call('HGET', rows, old), now) then place = call('ZSCORE', order, old) end
   drop(id)
-  if same then drop(same) end
+  if id_of_key then drop(id_of_key) end
   call('HSET', rows, id, row)
   call('HSET', ids, id, namespace)
   call('ZADD', order, place or call('INCR', counter), id)
@@ -83,11 +84,11 @@ SAVE = Script(f"{_BASE}{_PUT}\nreturn put(ARGV[2], ARGV[3], tonumber(ARGV[4]))")
 SWAP = Script(
     f"""{_BASE}{_PUT}
 local id, row, now, key, seen = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
-local there = call('HGET', keys, key)
-local held = there and call('HGET', rows, there) or ''
-if held ~= seen then return 0 end
+local id_of_key = call('HGET', keys, key)
+local current = id_of_key and call('HGET', rows, id_of_key) or ''
+if current ~= seen then return 0 end
 if row ~= '' then return put(id, row, now) end
-if there then drop(there) end
+if id_of_key then drop(id_of_key) end
 return 1
 """
 )
@@ -118,7 +119,7 @@ EXPIRED = Script(
 local gone = 0
 for i = 3, #ARGV do
   local row = call('HGET', rows, ARGV[i])
-  if row and over(row, tonumber(ARGV[2])) then gone = gone + drop(ARGV[i]) end
+  if row and expired(row, tonumber(ARGV[2])) then gone = gone + drop(ARGV[i]) end
   if not row then call('ZREM', expiring, member(ARGV[i])) end
 end
 return gone
@@ -127,7 +128,7 @@ return gone
 
 
 class Hashes(Server):
-    """The keys of a prefix, and the connections to them."""
+    """The keys of one prefix, and the connections to the server."""
 
     faults = FAULTS
 
@@ -151,20 +152,20 @@ class Hashes(Server):
         if link is not None:
             await link.close()
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+    def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self._url, fault, writes)
 
     async def _with(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:
         assert self._link is not None, "it is connected"
         return await self._link.using(do, writes=writes)
 
-    async def _run(self, script: Script, namespace: str, *given: bytes | str | int, writes: bool = False) -> Any:
-        own = spelled(namespace)
+    async def _run(self, script: Script, namespace: str, *arguments: bytes | str | int, writes: bool = False) -> Any:
+        spelled_namespace = spelled(namespace)
         names = [f"{self._prefix}:{name}" for name in ("ids", "expires", "place")]
-        names += [f"{self._prefix}:n:{own}:{name}" for name in ("rows", "keys", "order")]
-        return await self._with(lambda link: link.run(script, names, (own, *given)), writes=writes)
+        names += [f"{self._prefix}:n:{spelled_namespace}:{name}" for name in ("rows", "keys", "order")]
+        return await self._with(lambda link: link.run(script, names, (spelled_namespace, *arguments)), writes=writes)
 
-    # --- what a store does
+    # --- operations of a store
 
     async def save(self, namespace: str, row: Packed, now: int) -> None:
         if await self._run(SAVE, namespace, spelled(row.entry_id), _written(row), now, writes=True) < 0:
@@ -175,8 +176,8 @@ class Hashes(Server):
         return [row for row in rows if row is not None and not row.is_over(now)]
 
     async def load_by_key(self, namespace: str, key: str, now: int) -> Packed | None:
-        found = await self._run(LOAD_BY_KEY, namespace, spelled(key))
-        row = None if found is None else self._read(namespace, found)
+        stored = await self._run(LOAD_BY_KEY, namespace, spelled(key))
+        row = None if stored is None else self._read(namespace, stored)
         return None if row is None or row.is_over(now) else row
 
     async def delete(self, namespace: str, entry_id: str) -> None:
@@ -188,13 +189,13 @@ class Hashes(Server):
     async def swap(self, namespace: str, key: str, row: Packed | None, was: Packed | None, now: int) -> bool:
         new = ("", b"") if row is None else (spelled(row.entry_id), _written(row))
         while True:
-            found = await self._run(LOAD_BY_KEY, namespace, spelled(key))
-            there = None if found is None else self._read(namespace, found)
-            if (None if there is None or there.is_over(now) else there) != was:
+            stored = await self._run(LOAD_BY_KEY, namespace, spelled(key))
+            current = None if stored is None else self._read(namespace, stored)
+            if (None if current is None or current.is_over(now) else current) != was:
                 return False
             if row is None and was is None:
                 return True
-            done = await self._run(SWAP, namespace, *new, now, spelled(key), found or b"", writes=True)
+            done = await self._run(SWAP, namespace, *new, now, spelled(key), stored or b"", writes=True)
             if done < 0:
                 raise elsewhere(new[0])
             if done:
@@ -204,16 +205,16 @@ class Hashes(Server):
         count, expiring = 0, f"{self._prefix}:expires"
         while True:
             command = ("ZRANGEBYSCORE", expiring, "-inf", now, "LIMIT", 0, PAGE)
-            found: list[bytes] = await self._with(lambda link: link.call(*command))  # noqa: B023 (called at once)
-            gone = 0
-            for namespace, entries in _by_namespace(found).items():
-                gone += await self._run(EXPIRED, namespace, now, *entries, writes=True)
-            count += gone
-            if len(found) < PAGE or not gone:
+            members: list[bytes] = await self._with(lambda link: link.call(*command))  # noqa: B023 (called at once)
+            removed = 0
+            for namespace, entries in _by_namespace(members).items():
+                removed += await self._run(EXPIRED, namespace, now, *entries, writes=True)
+            count += removed
+            if len(members) < PAGE or not removed:
                 return count
 
     def _read(self, namespace: str, row: bytes) -> Packed | None:
-        """The entry of a row; None, and a line in the log, where it cannot be read."""
+        """Return the entry of a stored value; None, and a line in the log, if it cannot be read."""
         try:
             _, length, rest = row.split(b"|", 2)
             return parsed(json.loads(rest[int(length or 0) :]))
@@ -229,9 +230,9 @@ def _written(row: Packed) -> bytes:
 
 
 def _by_namespace(members: list[bytes]) -> dict[str, list[bytes]]:
-    """The ids of members of the sorted set of what expires, by namespace."""
-    found: dict[str, list[bytes]] = {}
+    """Return the ids in members of the sorted set of entries that expire, by namespace."""
+    ids: dict[str, list[bytes]] = {}
     for member in members:
         length, _, rest = member.partition(b":")
-        found.setdefault(unspelled(rest[: int(length)].decode()), []).append(rest[int(length) :])
-    return found
+        ids.setdefault(unspelled(rest[: int(length)].decode()), []).append(rest[int(length) :])
+    return ids

@@ -13,9 +13,10 @@ from palimpsest.stores.servers import server_options
 
 
 class RedisStore(ServedStore):
-    """Entries under keys that begin with a prefix, each change one script. `await store.initialize()` connects; what is
-    called without it does that first. Needs the extra `redis`. What a crash of the server loses depends on its
-    append-only file.
+    """Entries under keys with a common prefix. Each change is one script.
+
+    `await store.initialize()` connects; every other method does so first if need be. Needs the extra `redis`. What a
+    crash of the server loses depends on its append-only file.
     """
 
     def __init__(
@@ -32,16 +33,16 @@ class RedisStore(ServedStore):
 
         Args:
             url: `redis://user:password@host:6379/0`, or `rediss://` for one with TLS.
-            prefix: what every key begins with: 1 to 60 letters, digits and characters out of `_ . : / -`.
-            pool_size: how many connections there are at most.
-            timeout: seconds that a call may take, whatever it waits for.
-            cluster: whether the address names a node of a cluster; all entries are in one slot of it.
+            prefix: the beginning of every key: 1 to 60 letters, digits and characters out of `_ . : / -`.
+            pool_size: the most connections.
+            timeout: how many seconds a call may take, with all that it waits for.
+            cluster: whether the address names a node of a cluster; all entries are in one of its slots.
             clock: a function that returns microseconds since 1970.
         """
         given = {"prefix": prefix, "pool_size": pool_size, "timeout_seconds": timeout, "cluster": cluster}
         address, options = server_options(RedisOptions, url if isinstance(url, str) else "", given)
         check_address(address, options)
-        if len(prefix) > 60:  # that of the conversations is longer
+        if len(prefix) > 60:  # the conversations add to it
             raise ConfigError("prefix", prefix, "1 to 60 letters, digits and characters out of _ . : / -")
         kind = driven("redis_hashes:Hashes", "redis", "RedisStore", "redis", timeout=timeout, pool_size=pool_size)
         hashes = kind(address, prefix, size=pool_size, seconds=timeout, in_cluster=cluster)

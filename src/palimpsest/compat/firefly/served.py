@@ -1,7 +1,7 @@
-"""What stores on servers share: a thread with an event loop, on which the driver lives, and which everybody asks.
+"""The base of the stores on servers: a thread with an event loop, on which the driver runs for all callers.
 
-A driver belongs to one event loop. So that a store can be used from any thread, inside and outside of a loop, and of
-one loop after the other, its own loop does what is asked, and who asks waits, or awaits.
+A driver belongs to one event loop. A store may be used from any thread, inside and outside of event loops, and from one
+loop after another. So the store has a loop of its own that does the work, and the caller waits for it or awaits it.
 """
 
 from __future__ import annotations
@@ -30,58 +30,58 @@ from palimpsest.stores.options import discreet_address
 T = TypeVar("T")
 
 PATIENCE = 5.0
-"""Seconds that closing waits for the loop's end."""
+"""How long `close_sync` waits for the loop to end, in seconds."""
 
 
 class Server(ABC):
-    """What is done on one kind of server, by its driver, on the loop of a store."""
+    """The operations of a store on one kind of server, done by its driver on the loop of the store."""
 
     faults: tuple[type[BaseException], ...] = ()
-    """What the driver raises."""
+    """The exceptions of the driver."""
 
     @abstractmethod
     async def connect(self) -> None:
-        """Connect, and make what is missing."""
+        """Connect, and create what is missing on the server."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of all connections, where there are any."""
+        """Close all connections, if there are any."""
 
     @abstractmethod
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
-        """The error of ours for one of the driver's; `writes` says that a write was under way."""
+    def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        """Return our error for one of the driver. `writes` says whether a write had been sent."""
 
     @abstractmethod
     async def save(self, namespace: str, row: Packed, now: int) -> None:
-        """As a store's, at this time."""
+        """Like `EntryStore.save`. `now` is the time, in microseconds since 1970."""
 
     @abstractmethod
     async def load(self, namespace: str, now: int) -> list[Packed]:
-        """As a store's."""
+        """Like `EntryStore.load`."""
 
     @abstractmethod
     async def load_by_key(self, namespace: str, key: str, now: int) -> Packed | None:
-        """As a store's."""
+        """Like `EntryStore.load_by_key`."""
 
     @abstractmethod
     async def delete(self, namespace: str, entry_id: str) -> None:
-        """As a store's."""
+        """Like `EntryStore.delete`."""
 
     @abstractmethod
     async def clear(self, namespace: str) -> None:
-        """As a store's."""
+        """Like `EntryStore.clear`."""
 
     @abstractmethod
     async def swap(self, namespace: str, key: str, row: Packed | None, was: Packed | None, now: int) -> bool:
-        """A store's `compare_and_set`."""
+        """Like `EntryStore.compare_and_set`."""
 
     @abstractmethod
     async def cleanup(self, now: int) -> int:
-        """A store's `cleanup_expired`."""
+        """Like `EntryStore.cleanup_expired`."""
 
 
 class ServedStore(EntryStore):
-    """A store on a server. Calls of any thread and event loop are done on a loop of its own."""
+    """A store on a server. Calls from any thread or event loop run on the loop of the store."""
 
     def __init__(self, url: str, server: Server, *, timeout: float, clock: Callable[[], int] = now_us) -> None:
         super().__init__(clock=clock)
@@ -89,72 +89,75 @@ class ServedStore(EntryStore):
         self._connecting: asyncio.Lock | None = None
         self._is_connected = False
         self._thread: LoopThread | None = None
-        self._process, self._turn = os.getpid(), allocate_lock()
+        self._process, self._lock = os.getpid(), allocate_lock()
 
     # --- the documented methods
 
     async def initialize(self) -> None:
-        """Connect, and make what is missing on the server. To call it again, or many times at once, does no harm;
-        whatever is called before it does it first. Raises StoreUnavailable, StoreCorrupt, Closed."""
-        await self._awaited(self._asked(_nothing))
+        """Connect, and create what is missing on the server.
+
+        Calling it again, or several times at once, does no harm. Every other method calls it if need be. Raises
+        StoreUnavailable, StoreCorrupt, Closed.
+        """
+        await self._await(self._guarded(_nothing))
 
     def initialize_sync(self) -> None:
         """`initialize` for programs without an event loop."""
-        self._waited(self._asked(_nothing))
+        self._wait(self._guarded(_nothing))
 
     def save(self, namespace: str, entry: MemoryEntry) -> None:
         row = self._row(namespace, entry)
-        self._waited(self._asked(lambda: self._server.save(namespace, row, self.clock()), writes=True))
+        self._wait(self._guarded(lambda: self._server.save(namespace, row, self.clock()), writes=True))
 
     async def async_save(self, namespace: str, entry: MemoryEntry) -> None:
         row = self._row(namespace, entry)
-        await self._awaited(self._asked(lambda: self._server.save(namespace, row, self.clock()), writes=True))
+        await self._await(self._guarded(lambda: self._server.save(namespace, row, self.clock()), writes=True))
 
     def load(self, namespace: str) -> list[MemoryEntry]:
         self._check(namespace)
-        return self._read(namespace, self._waited(self._asked(lambda: self._server.load(namespace, self.clock()))))
+        return self._read(namespace, self._wait(self._guarded(lambda: self._server.load(namespace, self.clock()))))
 
     async def async_load(self, namespace: str) -> list[MemoryEntry]:
         self._check(namespace)
         return self._read(
-            namespace, await self._awaited(self._asked(lambda: self._server.load(namespace, self.clock())))
+            namespace, await self._await(self._guarded(lambda: self._server.load(namespace, self.clock())))
         )
 
     def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
         self._check(namespace, key=key)
-        row = self._waited(self._asked(lambda: self._server.load_by_key(namespace, key, self.clock())))
+        row = self._wait(self._guarded(lambda: self._server.load_by_key(namespace, key, self.clock())))
         return None if row is None else read(self.url, namespace, row)
 
     async def async_load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
         self._check(namespace, key=key)
-        row = await self._awaited(self._asked(lambda: self._server.load_by_key(namespace, key, self.clock())))
+        row = await self._await(self._guarded(lambda: self._server.load_by_key(namespace, key, self.clock())))
         return None if row is None else read(self.url, namespace, row)
 
     def delete(self, namespace: str, entry_id: str) -> None:
         self._check(namespace, entry_id=entry_id)
-        self._waited(self._asked(lambda: self._server.delete(namespace, entry_id), writes=True))
+        self._wait(self._guarded(lambda: self._server.delete(namespace, entry_id), writes=True))
 
     async def async_delete(self, namespace: str, entry_id: str) -> None:
         self._check(namespace, entry_id=entry_id)
-        await self._awaited(self._asked(lambda: self._server.delete(namespace, entry_id), writes=True))
+        await self._await(self._guarded(lambda: self._server.delete(namespace, entry_id), writes=True))
 
     def clear(self, namespace: str) -> None:
         self._check(namespace)
-        self._waited(self._asked(lambda: self._server.clear(namespace), writes=True))
+        self._wait(self._guarded(lambda: self._server.clear(namespace), writes=True))
 
     async def async_clear(self, namespace: str) -> None:
         self._check(namespace)
-        await self._awaited(self._asked(lambda: self._server.clear(namespace), writes=True))
+        await self._await(self._guarded(lambda: self._server.clear(namespace), writes=True))
 
     def compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> bool:
-        return self._waited(self._swapped(namespace, key, entry, expected))
+        return self._wait(self._swapped(namespace, key, entry, expected))
 
     async def async_compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> bool:
-        return await self._awaited(self._swapped(namespace, key, entry, expected))
+        return await self._await(self._swapped(namespace, key, entry, expected))
 
     def _swapped(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
@@ -163,12 +166,12 @@ class ServedStore(EntryStore):
         self._check(namespace, key=key)
         row = None if entry is None else self._row(namespace, entry)
         was = None if expected is None else packed(expected)
-        return self._asked(lambda: self._server.swap(namespace, key, row, was, self.clock()), writes=True)
+        return self._guarded(lambda: self._server.swap(namespace, key, row, was, self.clock()), writes=True)
 
     async def cleanup_expired(self) -> int:
-        """Take away what has expired, in every namespace, and return how many entries that were."""
+        """Remove the expired entries of every namespace, and return how many there were."""
         self._check_open()
-        return await self._awaited(self._asked(lambda: self._server.cleanup(self.clock()), writes=True))
+        return await self._await(self._guarded(lambda: self._server.cleanup(self.clock()), writes=True))
 
     async def async_cleanup_expired(self) -> int:
         return await self.cleanup_expired()
@@ -176,7 +179,7 @@ class ServedStore(EntryStore):
     def cleanup_expired_sync(self) -> int:
         """`cleanup_expired` for programs without an event loop."""
         self._check_open()
-        return self._waited(self._asked(lambda: self._server.cleanup(self.clock()), writes=True))
+        return self._wait(self._guarded(lambda: self._server.cleanup(self.clock()), writes=True))
 
     def _read(self, namespace: str, rows: list[Packed]) -> list[MemoryEntry]:
         return [entry for row in rows if (entry := read(self.url, namespace, row)) is not None]
@@ -184,14 +187,14 @@ class ServedStore(EntryStore):
     # --- the end
 
     async def close(self) -> None:
-        """Let go of all connections; use after that raises Closed. Closing again does nothing."""
+        """Close all connections. Use after that raises Closed; closing again does nothing."""
         await asyncio.to_thread(self.close_sync)
 
     def close_sync(self) -> None:
-        if os.getpid() != self._process:  # a fork takes no thread along: there is nothing to let go of
+        if os.getpid() != self._process:  # the thread stayed in the parent of the fork: there is nothing to close here
             self._closed = True
             return
-        with self._turn:
+        with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
         try:
@@ -204,9 +207,9 @@ class ServedStore(EntryStore):
             self._close_conversations()
 
     def __del__(self) -> None:
-        thread = getattr(self, "_thread", None)  # where the constructor has raised there is none
+        thread = getattr(self, "_thread", None)  # it is missing if the constructor raised
         if thread is not None and os.getpid() == self._process:
-            with suppress(PalimpsestError, RuntimeError):  # at the end of the process there may be no loop any more
+            with suppress(PalimpsestError, RuntimeError):  # at the end of the process the loop may be gone
                 thread.submit(self._server.close()).add_done_callback(lambda _: thread.end())
 
     async def __aenter__(self) -> Self:
@@ -219,35 +222,35 @@ class ServedStore(EntryStore):
     # --- on the loop
 
     def _loop(self) -> LoopThread:
-        """The thread whose loop the driver is on, made when it is first needed."""
+        """Return the thread with the loop of the driver. It is started on first use."""
         if os.getpid() != self._process:
             raise ForkedProcess(self._process, os.getpid())
-        with self._turn:
+        with self._lock:
             self._check_open()
             if self._thread is None:
                 self._thread = LoopThread(_stray)
             return self._thread
 
-    def _waited(self, asked: Coroutine[Any, Any, T]) -> T:
-        """What this returns, for who waits. Who is interrupted cancels it."""
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the loop, block until it is done, and return its result. An interrupt cancels it."""
         future = None
         try:
-            future = self._loop().submit(asked)
+            future = self._loop().submit(work)
             return outcome(future)
         except CancelledError:
             raise Closed(self.url, "make another one") from None
         finally:
             if future is None:
-                asked.close()
+                work.close()
             else:
                 future.cancel()  # does nothing to one that is done
 
-    async def _awaited(self, asked: Coroutine[Any, Any, T]) -> T:
-        """What this returns, for who awaits it on whatever loop. Who is cancelled cancels it."""
+    async def _await(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the loop, and await its result on the caller's loop. Cancelling the caller cancels it."""
         try:
-            future = self._loop().submit(asked)
+            future = self._loop().submit(work)
         except BaseException:
-            asked.close()
+            work.close()
             raise
         try:
             return await asyncio.wrap_future(future)
@@ -257,8 +260,11 @@ class ServedStore(EntryStore):
                 raise Closed(self.url, "make another one") from None
             raise
 
-    async def _asked(self, do: Callable[[], Awaitable[T]], *, writes: bool = False) -> T:
-        """Return what this does, in the time that a call may take, with the driver's faults as ours."""
+    async def _guarded(self, do: Callable[[], Awaitable[T]], *, writes: bool = False) -> T:
+        """Connect if need be and return the result of `do`, within the timeout.
+
+        Raises our errors for those of the driver.
+        """
         under_way = False
         try:
             async with asyncio.timeout(self._seconds):
@@ -267,12 +273,12 @@ class ServedStore(EntryStore):
                 under_way = writes
                 return await do()
         except PalimpsestError:
-            raise  # one of ours is an OSError, too
+            raise  # some are OSErrors, too, and so among the exceptions of the driver
         except TimeoutError as late:
-            told = f"it has not answered within {self._seconds:g} seconds (timeout)"
-            raise StoreUnavailable(self.url, told, written=None if under_way else False) from late
+            reason = f"it has not answered within {self._seconds:g} seconds (timeout)"
+            raise StoreUnavailable(self.url, reason, written=None if under_way else False) from late
         except self._server.faults as fault:
-            raise self._server.told(fault, under_way) from fault
+            raise self._server.translated(fault, under_way) from fault
 
     async def _connected(self) -> None:
         self._connecting = self._connecting or asyncio.Lock()
@@ -283,7 +289,7 @@ class ServedStore(EntryStore):
 
 
 async def _nothing() -> None:
-    """What is asked of a server that needs only be connected."""
+    """Do nothing: for callers that only need the connection."""
 
 
 def _stray(fault: BaseException | None, message: str) -> None:
@@ -291,9 +297,10 @@ def _stray(fault: BaseException | None, message: str) -> None:
 
 
 def driven(home: str, driver: str, what: str, extra: str, *, timeout: float, pool_size: int) -> Callable[..., Server]:
-    """The kind of server that is at home in this module of the package, which is loaded with its driver.
+    """Return the `Server` class that `home`, as "module:class", names in this package. Its module imports the driver.
 
-    Raises ConfigError for options that no store on a server takes, MissingExtra where the driver is not installed.
+    Raises ConfigError for a `timeout` or `pool_size` that no store accepts, MissingExtra if the driver is not
+    installed.
     """
     if not values.is_number(timeout) or not timeout > 0:
         raise ConfigError("timeout", timeout, "a number of seconds above 0")

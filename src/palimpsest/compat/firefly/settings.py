@@ -1,4 +1,4 @@
-"""What the environment says of a memory: every variable of Firefly that is about one, checked."""
+"""The settings of a memory in environment variables: every variable that Firefly has for one, checked."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from palimpsest.runtime.logs import warn_caller
 PREFIX = "FIREFLY_AGENTIC_"
 MEMORY = f"{PREFIX}MEMORY_"
 SMALL = 10
-"""The threshold that Firefly has by default, which summarises nearly every turn."""
+"""Firefly's default of `summarize_threshold`, in tokens: nearly every turn is summarised."""
 THRESHOLD = f"{MEMORY}SUMMARIZE_THRESHOLD"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the environment may say, with the defaults of Firefly. Each field is a variable, behind the prefix."""
+    """What the environment may set, with the defaults of Firefly. Each field is a variable: `MEMORY` and its name."""
 
     backend: str = "in_memory"
     max_conversation_tokens: int = 128_000
@@ -43,22 +43,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mongodb_collection: str = "entries"
     mongodb_pool_size: int = 10
     given: frozenset[str] = frozenset()
-    """The fields that the environment has said."""
+    """The fields that the environment sets."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
-        """The settings. Raises ConfigError, naming the variable, for a value that cannot be."""
-        found: dict[str, Any] = {}
+        """Return the settings in `environ`. Raises ConfigError, naming the variable, for an invalid value."""
+        fields: dict[str, Any] = {}
         for name, (kind, least) in _FIELDS.items():
             text = environ.get(MEMORY + name.upper(), "").strip()
             if text:
-                found[name] = _whole(MEMORY + name.upper(), text, least) if kind is int else text
+                fields[name] = _whole(MEMORY + name.upper(), text, least) if kind is int else text
         for variable in sorted(environ):
             if variable.startswith(MEMORY) and variable.removeprefix(MEMORY).lower() not in _FIELDS:
                 near = nearest(variable.removeprefix(MEMORY), [name.upper() for name in _FIELDS])
                 warn_caller(f"{variable} is no setting of a memory{f'; did you mean {MEMORY}{near}?' if near else ''}")
-        values.choice(f"{MEMORY}BACKEND", found.get("backend", "in_memory"), tuple(STORES))
-        return cls(**found, given=frozenset(found))
+        values.choice(f"{MEMORY}BACKEND", fields.get("backend", "in_memory"), tuple(STORES))
+        return cls(**fields, given=frozenset(fields))
 
 
 _FIELDS: dict[str, tuple[type, int]] = {
@@ -79,12 +79,15 @@ def _whole(variable: str, text: str, least: int) -> int:
 
 
 def environment(env_file: str | os.PathLike[str] | None) -> dict[str, str]:
-    """The variables of this process, and beneath them those of a file. Raises ConfigError for a line that is none."""
+    """Return the variables of this process, and those of a file that it lacks.
+
+    Raises ConfigError for an invalid line.
+    """
     if env_file is None:
         return dict(os.environ)
     if not isinstance(env_file, str | os.PathLike):
         raise ConfigError("env_file", env_file, "the path of a file, or None")
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for number, line in enumerate(_lines(env_file), 1):
         text = line.strip().removeprefix("export ").strip()
         if not text or text.startswith("#"):
@@ -92,12 +95,12 @@ def environment(env_file: str | os.PathLike[str] | None) -> dict[str, str]:
         name, sign, value = text.partition("=")
         if not sign or not name.strip().isidentifier():
             raise ConfigError(f"{os.fspath(env_file)}, line {number}", "a line of another kind", "NAME=value")
-        found[name.strip()] = _value(value.strip())
-    return {**found, **os.environ}
+        variables[name.strip()] = _value(value.strip())
+    return {**variables, **os.environ}
 
 
 def _lines(path: str | os.PathLike[str]) -> list[str]:
-    """The lines of a file, which some editors begin with a mark of their own."""
+    """Return the lines of a file, without the byte order mark that some editors write."""
     try:
         return Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as fault:
@@ -107,51 +110,55 @@ def _lines(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _value(text: str) -> str:
-    """A value of a file: between quotes as it is, else without a remark behind it."""
+    """Return a value in a file: the text between quotes as it is, else without a trailing comment."""
     if len(text) > 1 and text[0] in "\"'" and (end := text.find(text[0], 1)) > 0:
         return text[1:end]
     return text.partition(" #")[0].rstrip()
 
 
-# --- what it leads to
+# --- stores and summarizers from settings
 
 
 def store_of(settings: Settings) -> MemoryStore:
-    """The store of a backend. Raises ConfigError, naming the variable that says where it is, where that is not set."""
+    """Return the store of the configured backend.
+
+    Raises ConfigError, naming the variable, if its address is not set.
+    """
     return STORES[settings.backend](settings)
 
 
 def summarizer_of(settings: Settings, given: Any) -> Any:
-    """The summarizer: the one given, or the configured model. Warns where the threshold does nothing."""
-    found = given
-    if found is None and settings.summarizer_model is not None:
-        found = create_llm_summarizer(model=settings.summarizer_model)
-    if found is None and "summarize_threshold" in settings.given:
+    """Return the given summarizer, or one that asks the configured model. Warns of a threshold without effect."""
+    summarizer = given
+    if summarizer is None and settings.summarizer_model is not None:
+        summarizer = create_llm_summarizer(model=settings.summarizer_model)
+    if summarizer is None and "summarize_threshold" in settings.given:
         warn_caller(f"{THRESHOLD} has no effect without a summarizer: give one, or set {MODELS[0]}")
-    return found
+    return summarizer
 
 
 def warn_of_threshold(threshold: int | None, summarizer: object) -> None:
-    """Warn where the threshold of a manager does nothing, or has nearly every turn summarised."""
+    """Warn of a manager's threshold without effect, or so small that nearly every turn is summarised."""
     if summarizer is None and threshold not in (None, 0, SMALL):
         warn_caller("summarize_threshold has no effect without a summarizer: give one")
     elif summarizer is not None and threshold == SMALL:
-        told = f"so nearly every turn is summarised: set a few thousand (`from_config` takes it from {THRESHOLD})"
-        warn_caller(f"summarize_threshold is {SMALL} tokens, {told}")
+        advice = f"so nearly every turn is summarised: set a few thousand (`from_config` takes it from {THRESHOLD})"
+        warn_caller(f"summarize_threshold is {SMALL} tokens, {advice}")
 
 
 def _needed(settings: Settings, field: str, example: str) -> str:
-    found: str | None = getattr(settings, field)
-    if found is None:
-        told = f"an address such as {example}, for the backend {settings.backend}"
-        raise ConfigError(MEMORY + field.upper(), "nothing", told)
-    return found
+    """Return a setting that its backend cannot do without. Raises ConfigError if it is not set."""
+    value: str | None = getattr(settings, field)
+    if value is None:
+        allowed = f"an address such as {example}, for the backend {settings.backend}"
+        raise ConfigError(MEMORY + field.upper(), "nothing", allowed)
+    return value
 
 
 def _store(name: str, *arguments: Any, **options: Any) -> MemoryStore:
-    """A store of this door, which is loaded now: its driver is loaded by it."""
-    made: MemoryStore = getattr(import_module("palimpsest.compat.firefly"), name)(*arguments, **options)
-    return made
+    """Return a store of this package. Its module, which may load a driver, is imported only now."""
+    store: MemoryStore = getattr(import_module("palimpsest.compat.firefly"), name)(*arguments, **options)
+    return store
 
 
 def _postgres(settings: Settings) -> MemoryStore:
@@ -185,4 +192,4 @@ STORES: dict[str, Callable[[Settings], MemoryStore]] = {
     "sqlite": lambda settings: _store("SQLiteStore", settings.sqlite_path),
     "redis": lambda settings: _store("RedisStore", _needed(settings, "redis_url", "redis://host:6379/0")),
 }
-"""What each backend is."""
+"""The function that makes the store, by the name of the backend."""

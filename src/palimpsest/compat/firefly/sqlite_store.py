@@ -2,8 +2,8 @@
 
     memory_entries(place, entry_id, namespace, scope, key, content, metadata, created_at, expires_at, importance)
 
-`place` says the order, `content` and `metadata` are JSON, times are microseconds since 1970. A save is one statement.
-Two connections: readers have one of their own while somebody writes, so that none waits for a disk.
+`place` gives the order, `content` and `metadata` are JSON, times are microseconds since 1970. A save is one statement.
+There are two connections: reads use their own one while a write is under way, so that none waits for the disk.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ LOAD_BY_KEY = f"{_READ} AND key = ? AND {_ALIVE}"
 
 
 class SQLiteStore(LocalStore):
-    """Entries in one SQLite file, which threads and processes may share: every change is atomic and durable.
+    """Entries in one SQLite file, which threads and processes may share. Every change is atomic and durable.
 
     Args:
-        path: the file, which is made with the folders above it; ":memory:" for one in this process's memory.
+        path: the file, which is created with its parent folders; ":memory:" for one in the memory of this process.
         busy_seconds: how long to wait for other writers.
         clock: a function that returns microseconds since 1970.
     """
@@ -99,14 +99,14 @@ class SQLiteStore(LocalStore):
     def save(self, namespace: str, entry: MemoryEntry) -> None:
         values = _values(namespace, self._row(namespace, entry))
         try:
-            self._write(lambda db: _saved(db, values, self.clock()))
-        except _Crossing:
-            self._write(lambda db: _transaction(db, lambda: _made_room(db, values, self.clock())))
+            self._write(lambda db: _save(db, values, self.clock()))
+        except _TwoEntries:
+            self._write(lambda db: _transaction(db, lambda: _save_over(db, values, self.clock())))
 
     def load(self, namespace: str) -> list[MemoryEntry]:
         self._check(namespace)
         rows = self._read(lambda db: db.execute(LOAD, (spelled(namespace), self.clock())).fetchall())
-        return [one for row in rows if (one := read(self.url, namespace, _row_of(row))) is not None]
+        return [entry for row in rows if (entry := read(self.url, namespace, _row_of(row))) is not None]
 
     def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
         self._check(namespace, key=key)
@@ -115,8 +115,8 @@ class SQLiteStore(LocalStore):
 
     def delete(self, namespace: str, entry_id: str) -> None:
         self._check(namespace, entry_id=entry_id)
-        gone = spelled(namespace), spelled(entry_id)
-        self._write(lambda db: db.execute("DELETE FROM memory_entries WHERE namespace = ? AND entry_id = ?", gone))
+        names = spelled(namespace), spelled(entry_id)
+        self._write(lambda db: db.execute("DELETE FROM memory_entries WHERE namespace = ? AND entry_id = ?", names))
 
     def clear(self, namespace: str) -> None:
         self._check(namespace)
@@ -135,7 +135,7 @@ class SQLiteStore(LocalStore):
             if _of_key(db, namespace, key, now) != was:
                 return False
             if values is not None:
-                _made_room(db, values, now)
+                _save_over(db, values, now)
             elif was is not None:
                 db.execute("DELETE FROM memory_entries WHERE entry_id = ?", (spelled(was.entry_id),))
             return True
@@ -169,18 +169,18 @@ class SQLiteStore(LocalStore):
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
-            db.execute("PRAGMA secure_delete=ON")  # what is taken away is overwritten, however SQLite was built
+            db.execute("PRAGMA secure_delete=ON")  # overwrite what is deleted, however SQLite was built
         except BaseException:
             db.close()
             raise
         return db
 
     def _read(self, body: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what `body` returns, which reads with one statement."""
+        """Return the result of `body`, which reads with one statement."""
         return self._tried(self._links.to_read(), body)
 
     def _write(self, body: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what `body` returns, which writes with one statement, or in a transaction."""
+        """Return the result of `body`, which writes with one statement or in a transaction."""
 
         def written(db: sqlite3.Connection) -> T:
             if self._on_disk:
@@ -190,8 +190,11 @@ class SQLiteStore(LocalStore):
         return self._tried(self._links.writer, written)
 
     def _tried(self, link: Link[sqlite3.Connection], body: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what `body` does with a connection, which others may be in the way of. Nothing is held meanwhile."""
-        until = None
+        """Return the result of `body` with a connection.
+
+        It is tried again while the file is busy, for `busy_seconds`; no lock is held in between.
+        """
+        deadline = None
         while True:
             try:
                 with link.lock:
@@ -200,66 +203,72 @@ class SQLiteStore(LocalStore):
                 return result
             except FAULTS as fault:
                 now = time.monotonic()
-                until = now + self._busy_seconds if until is None else until
-                if not is_busy(fault) or now >= until:
+                deadline = now + self._busy_seconds if deadline is None else deadline
+                if not is_busy(fault) or now >= deadline:
                     with self._translated:
                         raise
             time.sleep(PAUSE)
 
 
-class _Crossing(Exception):
-    """An entry has the id of one and the key of another, which takes a transaction."""
+class _TwoEntries(Exception):
+    """The saved entry has the id of one stored entry and the key of another: one statement cannot replace both."""
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    """Make what is missing; of processes that do so at once the first does it."""
-    there = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE tbl_name = 'memory_entries'")}
-    if len(there) < len(LAYOUT):
-        _transaction(db, lambda: _made(db))
+    """Create what is missing in the file. Of several processes that do so at once, one does it."""
+    existing = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE tbl_name = 'memory_entries'")}
+    if len(existing) < len(LAYOUT):
+        _transaction(db, lambda: _create(db))
 
 
-def _made(db: sqlite3.Connection) -> None:
-    """Make the table, with the entries of the original program's, where the file has that; it stays as it is."""
+def _create(db: sqlite3.Connection) -> None:
+    """Create the table, and copy the entries of the original program into it if the file has its table.
+
+    The original program's table stays as it is.
+    """
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('memory_entries', 'firefly_memory')"
-    there = {name for (name,) in db.execute(tables)}
+    existing = {name for (name,) in db.execute(tables)}
     for statement in LAYOUT:
         db.execute(statement)
-    if there == {"firefly_memory"}:
-        for namespace, told in db.execute("SELECT namespace, content FROM firefly_memory ORDER BY created_at, rowid"):
+    if existing == {"firefly_memory"}:
+        for namespace, text in db.execute("SELECT namespace, content FROM firefly_memory ORDER BY created_at, rowid"):
             try:
-                _made_room(db, _values(namespace, parsed(json.loads(told))), 0)
+                _save_over(db, _values(namespace, parsed(json.loads(text))), 0)
             except (ValueError, RecursionError) as fault:
                 warn("an entry of %r in the table firefly_memory cannot be read, and stays there: %s", namespace, fault)
 
 
 def _transaction(db: sqlite3.Connection, body: Callable[[], T]) -> T:
-    with db:  # which takes back what an exception leaves
+    with db:  # rolls back after an exception
         db.execute("BEGIN IMMEDIATE")
         result = body()
         db.execute("COMMIT")
     return result
 
 
-def _saved(db: sqlite3.Connection, values: tuple[Any, ...], now: int) -> None:
-    """Save with one statement. Raises Conflict for an id of another namespace."""
+def _save(db: sqlite3.Connection, values: tuple[Any, ...], now: int) -> None:
+    """Save with one statement.
+
+    Raises Conflict for an id of another namespace, _TwoEntries if a transaction is needed.
+    """
     try:
         written = db.execute(SAVE, (*values, now)).rowcount
     except sqlite3.IntegrityError as fault:
-        raise _Crossing from fault
+        raise _TwoEntries from fault
     if not written:
         raise elsewhere(unspelled(values[0]))
 
 
-def _made_room(db: sqlite3.Connection, values: tuple[Any, ...], now: int) -> None:
-    """Save in a transaction, in which another entry of the same key goes."""
+def _save_over(db: sqlite3.Connection, values: tuple[Any, ...], now: int) -> None:
+    """Save within a transaction. If the id is stored already, another entry of the same key is deleted first."""
     entry_id, key, namespace = values[0], values[2], values[8]
-    found = db.execute("SELECT namespace FROM memory_entries WHERE entry_id = ?", (entry_id,)).fetchone()
-    if found is not None:
-        if found[0] != namespace:
+    stored = db.execute("SELECT namespace FROM memory_entries WHERE entry_id = ?", (entry_id,)).fetchone()
+    if stored is not None:
+        if stored[0] != namespace:
             raise elsewhere(unspelled(entry_id))
-        gone = namespace, key, entry_id
-        db.execute("DELETE FROM memory_entries WHERE namespace = ? AND key = ? AND entry_id <> ?", gone)
-    _saved(db, values, now)
+        names = namespace, key, entry_id
+        db.execute("DELETE FROM memory_entries WHERE namespace = ? AND key = ? AND entry_id <> ?", names)
+    _save(db, values, now)
 
 
 def _of_key(db: sqlite3.Connection, namespace: str, key: str, now: int) -> Packed | None:

@@ -1,4 +1,4 @@
-"""What a store is to the door: `MemoryStore`, the five documented methods, and `EntryStore`, which ours have."""
+"""The stores of entries: `MemoryStore`, the five documented methods, and `EntryStore`, the base of the stores here."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from palimpsest.runtime.logs import warn
 T = TypeVar("T")
 
 LONGEST = 1280
-"""Bytes of a namespace, a key or an id: PostgreSQL's index takes two such, and not much more."""
+"""The most bytes of a namespace, key or id. An index entry of PostgreSQL holds two of these, and little more."""
 
 
 @runtime_checkable
 class MemoryStore(Protocol):
-    """What every store has, one of a program's own, too: entries, each in a namespace.
+    """What every store offers, a program's own included: entries, each in a namespace.
 
-    `save` keeps an entry, in the place of the one of its id. `load` gives those of a namespace that have not expired,
-    in the order in which they came; `load_by_key` the newest of a key, or None. `delete` and `clear` of what is not
-    there do nothing.
+    `save` replaces an entry of the same id. `load` returns the entries of a namespace that have not expired, in the
+    order in which they were added. `load_by_key` returns the newest entry of a key, or None. `delete` and `clear` do
+    nothing if there is nothing to remove.
     """
 
     def save(self, namespace: str, entry: MemoryEntry) -> None:
-        """Keep an entry."""
+        """Store an entry."""
         ...
 
     def load(self, namespace: str) -> list[MemoryEntry]:
-        """Return the entries of a namespace, in the order in which they came."""
+        """Return the entries of a namespace, in the order in which they were added."""
         ...
 
     def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
@@ -43,31 +43,31 @@ class MemoryStore(Protocol):
         ...
 
     def delete(self, namespace: str, entry_id: str) -> None:
-        """Take an entry away."""
+        """Remove an entry."""
         ...
 
     def clear(self, namespace: str) -> None:
-        """Take all entries of a namespace away."""
+        """Remove all entries of a namespace."""
         ...
 
 
 class Conversations(NamedTuple):
-    """Where the conversations are that belong to a store: what `Memory.open` takes."""
+    """Where the conversations that belong to a store are kept: arguments of `Memory.open`."""
 
     where: str | Path
     options: dict[str, Any]
 
 
 class EntryStore(ABC):
-    """A store of ours: the methods of `MemoryStore`, each also as a coroutine, and what is needed by several writers.
+    """A store of this package: the methods of `MemoryStore`, each also as a coroutine, and compare-and-set.
 
-    An id is an entry's in the whole store: to save it in another namespace raises Conflict. A namespace has at most one
-    entry of each key: an entry with the key of another one takes its place. Whatever changes is one step, for threads
-    and processes. Stores may be used from any thread, with and without an event loop.
+    An id is unique in the whole store: saving it in another namespace raises Conflict. A namespace has at most one
+    entry of each key: saving another entry with the key replaces the first. Every change is atomic, between threads and
+    between processes. A store may be used from any thread, with or without an event loop.
     """
 
     url = "memory://"
-    """What errors call the store: without user and password."""
+    """The store's name in errors, without user and password."""
 
     def __init__(self, *, clock: Callable[[], int] = now_us) -> None:
         self.clock = clock
@@ -79,29 +79,29 @@ class EntryStore(ABC):
 
     @abstractmethod
     def save(self, namespace: str, entry: MemoryEntry) -> None:
-        """Keep an entry: in the place of the one of its id or of its key, else behind the others.
+        """Store an entry. It replaces the entry of its id or of its key in its place, or else comes last.
 
-        Raises Conflict where its id is an entry's of another namespace, ConfigError for a value that would not come
-        back as it is, StoreError. Where it raises, what was there before still is.
+        Raises Conflict if its id belongs to an entry of another namespace, ConfigError for a value that would not be
+        read back as it is, and StoreError. If it raises, nothing has changed.
 
         Args:
             namespace: text without NUL, at most 1,280 bytes.
-            entry: the entry; later changes of it change nothing that is stored.
+            entry: the entry; changing it later does not change what is stored.
         """
 
     @abstractmethod
     def load(self, namespace: str) -> list[MemoryEntry]:
-        """Return the entries of a namespace that have not expired, in the order in which they came.
+        """Return the entries of a namespace that have not expired, in the order in which they were added.
 
-        One that cannot be read is named in the log, and left out.
+        An entry that cannot be read is logged, and left out.
 
         Args:
-            namespace: text without NUL; one that nobody has used gives an empty list.
+            namespace: text without NUL; one that was never used gives an empty list.
         """
 
     @abstractmethod
     def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
-        """Return the entry of a key that has not expired, or None.
+        """Return the entry of a key, or None if there is none that has not expired.
 
         Args:
             namespace: text without NUL.
@@ -110,56 +110,56 @@ class EntryStore(ABC):
 
     @abstractmethod
     def delete(self, namespace: str, entry_id: str) -> None:
-        """Take an entry away; one that is not there is no error.
+        """Remove an entry; an unknown one is no error.
 
         Args:
-            namespace: where it is.
+            namespace: the namespace of the entry.
             entry_id: its id.
         """
 
     @abstractmethod
     def clear(self, namespace: str) -> None:
-        """Take all entries of a namespace away.
+        """Remove all entries of a namespace.
 
         Args:
             namespace: text without NUL.
         """
 
-    # --- what ours have beside them
+    # --- further methods
 
     @abstractmethod
     def compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> bool:
-        """Keep an entry under a key if the one that is there is as expected, in one step; return whether it was.
+        """Replace the entry of a key if it equals `expected`, in one step, and return whether it did.
 
         Args:
             namespace: text without NUL.
-            key: the key, which the entry is to have, too.
-            entry: what is to be there then; None: nothing.
-            expected: the entry as `load_by_key` gave it; None: there must be none that has not expired.
+            key: the key, which must be the key of `entry`, too.
+            entry: the new entry; None: the entry of the key is removed.
+            expected: the entry as `load_by_key` returned it; None: the key must have no entry that has not expired.
         """
 
     @abstractmethod
     def cleanup_expired(self) -> int | Awaitable[int]:
-        """Take away what has expired, in every namespace, and return how many entries that were.
+        """Remove the expired entries of every namespace, and return how many there were.
 
         Stores on servers return an awaitable.
         """
 
     @abstractmethod
     def close(self) -> Awaitable[None] | None:
-        """Let go of everything; use after that raises Closed. Closing again does nothing.
+        """Close the store. Use after that raises Closed; closing again does nothing.
 
         Stores on servers return an awaitable.
         """
 
     @abstractmethod
     def close_sync(self) -> None:
-        """Close from a program without an event loop."""
+        """Close the store from a program without an event loop."""
 
     async def async_save(self, namespace: str, entry: MemoryEntry) -> None:
-        """`save` for programs with an event loop, which goes on meanwhile."""
+        """`save` for programs with an event loop, which is not blocked."""
         await asyncio.to_thread(self.save, namespace, entry)
 
     async def async_load(self, namespace: str) -> list[MemoryEntry]:
@@ -186,20 +186,23 @@ class EntryStore(ABC):
 
     @abstractmethod
     async def async_cleanup_expired(self) -> int:
-        """`cleanup_expired` for programs with an event loop, of every store."""
+        """`cleanup_expired` for programs with an event loop, on every kind of store."""
 
     async def aclose(self) -> None:
-        """Close, in programs with an event loop, any store."""
+        """Close the store from a program with an event loop, on every kind of store."""
         await asyncio.to_thread(self.close_sync)
 
     # --- conversations
 
     @abstractmethod
     def conversations_at(self) -> Conversations:
-        """Where the conversations are that belong to the entries: beside them, on the same disk or server."""
+        """Return where the conversations that belong to these entries are kept: on the same disk or server."""
 
     def conversations(self) -> Memory:
-        """Return the memory that keeps the conversations beside the entries; always the same, closed with the store."""
+        """Return the memory of the conversations beside the entries.
+
+        It is always the same, and closed with the store.
+        """
         self._check_open()
         with self._opening:
             if self._memory is None:
@@ -213,21 +216,21 @@ class EntryStore(ABC):
         if memory is not None:
             memory.close()
 
-    # --- what every method begins with
+    # --- checks of arguments
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(self.url, "make another one")
 
     def _check(self, namespace: str, **names: str) -> None:
-        """Raise Closed, or ConfigError for a name that no store can keep."""
+        """Raise Closed if the store is closed, and ConfigError for a name that no store can keep."""
         self._check_open()
         check_name(namespace, "namespace")
-        for what, name in names.items():
-            check_name(name, what, nul=True)
+        for argument, name in names.items():
+            check_name(name, argument, nul=True)
 
     def _row(self, namespace: str, entry: MemoryEntry) -> Packed:
-        """The entry as it is kept. Raises ConfigError for what cannot be."""
+        """Return the entry in its stored form. Raises ConfigError for one that cannot be stored."""
         row = packed(entry)
         self._check(namespace, entry_id=row.entry_id, key=row.key or "")
         return row
@@ -238,10 +241,10 @@ class LocalStore(EntryStore):
 
     @abstractmethod
     def cleanup_expired(self) -> int:
-        """Take away what has expired, in every namespace, and return how many entries that were."""
+        """Remove the expired entries of every namespace, and return how many there were."""
 
     def close(self) -> None:
-        """Let go of everything; use after that raises Closed. Closing again does nothing."""
+        """Close the store. Use after that raises Closed; closing again does nothing."""
         self._closed = True
         self._close_conversations()
 
@@ -262,38 +265,38 @@ class LocalStore(EntryStore):
 
 
 def check_name(text: object, what: str, *, nul: bool = False) -> str:
-    """The name, where stores can keep it. Raises ConfigError."""
+    """Return the name of the argument `what` if stores can keep it, else raise ConfigError. NUL is allowed if `nul`."""
     if not isinstance(text, str) or ("\0" in text and not nul):
         raise ConfigError(what, text, "text" if nul else "text without NUL")
     if len(text) > LONGEST // 7 and len(spelled(text).encode()) > LONGEST:
         raise ConfigError(what, f"{text[:40]}…", f"text of at most {LONGEST:,} bytes in UTF-8")
-    return str.__str__(text)  # of a text of a class of its own what it says
+    return str.__str__(text)  # a plain str, also if a subclass was given
 
 
 MARK = "\ufdd0"
-"""A character that Unicode gives no meaning, for ever: it begins what stands for one that not every store can keep."""
+"""A Unicode noncharacter. It begins the escape of a character that not every store can keep."""
 
 
 def spelled(text: str) -> str:
-    """A name as every store can keep it: NUL, lone surrogates and the mark are written in digits. See `unspelled`."""
+    """Return a name with NUL, lone surrogates and `MARK` escaped, so that every store can keep it. See `unspelled`."""
     if text.isascii() and "\0" not in text:
         return text
     return "".join(f"{MARK}{ord(c):04x}" if c in ("\0", MARK) or 0xD800 <= ord(c) < 0xE000 else c for c in text)
 
 
 def unspelled(text: str) -> str:
-    """The name that `spelled` has written so."""
+    """Return the name that `spelled` has escaped."""
     if MARK not in text:
         return text
     first, *parts = text.split(MARK)
     return first + "".join(chr(int(part[:4], 16)) + part[4:] for part in parts)
 
 
-# --- what all of ours do alike
+# --- shared by all stores of this package
 
 
 def read(url: str, namespace: str, kept: Packed) -> MemoryEntry | None:
-    """The entry that was kept so; None, and a line in the log, where it cannot be read."""
+    """Return the entry of this stored form; None, and a line in the log, if it cannot be read."""
     try:
         return unpacked(kept)
     except ValueError as fault:
@@ -302,11 +305,11 @@ def read(url: str, namespace: str, kept: Packed) -> MemoryEntry | None:
 
 
 def elsewhere(entry_id: str) -> Conflict:
-    """What is raised for an id of another namespace."""
+    """Return the error for an id that belongs to an entry of another namespace."""
     return Conflict(f"entry {entry_id!r}", "its id is an entry's in another namespace; nothing was written")
 
 
 def keyed(entry: MemoryEntry | None, key: str) -> None:
-    """Raise ConfigError for an entry that is to be kept under another key than its own."""
+    """Raise ConfigError if the entry has another key than the one it is to be stored under."""
     if entry is not None and entry.key != key:
         raise ConfigError("entry", entry.key, f"an entry whose key is {key!r}")

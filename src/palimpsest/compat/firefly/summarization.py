@@ -21,7 +21,7 @@ from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import find_model
 
 MODELS = ("FIREFLY_AGENTIC_MEMORY_SUMMARIZER_MODEL", "FIREFLY_AGENTIC_DEFAULT_MODEL")
-"""Where the environment names the model, where no other is given: the first that is set."""
+"""The environment variables that name the model if none is given: the first that is set counts."""
 
 PLACE = "{turns_text}"
 
@@ -35,13 +35,13 @@ open. Keep names, numbers, dates and ids as they are. Where there is a summary s
 Write the summary, and nothing else."""
 
 WINDOW = 32_000
-"""Tokens that a model reads at once of which nobody knows better."""
+"""The assumed context window of a model that is not known, in tokens."""
 
 SHARE = 2
-"""A prompt takes half of the window at most: the counts are those of another encoding, perhaps."""
+"""A prompt takes at most 1/`SHARE` of the window, since the model may count by another encoding."""
 
 SENTENCE = 200
-"""Characters of a sentence that stands for a text where no model could be asked."""
+"""The most characters of a key sentence in the fallback for a model that could not be asked."""
 
 FALLBACK = "[No model could be asked for a summary. From the newest turns:]"
 
@@ -51,15 +51,15 @@ def create_llm_summarizer(
 ) -> LLMSummarizer:
     """Return a summarizer for `ConversationMemory` that asks a model. An earlier summary becomes part of the new one.
 
-    Where the model cannot be asked, or answers nothing, sentences of the newest turns stand for them, and say so. It
-    needs the extra `llm`. Raises ConfigError, naming the argument, and MissingExtra.
+    If the model cannot be asked, or answers nothing, the summary consists of key sentences of the newest turns, and
+    says so. It needs the extra `llm`. Raises ConfigError, naming the argument, and MissingExtra.
 
     Args:
-        model: a model string such as "openai:gpt-4o-mini", or a model object of Pydantic AI. None: what
-            FIREFLY_AGENTIC_MEMORY_SUMMARIZER_MODEL, or else FIREFLY_AGENTIC_DEFAULT_MODEL, says when it is first asked.
+        model: a model string such as "openai:gpt-4o-mini", or a model object of Pydantic AI. None: the one that
+            FIREFLY_AGENTIC_MEMORY_SUMMARIZER_MODEL, or else FIREFLY_AGENTIC_DEFAULT_MODEL, names at the first summary.
         prompt_template: the prompt, with `{turns_text}` where the turns go; other braces are text. None: one that asks
             for what must be known to go on.
-        max_summary_tokens: how long the model is told that a summary may be; 500 by default.
+        max_summary_tokens: the length of a summary that the model is asked to keep to; 500 by default.
     """
     if model is not None and (isinstance(model, type | bytes) or (isinstance(model, str) and not model.strip())):
         raise ConfigError("model", model, "a model string such as 'openai:gpt-4o-mini', a model object, or None")
@@ -73,7 +73,10 @@ def create_llm_summarizer(
 
 
 class LLMSummarizer:
-    """A function from turns to a summary, which `create_llm_summarizer` makes. It may be called from anywhere."""
+    """A function from turns to a summary, made by `create_llm_summarizer`.
+
+    It may be called from any thread or event loop.
+    """
 
     def __init__(self, model: Any, template: str, max_summary_tokens: int) -> None:
         self._model, self._template, self._most = model, template, max_summary_tokens
@@ -87,7 +90,7 @@ class LLMSummarizer:
         return self.fold(turns, "")
 
     def fold(self, turns: Sequence[ConversationTurn], before: str) -> str:
-        """Return a summary of the turns and of what an earlier one says. Raises ConfigError where no model is named.
+        """Return a summary of the turns and of an earlier summary. Raises ConfigError if no model is named.
 
         Args:
             turns: the turns, oldest first.
@@ -97,22 +100,24 @@ class LLMSummarizer:
         try:
             text = before
             for part in self._parts(turns, model):
-                told = f"Summary so far:\n{text}\n\n{part}" if text else part
-                text = self._asked(model, told)
+                content = f"Summary so far:\n{text}\n\n{part}" if text else part
+                text = self._asked(model, content)
             return text
-        except Exception as fault:  # noqa: BLE001 (the boundary to a provider: whatever it raises, there is no answer)
+        except Exception as fault:  # noqa: BLE001 (the boundary to a provider, which may raise anything)
             warn("a summary was made without its model, which could not be asked: %s", type(fault).__name__)
             return "\n".join(filter(None, (before, self._fallback(turns))))
 
     def _resolved(self) -> Any:
+        """Return the model. It is looked up in the environment once, at the first summary."""
         if self._model is None:
-            named = [name for variable in MODELS if (name := os.environ.get(variable, "").strip())]
-            if not named:
+            names = [name for variable in MODELS if (name := os.environ.get(variable, "").strip())]
+            if not names:
                 raise ConfigError("model", None, f"a model, or one of {', '.join(MODELS)} in the environment")
-            self._model = named[0]
+            self._model = names[0]
         return self._model
 
     def _asked(self, model: Any, text: str) -> str:
+        """Return the model's answer. Raises ValueError for an empty one, and whatever the provider raises."""
         prompt = f"{self._template.replace(PLACE, text)}\n\nUse at most {self._most} tokens."
         answer: str = outcome(apart(lambda: asyncio.run(pydantic_ai().asked(model, prompt))))
         if not answer:
@@ -120,9 +125,9 @@ class LLMSummarizer:
         return answer
 
     def _parts(self, turns: Sequence[ConversationTurn], model: Any) -> list[str]:
-        """The turns as texts, whole, in as many parts as the model reads at once."""
-        known = find_model(model) if isinstance(model, str) else None
-        window = known.window if known is not None and known.window is not None else WINDOW
+        """Return the whole text of the turns, in as many parts as the window of the model requires."""
+        info = find_model(model) if isinstance(model, str) else None
+        window = info.window if info is not None and info.window is not None else WINDOW
         count = encoding(ENCODING).count
         room = max(window // SHARE - self._most - count(self._template), window // 8)
         parts: list[str] = []
@@ -138,40 +143,41 @@ class LLMSummarizer:
         return parts
 
     def _fallback(self, turns: Sequence[ConversationTurn]) -> str:
-        """Key sentences of both sides, of as many of the newest turns as there is room for."""
+        """Return key sentences of both sides, of as many of the newest turns as fit into the length of a summary."""
         count = encoding(ENCODING).count
         lines: list[str] = []
-        left = self._most - count(FALLBACK)
+        room = self._most - count(FALLBACK)
         for turn in reversed(turns):
             sides = (("User", turn.user_prompt), ("Assistant", turn.assistant_response))
-            said = [f"{who}: {key_sentence(text)}" for who, text in sides if text.strip()]
-            left -= sum(count(line) + 1 for line in said)
-            if lines and left < 0:
+            turn_lines = [f"{speaker}: {key_sentence(text)}" for speaker, text in sides if text.strip()]
+            room -= sum(count(line) + 1 for line in turn_lines)
+            if lines and room < 0:
                 break
-            lines = said + lines
+            lines = turn_lines + lines
         return "\n".join((FALLBACK, *lines))
 
 
 def turn_text(turn: ConversationTurn) -> str:
-    """All that a turn says: its texts, and what its raw messages say beside them."""
+    """Return the texts of a turn, and between them the texts that only its raw messages have."""
     texts = (turn.user_prompt, turn.assistant_response)
-    said = [piece for message in turn.raw_messages for piece in pieces(message) if isinstance(piece, str)]
-    beside = [piece for piece in dict.fromkeys(said) if piece not in texts]
+    raw_texts = [piece for message in turn.raw_messages for piece in pieces(message) if isinstance(piece, str)]
+    others = [piece for piece in dict.fromkeys(raw_texts) if piece not in texts]
     lines = [f"Turn {turn.turn_id}", f"User: {turn.user_prompt}"]
-    lines += [f"In between: {piece}" for piece in beside]
+    lines += [f"In between: {piece}" for piece in others]
     return "\n".join([*lines, f"Assistant: {turn.assistant_response}"])
 
 
 def key_sentence(text: str) -> str:
-    """The sentence that says most: the first with a number or a name in it, else the first; shortened where long."""
-    found = [one.strip() for one in re.split(r"(?<=[.!?。！？])\s+|\n+", text.strip()) if one.strip()]  # noqa: RUF001 (ends)
-    telling = [one for one in found if re.search(r"\d|(?<!^)\b[A-Z]\w+", one)]
-    best = " ".join((telling or found or [""])[0].split())
+    """Return the first sentence with a number or a name in it, else the first one. A long one is shortened."""
+    parts = re.split(r"(?<=[.!?。！？])\s+|\n+", text.strip())  # noqa: RUF001 (ends of sentences)
+    sentences = [part.strip() for part in parts if part.strip()]
+    informative = [sentence for sentence in sentences if re.search(r"\d|(?<!^)\b[A-Z]\w+", sentence)]
+    best = " ".join((informative or sentences or [""])[0].split())
     return best if len(best) <= SENTENCE else f"{best[:SENTENCE].rstrip()}…"
 
 
 def _pieces_of(text: str, room: int, count: Any) -> list[str]:
-    """The text in pieces of at most so many tokens, all of it."""
+    """Return the whole text in pieces of at most `room` tokens."""
     if count(text) <= room:
         return [text]
     middle = len(text) // 2

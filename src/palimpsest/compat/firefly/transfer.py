@@ -1,4 +1,4 @@
-"""A conversation as data: the documented mapping, and from that what a memory imports."""
+"""Exports of conversations in the documented form, and their way back into a memory."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from palimpsest.log import spans, values
 from palimpsest.log.entry import LAST_MOMENT, microseconds_of, moment, new_ids
 
 EARLIER = "Turns that came before, of which the summary alone is here."
-"""The entry that an imported summary stands for whose turns are not there."""
+"""The text of an entry that takes the place of the turns behind an imported summary, which the export does not hold."""
 
 
 def exported(conversation_id: str, turns: Sequence[Kept], summary: str | None, scale: Scale) -> dict[str, Any]:
-    """The documented mapping, all of it values of JSON."""
-    told = [_told(turn, scale) for turn in turns]
-    total = sum(one["token_estimate"] for one in told)
-    return {"conversation_id": conversation_id, "turns": told, "summary": summary, "total_tokens": total}
+    """Return the documented mapping, which consists of values of JSON."""
+    exported_turns = [_exported_turn(turn, scale) for turn in turns]
+    total = sum(turn["token_estimate"] for turn in exported_turns)
+    return {"conversation_id": conversation_id, "turns": exported_turns, "summary": summary, "total_tokens": total}
 
 
-def _told(turn: Kept, scale: Scale) -> dict[str, Any]:
-    told = {
+def _exported_turn(turn: Kept, scale: Scale) -> dict[str, Any]:
+    fields = {
         "turn_id": turn.turn_id,
         "user_prompt": turn.user,
         "assistant_response": turn.response,
@@ -37,27 +37,27 @@ def _told(turn: Kept, scale: Scale) -> dict[str, Any]:
         "timestamp": turn.entry.created_at.isoformat(),
     }
     if turn.raw.form == "plain":
-        told["raw_messages"] = spoken(turn.user, turn.response)
+        fields["raw_messages"] = spoken(turn.user, turn.response)
     elif turn.raw.stored is not None:
-        told["raw_messages"] = json.loads(json.dumps(turn.raw.stored))
-    return told
+        fields["raw_messages"] = json.loads(json.dumps(turn.raw.stored))
+    return fields
 
 
 class Given:
-    """A conversation that comes in: checked, and numbered."""
+    """A conversation that is imported: checked, and with a number for each turn."""
 
     def __init__(self, data: object) -> None:
-        """Raises ImportFailed, naming the place, for what cannot be."""
-        told = _mapping(data, "data")
-        self.conversation_id = told.get("conversation_id")
-        self.summary = _text(told, "summary", "data") or None
-        turns = told.get("turns") if told else []  # {} is a new conversation; anything else says what it holds
+        """Raises ImportFailed, which names the place, for data that cannot be imported."""
+        fields = _mapping(data, "data")
+        self.conversation_id = fields.get("conversation_id")
+        self.summary = _text(fields, "summary", "data") or None
+        turns = fields.get("turns") if fields else []  # {} is a new conversation; anything else says what it holds
         if isinstance(turns, str | Mapping) or not isinstance(turns, Sequence):
             reason = (
-                f"{shorten(turns)} is no list" if "turns" in told else "is not there; give what was exported, or {}"
+                f"{shorten(turns)} is no list" if "turns" in fields else "is not there; give what was exported, or {}"
             )
             raise ImportFailed("data.turns", reason)
-        self.turns = [GivenTurn(one, f"data.turns[{i}]") for i, one in enumerate(turns)]
+        self.turns = [GivenTurn(turn, f"data.turns[{i}]") for i, turn in enumerate(turns)]
         ids = [turn.turn_id for turn in self.turns]
         if any(not values.is_whole(id, 0, 2**31) for id in ids) or ids != sorted(set(ids)):
             for number, turn in enumerate(self.turns):
@@ -65,19 +65,23 @@ class Given:
         self.following = self.turns[-1].turn_id + 1 if self.turns else 0
 
     def natively(self, session: str, scale: Scale, now: int, gone: int = 0) -> dict[str, Any]:
-        """What a memory imports: these turns, of which the first `gone` are not kept any more."""
+        """Return the conversation as `Memory.import_session` takes it.
+
+        `now` is in microseconds since 1970. The first `gone` turns are not kept any more: they are covered by the
+        summary, or archived.
+        """
         log, covered = self._log(now, gone)
         ids = new_ids(len(log) + 1, now // 1000)
         records = [self._record(covered, scale, log, ids[-1], now)] if covered else []
         entries = [
             {
-                **{name: value for name, value in one.items() if name != "at" and value is not None},
+                **{name: value for name, value in entry.items() if name != "at" and value is not None},
                 "id": ids[i],
                 "seq": i + 1,
-                "created_at": _iso(one["at"]),
+                "created_at": _iso(entry["at"]),
                 "links": {"revision": 1},
             }
-            for i, one in enumerate(log)
+            for i, entry in enumerate(log)
         ]
         offset = self.following - len(self.turns)
         about = {"about": {"metadata": {MARK: {"offset": offset}}}} if offset else {}
@@ -100,11 +104,11 @@ class Given:
         }
 
     def _log(self, now: int, gone: int) -> tuple[list[dict[str, Any]], list[int]]:
-        """What is said in these turns, as entries without their ids, and the numbers of those that are not kept."""
+        """Return these turns as entries without ids and numbers, and the `seq`s of the entries that are not kept."""
         log: list[dict[str, Any]] = []
-        if self.summary and not gone:  # of turns that are not here
+        if self.summary and not gone:  # the turns behind the summary are not in the data: one entry stands for them
             log.append({"kind": "context", "role": "user", "content": EARLIER, "name": "earlier", "at": now})
-        before = len(log)
+        leading = len(log)
         for turn in self.turns:
             first, second = turn.entries()
             at = turn.at or now
@@ -112,20 +116,20 @@ class Given:
                 {"kind": "message", "role": "user", "content": first.content, "metadata": first.metadata, "at": at},
                 {"kind": "message", "role": "assistant", "content": second.content, "at": at},
             )
-        return log, list(range(1, min(before + 2 * gone, len(log)) + 1))
+        return log, list(range(1, min(leading + 2 * gone, len(log)) + 1))
 
     def _record(
         self, covered: Sequence[int], scale: Scale, log: Sequence[Mapping[str, Any]], id: str, now: int
     ) -> dict[str, Any]:
-        """The compaction by which what is not kept has left."""
-        where = [list(span) for span in spans.of(covered)]
-        state: dict[str, Any] = {"current": [], "covered": [], "evicted": where}
+        """Return the record of the compaction by which the `covered` entries left."""
+        ranges = [list(span) for span in spans.of(covered)]
+        state: dict[str, Any] = {"current": [], "covered": [], "evicted": ranges}
         if self.summary:
-            made = {
+            summary = {
                 "id": id,
                 "text": self.summary,
-                "covers": where,
-                "folded": where,
+                "covers": ranges,
+                "folded": ranges,
                 "method": "plain",
                 "tokens": scale.counter.count(self.summary),
                 "counter": scale.counter.name,
@@ -135,26 +139,26 @@ class Given:
                 "at": now,
                 "revision": 2,
             }
-            state = {"summary": made, "current": [2], "covered": where}
+            state = {"summary": summary, "current": [2], "covered": ranges}
         return {"revision": 2, "kind": "compact", "reason": MARK, "at": now, "compaction": state}
 
 
 class GivenTurn:
-    """A turn that comes in."""
+    """One turn of an import."""
 
     def __init__(self, data: object, where: str) -> None:
-        told = _mapping(data, where)
-        self.user = _said(told, "user_prompt", where)
-        self.response = _said(told, "assistant_response", where)
-        self.tokens = declared_of(told.get("token_estimate"))
-        self.turn_id: Any = told.get("turn_id")
-        self.at = _moment(told.get("timestamp"), f"{where}.timestamp")
-        self.metadata = _metadata(told.get("metadata") or {}, f"{where}.metadata")
-        self.raw = _raw(told.get("raw_messages"), self.user, self.response, f"{where}.raw_messages")
+        fields = _mapping(data, where)
+        self.user = _required_text(fields, "user_prompt", where)
+        self.response = _required_text(fields, "assistant_response", where)
+        self.tokens = declared_of(fields.get("token_estimate"))
+        self.turn_id: Any = fields.get("turn_id")
+        self.at = _moment(fields.get("timestamp"), f"{where}.timestamp")
+        self.metadata = _metadata(fields.get("metadata") or {}, f"{where}.metadata")
+        self.raw = _raw(fields.get("raw_messages"), self.user, self.response, f"{where}.raw_messages")
 
-    def told(self) -> dict[str, Any]:
-        """It, as an export has it."""
-        told = {
+    def as_exported(self) -> dict[str, Any]:
+        """Return the turn as an export has it."""
+        fields = {
             "turn_id": self.turn_id,
             "user_prompt": self.user,
             "assistant_response": self.response,
@@ -163,19 +167,19 @@ class GivenTurn:
             "timestamp": _iso(self.at) if self.at else None,
         }
         if self.raw.form == "plain":
-            told["raw_messages"] = spoken(self.user, self.response)
+            fields["raw_messages"] = spoken(self.user, self.response)
         elif self.raw.stored is not None:
-            told["raw_messages"] = self.raw.stored
-        return told
+            fields["raw_messages"] = self.raw.stored
+        return fields
 
     def entries(self) -> list[Any]:
-        """Its entries, with its number."""
+        """Return the entries of the turn, which keep its number."""
         more = {"id": self.turn_id, **({"tokens": self.tokens} if self.tokens else {})}
         return entries_of(self.user, self.response, self.raw, self.metadata, tagged=True, **more)
 
 
 def _raw(given: Any, user: str, response: str, where: str) -> Raw:
-    """Raw messages as an export has them: JSON, of Pydantic AI or another."""
+    """Return the raw messages of an export: values of JSON, which may be messages of Pydantic AI."""
     if isinstance(given, str | bytes):
         try:
             given = json.loads(given)
@@ -192,12 +196,14 @@ def _raw(given: Any, user: str, response: str, where: str) -> Raw:
 
 
 def _metadata(given: object, where: str) -> dict[str, Any]:
-    """Metadata in types of JSON, tagged where they have others."""
+    """Return metadata as values of JSON, tagged where they stand for other types."""
     if not isinstance(given, Mapping):
         raise ImportFailed(where, f"{shorten(given)} is no mapping")
     try:
-        found: dict[str, Any] = json.loads(json.dumps(given)) if _is_json(given) else portable(dict(given), "metadata")
-        return found
+        metadata: dict[str, Any] = (
+            json.loads(json.dumps(given)) if _is_json(given) else portable(dict(given), "metadata")
+        )
+        return metadata
     except (ConfigError, ValueError) as fault:
         raise ImportFailed(where, str(fault)) from fault
 
@@ -215,14 +221,14 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _said(told: Mapping[str, Any], name: str, where: str) -> str:
-    if told.get(name) is None:
+def _required_text(fields: Mapping[str, Any], name: str, where: str) -> str:
+    if fields.get(name) is None:
         raise ImportFailed(f"{where}.{name}", "is not there; a turn needs both texts")
-    return _text(told, name, where)
+    return _text(fields, name, where)
 
 
-def _text(told: Mapping[str, Any], name: str, where: str) -> str:
-    value = told.get(name)
+def _text(fields: Mapping[str, Any], name: str, where: str) -> str:
+    value = fields.get(name)
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -231,7 +237,7 @@ def _text(told: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def _moment(value: object, where: str) -> int:
-    """A time in microseconds since 1970; 0 where there is none. One without a time zone is UTC."""
+    """Return a time in microseconds since 1970; 0 for None. A time without a time zone is UTC."""
     if value is None:
         return 0
     try:

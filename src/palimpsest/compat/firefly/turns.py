@@ -1,4 +1,4 @@
-"""`ConversationTurn`, and a turn as it stands in the log: the entries of one interaction."""
+"""`ConversationTurn`, which programs see, and `Kept`, the same turn in the log: the entries of one interaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palimpsest.compat.firefly.weighing import Scale
 from palimpsest.log import values
 
 MARK = "firefly"
-"""Under this name the metadata of a turn's first entry have what the door keeps of it."""
+"""The key in the metadata of a turn's first entry under which this package keeps its own facts about the turn."""
 
 
 class ConversationTurn:
@@ -24,7 +24,7 @@ class ConversationTurn:
     `token_estimate` is counted when it is asked for: the larger of the two texts and everything in the raw messages.
 
     Args:
-        turn_id: its number in its conversation, from 0; no two turns have the same, whatever became of the others.
+        turn_id: its number in its conversation, from 0; no two turns ever have the same.
         user_prompt: what the user said.
         assistant_response: what the model answered.
         raw_messages: the messages of the run, as the program gave them.
@@ -71,13 +71,19 @@ class ConversationTurn:
 
     def __eq__(self, other: object) -> bool:
         names = ("turn_id", "user_prompt", "assistant_response", "raw_messages", "timestamp", "metadata")
-        return isinstance(other, ConversationTurn) and all(getattr(self, one) == getattr(other, one) for one in names)
+        return isinstance(other, ConversationTurn) and all(
+            getattr(self, name) == getattr(other, name) for name in names
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
 
 class Kept:
-    """A turn of the log: what the door knows of it in this process."""
+    """A turn of the log, with what this process knows of it.
+
+    `entry` is its first entry, `last` the `seq` of its last one. `declared` is the cost that an import declared; 0:
+    none.
+    """
 
     __slots__ = ("_bound", "_cost", "_links", "_metadata", "declared", "entry", "last", "raw", "response", "turn_id")
 
@@ -97,28 +103,28 @@ class Kept:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the program says of it, as a copy."""
+        """What the program said of the turn, as a copy."""
         return restored(self._metadata) if self._metadata else {}
 
     @property
     def has_links(self) -> bool:
-        """Whether its raw messages have calls or results."""
+        """Whether its raw messages have tool calls or results."""
         if self._links is None:
             self._links = self.raw.form not in ("texts", "plain") and any(map(links, self.raw.messages))
         return self._links
 
     def cost(self, scale: Scale) -> int:
-        """What it costs: what was counted, or what whoever exported it has said where that is more."""
+        """Return the cost in tokens: what is counted, or what an import declared, if that is more."""
         if self._cost < 0:
             self._cost = max(scale.cost(self.user, self.response, self._weighed), self.declared)
         return self._cost
 
     def estimate(self, scale: Scale) -> int:
-        """What a program is told that it costs."""
+        """Return the cost that programs are told: what an import declared, else what is counted."""
         return self.declared or self.cost(scale)
 
     def bound(self, scale: Scale) -> int:
-        """A number that its cost does not exceed."""
+        """Return an upper bound of `cost`, which is cheaper to compute."""
         if self._cost >= 0:
             return self._cost
         if self._bound < 0:
@@ -130,7 +136,7 @@ class Kept:
         return () if self.raw.form == "plain" else self.raw.messages
 
     def turn(self, scale: Scale) -> ConversationTurn:
-        """The turn for a program."""
+        """Return the turn as programs see it."""
         entry = self.entry
         return ConversationTurn(
             self.turn_id,
@@ -146,7 +152,15 @@ class Kept:
 def entries_of(
     user: str, response: str, raw: Raw, metadata: Any = None, *, tagged: bool = False, **more: Any
 ) -> list[Entry]:
-    """The entries of a new turn: `more` is kept with it. `tagged` says that the metadata are in the types of JSON.
+    """Return the two entries of a new turn.
+
+    Args:
+        user: what the user said.
+        response: what the model answered.
+        raw: its raw messages.
+        metadata: what else the program says of it.
+        tagged: whether `metadata` already are values of JSON, tagged where they stand for other types.
+        more: further facts to keep under `MARK`.
 
     Raises ConfigError for what cannot be kept.
     """
@@ -168,24 +182,27 @@ def entries_of(
 def _kept_metadata(metadata: object) -> dict[str, Any]:
     if not isinstance(metadata, Mapping):
         raise ConfigError("metadata", type(metadata).__name__, "a mapping, or None")
-    found: dict[str, Any] = portable(dict(metadata), "metadata")
-    return found
+    kept: dict[str, Any] = portable(dict(metadata), "metadata")
+    return kept
 
 
 def about_of(entry: Entry) -> Mapping[str, Any]:
-    """What the door keeps with a turn."""
-    found = entry.metadata.get(MARK) if entry.metadata else None
-    return found if isinstance(found, dict) else {}
+    """Return what is kept of a turn under `MARK`; empty if nothing is."""
+    about = entry.metadata.get(MARK) if entry.metadata else None
+    return about if isinstance(about, dict) else {}
 
 
 def kept_of(entry: Entry, response: str, raw: Raw | None = None, bound: int | None = None) -> Kept:
-    """The turn that begins with this entry; `raw` are its messages, and `bound` what it costs at most, where they are
-    known."""
+    """Return the turn that begins with this entry.
+
+    `raw` are its raw messages (None: they are read from the entry), and `bound` an upper bound of its cost (None:
+    unknown).
+    """
     about = about_of(entry)
     raw = raw or read(about.get("form", "texts"), about.get("raw"), entry.text, response)
     return Kept(entry, response, raw, about, -1 if bound is None else bound)
 
 
 def declared_of(value: object) -> int:
-    """What an export says that a turn costs; 0 where it says nothing that can be."""
+    """Return the cost that an export declares for a turn; 0 if it declares none, or one that cannot be."""
     return value if values.is_whole(value, 1, values.MOST) else 0

@@ -1,4 +1,4 @@
-"""What turns cost, in tokens: the larger of their texts and everything in their raw messages."""
+"""What turns cost in tokens: their two texts, or everything in their raw messages, if that is more."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from palimpsest.tokens.counter import (
 from palimpsest.tokens.media import media_tokens
 
 ENCODING = "o200k_base"
-"""What counts where no estimator is given."""
+"""The encoding that counts if no estimator is given."""
 
 Medium = Image | Audio | File
 Piece = str | Medium
-"""What a message says: a text, or a medium."""
+"""A part of a message that costs tokens: a text, or a medium."""
 
 QUIET = frozenset(
     {
@@ -53,17 +53,17 @@ QUIET = frozenset(
         ),
     }
 )
-"""Keys whose values tell programs something, and cost a model nothing."""
+"""Keys whose values are for programs: they are not sent to a model, and cost nothing."""
 
 WHOLE = frozenset({"arguments", "args", "input", "content", "output", "result"})
-"""Keys whose values are sent as JSON where they are mappings of no known kind."""
+"""Keys whose values are sent to a model as JSON if they are mappings without one of the `KINDS` keys."""
 
 KINDS = ("type", "kind", "part_kind", "role")
 DEEPEST = 100
 
 
 class Estimated:
-    """The counter that an estimator of a program is: an object with `estimate`."""
+    """A token counter around a program's estimator: an object with `estimate(text)`."""
 
     overhead = False
 
@@ -72,7 +72,7 @@ class Estimated:
         self.name = f"estimator:{type(estimator).__module__}.{type(estimator).__qualname__}"[:200]
 
     def count(self, text: str, /) -> int:
-        """What the estimator says. Raises ConfigError where that is no whole number of 0 or more."""
+        """Return what the estimator says. Raises ConfigError if that is not a whole number of at least 0."""
         tokens: object = self._estimator.estimate(text)
         if isinstance(tokens, float) and tokens.is_integer():
             tokens = int(tokens)
@@ -82,7 +82,10 @@ class Estimated:
 
 
 def counter_of(estimator: object) -> TokenCounter:
-    """What counts for an estimator: an object with `estimate`, a function, or nothing. Raises ConfigError."""
+    """Return the token counter for an estimator, which may be any of the following. Raises ConfigError for others.
+
+    An object with `estimate`, a token counter, a function of a text, or None: `ENCODING`.
+    """
     if estimator is None:
         return encoding(ENCODING)
     if callable(getattr(estimator, "estimate", None)):
@@ -95,7 +98,7 @@ def counter_of(estimator: object) -> TokenCounter:
 
 
 class Scale:
-    """Counts turns by one counter."""
+    """Counts the tokens of turns and messages by one counter."""
 
     def __init__(self, counter: TokenCounter) -> None:
         self.counter = counter
@@ -103,19 +106,19 @@ class Scale:
         self._bound: Callable[[str], int] = counter.upper_bound if isinstance(counter, Encoding) else counter.count
 
     def cost(self, user: str, response: str, raw: Iterable[Any]) -> int:
-        """What a turn costs."""
+        """Return the cost of a turn."""
         return self._larger(user, response, raw, _Once(self.counter.count))
 
     def bound(self, user: str, response: str, raw: Iterable[Any]) -> int:
-        """A number that `cost` never exceeds, without counting where that can be."""
+        """Return an upper bound of `cost`: computed without tokenizing if the counter is an encoding."""
         return self._larger(user, response, raw, self._bound)
 
     def messages(self, messages: Iterable[Any]) -> int:
-        """What messages cost."""
+        """Return the cost of raw messages."""
         return self._messages(messages, self.counter.count)
 
     def text(self, text: str) -> int:
-        """What a message of one text costs."""
+        """Return the cost of a message that consists of one text."""
         return self.counter.count(text) + self._around
 
     def _larger(self, user: str, response: str, raw: Iterable[Any], count: Callable[[str], int]) -> int:
@@ -127,33 +130,34 @@ class Scale:
 
 
 class _Once:
-    """Counts each text once: what a turn's raw messages say its two texts mostly say, too."""
+    """Counts each distinct text once: most raw messages repeat the turn's two texts."""
 
     def __init__(self, count: Callable[[str], int]) -> None:
-        self._count, self._known = count, dict[str, int]()
+        self._count, self._counted = count, dict[str, int]()
 
     def __call__(self, text: str) -> int:
-        if (found := self._known.get(text)) is None:
-            found = self._known[text] = self._count(text)
-        return found
+        if (tokens := self._counted.get(text)) is None:
+            tokens = self._counted[text] = self._count(text)
+        return tokens
 
 
 def _size(piece: Piece, count: Callable[[str], int]) -> int:
     return count(piece) if type(piece) is str else media_tokens(Entry(content=(cast("Medium", piece),)), None)
 
 
-# --- what a message says
+# --- what a message sends to a model
 
 
 def pieces(message: Any) -> Iterator[Piece]:
     """Yield every text and medium that a message sends to a model."""
     if type(message) is dict and type(content := message.get("content")) is str and len(message) == 2:
-        yield content  # as most are
+        yield content  # the most frequent shape
         return
-    yield from _said(message, "", 0, set())
+    yield from _pieces(message, "", 0, set())
 
 
-def _said(value: Any, key: str, depth: int, above: set[int]) -> Iterator[Piece]:
+def _pieces(value: Any, key: str, depth: int, above: set[int]) -> Iterator[Piece]:
+    """Yield the pieces of a value that stands under `key`; `above` are the ids of the objects that contain it."""
     if value is None or isinstance(value, str | bool | int | float | bytes | bytearray):
         yield from _plain(value, key)
         return
@@ -162,8 +166,8 @@ def _said(value: Any, key: str, depth: int, above: set[int]) -> Iterator[Piece]:
         return
     above = {*above, id(value)}
     if isinstance(value, list | tuple | set | frozenset):
-        for one in value:
-            yield from _said(one, key, depth + 1, above)
+        for item in value:
+            yield from _pieces(item, key, depth + 1, above)
         return
     fields = fields_of(value)
     if fields is None:
@@ -173,9 +177,9 @@ def _said(value: Any, key: str, depth: int, above: set[int]) -> Iterator[Piece]:
     elif key in WHOLE and not any(isinstance(fields.get(kind), str) for kind in KINDS):
         yield compact(fields)
     else:
-        for name, one in fields.items():
+        for name, field in fields.items():
             if name not in QUIET:
-                yield from _said(one, name, depth + 1, above)
+                yield from _pieces(field, name, depth + 1, above)
 
 
 def _plain(value: str | bool | float | bytes | bytearray | None, key: str) -> Iterator[Piece]:
@@ -189,20 +193,20 @@ def _plain(value: str | bool | float | bytes | bytearray | None, key: str) -> It
 
 
 def fields_of(value: Any) -> Mapping[str, Any] | None:
-    """The named values of a mapping or an object; None where it has none."""
+    """Return the named values of a mapping or an object; None if it has none."""
     if isinstance(value, Mapping):
-        return {str(name): one for name, one in value.items()}
-    if isinstance(own := getattr(value, "__dict__", None), dict) and not isinstance(value, type):
-        return own
+        return {str(name): field for name, field in value.items()}
+    if isinstance(attributes := getattr(value, "__dict__", None), dict) and not isinstance(value, type):
+        return attributes
     names = getattr(type(value), "__slots__", ())
-    found = {
+    slots = {
         name: getattr(value, name) for name in ([names] if isinstance(names, str) else names) if hasattr(value, name)
     }
-    return found or None
+    return slots or None
 
 
 def _medium(fields: Mapping[str, Any]) -> Medium | None:
-    """The image, sound or document that a mapping or object is, in the shapes of providers and of Pydantic AI."""
+    """Return the image, sound or document that these fields describe, as providers or Pydantic AI do; else None."""
     kind = str(fields.get("type") or fields.get("kind") or "")
     data, media_type = fields.get("data"), str(fields.get("media_type") or "")
     if isinstance(data, bytes) and media_type:
