@@ -1,4 +1,4 @@
-"""`python -m palimpsest.cli` does what `palimpsest` does."""
+"""`python -m palimpsest.cli`: the same as the command `palimpsest`."""
 
 from palimpsest.cli import main
 

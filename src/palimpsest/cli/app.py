@@ -1,4 +1,7 @@
-"""The root command: global options, commands loaded when they are called, and options that commands share."""
+"""The root command: its options, lazy loading of the commands, and the options that commands share.
+
+`LazyGroup` imports a command's module when the command is called, and turns errors into messages and exit statuses.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from palimpsest import PalimpsestError, PalimpsestWarning
-from palimpsest.cli.failing import Misused, OperationFailed, failure, told
+from palimpsest.cli.failing import Misused, OperationFailed, failure, failure_json
 from palimpsest.cli.output import JSON, log_as_warnings, on_terminal, take_any_text, warn
 from palimpsest.errors import nearest, shorten
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
 BROKEN_PIPE, INTERRUPTED = 0, 130
 PRIVACY = "palimpsest.privacy"
-"""Where a context of click keeps what `--privacy` was given."""
+"""The key of a click context's `meta` under which the value of `--privacy` is kept."""
 COMMANDS = {
     "chat": "chat",
     "compact": "compacting",
@@ -58,6 +61,7 @@ COMMANDS = {
     "verify": "compacting",
     "worker": "working",
 }
+"""The module in `palimpsest.cli` that defines each command."""
 OTHER_NAMES = {
     **dict.fromkeys(("list", "ls"), "sessions"),
     **dict.fromkeys(("rm", "remove", "del"), "delete"),
@@ -78,7 +82,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("reindex", "rebuild"), "index"),
     **dict.fromkeys(("configuration", "resources", "schema", "validate"), "config"),
 }
-"""What other programs call what a command does."""
+"""Names that other programs use for a command: they are suggested, not accepted."""
 OUT_OF_PLACE = {
     "config": dict.fromkeys(("--store", "--tenant", "--privacy"), "it reads files that declare memories"),
     "copy": {
@@ -88,12 +92,12 @@ OUT_OF_PLACE = {
     "demo": dict.fromkeys(("--store", "--tenant", "--privacy"), "it makes a memory of its own"),
     "memory": dict.fromkeys(("--store", "--privacy"), "the files of --config declare it"),
 }
-"""Options before a command that would be heeded by none of what it does, and why: to ignore them would be worse."""
+"""Root options that a command has no use for, with the reason. They are refused, as ignoring them could mislead."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is used, and turns errors into exit statuses."""
+    """A group that imports a command's module when it is called, and turns errors into exit statuses."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         take_any_text()
@@ -120,11 +124,11 @@ class LazyGroup(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        as_json = "--json" in args  # before anything is parsed: what is wrong with that is told as JSON, too
+        as_json = "--json" in args  # looked up before parsing, so that a parsing error is printed as JSON, too
         try:
             with _failures(as_json=as_json):
                 ctx = super().make_context(info_name, args, parent, **extra)
-        except BrokenPipeError:  # what was read there was the help
+        except BrokenPipeError:  # the reader of the printed help went away
             _leave_the_pipe()
         ctx.meta[JSON] = as_json
         return ctx
@@ -143,12 +147,12 @@ class LazyGroup(click.Group):
         except click.Abort as abort:
             if not isinstance(abort.__context__, KeyboardInterrupt):
                 raise
-            click.echo(err=True)  # the question that was asked has no end of its line
+            click.echo(err=True)  # end the line of the question that was interrupted
             ctx.exit(INTERRUPTED)
 
 
 class CommandGroup(click.Group):
-    """The commands of one subject."""
+    """A group of subcommands, such as those of `palimpsest config`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -159,14 +163,14 @@ class CommandGroup(click.Group):
 
 
 class NoSuchCommand(click.UsageError):
-    """There is no command of this name. `possibilities` are those that may have been meant."""
+    """There is no command of this name. `possibilities` lists commands that may have been meant."""
 
     def __init__(
         self, name: str, ctx: click.Context, commands: Collection[str], other_names: Mapping[str, str]
     ) -> None:
-        meant = other_names.get(name.lower()) or nearest(name.lower(), commands)
-        begun = [command for command in sorted(commands) if command.startswith(name.lower())]
-        self.possibilities = [meant] if meant and meant not in begun else begun
+        closest = other_names.get(name.lower()) or nearest(name.lower(), commands)
+        completions = [command for command in sorted(commands) if command.startswith(name.lower())]
+        self.possibilities = [closest] if closest and closest not in completions else completions
         names = " or ".join(map(repr, self.possibilities))
         hint = f"did you mean {names}?" if names else f"`{ctx.command_path} --help` lists those that there are"
         super().__init__(f"there is no command {shorten(name)}; {hint}", ctx)
@@ -174,40 +178,43 @@ class NoSuchCommand(click.UsageError):
 
 @contextmanager
 def _failures(*, as_json: bool) -> Iterator[None]:
-    """Turn what went wrong into what is shown, and into an exit status."""
+    """Turn errors into click errors, which have a message and an exit status; with `as_json` print them as JSON."""
     try:
         try:
             yield
-        except click.exceptions.NoArgsIsHelpError:  # what it says is the help
+        except click.exceptions.NoArgsIsHelpError:  # its message is the help text
             raise
         except PalimpsestError as error:
             raise failure(error) from error
-        except click.UsageError as error:  # it may quote an argument, or the name of a file
+        except click.UsageError as error:  # it may quote an argument or a file name, which has to be neutralised
             raise Misused(error) from error
         except BrokenPipeError:
             raise
-        except OSError as error:  # one of a store would be ours
+        except OSError as error:  # of a file or the output: stores raise StoreError instead
             raise OperationFailed(_unwritten(error)) from error
     except click.ClickException as error:
         if not as_json:
             raise
-        click.echo(told(error), err=True)
+        click.echo(failure_json(error), err=True)
         raise click.exceptions.Exit(error.exit_code) from error
 
 
 def _leave_the_pipe() -> NoReturn:
-    """Whoever read the output has enough: end quietly."""
+    """End quietly with status 0: the reader of the output went away."""
     _drop_output()
     sys.exit(BROKEN_PIPE)
 
 
 def _drop_output() -> None:
-    """Let Python flush into nothing."""
+    """Redirect standard output to /dev/null, so that Python's flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unwritten(error: OSError) -> str:
-    """What could not be read or written, and why. Output that has no room is dropped, lest Python tries once more."""
+    """Say which file, or the output, could not be read or written, and why.
+
+    Output that cannot be flushed, such as on a full disk, is dropped: otherwise Python would try again at exit.
+    """
     try:
         sys.stdout.flush()
     except OSError:
@@ -217,14 +224,14 @@ def _unwritten(error: OSError) -> str:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Show the library's warnings as one line each, without the place in its source."""
+    """Print the library's warnings as one line each, without their place in the source code."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         warn(str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", PalimpsestWarning)
-        warnings.filterwarnings("ignore", "nothing bounds this context")  # what is printed of a context says so
+        warnings.filterwarnings("ignore", "nothing bounds this context")  # `print_context` prints "no budget"
         warnings.showwarning = show
         yield
 
@@ -238,21 +245,24 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 
 
 def store_options(function: F) -> F:
-    """Add `--store`, `--tenant` and `--privacy`, which may stand before or after the command's name."""
-    privacy = "What may not be kept: default, secrets, or a JSON file with a policy. [env: PALIMPSEST_PRIVACY]"
+    """Add `--store`, `--tenant` and `--privacy`, which may be given before or after the command's name."""
+    privacy = (
+        "Policy that redacts private data before it is stored: default, secrets, or a JSON file. "
+        "[env: PALIMPSEST_PRIVACY]"
+    )
     function = click.option("--privacy", metavar="NAME|FILE", expose_value=False, callback=_keep_privacy, help=privacy)(
         function
     )
-    function = click.option("--tenant", metavar="NAME", help="The tenant whose sessions are meant. [default: default]")(
+    function = click.option("--tenant", metavar="NAME", help="Tenant that the sessions belong to. [default: default]")(
         function
     )
     store = "Address or file of the store. [env: PALIMPSEST_STORE; default: sqlite:///palimpsest.db]"
     return click.option("--store", metavar="URL", help=store)(function)
 
 
-def _keep_privacy(ctx: click.Context, _param: click.Parameter, given: str | None) -> None:
-    if given is not None:  # a command's own stands in the place of the root's
-        ctx.meta[PRIVACY] = given
+def _keep_privacy(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:  # `meta` is shared with the root context: a command's own option overrides the root's
+        ctx.meta[PRIVACY] = value
 
 
 def json_option(function: F) -> F:
@@ -260,12 +270,13 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(function)
 
 
-def expect_somebody(
+def require_interactive(
     as_json: bool, *, besides: str = "", instead: str = "--yes, or --dry-run", busy: bool = False
 ) -> None:
-    """Raise a usage error where a command that is about to destroy has nobody to ask: it needs an option `instead`.
+    """Raise a usage error if nobody can be asked to confirm: with `as_json`, or when standard input is no terminal.
 
-    `besides` says more of why. `busy` says that standard input has something else to say.
+    Called by commands that are about to destroy something. The error names the options to give `instead`. `besides` is
+    added to its reason. `busy` says that standard input is already read for something else.
     """
     if as_json or busy or not on_terminal(sys.stdin):
         why = "--json asks nothing" if as_json else "there is nobody to be asked"
@@ -273,19 +284,19 @@ def expect_somebody(
 
 
 class Whole(click.IntRange):
-    """A whole number within bounds."""
+    """A whole number within bounds; `name` is what click's errors call it."""
 
     name = "whole number"
 
 
 class Number(click.FloatRange):
-    """A number within bounds."""
+    """A number within bounds; `name` is what click's errors call it."""
 
     name = "number"
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help: examples, one a line."""
+    """Return the end of a command's help text: a heading, and one example per line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -300,9 +311,9 @@ def examples(*lines: str) -> str:
 )
 @click.pass_context
 def palimpsest(ctx: click.Context, store: str | None, tenant: str | None) -> None:
-    """Memory for LLM agents: one log per conversation, and contexts that fit, are valid and stay stable.
+    """Memory for LLM agents: a log of each conversation, and contexts that fit the model's budget.
 
-    `palimpsest COMMAND --help` explains a command. Data goes to standard output, errors to standard error.
+    `palimpsest COMMAND --help` explains a command. Data goes to standard output, everything else to standard error.
     """
     ctx.obj = (store, tenant)
     given = {"--store": store, "--tenant": tenant, "--privacy": ctx.meta.get(PRIVACY)}

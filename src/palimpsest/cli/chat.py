@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from palimpsest.summaries.models.chat_model import BoundModel, ModelAnswer
 
 UNKNOWN_WINDOW = 8_000
-"""Tokens of a request to a model whose window nobody knows."""
+"""The budget, in tokens, of a request to a model whose window is not known."""
 
 
 @click.command(
@@ -43,11 +43,13 @@ UNKNOWN_WINDOW = 8_000
     ),
 )
 @session_argument
-@click.option("--model", required=True, metavar="NAME", help="PROVIDER:MODEL, or any name beside --base-url.")
+@click.option(
+    "--model", required=True, metavar="NAME", help="Model to talk with: PROVIDER:MODEL, or with --base-url any name."
+)
 @click.option("--base-url", metavar="URL", help="Address of a server that speaks OpenAI's protocol.")
-@click.option("--api-key-env", metavar="NAME", help="Variable that holds the key. [default: the provider's own]")
-@click.option("--max-tokens", type=Whole(1), metavar="N", help="Budget of a request. [default: the window]")
-@click.option("--reserve", type=Whole(0), metavar="N", help="Tokens of it that are kept for the answer.")
+@click.option("--api-key-env", metavar="NAME", help="Variable that holds the API key. [default: the provider's own]")
+@click.option("--max-tokens", type=Whole(1), metavar="N", help="Budget of a request. [default: the model's window]")
+@click.option("--reserve", type=Whole(0), metavar="N", help="Tokens of the budget that are kept for the answer.")
 @click.option("--system", metavar="TEXT|@FILE", help="The system prompt.")
 @click.option(
     "--timeout",
@@ -55,12 +57,14 @@ UNKNOWN_WINDOW = 8_000
     metavar="SECONDS",
     default=60.0,
     show_default=True,
-    help="How long the next piece of an answer may take.",
+    help="How long to wait for the next piece of an answer.",
 )
 @click.option(
-    "--summarizer", metavar="MODEL", help="Who summarises, at the same address; none: no model. [default: --model]"
+    "--summarizer",
+    metavar="MODEL",
+    help="Model that summarises, at the same address; none: summarise without a model. [default: --model]",
 )
-@click.option("--no-compact", is_flag=True, help="Nothing is summarised; what does not fit is left out.")
+@click.option("--no-compact", is_flag=True, help="Do not summarise; leave out what does not fit.")
 @json_option
 @store_options
 def chat_command(
@@ -78,25 +82,29 @@ def chat_command(
     summarizer: str | None,
     no_compact: bool,
 ) -> None:
-    """Talk with a model that remembers: SESSION holds the conversation, and every request fits the budget.
+    """Talk with a model that remembers the conversation.
 
-    Each line is a message. `/help` lists what else there is; Ctrl-C cancels an answer, Ctrl-D ends. Without a
-    terminal messages are read from standard input, answers go to standard output, all else to standard error, and
-    the exit status is 1 if any message had no answer; with --json each answer is an object on a line of its own.
+    SESSION holds the conversation, and every request fits the budget. Each line that you type is a message. `/help`
+    lists the commands. Ctrl-C cancels an answer, Ctrl-D ends.
+
+    Without a terminal, messages are lines of standard input, answers go to standard output and everything else to
+    standard error. The exit status is 1 if any message had no answer. With --json each answer is an object on a line
+    of its own.
     """
     if no_compact and summarizer is not None:
         raise click.UsageError("--summarizer and --no-compact contradict each other")
-    at: dict[str, Any] = {"base_url": base_url, "api_key": _key(api_key_env), "timeout": timeout}
-    asked, brought = ChatModel(model, **at), given_text(system)
-    options: dict[str, Any] = {**_budget(asked, max_tokens), "reserve": reserve}
+    server: dict[str, Any] = {"base_url": base_url, "api_key": _key(api_key_env), "timeout": timeout}
+    chat_model, system_text = ChatModel(model, **server), given_text(system)
+    options: dict[str, Any] = {**_budget(chat_model, max_tokens), "reserve": reserve}
     if not no_compact:
-        by = None if summarizer == "none" else ModelSummarizer(summarizer or model, stream=True, **at)
+        by = None if summarizer == "none" else ModelSummarizer(summarizer or model, stream=True, **server)
         options |= {"long_term": "ladder", "summarizer": by, "auto_compact": "background"}
     runner, redact = Inline(), telling(redactor())
     runner.redact = redact
     try:
         with open_memory(store, tenant, create=True) as memory:
-            chat = Chat(memory, session, asked.bound(runner, now_us), brought, options, redact, as_json=as_json)
+            bound = chat_model.bound(runner, now_us)
+            chat = Chat(memory, session, bound, system_text, options, redact, as_json=as_json)
             chat.run()
     finally:
         drive(runner.close())
@@ -114,14 +122,14 @@ def _key(variable: str | None) -> str | None:
 
 
 def _budget(model: ChatModel, max_tokens: int | None) -> dict[str, Any]:
-    """The session's options that bound a request."""
+    """Return the session's options that limit a request."""
     if find_model(model.name) is not None:
         return {"model": model.name, "max_tokens": max_tokens}
     return {"max_tokens": max_tokens or UNKNOWN_WINDOW}
 
 
 class Chat:
-    """A conversation at a terminal, or one that a script has. `failed`: a message had no answer."""
+    """A conversation at a terminal or over pipes. `failed` says whether a message had no answer."""
 
     def __init__(
         self,
@@ -135,7 +143,7 @@ class Chat:
         as_json: bool,
     ) -> None:
         self.redact: Redact = redact or str
-        """Leaves of what a provider says, in an answer or of a failure, what may be printed."""
+        """Redacts a provider's answers and errors before they are printed."""
         self.streams = redact is None
         self.session = memory.session(session, **options)
         self.model, self.system, self.as_json = model, system, as_json
@@ -157,7 +165,7 @@ class Chat:
                 self._take(text)
             except KeyboardInterrupt:
                 note("\nCancelled: no answer is kept.")
-            except SummarizerFailed as failed:  # a compaction tells it in its result: this was no summary
+            except SummarizerFailed as failed:  # raised by the chat's own model: compaction reports its result instead
                 self._fail(f"the model {failed.summarizer} gave no answer ({failed.kind}): {failed.why}")
             except PalimpsestError as error:
                 self._fail(str(error))
@@ -200,18 +208,18 @@ class Chat:
             shown.end()
 
     def _account(self, context: Context, answer: ModelAnswer) -> None:
-        """Say how full the budget was, how much of it came from a cache, and how many summaries there are."""
-        whole = context.budget.available if context.budget is not None else None
+        """Print how full the budget was, how much of the input came from a cache, and how many summaries exist."""
+        available = context.budget.available if context.budget is not None else None
         summaries = len(self.session.summaries())
         if self.as_json:
             spent = answer.spent
             figures = {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens, "cost": spent.cost}
-            redact = {"answer": self.redact(answer.text), "tokens": context.tokens, "budget": whole, **figures}
-            click.echo(to_json({**redact, "cached_tokens": answer.cached_tokens, "summaries": summaries}, indent=None))
+            values = {"answer": self.redact(answer.text), "tokens": context.tokens, "budget": available, **figures}
+            click.echo(to_json({**values, "cached_tokens": answer.cached_tokens, "summaries": summaries}, indent=None))
             return
         parts = [f"{context.tokens:,} tokens"]
-        if whole:
-            parts = [f"{context.tokens:,} of {whole:,} tokens ({context.tokens / whole:.0%})"]
+        if available:
+            parts = [f"{context.tokens:,} of {available:,} tokens ({context.tokens / available:.0%})"]
         if answer.cached_tokens:
             parts.append(f"{answer.cached_tokens / max(answer.spent.input_tokens, 1):.0%} of the input from the cache")
         if summaries:
@@ -247,7 +255,7 @@ class Chat:
         print_figures(figures_of(self.session))
 
     def compact(self, _: str) -> None:
-        """Compact now: mask old results, then summarise what is older than the newest messages."""
+        """Compact now: mask old results, then summarise all but the newest messages."""
         print_result(self.session.compact())
 
     def summaries(self, _: str) -> None:
@@ -256,7 +264,7 @@ class Chat:
             print_summary(summary)
 
     def expand(self, id: str) -> None:
-        """Print what a summary stands for: the newest one, or the one of this ID."""
+        """Print the entries that a summary covers: the newest summary, or the one with this ID."""
         print_entries(self.session.expand(id or None))
 
 
@@ -271,10 +279,10 @@ COMMANDS: dict[str, Callable[[Chat, str], None]] = {
 
 
 class AnswerPrinter:
-    """Prints an answer piece by piece; where it is not to be streamed as a whole, as far as it came.
+    """Prints the pieces of an answer as they arrive, or without `streams` all that arrived in `end`.
 
-    A policy needs the whole: what is private may begin in one piece and end in another. It is called from another
-    thread, so that a broken pipe is kept for `end`.
+    A privacy policy needs the whole answer: private text may begin in one piece and end in another. The printer is
+    called from another thread, so it keeps a BrokenPipeError, which `end` raises.
     """
 
     def __init__(self, redact: Redact, *, streams: bool, silent: bool) -> None:
@@ -295,7 +303,7 @@ class AnswerPrinter:
             self._broken = broken
 
     def end(self) -> None:
-        """Print what was held, and end the line. Raises BrokenPipeError where nobody reads any more."""
+        """Print held pieces, redacted, and end the line. Raises BrokenPipeError if the reader went away."""
         if self._broken is not None:
             raise self._broken
         if self._open:
@@ -303,8 +311,8 @@ class AnswerPrinter:
 
 
 def _typed() -> Iterator[str]:
-    """Yield what is typed at a terminal, with the line editing and the history that it has."""
-    with suppress(ImportError):  # not on every system
+    """Yield the lines typed at a terminal, with line editing and history where the system has readline."""
+    with suppress(ImportError):
         import readline  # noqa: F401 (`input` uses it)
     while True:
         try:
@@ -317,9 +325,9 @@ def _typed() -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    """Yield the lines of standard input; bytes that are no text are replaced."""
-    for typed in sys.stdin:
-        yield typed.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
+    """Yield the lines of standard input, with U+FFFD for bytes that are not UTF-8."""
+    for text in sys.stdin:
+        yield text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
 
 
 def _tell_compressed(_: str, facts: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`palimpsest compact`, `summaries` and `verify`: making a session smaller, and seeing that nothing is lost by it."""
+"""`palimpsest compact`, `summaries` and `verify`: compact a session, read its summaries, check that nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from rich.text import Text
 
 from palimpsest import ConfigError, Memory
-from palimpsest.cli.app import Whole, examples, expect_somebody, json_option, store_options
+from palimpsest.cli.app import Whole, examples, json_option, require_interactive, store_options
 from palimpsest.cli.failing import Conflicting, OperationFailed
 from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument, session_ids
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table, warn
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from palimpsest.types import CompactionResult, Summary
 
 STYLE = {"interaction_keep": "--keep", "summary_tokens": "--summary-tokens"}
-"""Options of strategies that only some of them have, with how the command has them."""
+"""Strategy options that only some strategies have, with the names that the command gives them."""
 
 FAILURES = ("failed", "empty", "no_gain", "conflict")
+"""Reasons of a `CompactionResult` for which the exit status is 1."""
 
 
 @click.command(
@@ -45,20 +46,24 @@ FAILURES = ("failed", "empty", "no_gain", "conflict")
     help="simple_fifo, lru, token_aware_lru, hybrid_summary, summarizer, neuralyzer, mask_results, superseded_contexts "
     "or ladder. [default: ladder]",
 )
-@click.option("--keep", type=Whole(0), metavar="N", help="The newest so many interactions stay as they are.")
-@click.option("--summary-tokens", type=Whole(1), metavar="N", help="Length of a summary by hybrid_summary.")
-@click.option("--model", metavar="NAME", help="Whose window is the limit, and whose tokenizer counts.")
+@click.option("--keep", type=Whole(0), metavar="N", help="Leave the newest N interactions as they are.")
+@click.option("--summary-tokens", type=Whole(1), metavar="N", help="Length of a summary by hybrid_summary, in tokens.")
+@click.option("--model", metavar="NAME", help="Model whose window is the limit and whose tokenizer counts.")
 @click.option("--max-tokens", type=Whole(1), metavar="N", help="The session's limit in tokens.")
 @click.option("--max-messages", type=Whole(1), metavar="N", help="The session's limit in messages.")
-@click.option("--summarizer", metavar="MODEL", help="Such as openai:gpt-4o-mini. Without it no model is asked.")
+@click.option(
+    "--summarizer",
+    metavar="MODEL",
+    help="Model that writes summaries, such as openai:gpt-4o-mini. Without it no model is called.",
+)
 @click.option(
     "--if-over",
     type=click.FloatRange(0, 1, min_open=True),
     metavar="SHARE",
-    help="Only if this share of the limits is reached.",
+    help="Compact only if this share of the limits is reached, such as 0.8.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask before a strategy destroys.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before a strategy destroys entries.")
 @json_option
 @store_options
 def compact_command(
@@ -77,11 +82,11 @@ def compact_command(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Compact a session now: cover, mask, evict or erase what a strategy chooses.
+    """Make a session's contexts smaller now.
 
-    What is covered or evicted stays in the log, where `show`, `summaries --expand` and `export` reach it; only
-    the neuralyzer destroys: what it would is shown, and nothing goes before that is confirmed. Nothing to do is no
-    error.
+    A strategy chooses the entries that are summarised, masked, evicted or erased. Entries that are summarised or
+    evicted stay in the log, where `show`, `summaries --expand` and `export` find them. Only the strategy neuralyzer
+    destroys entries: it shows them first, and asks. If there is nothing to do, that is no error.
     """
     given = _chosen(strategy or "ladder", keep, summary_tokens, summarizer)
     with open_memory(store, tenant, write=not dry_run) as memory:
@@ -89,9 +94,9 @@ def compact_command(
         chat = memory.session(
             session, model=model, max_tokens=max_tokens, max_messages=max_messages, summarizer=summarizer
         )
-        asks = not (yes or dry_run) and _destroys(chat, given)
+        asks = not (yes or dry_run) and _destroys(chat, given)  # then the first run is a dry one, to show its result
         if asks:
-            expect_somebody(as_json, besides=", and this strategy destroys")
+            require_interactive(as_json, besides=", and this strategy destroys")
         busy = console(stderr=True).status(f"compacting {line(session)} …") if on_terminal() else nullcontext()
         with busy, _as_the_command_has_it(given):
             result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)
@@ -110,17 +115,17 @@ def compact_command(
 
 
 def _chosen(strategy: str, keep: int | None, summary_tokens: int | None, summarizer: str | None) -> Any:
-    """The strategy by its name, or with what was given for it."""
+    """Return the strategy as `Session.compact` takes it: its name, or a mapping with its options."""
     given = zip(STYLE, (keep, summary_tokens), strict=True)
     options: dict[str, Any] = {name: value for name, value in given if value is not None}
     if summarizer is not None and strategy in ("ladder", "summarizer", "hybrid_summary"):
-        options["on_failure"] = "keep"  # who names a model by hand is told where it gave no answer
+        options["on_failure"] = "keep"  # report a failed model, which the user named, instead of falling back
     return {"strategy": strategy, **options} if options else strategy
 
 
 @contextmanager
 def _as_the_command_has_it(given: Any) -> Iterator[None]:
-    """Name an option that the strategy does not have as the command does."""
+    """Turn a ConfigError about a strategy's option into a usage error that names the command's option."""
     try:
         yield
     except ConfigError as fault:
@@ -131,7 +136,7 @@ def _as_the_command_has_it(given: Any) -> Iterator[None]:
 
 
 def _destroys(chat: Session, strategy: Any) -> bool:
-    """Whether a strategy may erase. What is wrong with one is for `compact` to say, as the privacy policy has it."""
+    """Whether a strategy may erase entries. False for an invalid one, whose error `compact` raises, redacted."""
     try:
         return chat.options.chosen(strategy).erases
     except ConfigError:
@@ -139,7 +144,7 @@ def _destroys(chat: Session, strategy: Any) -> bool:
 
 
 def result_json(result: CompactionResult) -> dict[str, Any]:
-    """Return what a compaction did as JSON values."""
+    """Return a compaction's result as JSON values."""
     values: dict[str, Any] = msgspec.to_builtins(result)
     values["summary"] = summary_json(result.summary) if result.summary is not None else None
     return {**values, "tokens_saved": result.tokens_saved}
@@ -165,9 +170,9 @@ def print_result(result: CompactionResult) -> None:
         screen.print(Text(clean(f"nothing was done: {result.reason.replace('_', ' ')}. {result.why}".strip())))
         return
     done = [("covered", result.covered), ("evicted", result.evicted), ("erased", result.erased)]
-    told = ", ".join(f"{counted(number, 'entry')} {what}" for what, number in done if number) or "old results masked"
+    effect = ", ".join(f"{counted(number, 'entry')} {verb}" for verb, number in done if number) or "old results masked"
     verb = "would be" if result.dry_run else "is"
-    screen.print(Text(f"{line(result.strategy)}: {told}", "bold"))
+    screen.print(Text(f"{line(result.strategy)}: {effect}", "bold"))
     screen.print(
         f"the active set {verb} {result.tokens_after:,} tokens in {counted(result.messages_after, 'message')}, "
         f"from {result.tokens_before:,} in {result.messages_before:,}"
@@ -181,7 +186,7 @@ def print_result(result: CompactionResult) -> None:
 
 
 def print_summary(summary: Summary) -> None:
-    """Print a summary under a title that says what it stands for and how it was made."""
+    """Print a summary under a title that says which entries it covers and how it was made."""
     screen = console()
     start, end = summary.time_range
     by = summary.model or "no model"
@@ -209,9 +214,9 @@ def print_summary(summary: Summary) -> None:
     ),
 )
 @session_argument
-@click.option("--all", "everything", is_flag=True, help="Superseded versions, too.")
-@click.option("--expand", is_flag=True, help="The entries that the summaries cover, whole.")
-@click.option("--restore", metavar="ID", help="Bring the entries that this summary covers back into the active set.")
+@click.option("--all", "everything", is_flag=True, help="Print superseded versions, too.")
+@click.option("--expand", is_flag=True, help="Print the entries that the summaries cover, too.")
+@click.option("--restore", metavar="ID", help="Withdraw this summary: the entries that it covers are active again.")
 @json_option
 @store_options
 def summaries_command(
@@ -223,7 +228,10 @@ def summaries_command(
     expand: bool,
     restore: str | None,
 ) -> None:
-    """Print what stands for the older part of a session, expand it, or take it back."""
+    """Print, expand or withdraw the summaries of a session.
+
+    A summary stands for older entries in the contexts of the session.
+    """
     with open_memory(store, tenant, write=restore is not None) as memory:
         chat = memory.session(require(memory, session).session)
         if restore is not None:
@@ -233,18 +241,18 @@ def summaries_command(
             else:
                 click.echo(f"{counted(back, 'entry')} back in the active set")
             return
-        found = chat.summaries(history=everything)
-        covered = {summary.id: chat.expand(summary) for summary in found} if expand else {}
+        summaries = chat.summaries(history=everything)
+        covered = {summary.id: chat.expand(summary) for summary in summaries} if expand else {}
     if as_json:
-        values = [summary_json(summary) for summary in found]
+        values = [summary_json(summary) for summary in summaries]
         for value in values:
             if expand:
                 value["covered"] = [entry_json(entry) for entry in covered[value["id"]]]
         print_json(values)
         return
-    if not found:
+    if not summaries:
         note("Nothing is summarised: `palimpsest compact` does that.")
-    for summary in found:
+    for summary in summaries:
         print_summary(summary)
         if expand:
             click.echo()
@@ -252,7 +260,7 @@ def summaries_command(
 
 
 def _verified(memory: Memory, name: str) -> Verification:
-    """What became of a session's entries; of one that cannot be read, why."""
+    """Verify a session; if it cannot be read, the reason is the one problem."""
     try:
         return memory.session(name, readonly=True).verify()
     except StoreCorrupt as fault:
@@ -264,12 +272,12 @@ def _verified(memory: Memory, name: str) -> Verification:
 @json_option
 @store_options
 def verify_command(store: str | None, tenant: str | None, as_json: bool, session: str | None) -> None:
-    """Walk a session, or all of them, and check that nothing is lost.
+    """Check that no entry of a session is lost.
 
-    Every entry must be active, covered by a summary, evicted, erased, rewound or expired, exactly once. Ends with
-    status 1 where something does not hold together.
+    Without SESSION, all sessions of the tenant are checked. Every entry must be active, covered by a summary, evicted,
+    erased, rewound or expired, exactly once. The exit status is 1 if a check fails, or a session cannot be read.
     """
-    found: dict[str, Any] = {}
+    verifications: dict[str, Any] = {}
     with open_memory(store, tenant) as memory:
         if session is not None:
             session = require(memory, session).session
@@ -277,16 +285,16 @@ def verify_command(store: str | None, tenant: str | None, as_json: bool, session
         progress = console(stderr=True).status("verifying …") if on_terminal() else nullcontext()
         with progress:
             for name in names:
-                found[name] = _verified(memory, name)
+                verifications[name] = _verified(memory, name)
     if as_json:
-        print_json({name: {**msgspec.to_builtins(one), "ok": one.ok} for name, one in found.items()})
+        print_json({name: {**msgspec.to_builtins(done), "ok": done.ok} for name, done in verifications.items()})
     else:
         columns = ("active", "covered", "evicted", "erased", "rewound", "expired", "summaries")
         rows = table("session", *columns, "", right=columns)
-        for name, one in found.items():
-            figures = [f"{getattr(one, column):,}" for column in columns]
-            rows.add_row(line(name), *figures, "ok" if one.ok else "NOT WHOLE")
+        for name, verification in verifications.items():
+            figures = [f"{getattr(verification, column):,}" for column in columns]
+            rows.add_row(line(name), *figures, "ok" if verification.ok else "NOT WHOLE")
         console().print(rows)
-    problems = [f"{line(name)}: {problem}" for name, one in found.items() for problem in one.problems]
+    problems = [f"{line(name)}: {problem}" for name, done in verifications.items() for problem in done.problems]
     if problems:
         raise OperationFailed("\n".join(problems))

@@ -1,4 +1,4 @@
-"""`palimpsest config`: memories that are declared in files: their mistakes, their values, what a change comes to."""
+"""`palimpsest config`: check declaration files, show the values of declared memories, and compare two versions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def config_command() -> None:
     """Check and show memories that are declared in files.
 
-    A file is YAML or JSON: a resource of Compozy's, a profile of Alquimia's, or keys of Palimpsest's own. Only `diff`
-    with one of them opens a store, and it only reads there.
+    A file is YAML or JSON: a resource of Compozy, a profile of Alquimia, or keys of Palimpsest's own. These commands
+    open no store, except `diff` with a single file or folder, which only reads.
     """
 
 
@@ -42,9 +42,9 @@ def config_command() -> None:
 @click.argument("source", metavar="FILE|FOLDER")
 @json_option
 def check_command(source: str, as_json: bool) -> None:
-    """Check what is declared in FILE, or in each file of FOLDER that says `resource: memory`.
+    """Check the memories declared in FILE, or in each file of FOLDER that says `resource: memory`.
 
-    Every mistake is told at once, with its file, line and column.
+    All mistakes are listed at once, each with its file, line and column.
     """
     resources = _loaded(source)
     if as_json:
@@ -62,39 +62,42 @@ def check_command(source: str, as_json: bool) -> None:
 @click.argument("id", required=False, metavar="[ID]")
 @json_option
 def show_command(source: str, id: str | None, as_json: bool) -> None:
-    """Show what the memories of FILE or FOLDER come to, or that of this ID: each value, who says it, by which key."""
+    """Show the settings of the memories in FILE or FOLDER, or of the one with this ID.
+
+    Each setting is listed with its value, where the value comes from, and the key that sets it.
+    """
     resources = _loaded(source)
     if id is not None:
         expect_memory(resources, id, source)
-    found = [resources[one] for one in ([id] if id is not None else resources)]
+    chosen = [resources[memory] for memory in ([id] if id is not None else resources)]
     if as_json:
-        print_json([_as_json(resource) for resource in found])
+        print_json([_as_json(resource) for resource in chosen])
         return
-    for i, resource in enumerate(found):
+    for i, resource in enumerate(chosen):
         file = f", {line(resource.file)}" if resource.file else ""
         console().print("\n" * bool(i) + f"memory {line(resource.id)} of project {line(resource.project)}{file}")
         _print(resource)
 
 
 def _print(resource: Resource) -> None:
-    """Its settings: a table, then one of each strategy."""
+    """Print a memory's settings: one table of its own settings, then one for each strategy's options."""
     tables: dict[str, Table] = {}
     for setting in resource.effective():
-        of, _, name = setting.option.rpartition(".")
-        if of not in tables:
-            tables[of] = table(of or "setting", "value", "origin", "key")
-        tables[of].add_row(name, line(text_of(setting.value)), setting.origin, line(setting.key) or NOTHING)
-    for one in tables.values():
-        console().print(one)
+        section, _, name = setting.option.rpartition(".")
+        if section not in tables:
+            tables[section] = table(section or "setting", "value", "origin", "key")
+        tables[section].add_row(name, line(text_of(setting.value)), setting.origin, line(setting.key) or NOTHING)
+    for rows in tables.values():
+        console().print(rows)
 
 
 @config_command.command(
     "schema", epilog=examples("palimpsest config schema > memory.schema.json", "palimpsest config schema --json")
 )
-@click.option("--json", is_flag=True, expose_value=False, help="Print JSON, which it is anyway.")
+@click.option("--json", is_flag=True, expose_value=False, help="Accepted for uniformity: the output is always JSON.")
 def schema_command() -> None:
-    """Print the JSON Schema of such a file, by which an editor completes and checks it while you write."""
-    from palimpsest.resources.schema import published  # which loads every strategy
+    """Print the JSON Schema of these files. Editors use it to complete and check them while you write."""
+    from palimpsest.resources.schema import published  # late: it loads every strategy
 
     click.echo(to_json(published(), indent=None))
 
@@ -109,14 +112,14 @@ def schema_command() -> None:
 )
 @click.argument("old", metavar="[OLD]")
 @click.argument("new", required=False, metavar="NEW")
-@click.option("--store", metavar="PATH|URL", help="Where the sessions are. [default: where NEW says]")
-@click.option("--tenant", metavar="NAME", default="default", show_default=True, help="Whose sessions these are.")
+@click.option("--store", metavar="PATH|URL", help="Store of the sessions. [default: the one that NEW declares]")
+@click.option("--tenant", metavar="NAME", default="default", show_default=True, help="Tenant of the sessions.")
 @json_option
 def diff_command(old: str, new: str | None, store: str | None, tenant: str, as_json: bool) -> None:
-    """Show what changes from OLD to NEW, files or folders: memories that come or go, and every value that differs.
+    """Show what changes from OLD to NEW, files or folders: added and removed memories, and every value that differs.
 
-    Without OLD it shows the definitions that sessions in the stores of NEW are under: their versions, how many sessions
-    each has, and what changes for these at their next cut. Nothing is made or changed there.
+    Without OLD, compare NEW with the definitions that sessions in its stores use: show each definition's version, how
+    many sessions use it, and what changes for them at their next cut. The stores are only read.
     """
     if new is None:
         print_changes(_loaded(old), store, tenant, as_json=as_json)
@@ -145,7 +148,7 @@ def diff_command(old: str, new: str | None, store: str | None, tenant: str, as_j
 
 
 def _loaded(source: str) -> Resources:
-    """What is declared there. Raises Missing where that is nothing."""
+    """Load the memories that a file or folder declares. Raises Missing if it declares none."""
     resources = Resources.load(source)
     if not len(resources):
         raise Missing(f"nothing in {source} declares a memory: a file that does says `resource: memory`")
@@ -153,8 +156,11 @@ def _loaded(source: str) -> Resources:
 
 
 def _changes(old: Resource, new: Resource) -> Iterable[Row]:
-    """What differs. Of an address that differs in what is not shown the new one says so."""
-    before, after = ({one.option: plain(one.value) for one in resource.effective()} for resource in (old, new))
+    """Return the settings that differ. Of a store's address only the shown form is compared, which has no credentials:
+    if just these differ, the new address says so."""
+    before, after = (
+        {setting.option: plain(setting.value) for setting in resource.effective()} for resource in (old, new)
+    )
     if before["store"] == after["store"] and old.place.address != new.place.address:
         after["store"] = f"{after['store']} (other credentials)"
     return changes(before, after)
@@ -168,8 +174,8 @@ def _as_json(resource: Resource) -> dict[str, Any]:
         "file": resource.file,
         "digest": resource.digest,
         "settings": [
-            {"option": one.option, "value": plain(one.value), "origin": one.origin, "key": one.key}
-            for one in resource.effective()
+            {"option": setting.option, "value": plain(setting.value), "origin": setting.origin, "key": setting.key}
+            for setting in resource.effective()
         ],
         "warnings": list(resource.warnings),
     }

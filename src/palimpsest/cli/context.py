@@ -1,4 +1,4 @@
-"""`palimpsest context`: what the model would be given next, and its account."""
+"""`palimpsest context`: the context of a session's next model call, and its account."""
 
 from __future__ import annotations
 
@@ -43,23 +43,35 @@ PARTS = (
     ),
 )
 @session_argument
-@click.option("--model", metavar="NAME", help="Its window, its tokenizer and its reserve for the answer.")
-@click.option("--max-tokens", type=Whole(0), metavar="N", help="Budget of the whole request.")
-@click.option("--max-messages", type=Whole(0), metavar="N", help="Bound of the log's messages.")
+@click.option("--model", metavar="NAME", help="Model whose window, tokenizer and reserve for the answer are used.")
+@click.option("--max-tokens", type=Whole(0), metavar="N", help="Budget of the whole request, in tokens.")
+@click.option("--max-messages", type=Whole(0), metavar="N", help="The most messages of the log.")
 @click.option("--reserve", type=Whole(0), metavar="N", help="Tokens kept for the answer.")
-@click.option("--system", metavar="TEXT|@FILE", help="The system prompt that the call brings along.")
-@click.option("--tools", metavar="@FILE|FILE", help="Tool schemas that the call brings along: a JSON list.")
-@click.option("--facts", metavar="SCOPE", multiple=True, help="Working memories whose facts stand last. Repeatable.")
-@click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
+@click.option("--system", metavar="TEXT|@FILE", help="System prompt that your program sends along.")
+@click.option("--tools", metavar="@FILE|FILE", help="Tool schemas that your program sends along: a JSON list.")
 @click.option(
-    "--at", type=Whole(0), metavar="REVISION", help="What was given then: `palimpsest history` lists revisions."
+    "--facts", metavar="SCOPE", multiple=True, help="Put the facts of this working memory at the end. Repeatable."
 )
-@click.option("--format", metavar="NAME", default="openai", show_default=True, help="In which provider's messages.")
-@click.option("--messages/--report", "messages", default=False, help="The messages alone, or what they are made of.")
+@click.option("--view", metavar="NAME", default="main", show_default=True, help="View of the session to use.")
 @click.option(
-    "--request", "request", is_flag=True, help="The arguments of the provider's client: messages, system text, tools."
+    "--at",
+    type=Whole(0),
+    metavar="REVISION",
+    help="Show the context of this revision; `palimpsest history` lists revisions.",
 )
-@click.option("--html", metavar="FILE", help="Write a page about it: what each call was given, and what was left out.")
+@click.option("--format", metavar="NAME", default="openai", show_default=True, help="Provider format of the messages.")
+@click.option(
+    "--messages/--report", "messages", default=False, help="Print the messages as JSON, or a report on the context."
+)
+@click.option(
+    "--request",
+    "request",
+    is_flag=True,
+    help="Print the arguments for the provider's client as JSON: messages, system text, tools.",
+)
+@click.option(
+    "--html", metavar="FILE", help="Write a page: what each call of the model was given, and what was left out."
+)
 @click.option("--commit", is_flag=True, help="Store the cut that this budget needs. Without it nothing is written.")
 @json_option
 @store_options
@@ -83,11 +95,11 @@ def context_command(
     html: str | None,
     commit: bool,
 ) -> None:
-    """Print what the model would be given next: how full the budget is, and what is left out and why.
+    """Print what the model would be given next.
 
-    Nothing is stored unless --commit is given. `--messages` prints the messages as JSON, `--request` all that is sent.
+    The report says how full the budget is, and what is left out and why. Nothing is stored unless you give --commit.
     """
-    brought: dict[str, Any] = {"system": given_text(system), "tools": _tools(tools)}
+    caller_parts: dict[str, Any] = {"system": given_text(system), "tools": _tools(tools)}
     with open_memory(store, tenant, write=commit) as memory:
         chat = memory.session(
             require(memory, session).session,
@@ -99,9 +111,9 @@ def context_command(
             reserve=reserve,
             facts=facts,
         )
-        context = chat.context(**brought, at=at, dry_run=not commit)
+        context = chat.context(**caller_parts, at=at, dry_run=not commit)
         if html is not None:
-            write_page(html, context_page(chat, context, brought, view, model), is_private=True)
+            write_page(html, context_page(chat, context, caller_parts, view, model), is_private=True)
         elif request:
             print_json(context.request())
         elif messages:
@@ -113,10 +125,13 @@ def context_command(
 
 
 def write_page(path: str, text: str, *, is_private: bool = False) -> None:
-    """Write a page, or a picture, to a file; `-` is standard output. A file that this makes is its owner's alone, if
-    the page `is_private`: it holds what somebody said."""
+    """Write a page or a picture to a file; `-` is standard output.
+
+    With `is_private` only the owner may read a new file, as the page holds texts of a log. A database is not written
+    over.
+    """
     if path == "-":
-        click.echo(text.encode(), nl=False)  # UTF-8, as it says of itself
+        click.echo(text.encode(), nl=False)  # always UTF-8, which the page declares
         return
     spare_databases(path)
     try:
@@ -128,12 +143,12 @@ def write_page(path: str, text: str, *, is_private: bool = False) -> None:
 
 
 def given_text(given: str | None) -> str | None:
-    """Return what `--system TEXT|@FILE` stands for."""
+    """Return the text of `--system TEXT|@FILE`, read from the file for `@FILE`."""
     return _read("--system", given[1:]) if given is not None and given.startswith("@") else given
 
 
 def _read(option: str, path: str) -> str:
-    """The text of a file that an option names."""
+    """Read the file that an option names. Raises a usage error if that fails."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
@@ -148,16 +163,16 @@ def _read(option: str, path: str) -> str:
 def _tools(given: str | None) -> list[Any]:
     if given is None:
         return []
-    found: object = None
+    schemas: object = None
     try:
-        found = json.loads(_read("--tools", given.removeprefix("@")))
+        schemas = json.loads(_read("--tools", given.removeprefix("@")))
     except ValueError as fault:
         raise click.UsageError(f"--tools: {given} holds no JSON ({fault})") from fault
     except RecursionError as fault:
         raise click.UsageError(f"--tools: {given} is nested too deeply") from fault
-    if not isinstance(found, list):
+    if not isinstance(schemas, list):
         raise click.UsageError(f"--tools: {given} holds no list of tool schemas")
-    return found
+    return schemas
 
 
 def account(context: Context) -> dict[str, Any]:
@@ -179,16 +194,16 @@ def account(context: Context) -> dict[str, Any]:
 
 
 def print_context(context: Context, *, committed: bool) -> None:
-    """Print how full the budget is, with what, and what is left out and why."""
+    """Print how full the budget is, the tokens of each part, and what is left out and why."""
     screen, budget, report = console(), context.budget, context.report
     bounded = budget is not None and budget.limit < 2**62
-    whole = budget.available if budget is not None and bounded else context.tokens
+    available = budget.available if budget is not None and bounded else context.tokens
     width = max(min(screen.width, 100) - 2, 20)
     parts = [
         (name, getattr(context.parts, name), style) for name, style in PARTS if name != "tail" or context.parts.tail
     ]
-    scale = max(whole, context.tokens, 1) / (budget.factor if budget is not None else 1.0)
-    screen.print(Text(_headline(context, whole if bounded else None), "bold"))
+    scale = max(available, context.tokens, 1) / (budget.factor if budget is not None else 1.0)
+    screen.print(Text(_headline(context, available if bounded else None), "bold"))
     screen.print(bar([(size / scale, style, "█") for _, size, style in parts], width))
     rows = table("part", "tokens", "share", right=("tokens", "share"))
     for name, size, style in parts:
@@ -200,19 +215,19 @@ def print_context(context: Context, *, committed: bool) -> None:
         warn(warning)
 
 
-def _headline(context: Context, whole: int | None) -> str:
+def _headline(context: Context, available: int | None) -> str:
     report = context.report
     held = counted(report.entries, "entry") + " of " + counted(report.interactions, "interaction")
     held += " in " + counted(report.messages, "message")
-    if whole is None:
+    if available is None:
         return f"{context.tokens:,} tokens, no budget: {held}"
     reserve = context.budget.reserve if context.budget is not None else 0
     kept = f", {reserve:,} more are kept for the answer" if reserve else ""
-    return f"{context.tokens:,} of {whole:,} tokens ({context.tokens / max(whole, 1):.0%}{kept}): {held}"
+    return f"{context.tokens:,} of {available:,} tokens ({context.tokens / max(available, 1):.0%}{kept}): {held}"
 
 
 def _remarks(context: Context, *, committed: bool) -> list[str]:
-    """What a reader should know beside the figures, one line each."""
+    """Return remarks to print under the figures, one line each: cuts, omissions, adaptations, open calls, notes."""
     report = context.report
     lines = []
     if report.new_cut:
@@ -224,20 +239,21 @@ def _remarks(context: Context, *, committed: bool) -> list[str]:
         lines.append(
             f"epoch     {context.epoch if context.epoch is not None else '-'}, began with {report.epoch_reason}"
         )
-    for left in report.left_out:
-        places = str(left.first) if left.first == left.last else f"{left.first} to {left.last}"
-        lines.append(f"left out  {counted(left.entries, 'entry')} ({places}): {left.reason}")
-    shown = (("masked", report.masked), ("clamped", report.clamped), ("pinned", report.pinned))
-    for name, seqs in (*shown, ("anchors", report.anchors)):
+    for omission in report.left_out:
+        first, last = omission.first, omission.last
+        seq_range = str(first) if first == last else f"{first} to {last}"
+        lines.append(f"left out  {counted(omission.entries, 'entry')} ({seq_range}): {omission.reason}")
+    treated = (("masked", report.masked), ("clamped", report.clamped), ("pinned", report.pinned))
+    for name, seqs in (*treated, ("anchors", report.anchors)):
         if seqs:
-            some = ", ".join(map(str, seqs[:12])) + (", …" if len(seqs) > 12 else "")
-            lines.append(f"{name:8}  {counted(len(seqs), 'entry')} ({some})")
+            listed = ", ".join(map(str, seqs[:12])) + (", …" if len(seqs) > 12 else "")
+            lines.append(f"{name:8}  {counted(len(seqs), 'entry')} ({listed})")
     adapted: dict[str, list[str]] = {}
-    for one in report.adapted:
-        adapted.setdefault(one.what, []).append(str(one.seq))
+    for adaptation in report.adapted:
+        adapted.setdefault(adaptation.what, []).append(str(adaptation.seq))
     for what, entries in adapted.items():
-        told = ", ".join(entries[:12]) + (", …" if len(entries) > 12 else "")
-        lines.append(f"adapted   {what} ({told})")
+        listed = ", ".join(entries[:12]) + (", …" if len(entries) > 12 else "")
+        lines.append(f"adapted   {what} ({listed})")
     for name, calls in (("pending", report.pending), ("repaired", report.repaired)):
         if calls:
             lines.append(f"{name:8}  {counted(len(calls), 'call')} ({', '.join(calls)})")

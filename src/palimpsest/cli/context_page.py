@@ -1,4 +1,4 @@
-"""The page that `palimpsest context --html` writes: a session's calls, as they are told by its log."""
+"""The page that `palimpsest context --html` writes: a session's model calls, reconstructed from its log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from palimpsest.cli.drawing import Bar
 from palimpsest.cli.markup import page, tag
 from palimpsest.cli.opening import all_entries
 from palimpsest.cli.output import counted, moment
-from palimpsest.cli.seen import Seen, price_of, repeated, sections, told_cut
+from palimpsest.cli.seen import Seen, cut_text, price_of, repeated, sections
 from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log.entry import now_us
 from palimpsest.tokens.models import find_model
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from palimpsest import Context, Session
 
 NEWEST = 300
-"""Calls that a page shows, the newest ones."""
+"""How many calls, the newest ones, a page shows."""
 
 
-def context_page(chat: Session, context: Context, brought: Mapping[str, Any], view: str, model: str | None) -> str:
-    """Return a page about a session, whose newest context is given.
+def context_page(chat: Session, context: Context, caller_parts: Mapping[str, Any], view: str, model: str | None) -> str:
+    """Return a page about a session; `context` is that of its next call.
 
-    A call is what came before an answer: what was given then is computed from the log of then, with the budget of now.
+    The log does not record calls: each answer of the assistant counts as one. Its context is computed from the log as
+    it was at that revision, with today's budget and the system text and tools in `caller_parts`.
     """
     words, calls, entries, newest = dict[int, str](), list[int](), 0, 0
     for entry in all_entries(chat):
@@ -33,8 +34,8 @@ def context_page(chat: Session, context: Context, brought: Mapping[str, Any], vi
         words[entry.seq] = "(erased)" if entry.erased else entry.text
         if entry.role == "assistant" and entry.revision > 1 and entry.revision - 1 not in calls[-1:]:
             calls.append(entry.revision - 1)
-    seen = list(_seen(chat, calls[-NEWEST:], len(calls), context, brought, view))
-    known = find_model(model) if model is not None else None
+    seen = list(_seen(chat, calls[-NEWEST:], len(calls), context, caller_parts, view))
+    known_model = find_model(model) if model is not None else None
     lost = min(len(calls), NEWEST) + 1 - len(seen)
     notes = []
     if len(calls) > NEWEST:
@@ -54,36 +55,40 @@ def context_page(chat: Session, context: Context, brought: Mapping[str, Any], vi
         ),
         tag("p", " ".join(notes)),
     )
-    return page(f"{chat.id} - Palimpsest", *head, sections(seen, price_of(known), words, newest))
+    return page(f"{chat.id} - Palimpsest", *head, sections(seen, price_of(known_model), words, newest))
 
 
 def _seen(
-    chat: Session, revisions: Sequence[int], calls: int, newest: Context, brought: Mapping[str, Any], view: str
+    chat: Session, revisions: Sequence[int], calls: int, newest: Context, caller_parts: Mapping[str, Any], view: str
 ) -> Iterator[Seen]:
+    """Yield the calls at these revisions, and the next one; contexts that cannot be computed any more are skipped."""
     cuts = {record.revision: record for record in chat.history() if record.kind == "cut" and record.view in ("", view)}
     before: Context | None = None
     reached = 0
     first = calls - len(revisions) + 1
     for number, revision in enumerate([*revisions, None], first):
         try:
-            context = newest if revision is None else chat.context(**brought, at=revision, dry_run=True)
+            context = newest if revision is None else chat.context(**caller_parts, at=revision, dry_run=True)
         except (PastUnknown, BudgetImpossible):
             continue
         at = context.revision
-        made = [cut for cut in cuts.values() if reached < cut.revision <= at]
-        told = told_cut(made[-1].reason, made[-1].detail) if made else ""
-        if not told and context.report.new_cut:
-            told = told_cut(context.report.epoch_reason or "a cut is due", {})
-        yield Seen(number, f"revision {at:,}", context, _bar(before, context), told)
+        new_cuts = [cut for cut in cuts.values() if reached < cut.revision <= at]
+        cut_description = cut_text(new_cuts[-1].reason, new_cuts[-1].detail) if new_cuts else ""
+        if not cut_description and context.report.new_cut:
+            cut_description = cut_text(context.report.epoch_reason or "a cut is due", {})
+        yield Seen(number, f"revision {at:,}", context, _bar(before, context), cut_description)
         before, reached = context, at
 
 
-def _bar(before: Context | None, now: Context) -> Bar:
-    """What a call sends, and what of that repeats the call before: by the length of the messages that are the same."""
+def _bar(before: Context | None, context: Context) -> Bar:
+    """Return the tokens that a call sends and those that repeat the call before.
+
+    The latter are estimated from the length of the messages at the start that are equal.
+    """
     if before is None:
-        return Bar(now.tokens, 0)
-    parts = now.parts
+        return Bar(context.tokens, 0)
+    parts = context.parts
     fixed = parts.system + parts.tools + parts.overhead
-    sizes = [len(json.dumps(message)) for message in now.messages]
-    same = sum(sizes[: repeated(before.messages, now.messages)]) / max(sum(sizes), 1)
-    return Bar(now.tokens, min(round(fixed + same * (now.tokens - fixed)), now.tokens))
+    sizes = [len(json.dumps(message)) for message in context.messages]
+    same = sum(sizes[: repeated(before.messages, context.messages)]) / max(sum(sizes), 1)
+    return Bar(context.tokens, min(round(fixed + same * (context.tokens - fixed)), context.tokens))

@@ -1,4 +1,4 @@
-"""`palimpsest copy`: what one store has, into another one."""
+"""`palimpsest copy`: copy everything in one store into another."""
 
 from __future__ import annotations
 
@@ -22,30 +22,42 @@ from palimpsest.stores.copying import copy_store
 )
 @click.argument("source")
 @click.argument("target")
-@click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Copy this tenant alone. May be repeated.")
-@click.option("--replace", is_flag=True, help="Replace sessions and items of the same names that the target has.")
+@click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Copy only this tenant. Repeatable.")
+@click.option("--replace", is_flag=True, help="Replace sessions and items of the same names in TARGET.")
 @click.option(
-    "--counter", "counters", multiple=True, metavar="NAME", help="Copy the token counts of your own counter, too."
+    "--counter",
+    "counters",
+    multiple=True,
+    metavar="NAME",
+    help="Copy the token counts of this counter of your own, too. Repeatable.",
 )
 @json_option
 def copy_command(
     source: str, target: str, tenants: tuple[str, ...], replace: bool, counters: tuple[str, ...], as_json: bool
 ) -> None:
-    """Copy all that the store SOURCE has into the store TARGET: sessions with their branches and token counts, items,
-    and the order in which they were used. Both are addresses or paths, as --store takes them.
+    """Copy everything in the store SOURCE into the store TARGET.
 
-    The copy is compared with what was copied. An encrypted store is copied as it is: this needs no key, and the copy
-    is opened with the same keys. After an interruption run the same command again: it goes on with what is left. SOURCE
-    is not changed.
+    That is sessions with their branches and token counts, items such as facts, and the order in which they were used.
+    SOURCE and TARGET are addresses or paths, as for --store. SOURCE is not changed, and the copy is compared with it.
+
+    An encrypted store is copied as it is: that needs no key, and the copy is opened with the same keys. If the command
+    is interrupted, run it again: it goes on with what is left.
     """
-    (one, _), (other, _) = resolve(source, None), resolve(target, None)
-    expect_store(one, "SOURCE names the store to copy")
-    alone = (click.get_current_context().find_root().obj or (None, None))[1]
-    tenants = tenants or ((alone,) if alone is not None else ())
+    (source_store, _), (target_store, _) = resolve(source, None), resolve(target, None)
+    expect_store(source_store, "SOURCE names the store to copy")
+    root_tenant = (click.get_current_context().find_root().obj or (None, None))[1]
+    tenants = tenants or ((root_tenant,) if root_tenant is not None else ())
     if os.environ.get(ENVIRONMENT):
         note(f"{ENVIRONMENT} takes nothing out of a copy; `palimpsest scan --apply` does so in the store that it is in")
     with session_progress() as progress:
-        done = copy_store(one, other, tenants=tenants or None, replace=replace, counters=counters, progress=progress)
+        done = copy_store(
+            source_store,
+            target_store,
+            tenants=tenants or None,
+            replace=replace,
+            counters=counters,
+            progress=progress,
+        )
     if as_json:
         print_json({name: getattr(done, name) for name in done.__struct_fields__})
         return

@@ -1,4 +1,4 @@
-"""What changes for sessions that are under another definition than the one that is declared."""
+"""Comparison of a declared memory with the definitions that its sessions in a store use (`config diff NEW`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = "-"
 
 
 class Row(NamedTuple):
-    """A setting that differs, and both values."""
+    """A setting that differs, with its old and new value."""
 
     option: str
     old: Any
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 def expect_memory(resources: Resources, id: str, source: str) -> None:
-    """Raise Missing, with the nearest name, where no memory of this id is declared."""
+    """Raise Missing, with the nearest id, if no memory with this id is declared."""
     if id in resources:
         return
     near = nearest(id, resources)
@@ -40,25 +40,28 @@ def expect_memory(resources: Resources, id: str, source: str) -> None:
 
 
 def text_of(value: object) -> str:
-    """A value in a table."""
+    """Return a setting's value as text for a table."""
     if value is None:
         return NOTHING
     return value if isinstance(value, str) else to_json(plain(value), indent=None)
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Row]:
-    """What differs between the settings of two definitions."""
+    """Return the settings that differ between two definitions."""
     options = dict.fromkeys((*before, *after))
-    return [Row(one, before.get(one), after.get(one)) for one in options if before.get(one) != after.get(one)]
+    return [Row(name, before.get(name), after.get(name)) for name in options if before.get(name) != after.get(name)]
 
 
 def listed(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """The same as JSON."""
+    """Return rows as JSON values."""
     return [{"option": option, "old": was, "new": now} for option, was, now in rows]
 
 
-class _Under(NamedTuple):
-    """A definition that sessions of a memory are under, and what changes for them; None: nobody knows."""
+class _Comparison(NamedTuple):
+    """A definition that sessions of a memory use, whether it is the declared one, and what changes for them.
+
+    `rows` is None if the store does not know the definition's settings.
+    """
 
     info: DefinitionInfo
     declared: bool
@@ -66,20 +69,20 @@ class _Under(NamedTuple):
 
 
 def print_changes(resources: Resources, store: str | None, tenant: str, *, as_json: bool) -> None:
-    """Print which definitions the sessions of declared memories are under, and what changes for them."""
-    found = {id: _under(resources[id], infos) for id, infos in _infos(resources, store, tenant).items()}
+    """Print which definitions the sessions of declared memories use, and what changes for them."""
+    compared = {id: _compared(resources[id], infos) for id, infos in _infos(resources, store, tenant).items()}
     if as_json:
-        print_json({id: [_as_json(one) for one in some] for id, some in found.items()})
+        print_json({id: [_as_json(one) for one in comparisons] for id, comparisons in compared.items()})
         return
     counts = table("memory", "version", "digest", "sessions", "is", right=("sessions",))
     differs = table("memory", "digest", "setting", "old", "new")
-    for id, some in found.items():
-        for one in some:
-            of = one.info.definition
-            told = "declared" if one.declared else "from before" if one.rows is not None else "not known here"
-            counts.add_row(line(id), line(of.version or NOTHING), of.digest[:8], f"{one.info.sessions:,}", told)
+    for id, comparisons in compared.items():
+        for one in comparisons:
+            used = one.info.definition
+            state = "declared" if one.declared else "from before" if one.rows is not None else "not known here"
+            counts.add_row(line(id), line(used.version or NOTHING), used.digest[:8], f"{one.info.sessions:,}", state)
             for option, was, now in one.rows or ():
-                differs.add_row(line(id), of.digest[:8], option, line(text_of(was)), line(text_of(now)))
+                differs.add_row(line(id), used.digest[:8], option, line(text_of(was)), line(text_of(now)))
     if counts.row_count:
         console().print(counts)
     if differs.row_count:
@@ -89,37 +92,39 @@ def print_changes(resources: Resources, store: str | None, tenant: str, *, as_js
 
 
 def _infos(resources: Resources, store: str | None, tenant: str) -> dict[str, list[DefinitionInfo]]:
-    """What the sessions of each memory are under. A store is opened once, and only to be read."""
-    found, opened = dict[str, list[DefinitionInfo]](), dict[str, list[DefinitionInfo]]()
+    """Return the definitions in each memory's store. Each store is opened once, and only read."""
+    infos, by_store = dict[str, list[DefinitionInfo]](), dict[str, list[DefinitionInfo]]()
     with ExitStack() as stack:
         for id in resources:
-            given = opened_with(resources[id])
-            where = given["where"] if store is None else store if ":" in store else Path(store)
-            if str(where) not in opened:
+            declared = opened_with(resources[id])
+            where = declared["where"] if store is None else store if ":" in store else Path(store)
+            if str(where) not in by_store:
                 expect_store(where)
-                reads = {"privacy": None, "encryption": given["encryption"], "tenant": tenant}
+                options = {"privacy": None, "encryption": declared["encryption"], "tenant": tenant}
                 if not str(where).startswith("memory:"):
-                    reads["readonly"] = True
-                memory = stack.enter_context(Memory.open(where, **reads))
-                opened[str(where)] = memory.definitions()
-            found[id] = opened[str(where)]
-    return found
+                    options["readonly"] = True
+                memory = stack.enter_context(Memory.open(where, **options))
+                by_store[str(where)] = memory.definitions()
+            infos[id] = by_store[str(where)]
+    return infos
 
 
-def _under(resource: Resource, infos: Iterable[DefinitionInfo]) -> list[_Under]:
+def _compared(resource: Resource, infos: Iterable[DefinitionInfo]) -> list[_Comparison]:
+    """Return a comparison for each definition of this memory among those of its store."""
     name, digest = f"{resource.project}/{resource.id}", resource.digest[:32]
-    after = {one.option: plain(one.value) for one in resource.effective()}
-    found = list[_Under]()
+    after = {setting.option: plain(setting.value) for setting in resource.effective()}
+    comparisons = list[_Comparison]()
     for info in infos:
         if info.definition.memory != name:
             continue
         declared = info.definition.digest == digest
         rows = [] if declared else None if info.settings is None else changes(info.settings, after)
-        found.append(_Under(info, declared, rows))
-    return found
+        comparisons.append(_Comparison(info, declared, rows))
+    return comparisons
 
 
-def _as_json(one: _Under) -> dict[str, Any]:
-    named = msgspec.to_builtins(one.info.definition)
-    rows = None if one.rows is None else listed(one.rows)
-    return {**named, "sessions": one.info.sessions, "declared": one.declared, "changes": rows}
+def _as_json(comparison: _Comparison) -> dict[str, Any]:
+    definition = msgspec.to_builtins(comparison.info.definition)
+    rows = None if comparison.rows is None else listed(comparison.rows)
+    sessions = comparison.info.sessions
+    return {**definition, "sessions": sessions, "declared": comparison.declared, "changes": rows}

@@ -1,6 +1,6 @@
 """`palimpsest demo`: a long conversation held in a small budget, and what it would have cost otherwise.
 
-Embedded, without a key and without a network: the conversation is package data, the model is only pretended.
+It needs no API key and no network: the conversation, with the answers of the model, is package data.
 """
 
 from __future__ import annotations
@@ -25,20 +25,27 @@ from palimpsest.tokens.models import find_model
         "palimpsest demo", "palimpsest demo --all", "palimpsest demo --html demo.html", "palimpsest demo --budget 16000"
     ),
 )
-@click.option("--budget", type=Whole(2_500), metavar="N", default=8_000, show_default=True, help="Tokens of a request.")
 @click.option(
-    "--model", metavar="NAME", default="gpt-4o", show_default=True, help="Whose prices; a model counted in o200k_base."
+    "--budget", type=Whole(2_500), metavar="N", default=8_000, show_default=True, help="The most tokens of a request."
 )
-@click.option("--all", "everything", is_flag=True, help="Every turn and all figures.")
+@click.option(
+    "--model",
+    metavar="NAME",
+    default="gpt-4o",
+    show_default=True,
+    help="Model whose prices are used: any that is counted in o200k_base.",
+)
+@click.option("--all", "everything", is_flag=True, help="Print every turn and all figures.")
 @click.option("--html", metavar="FILE", help="Write a page: what each call was given, and what was left out.")
-@click.option("--svg", metavar="FILE", help="Write the picture of the four ways.")
+@click.option("--svg", metavar="FILE", help="Write a picture that compares the four ways to send the conversation.")
 @json_option
 def demo_command(budget: int, model: str, everything: bool, html: str | None, svg: str | None, as_json: bool) -> None:
-    """Hold a long support conversation in a small budget, and compare what that costs.
+    """Show what Palimpsest does with a long conversation.
 
-    A conversation of eighteen months between a customer and a shop's support agent is replayed through a real
-    memory on a temporary SQLite file. Before every call of the model, `session.context()` gives what is sent.
-    Needs no key and no network: the model's answers are part of the package.
+    A conversation of eighteen months between a customer and a shop's support agent is replayed through a real memory on
+    a temporary SQLite file. Before every call of the model, `session.context()` returns what to send, within a small
+    budget. The costs are compared with three other ways to send the same conversation. This needs no API key and no
+    network: the model's answers are part of the package.
     """
     found = find_model(model)
     price = price_of(found)
@@ -49,7 +56,7 @@ def demo_command(budget: int, model: str, everything: bool, html: str | None, sv
     elif html is not None or svg is not None:
         outcome = run(budget, model, lambda _: None)
         if html is not None:
-            write_page(html, demo_page.written(outcome, found, price, budget))
+            write_page(html, demo_page.full_page(outcome, found, price, budget))
         if svg is not None:
             write_page(svg, demo_page.picture(outcome, found, price, budget, alone=True) + "\n")
     elif everything:

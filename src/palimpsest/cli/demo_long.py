@@ -1,4 +1,4 @@
-"""The long form of `palimpsest demo`: every turn as it goes, then all figures."""
+"""The output of `palimpsest demo --all`: every turn as it is replayed, then all figures."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def lines() -> Iterator[Callable[[ModelCall], object]]:
-    """One line a human turn: what its last call sent, what of that was cached, and its cuts."""
+    """Print a line for each human turn: the tokens of its last call, the cached share of them, and the turn's cuts.
+
+    Yields the function to call with each model call.
+    """
     cuts: list[dict[str, Any]] = []
 
     def show(step: ModelCall) -> None:
         if step.cut is not None:
             cuts.append(step.cut)
         if step.ends_turn:
-            mark = "".join(f"  << {_told(cut)}" for cut in cuts)
+            mark = "".join(f"  << {_cut_text(cut)}" for cut in cuts)
             cuts.clear()
             share = step.cached / step.sent
             click.echo(f"turn {step.turn:>3}  call {step.call:>3}  sent {step.sent:>6,}  cached {share:>4.0%}{mark}")
@@ -38,14 +41,18 @@ def lines() -> Iterator[Callable[[ModelCall], object]]:
     click.echo()
 
 
-def _told(cut: dict[str, Any]) -> str:
-    done = [f"{cut[name]} {name}" for name in ("masked", "evicted", "clamped") if cut.get(name)]
-    return f"cut ({cut['reason']}): log {cut.get('tokens_before', 0):,} -> {cut['tokens_after']:,}, {', '.join(done)}"
+def _cut_text(cut: dict[str, Any]) -> str:
+    effects = [f"{cut[name]} {name}" for name in ("masked", "evicted", "clamped") if cut.get(name)]
+    sizes = f"{cut.get('tokens_before', 0):,} -> {cut['tokens_after']:,}"
+    return f"cut ({cut['reason']}): log {sizes}, {', '.join(effects)}"
 
 
 @contextmanager
 def live(budget: int) -> Iterator[Callable[[ModelCall], object]]:
-    """A bar of the budget that fills and is cut, with a line above it for every cut."""
+    """Show a live bar of how full the budget is, with a line above it for every cut.
+
+    Yields the function to call with each model call.
+    """
     screen = console()
     total = len(scenario.conversation())
     width = max(min(screen.width, 100) - 2, 20)
@@ -67,7 +74,7 @@ def live(budget: int) -> Iterator[Callable[[ModelCall], object]]:
 
         def show(step: ModelCall) -> None:
             if step.cut is not None:
-                text = Text(f"turn {step.turn:>3}  {_told(step.cut)}", "dim")
+                text = Text(f"turn {step.turn:>3}  {_cut_text(step.cut)}", "dim")
                 text.truncate(width, overflow="ellipsis")
                 live.console.print(text)
             live.update(drawn(step))
@@ -80,7 +87,7 @@ HEADINGS = ("", "tokens sent", "cached", "largest call", "$ per call", "to ours"
 
 
 def rows(outcome: DemoFigures, price: Price, budget: int) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table as they are printed, ours last."""
+    """Yield the cells of each row of the table, Palimpsest's last."""
     ours = outcome.bills[-1].cost(price.new, price.cached)
     for bill in outcome.bills:
         cost = bill.cost(price.new, price.cached)
@@ -103,15 +110,15 @@ def _print_table(outcome: DemoFigures, model: Model, price: Price, budget: int) 
         shown.add_row(*cells, style="bold green" if cells[0] == ours.name else "")
     screen.print(shown)
     over = [bill.name for bill in outcome.bills if bill.largest > budget]
-    told = [
+    remarks = [
         f"{outcome.turns} turns, {ours.calls} calls of the model, {outcome.entries} entries, {outcome.cuts} cuts, "
         f"{outcome.seconds:.1f} s.",
         f"Input at {model.name}'s prices: ${price.new:g} per million tokens, ${price.cached:g} where cached.",
         "Cached: the longest common prefix with the call before, from 1,024 tokens on in steps of 128.",
     ]
     if over:
-        told.append(f"! exceeds the budget of {budget:,} tokens: {', '.join(over)}.")
-    screen.print(Text("\n".join(told), "dim"))
+        remarks.append(f"! exceeds the budget of {budget:,} tokens: {', '.join(over)}.")
+    screen.print(Text("\n".join(remarks), "dim"))
 
 
 def _print_fact(fact: Fact) -> None:

@@ -1,4 +1,4 @@
-"""The picture and the page of `palimpsest demo`."""
+"""The picture of `palimpsest demo --svg` and the page of `palimpsest demo --html`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from palimpsest.cli.demo_screen import CALLS_A_DAY, DO_IT, a_month
 from palimpsest.cli.drawing import Way, ways_picture
 from palimpsest.cli.markup import Html, looks, page, tag
-from palimpsest.cli.seen import Seen, sections, shortened, told_cut
+from palimpsest.cli.seen import Seen, cut_text, sections, shortened
 
 if TYPE_CHECKING:
     from palimpsest.cli.demo_run import DemoFigures
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def picture(outcome: DemoFigures, model: Model, price: Price, budget: int, *, alone: bool = False) -> Html:
-    """Return the four ways in one picture; `alone` is with its colours, to be a file."""
+    """Return a picture that compares the four ways; with `alone` it contains its style sheet, to be a file."""
     ways = [
         Way(
             name=bill.name,
@@ -32,19 +32,19 @@ def picture(outcome: DemoFigures, model: Model, price: Price, budget: int, *, al
 
 
 def assumed(model: Model) -> str:
-    """Return what the prices are of."""
+    """Return the footnote that says what the prices assume."""
     return f"* {CALLS_A_DAY:,} such calls a day for 30 days; input at the prices of {model.name}"
 
 
-def written(outcome: DemoFigures, model: Model, price: Price, budget: int) -> str:
-    """Return the page: what it costs, call by call, what was seen, and where the early fact is."""
+def full_page(outcome: DemoFigures, model: Model, price: Price, budget: int) -> str:
+    """Return the page: the costs, where the early fact is, and each call with what the model saw."""
     seen = [
         Seen(
             number=call.call,
             where=f"turn {call.turn}",
             context=call.context,
             bar=call.ways[-1],
-            cut=told_cut(call.cut["reason"], call.cut) if call.cut is not None else "",
+            cut=cut_text(call.cut["reason"], call.cut) if call.cut is not None else "",
         )
         for call in outcome.calls
     ]

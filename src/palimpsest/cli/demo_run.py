@@ -18,13 +18,13 @@ from palimpsest.tokens.models import Model
 
 SESSION = "demo"
 KEPT = 4
-"""Interactions that the compaction at the end leaves as they are."""
+"""How many of the newest interactions the compaction at the end leaves as they are."""
 
 
 class ModelCall(NamedTuple):
-    """One model call as Palimpsest makes it: its human turn, what was sent, and the cut before it if there was one.
+    """One model call with Palimpsest: its human turn, the tokens sent and cached, and the cut before it, if any.
 
-    `ways` are the requests of all ways, in the order of the bills.
+    `ways` holds the sizes of this call in all four ways, in the order of `DemoFigures.bills`.
     """
 
     turn: int
@@ -38,7 +38,7 @@ class ModelCall(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """Where the early fact is: the entry that holds it, and whether the newest context does."""
+    """Where the early fact is: the entry that says it, and whether the newest context and the log hold it."""
 
     text: str
     turn: int
@@ -49,7 +49,7 @@ class Fact(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """What compacting the whole conversation comes to: a summary, what it says of the early fact, and the way back."""
+    """The compaction of the whole conversation: its summary, the early fact's terms in it, and the expanded entries."""
 
     covered: int
     source_tokens: int
@@ -76,7 +76,7 @@ class DemoFigures(NamedTuple):
 
 
 def run(budget: int, model: str, show: Callable[[ModelCall], object]) -> DemoFigures:
-    """Replay the conversation in all four ways; `show` is told of every call."""
+    """Replay the conversation in all four ways, calling `show` with every model call."""
     began = time.perf_counter()
     turns, tools = scenario.conversation(), scenario.tools()
     tokens = Tokens(encoding("o200k_base"), tools)
@@ -92,11 +92,11 @@ def run(budget: int, model: str, show: Callable[[ModelCall], object]) -> DemoFig
                 windows.add(new)
                 if new[-1] is turn[-1]:
                     break
-                known = len(cuts)
+                cuts_before = len(cuts)
                 context = chat.context(system=scenario.SYSTEM, tools=tools)
                 sent, cached = ours.call(context.messages)
                 windows.call()
-                cut = cuts[-1] if len(cuts) > known else None
+                cut = cuts[-1] if len(cuts) > cuts_before else None
                 answer = turn[turn.index(new[-1]) + 1]
                 ways = tuple(Bar(*bill.last) for bill in (*windows.bills, ours))
                 step = ModelCall(number, ours.calls, sent, cached, cut, answer is turn[-1], ways, context)
@@ -108,19 +108,19 @@ def run(budget: int, model: str, show: Callable[[ModelCall], object]) -> DemoFig
         compacted = _compacted(chat, tools)
     seconds = time.perf_counter() - began
     bills = (*windows.bills, ours)
-    made = sum(step.cut is not None for step in calls)
-    return DemoFigures(bills, calls, made, len(turns), fact.entries, fact, compacted, words, seconds)
+    cut_calls = sum(step.cut is not None for step in calls)
+    return DemoFigures(bills, calls, cut_calls, len(turns), fact.entries, fact, compacted, words, seconds)
 
 
 def _rounds(turn: Sequence[Message]) -> Iterator[list[Message]]:
-    """Yield what is added between calls of the model: the question, then each answer with its tool results."""
-    waiting: list[Message] = []
+    """Yield the messages added between model calls: the question, then each answer with the results of its calls."""
+    pending: list[Message] = []
     for message in turn:
-        if message["role"] == "assistant" and waiting:
-            yield waiting
-            waiting = []
-        waiting.append(message)
-    yield waiting
+        if message["role"] == "assistant" and pending:
+            yield pending
+            pending = []
+        pending.append(message)
+    yield pending
 
 
 def _early_fact(chat: Session, context: Context) -> Fact:
@@ -132,20 +132,20 @@ def _early_fact(chat: Session, context: Context) -> Fact:
 
 
 def _compacted(chat: Session, tools: Sequence[Message]) -> Compacted:
-    """Have all but the newest interactions summarised, without a model, and look for the early fact."""
-    made = chat.compact({"strategy": "summarizer", "interaction_keep": KEPT}).summary
-    assert made is not None, "a conversation of this length can be summarised"
+    """Summarise all but the newest interactions, without a model, and look for the early fact."""
+    summary = chat.compact({"strategy": "summarizer", "interaction_keep": KEPT}).summary
+    assert summary is not None, "a conversation of this length can be summarised"
     shown = str(chat.context(system=scenario.SYSTEM, tools=tools).messages[1].get("content"))
-    says = [term for term in scenario.EARLY_FACT_TERMS if term in made.text]
-    back = chat.expand(made)
+    says = [term for term in scenario.EARLY_FACT_TERMS if term in summary.text]
+    expanded = chat.expand(summary)
     return Compacted(
-        covered=made.entries,
-        source_tokens=made.source_tokens,
-        summary_tokens=made.tokens,
+        covered=summary.entries,
+        source_tokens=summary.source_tokens,
+        summary_tokens=summary.tokens,
         says=says,
         in_context=all(term in shown for term in says),
-        expanded=len(back),
-        fact_expanded=any(scenario.EARLY_FACT_TEXT in entry.text for entry in back),
+        expanded=len(expanded),
+        fact_expanded=any(scenario.EARLY_FACT_TEXT in entry.text for entry in expanded),
         verified=chat.verify().ok,
     )
 

@@ -1,4 +1,4 @@
-"""What `palimpsest demo` prints: its story on one screen."""
+"""The output of `palimpsest demo` without options: its story on one screen."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
 
 CALLS_A_DAY = 10_000
-"""Calls of the model, of which a month's costs are told."""
+"""How many model calls a day the monthly costs assume."""
 WIDEST, NARROWEST, HEIGHT, BESIDE = 44, 6, 3, 36
-"""Columns of a chart at most and at least, its lines, and the columns beside it."""
+"""The most and the fewest columns of a chart, its lines, and the columns that the text beside it takes."""
 EIGHTHS = " ▁▂▃▄▅▆▇█"
+"""Characters that fill a cell by so many eighths from below."""
 DO_IT = """\
 with Memory.open("sqlite:///agent.db") as memory:
     chat = memory.session("support-7", model="gpt-4o", max_tokens=8_000)
@@ -32,12 +33,12 @@ with Memory.open("sqlite:///agent.db") as memory:
 
 
 def a_month(bill: Bill, price: Price) -> str:
-    """Return what a month's calls cost in dollars."""
+    """Return the costs of a month's calls, in dollars."""
     return f"${bill.cost(price.new, price.cached) * CALLS_A_DAY * 30:,.0f}"
 
 
 def print_screen(outcome: DemoFigures, model: Model, price: Price, budget: int) -> None:
-    """Print it all: what each way sends and costs, the early fact, and the lines to do it oneself."""
+    """Print the screen: what each way sends and costs, where the early fact is, and code to start with."""
     screen = console()
     colour = screen.is_terminal and not screen.no_color
     for text in screen_lines(outcome, model, price, budget, colour=colour, width=screen.width):
@@ -47,7 +48,7 @@ def print_screen(outcome: DemoFigures, model: Model, price: Price, budget: int) 
 def screen_lines(
     outcome: DemoFigures, model: Model, price: Price, budget: int, *, colour: bool = False, width: int = 80
 ) -> Iterator[Text]:
-    """Yield the lines of the screen, of 80 columns at most. In fewer the charts are narrower."""
+    """Yield the lines of the screen, for at most 80 columns. With a smaller `width` the charts are narrower."""
     across = min(max(width - BESIDE, NARROWEST), WIDEST)
     calls = len(outcome.calls)
     yield Text(f"One conversation: {outcome.turns} turns, {calls} calls of the model, {budget:,} tokens each", "bold")
@@ -60,8 +61,8 @@ def screen_lines(
         over = f"up to {bill.largest:,} !" if bill.largest > budget else ""
         left = (bill.name, over, "")
         right = ("", f"{a_month(bill, price):>10}", f"{bill.cached_share:>6.0%} cached")
-        for name, row, told in zip(left, chart, right, strict=True):
-            yield Text.assemble((f"{name:<18}", style), row, "  ", (told, style))
+        for name, row, figure in zip(left, chart, right, strict=True):
+            yield Text.assemble((f"{name:<18}", style), row, "  ", (figure, style))
     yield Text(
         f"* {CALLS_A_DAY:,} calls a day; {model.name} input, ${price.new:g} a million tokens, "
         f"${price.cached:g} cached.",
@@ -88,7 +89,7 @@ def _fact(outcome: DemoFigures) -> Iterator[Text]:
 
 
 def columns_of(bars: Sequence[Bar], budget: int, width: int = WIDEST, *, colour: bool) -> list[Text]:
-    """Return the lines of a chart, a column for some calls each: below what is cached, above it what is new."""
+    """Return the lines of a chart. Each column shows the mean of some calls: cached tokens below, new ones above."""
     heights = [_heights(part, budget) for part in _split(bars, width)]
     return [
         Text.assemble(*(_cell(cached - below, sent - below, colour=colour) for cached, sent in heights))
@@ -102,18 +103,18 @@ def _split(bars: Sequence[Bar], width: int) -> Iterator[Sequence[Bar]]:
 
 
 def _heights(bars: Sequence[Bar], budget: int) -> tuple[int, int]:
-    """Eighths of a line: what is cached, and all that is sent."""
+    """Return the heights of a column, in eighths of a line: of the cached tokens, and of all that are sent."""
     scale = HEIGHT * 8 / budget / max(len(bars), 1)
     cached, sent = (scale * sum(values) for values in ((bar.repeated for bar in bars), (bar.sent for bar in bars)))
-    shrunk = min(HEIGHT * 8 / sent, 1.0) if sent else 1.0  # what is over the budget has no room
-    return round(cached * shrunk), round(sent * shrunk)
+    shrink = min(HEIGHT * 8 / sent, 1.0) if sent else 1.0  # columns over the budget are scaled down to fit the chart
+    return round(cached * shrink), round(sent * shrink)
 
 
 def _cell(cached: int, sent: int, *, colour: bool) -> tuple[str, str]:
-    """One character: so many eighths of it are cached, so many sent."""
+    """Return one cell and its style: so many eighths of it are cached, and so many sent."""
     cached, sent = (max(min(eighths, 8), 0) for eighths in (cached, sent))
     if colour and 0 < cached < sent == 8:
         return EIGHTHS[cached], "green on yellow"
-    if cached * 2 >= sent:  # one character has no room for two colours and nothing above them
+    if cached * 2 >= sent:  # a cell that is not full cannot show two colours: take that of the larger part
         return EIGHTHS[sent], "green"
     return (EIGHTHS[sent] if colour else " ░"[sent > 3]), "yellow"

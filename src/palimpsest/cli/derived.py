@@ -1,4 +1,4 @@
-"""`palimpsest derived`: what is made from entries, as the store knows it, and forgetting what is there no more."""
+"""`palimpsest derived`: list what is derived from entries, as the store knows it, and forget what was dropped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 import click
 
-from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
+from palimpsest.cli.app import examples, json_option, require_interactive, store_options
 from palimpsest.cli.failing import Missing
 from palimpsest.cli.opening import open_memory
 from palimpsest.cli.output import line, note, print_json
@@ -23,10 +23,11 @@ from palimpsest.cli.output import line, note, print_json
 def derived_command(
     store: str | None, tenant: str | None, as_json: bool, action: str, name: str | None, yes: bool
 ) -> None:
-    """List what is made from a tenant's entries, such as search indexes, or forget one that is there no more.
+    """List or forget indexes that programs derive from entries.
 
-    An erasure that cannot reach one of them leaves a note in the store of what is to be removed there, and says so.
-    Forget the NAME of one that you have dropped for good: the store then keeps neither its name nor its notes.
+    Programs can derive search indexes and the like from a tenant's entries. The store knows their names. If an erasure
+    cannot reach an index, it notes in the store what has to be removed there, and reports that. After you have dropped
+    an index for good, forget its NAME: the store then deletes the name and these notes.
     """
     if (action == "forget") != (name is not None):
         raise click.UsageError("forget takes the NAME of what is there no more, list takes none")
@@ -38,7 +39,7 @@ def derived_command(
         if name not in names:
             raise Missing(_unknown(name, names, memory.tenant))
         if not yes:
-            expect_somebody(as_json, instead="--yes")
+            require_interactive(as_json, instead="--yes")
             note(f"If {line(name)!r} is still there, it will not hear what was erased while it was away.")
             click.confirm("Forget it?", abort=True)
         memory.underive(name)

@@ -1,4 +1,4 @@
-"""`palimpsest doctor`: does everything that Palimpsest needs work here, and if not, what is to be done."""
+"""`palimpsest doctor`: check that everything Palimpsest needs works here, and say what to do if not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VOCABULARIES = {  # SHA-256 of the packed file, tokens of the sample
 
 
 class Check(NamedTuple):
-    """One thing looked at: whether it is well, what was seen, and what to do where it is not."""
+    """The result of one check: whether all is well, what was seen, and what to do if not."""
 
     name: str
     well: bool
@@ -54,10 +54,11 @@ class Check(NamedTuple):
 @json_option
 @store_options
 def doctor_command(store: str | None, tenant: str | None, as_json: bool) -> None:
-    """Check Python, SQLite, the vocabularies and the store; say what is wrong and what to do.
+    """Check that everything Palimpsest needs works here.
 
-    In the store a session is written, read and deleted again; a file that is not there is made. The exit status
-    is 1 where anything is wrong.
+    Python, SQLite, the tokenizers' vocabularies and the store are checked. For each fault it says what to do. A session
+    is written to the store, read and deleted again. A store file that does not exist is made. All sessions of the
+    tenant are read. The exit status is 1 if anything is wrong.
     """
     checks = []
     for check in _checks(store, tenant):
@@ -84,18 +85,19 @@ def _checks(store: str | None, tenant: str | None) -> Iterator[Check]:
     for name in VOCABULARIES:
         yield _vocabulary(name)
     yield _models()
-    given = resolve(store, tenant)[0]
-    where = shown(given)
-    at = (
+    resolved = resolve(store, tenant)[0]
+    where = shown(resolved)
+    suspects = (
         "its folder, its permissions, the disk"
-        if _is_on_disk(given)
+        if _is_on_disk(resolved)
         else "the server, its user and password, the network"
     )
-    away = f"Look at {where}: {at}."
-    yield _guarded("store", lambda: _store(store, tenant), away, away)
-    yield _guarded("durability", lambda: _durability(store, tenant), away, f"Look at {where}, and at its settings.")
+    unavailable = f"Look at {where}: {suspects}."
+    settings = f"Look at {where}, and at its settings."
     damaged = f"Keep a copy of {where}, then do what is said of it, or restore a backup."
-    yield _guarded("sessions", lambda: _sessions(store, tenant), away, damaged)
+    yield _guarded("store", lambda: _store(store, tenant), unavailable, unavailable)
+    yield _guarded("durability", lambda: _durability(store, tenant), unavailable, settings)
+    yield _guarded("sessions", lambda: _sessions(store, tenant), unavailable, damaged)
 
 
 def _is_on_disk(where: str | Path) -> bool:
@@ -105,8 +107,11 @@ def _is_on_disk(where: str | Path) -> bool:
         return False
 
 
-def _guarded(name: str, look: Callable[[], str], away: str, advice: str) -> Check:
-    """What a look says; where it fails, what to do: one thing where the store cannot be had, and else another."""
+def _guarded(name: str, look: Callable[[], str], unavailable: str, advice: str) -> Check:
+    """Return a check with what `look` returns, or with its error and what to do about it.
+
+    `unavailable` is the advice when the store cannot be reached, and `advice` that for all errors without their own.
+    """
     try:
         return Check(name, True, look())
     except (ConfigError, MissingExtra) as fault:
@@ -118,7 +123,7 @@ def _guarded(name: str, look: Callable[[], str], away: str, advice: str) -> Chec
     except StoreTooNew as fault:
         return Check(name, False, str(fault), "Install the Palimpsest that has written it, or a newer one.")
     except StoreUnavailable as fault:
-        return Check(name, False, str(fault), away)
+        return Check(name, False, str(fault), unavailable)
     except PalimpsestError as fault:
         return Check(name, False, str(fault), advice)
 
@@ -141,17 +146,17 @@ def _sqlite() -> Check:
 
 def _vocabulary(name: str) -> Check:
     advice = "A file of the package is damaged or missing: pip install --force-reinstall palimpsest-memory"
-    checksum, known = VOCABULARIES[name]
+    checksum, sample_tokens = VOCABULARIES[name]
     try:
         found = sha256((files("palimpsest.tokens") / "data" / f"{name}.bin").read_bytes()).hexdigest()
         if found != checksum:
             return Check(name, False, f"checksum {found[:12]}… where {checksum[:12]}… is right", advice)
         began = time.perf_counter()
-        counted = encoding(name).count(SAMPLE)
+        tokens = encoding(name).count(SAMPLE)
     except (OSError, ImportError, ValueError, TypeError, AttributeError) as fault:
         return Check(name, False, f"{type(fault).__name__}: {fault}", advice)
-    if counted != known:
-        return Check(name, False, f"counted {counted} tokens where {known} are right", advice)
+    if tokens != sample_tokens:
+        return Check(name, False, f"counted {tokens} tokens where {sample_tokens} are right", advice)
     return Check(name, True, f"checksum right, loaded in {time.perf_counter() - began:.2f} s, counts right")
 
 
@@ -160,24 +165,24 @@ def _models() -> Check:
 
 
 def _store(store: str | None, tenant: str | None) -> str:
-    """Write, read and delete a session of its own."""
-    given, owner = resolve(store, tenant)
-    where, began = shown(given), time.perf_counter()
+    """Write, read and delete a session made for this."""
+    resolved, owner = resolve(store, tenant)
+    where, began = shown(resolved), time.perf_counter()
     with open_memory(store, tenant, create=True) as memory:
         name = f"{PROBE}-{time.time_ns()}"
         try:
             chat = memory.session(name)
             chat.add_user_message("probe")
-            found = [entry.text for entry in chat.entries()]
+            texts = [entry.text for entry in chat.entries()]
         finally:
             memory.delete_session(name)
-    if found != ["probe"]:
-        raise PalimpsestError(f"{where} gave back {found!r} for what was written")
+    if texts != ["probe"]:
+        raise PalimpsestError(f"{where} gave back {texts!r} for what was written")
     return f"{where} (tenant {owner}): wrote, read and deleted in {(time.perf_counter() - began) * 1000:.0f} ms"
 
 
 def _durability(store: str | None, tenant: str | None) -> str:
-    """What a crash can take."""
+    """Return what a crash of the machine or the server can lose."""
     with open_memory(store, tenant, create=True) as memory:
         return memory.durability()
 
@@ -202,6 +207,6 @@ def _sessions(store: str | None, tenant: str | None) -> str:
     if unread:
         raise PalimpsestError(f"{'; '.join(unread)}. Nobody looked into it: the other sessions go on without it")
     if damaged:
-        told = f"the head of session {', '.join(map(repr, damaged))} is damaged"
-        raise PalimpsestError(f"{told}: restore a backup, or `palimpsest delete` destroys the session")
+        fault = f"the head of session {', '.join(map(repr, damaged))} is damaged"
+        raise PalimpsestError(f"{fault}: restore a backup, or `palimpsest delete` destroys the session")
     return f"{counted(entries, 'entry')} of {counted(sessions, 'session')} can be read"

@@ -1,4 +1,4 @@
-"""`palimpsest export`: a session as a file, whole or as provider messages."""
+"""`palimpsest export`: write a session to a file, whole or as provider messages."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     metavar="NAME",
     default="palimpsest",
     show_default=True,
-    help="Everything, to be imported again; or the log in a provider's format (openai, anthropic, ...), or as text.",
+    help="palimpsest: everything, to be imported again; else messages of a provider (openai, anthropic, ...), or text.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to this file. [default: standard output]")
-@click.option("--leave-out-damaged", is_flag=True, help="Export what can be read, and name what cannot.")
+@click.option("--leave-out-damaged", is_flag=True, help="Export what can be read, and list what cannot.")
 @json_option
 @store_options
 def export_command(
@@ -49,29 +49,29 @@ def export_command(
     output: str | None,
     leave_out_damaged: bool,
 ) -> None:
-    """Write a session as JSON. Erased entries are there as tombstones without content.
+    """Write a session as JSON, with everything in it. Erased entries are included as tombstones without content.
 
-    The other forms are what a model would be given without any budget: a call that is still open is left out, and
-    so is what has expired, was erased or was rewound. Where a provider takes the system text beside the messages
-    it stands beside them. All but `text` is JSON anyway; --json makes an object of that, too.
+    Another --format writes what a model would be given without a budget. Open tool calls are left out, and so are
+    entries that have expired or were erased or rewound. If the provider takes the system text beside the messages, the
+    export has it there. All formats but `text` are JSON; with --json that is put into an object, too.
 
-    A session of which something cannot be read is not exported, unless with --leave-out-damaged: what is left out then
-    is named, and the exit status is 1.
+    If a part of a session cannot be read, it is not exported. With --leave-out-damaged the rest is exported, each
+    omission is listed, and the exit status is 1.
     """
-    if output == "":  # as a shell gives for a variable that is not set
+    if output == "":  # what a shell passes for "$VARIABLE" if that is not set
         raise click.UsageError("--output is empty: give a file, or - for standard output")
-    lost = list[str]()
+    unreadable = list[str]()
     with open_memory(store, tenant) as memory:
         chat = memory.session(require(memory, session).session, readonly=True)
         try:
-            _export(chat, format, output, as_json=as_json, lost=lost if leave_out_damaged else None)
+            _export(chat, format, output, as_json=as_json, unreadable=unreadable if leave_out_damaged else None)
         except StoreCorrupt as fault:
             if leave_out_damaged:
                 raise
             raise StoreCorrupt(fault.store, f"{fault.reason}; --leave-out-damaged exports all else") from fault
-    for told in lost:
-        warn(f"left out: {told}")
-    if lost:
+    for place in unreadable:
+        warn(f"left out: {place}")
+    if unreadable:
         click.get_current_context().exit(1)
 
 
@@ -81,24 +81,24 @@ def _export(
     output: str | None,
     *,
     as_json: bool,
-    lost: list[str] | None,
+    unreadable: list[str] | None,
 ) -> None:
-    """Write the session; with `lost`, without what cannot be read, which is noted there."""
-    left_out = lost.append if lost is not None else None
+    """Write the session. With a list `unreadable`, leave out what cannot be read, and add it to that list."""
+    left_out = unreadable.append if unreadable is not None else None
     if format != "palimpsest":
-        with suppress(*((StoreCorrupt,) if lost is not None else ())):
+        with suppress(*((StoreCorrupt,) if unreadable is not None else ())):
             if pending := chat.context(view="export", dry_run=True).pending:
                 note(f"Left out, because their calls are still open: {', '.join(pending)}")
     if output is None or output == "-":
         if as_json and format == "text":
-            whole = BytesIO()
-            chat.export_to(whole, format=format, left_out=left_out)
-            print_json({"prompt": whole.getvalue().decode()})
+            prompt = BytesIO()
+            chat.export_to(prompt, format=format, left_out=left_out)
+            print_json({"prompt": prompt.getvalue().decode()})
             return
         out = Cleaning(sys.stdout.buffer, json=format != "text")
         chat.export_to(out, format=format, left_out=left_out)
         if format == "text":
-            out.write(b"\n")  # a shell's next line begins behind it
+            out.write(b"\n")  # so that a shell's prompt begins on a new line
         out.close()
         return
     try:

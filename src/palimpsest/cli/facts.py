@@ -1,4 +1,4 @@
-"""`palimpsest facts`: working memories, and what is in them."""
+"""`palimpsest facts`: list, read, set and delete facts of working memories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palimpsest.cli.output import console, counted, line, moment, note, print_js
 from palimpsest.types import Fact
 
 VALUE = 60
-"""Characters of a value in a listing."""
+"""The most characters of a value in a listing."""
 
 
 @click.command(
@@ -36,14 +36,14 @@ VALUE = 60
 @click.option(
     "--importance", type=Number(0, 1), metavar="SHARE", help="How important VALUE is, 0 to 1.  [default: 0.5]"
 )
-@click.option("--ttl", metavar="LENGTH", help="How long it is seen, such as 30m or 7d.  [default: for ever]")
+@click.option("--ttl", metavar="LENGTH", help="How long VALUE lasts, such as 30m or 7d.  [default: for ever]")
 @click.option(
     "--version",
     type=Whole(0),
     metavar="N",
-    help="Change it only if it has this version; 0: if it is not there.",
+    help="Change the fact only if it has this version; 0: only if it does not exist.",
 )
-@click.option("--delete", is_flag=True, help="Take the fact away, with its history.")
+@click.option("--delete", is_flag=True, help="Delete the fact, with its history.")
 @json_option
 @store_options
 def facts_command(
@@ -58,9 +58,10 @@ def facts_command(
     version: int | None,
     delete: bool,
 ) -> None:
-    """List the scopes of working memories, the facts of SCOPE, or the fact KEY with its history; or set it to VALUE.
+    """List, print, set or delete facts of working memories.
 
-    VALUE is JSON, or else a text.
+    Without arguments the scopes are listed, with SCOPE its facts. With KEY the fact is printed with its history, and
+    with VALUE it is set. VALUE is JSON. If it is not valid JSON, it is taken as text.
     """
     if delete and (key is None or value is not None):
         raise click.UsageError("--delete takes SCOPE and KEY, and no VALUE")
@@ -79,11 +80,11 @@ def facts_command(
         else:
             if value is not None:
                 share = 0.5 if importance is None else importance
-                memory.working(scope).set(key, _given(value), importance=share, ttl=ttl, version=version)
+                memory.working(scope).set(key, _parsed(value), importance=share, ttl=ttl, version=version)
             _show(memory, scope, key, as_json, whole=value is None)
 
 
-def _given(text: str) -> Any:
+def _parsed(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=str)
     except ValueError:
@@ -93,12 +94,12 @@ def _given(text: str) -> Any:
 
 
 def _list_scopes(memory: Memory, as_json: bool) -> None:
-    found = {scope: len(memory.working(scope).keys()) for scope in memory.scopes()}
+    counts = {scope: len(memory.working(scope).keys()) for scope in memory.scopes()}
     if as_json:
-        print_json([{"scope": scope, "facts": number} for scope, number in found.items()])
-    elif found:
+        print_json([{"scope": scope, "facts": number} for scope, number in counts.items()])
+    elif counts:
         rows = table("scope", "facts", right=("facts",))
-        for scope, number in found.items():
+        for scope, number in counts.items():
             rows.add_row(line(scope), f"{number:,}")
         console().print(rows)
     else:
@@ -106,12 +107,12 @@ def _list_scopes(memory: Memory, as_json: bool) -> None:
 
 
 def _list_facts(memory: Memory, scope: str, as_json: bool) -> None:
-    found = memory.working(scope).facts()
+    facts = memory.working(scope).facts()
     if as_json:
-        print_json([_as_json(fact) for fact in found])
-    elif found:
+        print_json([_as_json(fact) for fact in facts])
+    elif facts:
         rows = table("key", "value", "importance", "version", "updated (UTC)", right=("importance", "version"))
-        for fact in found:
+        for fact in facts:
             shown = line(str(fact.value), VALUE)
             rows.add_row(line(fact.key), shown, f"{fact.importance:g}", str(fact.version), _time(fact.updated_at))
         console().print(rows)
@@ -131,16 +132,16 @@ def _show(memory: Memory, scope: str, key: str, as_json: bool, *, whole: bool) -
         return
     until = f", expires {_time(fact.expires_at)}" if fact.expires_at is not None else ""
     note(f"version {fact.version}, importance {fact.importance:g}, updated {_time(fact.updated_at)}{until}")
-    for one in fact.history:
-        note(f"version {one.version}, until {_time(one.superseded_at)}: {line(str(one.value), VALUE)}")
+    for earlier in fact.history:
+        note(f"version {earlier.version}, until {_time(earlier.superseded_at)}: {line(str(earlier.value), VALUE)}")
 
 
 def _delete(memory: Memory, scope: str, key: str, version: int | None, as_json: bool) -> None:
-    gone = memory.working(scope).delete(key, version=version)
+    deleted = memory.working(scope).delete(key, version=version)
     if as_json:
-        print_json({"scope": scope, "key": key, "deleted": gone})
+        print_json({"scope": scope, "key": key, "deleted": deleted})
     else:
-        click.echo(f"Took {counted(int(gone), 'fact')} away.")
+        click.echo(f"Took {counted(int(deleted), 'fact')} away.")
 
 
 def _time(at: datetime) -> str:
@@ -159,21 +160,21 @@ def _as_json(fact: Fact) -> dict[str, Any]:
         "expires_at": None if fact.expires_at is None else fact.expires_at.isoformat(),
         "history": [
             {
-                "value": _plain(one.value),
-                "version": one.version,
-                "since": one.since.isoformat(),
-                "superseded_at": one.superseded_at.isoformat(),
-                "superseded_by": one.superseded_by,
+                "value": _plain(earlier.value),
+                "version": earlier.version,
+                "since": earlier.since.isoformat(),
+                "superseded_at": earlier.superseded_at.isoformat(),
+                "superseded_by": earlier.superseded_by,
             }
-            for one in fact.history
+            for earlier in fact.history
         ],
     }
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON's types; what these have no form for as a text."""
+    """Return the value in JSON's types, with text for whatever they cannot express."""
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(one) for one in value]
+        return [_plain(inner) for inner in value]
     return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -1,4 +1,4 @@
-"""How a command fails: what is said, as text or as JSON, and with which exit status.
+"""The errors that end a command: their message, as text or as JSON, and their exit status.
 
 0  done, also nothing to do        3  no such session or entry
 1  the operation failed            4  another writer was first, or an id came back with other content
@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from palimpsest import ConfigError, Conflict, EntryNotFound, PalimpsestError, StoreError
-from palimpsest.cli.output import clean, line, told_json
+from palimpsest.cli.output import clean, json_line, line
 from palimpsest.errors import InvalidResource
 from palimpsest.errors.secret import without_login
 from palimpsest.errors.wording import bounded
@@ -23,8 +23,8 @@ from palimpsest.errors.wording import bounded
 class OperationFailed(click.ClickException):
     """The operation failed.
 
-    `kind` is what programs know the failure by: the name of the library's error, or one of the command line's own.
-    `suggestions` are names that may have been meant, `more` is what else programs are told.
+    `kind` is the `error` of the JSON output: the name of the library's error, or one of the command line's own.
+    `suggestions` are names that may have been meant, `more` are further keys of the JSON output.
     """
 
     exit_code = 1
@@ -53,7 +53,7 @@ class InputRefused(OperationFailed):
 
 
 class Missing(OperationFailed):
-    """What was asked for is not there."""
+    """The requested session, entry or other item does not exist."""
 
     exit_code = 3
     kind = "Missing"
@@ -74,16 +74,15 @@ class Unavailable(OperationFailed):
 
 
 class Misused(click.UsageError):
-    """The command was called in a way that it does not know. What it quotes of that is neutralised, and
-    without the logins of addresses."""
+    """A usage error of click, its message neutralised and without the logins of addresses: it may quote arguments."""
 
     def __init__(self, error: click.UsageError) -> None:
         super().__init__(clean(without_login(error.format_message())), error.ctx)
         self.suggestions = tuple(getattr(error, "possibilities", None) or ())
 
 
-def told(error: click.ClickException) -> str:
-    """Return a failure as a program is told of it: one object, on one line."""
+def failure_json(error: click.ClickException) -> str:
+    """Return an error as JSON for programs: one object, on one line."""
     values: dict[str, Any] = {
         "error": getattr(error, "kind", "UsageError"),
         "message": error.message,
@@ -91,30 +90,30 @@ def told(error: click.ClickException) -> str:
     }
     if suggestions := getattr(error, "suggestions", ()):
         values["suggestions"] = list(suggestions)
-    return told_json({**values, **getattr(error, "more", {})})
+    return json_line({**values, **getattr(error, "more", {})})
 
 
 def failure(error: PalimpsestError) -> OperationFailed:
-    """Return what ends the command for an error of the library."""
+    """Return the click error, with its exit status, that ends the command for an error of the library."""
     if isinstance(error, InvalidResource):
         return _mistaken(error)
-    endings: dict[type[Exception], type[OperationFailed]] = {
+    endings_by_error: dict[type[Exception], type[OperationFailed]] = {
         ConfigError: InputRefused,
         EntryNotFound: Missing,
         Conflict: Conflicting,
         StoreError: Unavailable,
     }
-    ending = next((ending for kind, ending in endings.items() if isinstance(error, kind)), OperationFailed)
+    ending = next((ending for kind, ending in endings_by_error.items() if isinstance(error, kind)), OperationFailed)
     nearest = getattr(error, "nearest", None)
     return ending(str(error), kind=type(error).__name__, suggestions=[nearest] if nearest else ())
 
 
 def _mistaken(error: InvalidResource) -> InputRefused:
-    """Every mistake of declared memories, a line each, whatever line breaks a key may have."""
+    """List every mistake of declared memories on a line of its own, even if a key contains line breaks."""
     heading = str(error).partition("\n")[0]
-    lines = "\n".join([heading, *(f"  {line(str(one))}" for one in error.mistakes)])
+    lines = "\n".join([heading, *(f"  {line(str(mistake))}" for mistake in error.mistakes)])
     mistakes = [
-        one._replace(key=bounded(one.key), memory=one.memory and bounded(one.memory))._asdict()
-        for one in error.mistakes
+        mistake._replace(key=bounded(mistake.key), memory=mistake.memory and bounded(mistake.memory))._asdict()
+        for mistake in error.mistakes
     ]
     return InputRefused(lines, kind=type(error).__name__, more={"mistakes": mistakes})

@@ -1,4 +1,4 @@
-"""`palimpsest forget`: destroying for good all that belongs to a user, a session or a tenant, or that says a text."""
+"""`palimpsest forget`: destroy for good all that belongs to a user, a session or a tenant, or that contains a text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from palimpsest import Memory
-from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
+from palimpsest.cli.app import examples, json_option, require_interactive, store_options
 from palimpsest.cli.opening import open_memory, require, session_ids
 from palimpsest.cli.output import console, counted, line, note, print_json, session_progress, table
 from palimpsest.types import Erased
 
 FEW = 20
-"""Names that are listed each; more of them are a number."""
+"""The most session names that are listed; of more only the number is printed."""
 
 
 @click.command(
@@ -28,16 +28,18 @@ FEW = 20
         "palimpsest forget --tenant acme",
     ),
 )
-@click.option("--user", metavar="ID", help="All that this user said, with the whole interactions that began with it.")
+@click.option("--user", metavar="ID", help="Forget all that this user said, with the whole interactions it began.")
 @click.option(
     "--session",
     metavar="ID",
     shell_complete=session_ids,
-    help="This session, with its entries in every branch that shares them.",
+    help="Forget this session, with its entries in every branch that shares them.",
 )
-@click.option("--matches", metavar="TEXT", help="What says this text, in any letter case. `-` reads it from stdin.")
-@click.option("--reason", metavar="TEXT", default="by request", show_default=True, help="Kept in the log.")
-@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@click.option(
+    "--matches", metavar="TEXT", help="Forget what contains this text, in any letter case; - reads it from stdin."
+)
+@click.option("--reason", metavar="TEXT", default="by request", show_default=True, help="Reason, kept in the log.")
+@click.option("--dry-run", is_flag=True, help="Show what would be destroyed, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @store_options
@@ -52,31 +54,31 @@ def forget_command(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Destroy for good all that belongs to a user, a session or a tenant, or that says a text.
+    """Destroy for good all data of a user, session or tenant.
 
-    Give one of --user, --session and --matches; --tenant alone is all sessions and items of that tenant. What would go
-    is shown, and nothing goes before that is confirmed. Summaries that told of it are made anew from the rest, or
-    withdrawn. Interrupted, the same command again goes on with what is left.
+    Or destroy all that contains a text. Give one of --user, --session and --matches. --tenant alone means all sessions
+    and items of that tenant. The command shows what would be destroyed, and asks first. Summaries of it are made anew
+    from the rest, or withdrawn. If the command is interrupted, run it again: it goes on with what is left.
     """
     subject = {"user": user, "session": session, "matches": matches}
-    given: dict[str, str | None] = {name: value for name, value in subject.items() if value is not None} or {
+    chosen: dict[str, str | None] = {name: value for name, value in subject.items() if value is not None} or {
         "tenant": tenant
     }
-    if len(given) != 1 or None in given.values():
+    if len(chosen) != 1 or None in chosen.values():
         raise click.UsageError("give exactly one of --user, --session and --matches, or --tenant alone")
     asks = not (yes or dry_run)
     if matches == "-" and not asks:
-        given["matches"] = _read()
+        chosen["matches"] = _read()
     with open_memory(store, tenant, write=not dry_run) as memory:
         if session is not None:
-            given["session"] = require(memory, session, whole=yes).session
+            chosen["session"] = require(memory, session, whole=yes).session
         if asks:
-            expect_somebody(as_json, busy=matches == "-")
-        done = _forgotten(memory, given, reason, dry_run=dry_run or asks)
+            require_interactive(as_json, busy=matches == "-")
+        done = _forgotten(memory, chosen, reason, dry_run=dry_run or asks)
         if asks and done:
             print_erased(done)
             click.confirm("Destroy this? It cannot be undone.", abort=True)
-            done = _forgotten(memory, given, reason, dry_run=False)
+            done = _forgotten(memory, chosen, reason, dry_run=False)
     if as_json:
         print_json(erased_json(done))
     else:
@@ -84,7 +86,7 @@ def forget_command(
 
 
 def _read() -> str:
-    """The text that standard input has: one that is read wrongly would be found nowhere."""
+    """Read the text from standard input. Raises a usage error if it does not decode: it would match nothing."""
     text = sys.stdin.read().removesuffix("\n")
     try:
         text.encode()
@@ -99,7 +101,7 @@ def _forgotten(memory: Memory, subject: dict[str, Any], reason: str, *, dry_run:
 
 
 def print_erased(done: Erased) -> None:
-    """Print the report: what went, or would go, and what remains."""
+    """Print an erasure's report: what was destroyed, or would be, and what remains."""
     would = done.dry_run
     if not (done or done.remains):
         note(f"Nothing to forget: {done.unknown}." if done.unknown else "Nothing to forget.")
@@ -113,15 +115,15 @@ def print_erased(done: Erased) -> None:
             rows.add_row(title, line(", ".join(names) if len(names) <= FEW else counted(len(names), "session")))
     if done.withdrawn:
         rows.add_row("summaries", f"{done.withdrawn:,}" if would else f"{done.withdrawn:,}, {done.rebuilt:,} made anew")
-    for title, found in (("items of", done.items), ("derived:", done.derived)):
-        for name, number in found.items():
+    for title, counts in (("items of", done.items), ("derived:", done.derived)):
+        for name, number in counts.items():
             rows.add_row(line(f"{title} {name}"), f"{number:,}")
     console().print(rows)
-    for told in done.remains:
-        note(f"Remains: {told}")
+    for remainder in done.remains:
+        note(f"Remains: {remainder}")
 
 
 def erased_json(done: Erased) -> dict[str, Any]:
-    """Return the report as JSON values."""
-    found: dict[str, Any] = msgspec.to_builtins(done)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+    """Return an erasure's report as JSON values."""
+    values: dict[str, Any] = msgspec.to_builtins(done)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""`palimpsest import`: conversations from files into sessions, once however often it is repeated."""
+"""`palimpsest import`: add conversations from files to sessions; repeating an import adds nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from palimpsest.sessions.importing.report import Imported, ImportReport, Refused
 from palimpsest.transfer.sources import NAMES
 
 MANY = 20
-"""Sessions of a file that are listed each; more of them are one line."""
+"""The most sessions of a file that are listed; more of them are summed up in one line."""
 
-_NOTHING = ImportReport(source="", format=None, sessions={})
+_EMPTY = ImportReport(source="", format=None, sessions={})
 
 
 @click.command(
@@ -41,15 +41,17 @@ _NOTHING = ImportReport(source="", format=None, sessions={})
     ),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--from", "source", metavar="SOURCE", default="auto", help=f"What the files are: {', '.join(NAMES)}.")
+@click.option("--from", "source", metavar="SOURCE", default="auto", help=f"Kind of the files: {', '.join(NAMES)}.")
+@click.option("--format", metavar="FORMAT", help="Format of provider messages. [default: recognised from the messages]")
 @click.option(
-    "--format", metavar="FORMAT", help="What provider messages are written in. [default: what they speak for]"
+    "--session", metavar="ID", help="Import into this session. [default: the conversation's id, or the file's name]"
 )
-@click.option("--session", metavar="ID", help="Into this session. [default: the conversation's id, or the file's name]")
 @click.option("--key", metavar="TEXT", help="Import the same messages once more, under another key.")
-@click.option("--branches", is_flag=True, help="Edits and regenerated answers become sessions of their own.")
+@click.option("--branches", is_flag=True, help="Make edits and regenerated answers sessions of their own.")
 @click.option("--strict", is_flag=True, help="Stop at the first fault, and store nothing of its file.")
-@click.option("--limit", "limits", multiple=True, metavar="NAME=NUMBER", help="Another limit, as an error named it.")
+@click.option(
+    "--limit", "limits", multiple=True, metavar="NAME=NUMBER", help="Change a limit that an error names. Repeatable."
+)
 @json_option
 @store_options
 def import_command(
@@ -65,13 +67,13 @@ def import_command(
     strict: bool,
     limits: tuple[str, ...],
 ) -> None:
-    """Bring conversations from files into sessions.
+    """Add conversations from files to sessions. Importing a file again adds nothing.
 
-    FILE is JSON or JSON lines of provider messages, an export of Palimpsest, of ChatGPT or of Claude (its archive,
+    FILE is JSON or JSON lines of provider messages, an export of Palimpsest, of ChatGPT or of Claude (the archive,
     or the conversations.json inside), a database of the OpenAI Agents SDK, or messages that LangChain or
-    Pydantic AI wrote; `-` is standard input. What it is, the file says itself. Importing it again adds nothing.
+    Pydantic AI wrote; `-` is standard input. The kind of file is recognised from its content.
 
-    What is malformed is reported with its place, the rest is taken, and the exit status is 1.
+    Malformed items are reported with their place, the rest is imported, and the exit status is 1.
     """
     for path in files:
         _check_readable(path)
@@ -95,20 +97,21 @@ def import_command(
 
 
 def _limits(given: tuple[str, ...]) -> dict[str, int]:
-    """The limits of the command line. Raises a usage error for what is none."""
+    """Parse the values of `--limit`. Raises a usage error for one that is not NAME=NUMBER."""
     limits = {}
-    for one in given:
-        name, _, number = one.partition("=")
+    for option in given:
+        name, _, number = option.partition("=")
         if not (number.isascii() and number.isdecimal() and len(number) < 20):
-            raise click.UsageError(f"--limit {clean(one)}: give a name and a whole number, as in value=1000000000")
+            raise click.UsageError(f"--limit {clean(option)}: give a name and a whole number, as in value=1000000000")
         limits[name] = int(number)
     return limits
 
 
 def _check_readable(path: str) -> None:
-    """Raise a usage error for a file that cannot be read, before anything is done.
+    """Raise a usage error for a file that cannot be read, before anything is imported.
 
-    It is not opened for that: another program's database would lose its locks if this process has it open.
+    The file is not opened: if this process has it open as an SQLite database, closing a second descriptor of it would
+    drop SQLite's POSIX locks.
     """
     try:
         if path != "-" and stat.S_ISDIR(os.stat(path).st_mode):
@@ -128,14 +131,14 @@ def _import_file(memory: Memory, path: str, options: dict[str, Any]) -> ImportRe
         except ConfigError as fault:
             if fault.where != "session_id" or fault.found is not None:
                 raise
-            told = f"{path}: nothing names a session for its messages; give --session ID"
-            raise click.UsageError(told) from fault
+            hint = f"{path}: nothing names a session for its messages; give --session ID"
+            raise click.UsageError(hint) from fault
 
 
 def _failed(path: str, failed: ImportFailed) -> ImportReport:
-    """The report of a file of which nothing was taken."""
+    """Return the report on a file of which nothing was imported."""
     place = "" if failed.where in (os.path.basename(path), "the file") else failed.where
-    return replace(_NOTHING, refused=(Refused(place.removeprefix("line "), failed.reason),))
+    return replace(_EMPTY, refused=(Refused(place.removeprefix("line "), failed.reason),))
 
 
 def _tell(path: str, refused: Refused) -> None:
@@ -145,7 +148,10 @@ def _tell(path: str, refused: Refused) -> None:
 
 @contextmanager
 def _progress(path: str) -> Iterator[Callable[[int, int | None], object]]:
-    """Show how far a large file is, on a terminal only."""
+    """Show a progress bar for a file of 1 MiB or more, if standard error is a terminal.
+
+    Yields a function that is called with the bytes that are done and, where known, the total.
+    """
     size = os.path.getsize(path) if path != "-" else 0
     if size < 1 << 20 or not on_terminal(sys.stderr):
         yield lambda _, __: None
@@ -174,27 +180,27 @@ def _print(reports: list[tuple[str, ImportReport]]) -> None:
 
 
 def _listed(report: ImportReport) -> list[tuple[str, Imported | None]]:
-    """The sessions of a file as the table shows them: each, or all in one line."""
+    """Return the sessions of a file as the table lists them: each, or if there are many a single line for all."""
     sessions = report.sessions
     if not sessions:
         return [("-", None)]
     if len(sessions) <= MANY:
         return list(sessions.items())
-    added, there = (sum(getattr(one, name) for one in sessions.values()) for name in ("added", "already_there"))
-    return [(counted(len(sessions), "session"), Imported(added, there))]
+    added, already = (sum(getattr(done, name) for done in sessions.values()) for name in ("added", "already_there"))
+    return [(counted(len(sessions), "session"), Imported(added, already))]
 
 
 def _as_json(path: str, report: ImportReport) -> dict[str, Any]:
     sessions = [
-        {"session": name, "added": one.added, "already_there": one.already_there}
-        | ({"title": one.title} if one.title else {})
-        for name, one in report.sessions.items()
+        {"session": name, "added": imported.added, "already_there": imported.already_there}
+        | ({"title": imported.title} if imported.title else {})
+        for name, imported in report.sessions.items()
     ]
     return {
         "file": path,
         "source": report.source or None,
         "format": report.format,
         "sessions": sessions,
-        "refused": [{"place": one.place, "reason": one.reason} for one in report.refused],
+        "refused": [{"place": refused.place, "reason": refused.reason} for refused in report.refused],
         "left_out": report.left_out,
     }

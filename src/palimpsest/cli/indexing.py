@@ -1,4 +1,4 @@
-"""`palimpsest index`: the search index of a tenant, how it is, and making it anew."""
+"""`palimpsest index`: show the state of a tenant's search index, or rebuild it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from palimpsest.types import IndexStatus
 @json_option
 @store_options
 def index_command(store: str | None, tenant: str | None, as_json: bool, action: str, embedder: str | None) -> None:
-    """Say where the search index of a tenant is, how large, and how far behind; or make it anew from the logs.
+    """Show the state of a tenant's search index, or rebuild it.
 
-    Searches keep an index up to date by themselves. Rebuild it to take out at once what is stale, or to index a large
-    store before somebody searches. Give it the embedder that your program has, or the vectors are made by the next
-    search there. Interrupted, the same again, or the next search, goes on.
+    The state is where the index is, how large it is, and how far behind. A rebuild reads the logs. Searches keep the
+    index up to date by themselves. Rebuild it to remove stale parts at once, or to index a large store before the first
+    search. If your program has an embedder, name it here: otherwise the program's next search computes the vectors. If
+    a rebuild is interrupted, run it again: it goes on, and so does the next search.
     """
     rebuilds = action == "rebuild"
     with open_memory(store, tenant, write=rebuilds, embedder=embedder) as memory:
         status = memory.index_status()
-        kept = status.is_kept or not rebuilds
-        if rebuilds and kept:
+        is_stored = status.is_kept or not rebuilds
+        if rebuilds and is_stored:
             with session_progress() as progress:
                 status = memory.rebuild_index(progress=progress)
     if as_json:
         print_json(msgspec.structs.asdict(status))
     else:
         _print(status)
-    if not kept:
+    if not is_stored:
         note("Nothing was rebuilt: this store's index is in the memory of each process that searches.")
     elif not status.sessions and status.behind:
         note("Nothing is indexed yet: the first search does that, and so does `palimpsest index rebuild`.")

@@ -1,4 +1,4 @@
-"""`palimpsest rotate-keys`: everything in an encrypted store under the current key, while others go on."""
+"""`palimpsest rotate-keys`: re-encrypt everything in an encrypted store under the current key."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from palimpsest.cli.output import counted, note, print_json, session_progress
 @json_option
 @store_options
 def rotate_keys_command(store: str | None, tenant: str | None, as_json: bool) -> None:
-    """Bring all that the store holds, of every tenant, under the current key.
+    """Re-encrypt a store under the current key.
 
-    PALIMPSEST_KEY has the keys, as ID:KEY with commas between them; the first one is the current one. Other
-    processes go on reading and writing, as long as they have both keys. When it is done, the older keys are not
-    needed any more. Interrupted, the same again goes on with what is left.
+    Everything in the store is re-encrypted, of every tenant. PALIMPSEST_KEY holds the keys as ID:KEY, separated by
+    commas. The first one is the current key. Other processes go on reading and writing, as long as they have both keys.
+    Afterwards the older keys are not needed any more. If the command is interrupted, run it again: it goes on with what
+    is left.
     """
-    from palimpsest.stores.encrypted.rotation import rotate_keys  # late: it needs an extra, which `--help` does not
+    from palimpsest.stores.encrypted.rotation import rotate_keys  # late: it needs an extra, and `--help` must not
 
     with open_memory(store, tenant, write=True) as memory, session_progress() as progress:
         done = rotate_keys(memory, progress=progress)

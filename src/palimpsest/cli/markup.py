@@ -1,4 +1,4 @@
-"""HTML and SVG as text: what is put in is escaped, and a page has all that it needs in itself."""
+"""HTML and SVG as text. Content is escaped where it is inserted, and a page is self-contained."""
 
 from __future__ import annotations
 
@@ -9,40 +9,38 @@ from palimpsest.cli.output import clean
 
 
 class Html(str):
-    """Text that is markup already. Any other text is escaped where it is put in."""
+    """Text that is markup already. Any other text is escaped where it is inserted."""
 
     __slots__ = ()
 
 
 def shown(text: object) -> Html:
-    """Return a text as a page shows it: no markup, and signs that steer or turn text as visible escapes."""
+    """Return a text as markup that shows it: escaped, and neutralised like `output.clean`. Markup stays as it is."""
     return text if isinstance(text, Html) else Html(escape(clean(str(text))))
 
 
 def tag(name: str, *inside: object, **attributes: object) -> Html:
-    """Return an element. A trailing `_` of an attribute's name falls away, others become `-`; None leaves it out."""
-    given = "".join(
+    """Return an element. In attribute names a trailing `_` is dropped, others become `-`; None omits an attribute."""
+    rendered = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{shown(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
     content = "".join(map(shown, inside))
-    return Html(f"<{name}{given}>{content}</{name}>" if inside else f"<{name}{given}/>")
+    return Html(f"<{name}{rendered}>{content}</{name}>" if inside else f"<{name}{rendered}/>")
 
 
 def joined(parts: list[Html]) -> Html:
-    """Return pieces of markup one after the other."""
+    """Return the pieces of markup joined together."""
     return Html("".join(parts))
 
 
 def svg(width: int, height: int, title: str, description: str, *inside: object, style: str = "") -> Html:
-    """Return a drawing that scales, with the words for who cannot see it."""
+    """Return a scalable drawing; `title` and `description` are for readers who cannot see it."""
     about = (tag("title", title), tag("desc", description))
-    looks = (tag("style", Html(style)),) if style else ()
-    made: Html = tag(
-        "svg", *about, *looks, *inside, xmlns="http://www.w3.org/2000/svg", role="img", viewBox=f"0 0 {width} {height}"
-    )
-    return made
+    styles = (tag("style", Html(style)),) if style else ()
+    box = f"0 0 {width} {height}"
+    return tag("svg", *about, *styles, *inside, xmlns="http://www.w3.org/2000/svg", role="img", viewBox=box)
 
 
 def label(x: float, y: float, *inside: object, class_: str = "", anchor: str = "start") -> Html:
@@ -51,12 +49,11 @@ def label(x: float, y: float, *inside: object, class_: str = "", anchor: str = "
 
 
 def table(headings: list[str], rows: list[list[object]], *, figures: int = 0, caption: str = "") -> Html:
-    """Return a table; its last `figures` columns are numbers."""
+    """Return a table whose last `figures` columns are numbers."""
 
     def cells(name: str, row: list[object]) -> Html:
         numbers = len(row) - figures
-        made = [tag(name, cell, class_="n" if place >= numbers else None) for place, cell in enumerate(row)]
-        return tag("tr", *made)
+        return tag("tr", *(tag(name, cell, class_="n" if i >= numbers else None) for i, cell in enumerate(row)))
 
     body = tag("tbody", *(cells("td", row) for row in rows)) if rows else Html("")
     head = tag("thead", cells("th", list(headings)))
@@ -65,12 +62,12 @@ def table(headings: list[str], rows: list[list[object]], *, figures: int = 0, ca
 
 
 def looks(name: str) -> str:
-    """Return a style sheet of the package."""
+    """Return the package's style sheet with this name."""
     return (files("palimpsest.cli") / "data" / f"{name}.css").read_text("utf-8").strip()
 
 
 def page(title: str, *sections: object) -> str:
-    """Return a page that asks nothing of anybody: no script, no font, no request."""
+    """Return a self-contained page: it has no scripts and loads no fonts or other resources."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = tag(
         "head",

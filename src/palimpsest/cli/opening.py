@@ -1,4 +1,4 @@
-"""Opening the store that the options name, looking a session up in it, and going through all that is there."""
+"""Helpers of the commands: open the store that the options name, look up sessions and entries, iterate over them."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ from palimpsest.stores.options import discreet_address, disk_options
 from palimpsest.types import SessionInfo
 
 CANDIDATES = 10
-"""Ids that are named where several begin alike."""
+"""How many ids an error lists when several begin with the given text."""
 COMPLETED, LOOKED_AT = 200, 1000
-"""Sessions that are offered to a shell, and those that are read at once."""
+"""How many sessions are offered for shell completion, and how many sessions or records are read at once."""
 _RANGE = re.compile(r"([0-9]{1,15})-([0-9]{1,15})")
 _PLAIN = re.compile(r"\w[\w.:@/+=%,-]*")
 
 
 def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:
-    """Return store and tenant: the command's own options, else the root's, else the environment's, else defaults.
+    """Return store and tenant: from the command's own options, else the root's, the environment, or the defaults.
 
-    Raises ConfigError for an address that has lost its colon, or is empty.
+    Raises ConfigError for an empty address, or one that lacks its colon.
     """
     root = click.get_current_context().find_root().obj or (None, None)
     if "" in (store, root[0]):
         raise ConfigError("store", "", "an address or a path; without --store it is PALIMPSEST_STORE's, or the default")
     where = store or root[0] or os.environ.get("PALIMPSEST_STORE") or DEFAULT_STORE
     refuse_mistyped(where)
-    owner = root[1] if tenant is None else tenant  # an empty one is refused by whoever opens
+    owner = root[1] if tenant is None else tenant  # an empty one is refused when the memory is opened
     return (where if ":" in where else Path(where)), ("default" if owner is None else owner)
 
 
 def open_memory(
     store: str | None, tenant: str | None, *, create: bool = False, write: bool = False, **options: Any
 ) -> Memory:
-    """Open the memory, with the keys that the environment names and the privacy policy asked for, where they are.
+    """Open the memory at the store, with the keys of PALIMPSEST_KEY and the privacy policy, where these are given.
 
-    Only with `create` does a file come into being that was not there before.
+    A file or folder that does not exist is made only with `create`; otherwise Unavailable is raised. Without `create`
+    and `write`, a file is opened read-only.
     """
     where, owner = resolve(store, tenant)
     options["encryption"] = Keys.from_env() if KEYS in os.environ else None
@@ -58,21 +59,23 @@ def open_memory(
     if is_on_disk(where) and not create:
         _expect_file(where)
         named = "encryption", "privacy", "embedder"
-        looked = Memory.open(
+        reading = Memory.open(
             where, tenant=owner, readonly=True, **{name: options[name] for name in named if name in options}
         )
         if not write:
-            return looked
-        looked.close()
+            return reading
+        reading.close()  # opened read-only first: that fails, without changing the file, where it is no store
     return Memory.open(where, tenant=owner, **options)
 
 
 def open_to_note(store: str | None, tenant: str | None, **options: Any) -> Memory:
-    """Open the memory for what only reads, to write where that may be: so what it makes on its way, such as an index
-    or counts, is kept."""
+    """Open the memory for a command that only reads: for writing if possible, otherwise read-only.
+
+    Opened for writing, what the command computes on its way, such as an index or token counts, is kept.
+    """
     try:
         return open_memory(store, tenant, write=True, **options)
-    except StoreUnavailable:  # such as a file that others may write
+    except StoreUnavailable:  # such as a file that this user may only read
         return open_memory(store, tenant, **options)
 
 
@@ -82,35 +85,36 @@ def is_on_disk(where: str | Path) -> bool:
 
 
 def expect_store(where: str | Path, advice: str = "--store names another") -> None:
-    """Raise Unavailable, with advice, where a store is a file or a folder that is not there."""
+    """Raise Unavailable, with `advice`, if the store is a file or folder that does not exist."""
     if is_on_disk(where):
         _expect_file(where, advice)
 
 
 def shown(where: str | Path) -> str:
-    """A store as it may be printed: its address without a user and a password."""
+    """Return the store's address, without user and password, or its path: as it may be printed."""
     return discreet_address(where) if isinstance(where, str) else str(where)
 
 
 def _expect_file(where: str | Path, advice: str = "--store names another") -> None:
-    """Raise Unavailable where there is no such file or folder, ConfigError for an address that could name none."""
+    """Raise Unavailable if the file or folder does not exist, and ConfigError for a malformed address."""
     path = where if isinstance(where, Path) else _path_of(where)
-    if not os.path.exists(path):  # which is False, too, for what no file can be called
+    if not os.path.exists(path):  # False, too, for a name that no file can have, such as one with a null byte
         raise Unavailable(f"there is no store {shown(where)!r} yet: `palimpsest import` makes it; {advice}")
 
 
 def _path_of(address: str) -> str:
-    """What an address of a store on a disk names. Raises ConfigError where it, or an option in it, is not accepted."""
+    """Return the path in the address of a store on disk. Raises ConfigError for a bad address, or bad options in it."""
     _, url, options = read_address(address)
     disk_options(options)
     return sqlite.path_of(url) if url.startswith("sqlite:") else file.path_of(url)
 
 
 def require(memory: Memory, session: str, *, whole: bool = False) -> SessionInfo:
-    """Return the session of this id, or else the only one whose id begins so, as a listing shows it.
+    """Return the session with this id, or else the only one whose id begins with it, as `Memory.sessions` lists it.
 
-    `whole` is for what destroys without asking: there an id is not to be cut short, for a second run would mean another
-    session. Raises Missing, with the nearest id, where there is none, and InputRefused where several begin so.
+    With `whole` only a complete id counts. Commands that destroy without asking need that: the same abbreviation could
+    mean another session in a second run. Raises Missing, with the nearest id, if there is no such session, and
+    InputRefused if several begin with the text.
     """
     try:
         return memory.info(session)
@@ -120,19 +124,20 @@ def require(memory: Memory, session: str, *, whole: bool = False) -> SessionInfo
             return listed[0]
         raise
     except SessionNotFound as missing:
-        begun = memory.sessions(prefix=session, limit=CANDIDATES + 1)
-        if len(begun) == 1 and not whole:
-            return begun[0]
-        raise _not_found(memory, session, [info.session for info in begun]) from missing
+        candidates = memory.sessions(prefix=session, limit=CANDIDATES + 1)
+        if len(candidates) == 1 and not whole:
+            return candidates[0]
+        raise _not_found(memory, session, [info.session for info in candidates]) from missing
 
 
-def _not_found(memory: Memory, session: str, begun: list[str]) -> OperationFailed:
-    if len(begun) > 1:
-        more = ", …" if len(begun) > CANDIDATES else ""
-        names = ", ".join(map(repr, begun[:CANDIDATES])) + more
+def _not_found(memory: Memory, session: str, candidates: list[str]) -> OperationFailed:
+    """Return the error for a session that is not found; `candidates` are the ids that begin with the given text."""
+    if len(candidates) > 1:
+        more = ", …" if len(candidates) > CANDIDATES else ""
+        names = ", ".join(map(repr, candidates[:CANDIDATES])) + more
         text = f"several sessions of tenant {memory.tenant!r} begin with {session!r}: {names}"
-        return InputRefused(text, kind="SeveralSessions", suggestions=begun[:CANDIDATES])
-    near = begun or get_close_matches(session, [info.session for info in memory.sessions(limit=LOOKED_AT)], n=1)
+        return InputRefused(text, kind="SeveralSessions", suggestions=candidates[:CANDIDATES])
+    near = candidates or get_close_matches(session, [info.session for info in memory.sessions(limit=LOOKED_AT)], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists those that there are"
     text = f"there is no session {session!r} of tenant {memory.tenant!r} in this store{hint}"
     return Missing(text, kind="SessionNotFound", suggestions=near)
@@ -150,14 +155,14 @@ def all_sessions(memory: Memory) -> Iterator[SessionInfo]:
 
 
 def all_entries(chat: Session, *, after: int = 0, at: int | None = None, rewound: bool = False) -> Iterator[Entry]:
-    """Yield all entries that `entries` returns, some at a time."""
+    """Yield all entries that `Session.entries` returns, reading 512 at a time."""
     while batch := chat.entries(after=after, limit=512, at=at, rewound=rewound):
         yield from batch
         after = batch[-1].seq
 
 
 def read_records(chat: Session, revision: int) -> None:
-    """Read what is kept of each revision up to this one, some at a time. Raises StoreCorrupt."""
+    """Read the record of each revision up to this one, to see that it can be read. Raises StoreCorrupt."""
     for after in range(0, revision, LOOKED_AT):
         chat.history(after=after, before=after + LOOKED_AT + 1)
 
@@ -173,22 +178,24 @@ def entries_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named_entry(chat: Session, name: str) -> Entry:
-    """Return the entry of a session that is named: by the number that `show` prints, or by id.
+    """Return the entry of a session with this number, as `show` prints it, or this id.
 
-    Raises Missing where there is none, in the words of the command line.
+    Raises Missing, with a hint at the commands that print both, if there is none.
     """
     try:
         return chat.entry(name)
     except EntryNotFound as missing:
         hint = "give a number that `palimpsest show` prints, or an id that `palimpsest show --json` prints"
-        told = str(missing).rpartition("; `entries()`")[0]  # without what is private, which the name may be
-        raise Missing(f"{told}; {hint}", kind="EntryNotFound") from missing
+        # The library's message leaves out what is private in the name. Its hint at `entries()` is for Python programs.
+        reason = str(missing).rpartition("; `entries()`")[0]
+        raise Missing(f"{reason}; {hint}", kind="EntryNotFound") from missing
 
 
 def named_entries(chat: Session, names: Sequence[str]) -> list[Entry]:
-    """Return the entries of a session that are named: by number, as a range of numbers, or by id; each once, in order.
+    """Return the named entries of a session, each once, in the order of the log.
 
-    Raises Missing where there is none of that name, a usage error for a range that is none.
+    A name is a number, a range of numbers such as 3-5, or an id. Raises Missing if there is no such entry, and a usage
+    error for a range whose first number is the larger one.
     """
     found: dict[int, Entry] = {}
     for name in names:
@@ -200,7 +207,7 @@ def named_entries(chat: Session, names: Sequence[str]) -> list[Entry]:
         first, last = int(ends[1]), int(ends[2])
         if first > last:
             raise click.UsageError(f"{name}: the first number is the larger one")
-        named_entry(chat, ends[2])  # raises where there is none
+        named_entry(chat, ends[2])  # raises Missing if the log is shorter
         for entry in all_entries(chat, after=max(first - 1, 0)):
             if entry.seq > last:
                 break
@@ -208,17 +215,17 @@ def named_entries(chat: Session, names: Sequence[str]) -> list[Entry]:
     return [found[seq] for seq in sorted(found)]
 
 
-def session_ids(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """Return ids of sessions that begin so, for a shell that completes them; none where anything is in the way.
+def session_ids(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the session ids that complete `incomplete`, for shell completion; an empty list on any error.
 
-    The store is opened to read. An id that a shell would not take as it stands is left out: somebody else may have
-    chosen it.
+    The store is opened read-only. Ids with characters that mean something to a shell are left out, as an id may have
+    been chosen by somebody else.
     """
     root = ctx.find_root().params
     store, tenant = (ctx.params.get(name) or root.get(name) for name in ("store", "tenant"))
     try:
         with warnings.catch_warnings(action="ignore"), ctx.scope(cleanup=False), open_memory(store, tenant) as memory:
-            found = memory.sessions(prefix=begun, limit=COMPLETED)
+            found = memory.sessions(prefix=incomplete, limit=COMPLETED)
     except (PalimpsestError, click.ClickException, OSError):
         return []
     return [info.session for info in found if _PLAIN.fullmatch(info.session)]

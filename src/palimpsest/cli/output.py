@@ -1,4 +1,7 @@
-"""What reaches the terminal: neutralised text, JSON, tables, bars. Colour and boxes only where a person looks."""
+"""Output of the commands: neutralised text, JSON, notes and warnings, tables, bars and progress.
+
+Colours, rules and progress are only for terminals.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-# C0 without tab and line feed, DEL and C1, lone surrogates, and what turns or hides text: marks and overrides of
-# direction, line and paragraph separators, zero-width characters, tags, the byte order mark.
+# DEL and C1 controls, lone surrogates, and characters that reorder or hide text: marks and overrides of direction,
+# line and paragraph separators, zero-width characters, tags, the byte order mark. `_CONTROL` adds the C0 controls
+# except tab and line feed.
 _UNSAFE = (
     "\x7f-\x9f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f"
@@ -32,18 +36,18 @@ _CONTROL = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSAFE}]")
 _JSON_UNSAFE = re.compile(f"[{_UNSAFE}]")
 
 JSON = "palimpsest.json"
-"""Where a context of click keeps whether `--json` was given."""
+"""The key of a click context's `meta` that says whether `--json` was given."""
 PIPED_WIDTH = 4_000
-"""Columns where nobody looks: what goes to a program or a file is not to be cut or wrapped."""
+"""Columns of output that goes to a program or a file, which is not to be cut or wrapped."""
 
 
 def clean(text: str) -> str:
-    """Return `text` with everything that could steer a terminal or mislead a reader as visible escapes."""
+    """Return `text` with visible escapes for all characters that could control a terminal or mislead a reader."""
     return _CONTROL.sub(_escape, text)
 
 
 def line(text: str, width: int = 0) -> str:
-    """Return `text` on one line, neutralised, cut to `width` characters where one is given."""
+    """Return `text` on one line, neutralised like `clean`, and cut to `width` characters unless that is 0."""
     flat = clean(" ".join(text.split()))
     return flat if not width or len(flat) <= width else flat[: width - 1] + "…"
 
@@ -53,7 +57,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def to_json(value: Any, *, indent: int | None = 2) -> str:
-    """Return JSON that is safe on a terminal and has UTF-8: the characters that are neither are escaped."""
+    """Return the value as JSON that is safe on a terminal and valid UTF-8: all other characters are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return _JSON_UNSAFE.sub(_json_escape, text)
 
@@ -63,10 +67,10 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 def take_any_text() -> None:
-    """Let no text fail at the encoding of a standard stream, whatever the system says that is.
+    """Configure the standard streams so that no text fails at their encoding, whichever the system sets.
 
-    What an output's encoding does not have is shown as escapes of JSON, so that JSON stays JSON. Bytes of the input
-    that are no text come as lone surrogates.
+    Characters that the output's encoding lacks are written as JSON escapes, so that JSON stays JSON. Bytes of standard
+    input that do not decode become lone surrogates.
     """
     codecs.register_error("palimpsest.escapes", _as_escapes)
     codecs.register(_ascii)
@@ -84,7 +88,10 @@ _ASCII = "palimpsest_ascii"
 
 
 def _ascii(name: str) -> codecs.CodecInfo | None:
-    """ASCII by another name: click takes a stream for misconfigured that is called so, and writes UTF-8 past it."""
+    """Return ASCII under another name.
+
+    Click takes a stream whose encoding is called "ascii" for misconfigured, and writes UTF-8 to it.
+    """
     if name != _ASCII:
         return None
     plain = codecs.lookup("ascii")
@@ -106,7 +113,7 @@ def _as_escapes(fault: UnicodeError) -> tuple[str, int]:
 
 
 class Cleaning:
-    """A sink for UTF-8 that lets through what is safe on a terminal, and shows the rest as escapes."""
+    """A binary sink that passes UTF-8 on to `out`, with escapes for all characters that are unsafe on a terminal."""
 
     def __init__(self, out: IO[bytes], *, json: bool) -> None:
         self._out, self._json = out, json
@@ -117,7 +124,7 @@ class Cleaning:
         self._put(self._decoder.decode(data))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left of an incomplete character, and flush."""
         self._put(self._decoder.decode(b"", final=True))
         self._out.flush()
 
@@ -131,18 +138,18 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value))
 
 
-def told_json(value: dict[str, Any]) -> str:
-    """Return an object on one line, as standard error has it for programs."""
+def json_line(value: dict[str, Any]) -> str:
+    """Return an object as JSON on one line, as programs read it from standard error."""
     return to_json(value, indent=None)
 
 
 def note(text: str) -> None:
-    """Print what is no data to standard error: as text, or with `--json` as an object on one line."""
+    """Print a remark to standard error: as text, or with `--json` as an object on one line."""
     _tell("note", text, "")
 
 
 def warn(text: str) -> None:
-    """Print a warning to standard error, as `note` does."""
+    """Print a warning to standard error, in the form that `note` has."""
     _tell("warning", text, "Warning: ")
 
 
@@ -152,14 +159,15 @@ def _tell(kind: str, text: str, before: str) -> None:
 
 
 def _put(kind: str, text: str, before: str, *, as_json: bool) -> None:
-    click.echo(told_json({kind: text}) if as_json else clean(before + text), err=True)
+    click.echo(json_line({kind: text}) if as_json else clean(before + text), err=True)
 
 
 @contextmanager
 def log_as_warnings(*, as_json: bool) -> Iterator[None]:
-    """Print what the library logs meanwhile as warnings: what went wrong where nobody waits for it, in any thread.
+    """Print what the library logs during the block, in any thread, as warnings.
 
-    An error is its message without its traceback, whose texts nobody has looked at.
+    These are failures that no caller waits for, such as those of background work. An exception is printed without its
+    traceback, whose texts were not checked for private data.
     """
 
     class Shown(logging.Handler):
@@ -177,13 +185,13 @@ def log_as_warnings(*, as_json: bool) -> Iterator[None]:
 
 
 def on_terminal(stream: IO[str] | None = None) -> bool:
-    """Whether a person looks at this stream (standard output, unless another is given)."""
+    """Whether the stream, by default standard output, is a terminal."""
     return (stream or sys.stdout).isatty()
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that breaks no words of data, knows NO_COLOR and leaves a broken pipe to its caller."""
-    from rich.console import Console  # 30 ms, as all of rich here, which `--json` does without
+    """Return a console of rich that interprets no markup in data and raises BrokenPipeError to its caller."""
+    from rich.console import Console  # rich is imported late everywhere here: it takes 30 ms, and `--json` needs none
 
     class Plain(Console):
         def on_broken_pipe(self) -> None:
@@ -198,38 +206,41 @@ def table(*columns: str, right: Sequence[str] = (), title: str | None = None) ->
 
     On a narrow terminal the first column stays whole, texts are cut, and columns that have no room are left out.
     """
-    from palimpsest.cli.tables import fitted  # as `console`
+    from palimpsest.cli.tables import fitted  # late: it imports rich
 
     return fitted(columns, right, title, plain=not on_terminal())
 
 
 def bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
     """Return a bar of `width` cells; each share is (part of the whole, style, character)."""
-    from rich.text import Text  # as `console`
+    from rich.text import Text  # late: rich takes 30 ms
 
-    made, filled, total = Text(), 0, 0.0
+    text, filled, total = Text(), 0, 0.0
     for share, style, character in shares:
         total += share
         cells = min(round(total * width), width) - filled
-        made.append(character * max(cells, 0), style)
+        text.append(character * max(cells, 0), style)
         filled += max(cells, 0)
-    made.append("·" * (width - filled), "dim")
-    return made
+    text.append("·" * (width - filled), "dim")
+    return text
 
 
-def counted(number: int, one: str) -> str:
-    """Return `3 entries`, `1 session`: a number with what it counts."""
-    many = f"{one[:-1]}ies" if one.endswith("y") and one[-2] not in "aeiou" else f"{one}s"
-    return f"{number:,} {one if number == 1 else many}"
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun, in the plural where needed: `3 entries`, `1 session`."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 @contextmanager
 def session_progress(what: str = "sessions") -> Iterator[Callable[[int, int], object]]:
-    """Show how many sessions are done, or what else there is to do, on a terminal only."""
+    """Show a progress bar that counts sessions, or `what` else, if standard error is a terminal.
+
+    Yields a function that is called with the numbers of what is done and of the total.
+    """
     if not on_terminal(sys.stderr):
         yield lambda _, __: None
         return
-    # As `console`.
+    # Late: rich takes 30 ms.
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -239,7 +250,7 @@ def session_progress(what: str = "sessions") -> Iterator[Callable[[int, int], ob
 
 
 def moment(when: datetime | int | None) -> str:
-    """Return a time, UTC to the second. Numbers are microseconds since 1970."""
+    """Return a time in UTC, to the second, or "-" for none. Numbers are microseconds since 1970."""
     if not when:
         return "-"
     if not isinstance(when, datetime):

@@ -15,9 +15,10 @@ from palimpsest.cli.output import counted, line, print_json
 @json_option
 @store_options
 def pin_command(store: str | None, tenant: str | None, as_json: bool, session: str, entries: tuple[str, ...]) -> None:
-    """Keep entries in every context of SESSION, however old they are. They count towards its budget.
+    """Keep entries in every context of SESSION.
 
-    ENTRY is the number that `show` prints, two of them as in 3-5, or an id.
+    They stay there however old they are, and count towards the budget. ENTRY is the number that `show` prints, a range
+    of numbers such as 3-5, or an id.
     """
     _pin(store, tenant, session, entries, as_json=as_json, pinned=True)
 
@@ -28,9 +29,9 @@ def pin_command(store: str | None, tenant: str | None, as_json: bool, session: s
 @json_option
 @store_options
 def unpin_command(store: str | None, tenant: str | None, as_json: bool, session: str, entries: tuple[str, ...]) -> None:
-    """Let go of pins, from the next cut on. Entries that are not pinned stay as they are.
+    """Unpin entries of SESSION. From the next cut on, contexts may leave them out. Other entries stay as they are.
 
-    ENTRY is the number that `show` prints, two of them as in 3-5, or an id.
+    ENTRY is the number that `show` prints, a range of numbers such as 3-5, or an id.
     """
     _pin(store, tenant, session, entries, as_json=as_json, pinned=False)
 
@@ -46,5 +47,5 @@ def _pin(
     if as_json:
         print_json({"session": session, "pinned" if pinned else "unpinned": seqs})
     else:
-        held = "stays in every context" if len(seqs) == 1 else "stay in every context"
-        click.echo(f"{counted(len(seqs), 'entry')} of {line(session)} {held if pinned else 'pinned no more'}.")
+        stays = "stays in every context" if len(seqs) == 1 else "stay in every context"
+        click.echo(f"{counted(len(seqs), 'entry')} of {line(session)} {stays if pinned else 'pinned no more'}.")

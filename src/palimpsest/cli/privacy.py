@@ -1,4 +1,4 @@
-"""The privacy policy that a command is to apply: by the name of a preset, or from a file, with a key for pseudonyms."""
+"""The privacy policy of a command: a preset's name or a JSON file, with the key for pseudonyms."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ENVIRONMENT, KEY = "PALIMPSEST_PRIVACY", "PALIMPSEST_PSEUDONYM_KEY"
 
 
 def redactor() -> Redactor | None:
-    """Return what applies the policy that `--privacy`, or else PALIMPSEST_PRIVACY, names; None where none does.
+    """Return a redactor for the policy that `--privacy`, or else PALIMPSEST_PRIVACY, names; None if neither is given.
 
-    Raises ConfigError for a name that is neither a preset's nor a file's, for a file that holds no policy, and where
-    the policy gives out pseudonyms and PALIMPSEST_PSEUDONYM_KEY has no key for them.
+    Raises ConfigError for a name that is neither a preset nor a file, for a file that holds no policy, and if the
+    policy uses pseudonyms and PALIMPSEST_PSEUDONYM_KEY holds no key that is long enough.
     """
     option = click.get_current_context().meta.get(PRIVACY)
     given, where = (option, "--privacy") if option is not None else (os.environ.get(ENVIRONMENT), ENVIRONMENT)
@@ -34,21 +34,27 @@ def redactor() -> Redactor | None:
 
 
 def telling(redactor: Redactor | None) -> Callable[[str], str] | None:
-    """Return what takes out of a text what is private, and never raises; None where there is no policy."""
+    """Return a function that redacts a text and never raises; None without a policy.
+
+    For a text that the policy cannot check it returns a remark in its place.
+    """
     if redactor is None:
         return None
 
-    def told(text: str) -> str:
+    def redacted(text: str) -> str:
         try:
             return redactor.text(text)
         except PrivacyRefused as refusal:
             return f"[not shown: it could not be checked for what is private ({refusal.rule}, {refusal.kind})]"
 
-    return told
+    return redacted
 
 
 def redactor_of(policy: Policy, named: str) -> Redactor:
-    """Return what applies a policy, with the key of PALIMPSEST_PSEUDONYM_KEY where it gives out pseudonyms."""
+    """Return a redactor for the policy, with the key of PALIMPSEST_PSEUDONYM_KEY if it uses pseudonyms.
+
+    `named` is the policy's name or file, for the ConfigError about a missing key.
+    """
     if not any(use.pseudonym for use in rules_of(policy).uses):
         return Redactor(policy)
     key = os.environ.get(KEY, "").encode("utf-8", "surrogateescape")
@@ -59,7 +65,7 @@ def redactor_of(policy: Policy, named: str) -> Redactor:
 
 
 def read_policy(given: str, where: str) -> dict[str, Any]:
-    """Return the policy that a JSON file holds. Raises ConfigError, naming `where`, for what is none."""
+    """Return the policy that a JSON file holds. Raises ConfigError if it holds none; `where` names the option."""
     try:
         with open(given, encoding="utf-8-sig") as file:
             policy = json.load(file)

@@ -1,10 +1,10 @@
-"""`palimpsest repair`: taking out of a session what cannot be read."""
+"""`palimpsest repair`: remove the entries of a session that cannot be read."""
 
 from __future__ import annotations
 
 import click
 
-from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
+from palimpsest.cli.app import examples, json_option, require_interactive, store_options
 from palimpsest.cli.forget import print_erased
 from palimpsest.cli.opening import open_memory, read_records, require, session_argument
 from palimpsest.cli.output import counted, note, print_json
@@ -19,17 +19,17 @@ from palimpsest.cli.output import counted, note, print_json
 def repair_command(
     store: str | None, tenant: str | None, as_json: bool, session: str, dry_run: bool, yes: bool
 ) -> None:
-    """Take out for good the entries of a session that cannot be read. Restore a backup first, if there is one.
+    """Remove for good the entries of a session that cannot be read. If you have a backup, restore that first.
 
-    Until then they are set aside: the rest of the session goes on without them. A damaged record of a change, such as
-    a cut, is named as an error: it cannot be taken out.
+    Until you repair a session, damaged entries are set aside, and the rest of the session goes on without them. A
+    damaged record of a change, such as a cut, cannot be removed: it is reported as an error.
     """
     asks = not (yes or dry_run)
     with open_memory(store, tenant, write=not dry_run) as memory:
         info = require(memory, session, whole=yes)
         session = info.session
         if asks:
-            expect_somebody(as_json)
+            require_interactive(as_json)
         chat = memory.session(session)
         damaged = [entry.seq for entry in chat.entries(rewound=True) if entry.damaged]
         if asks and damaged:

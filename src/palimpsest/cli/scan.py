@@ -1,4 +1,4 @@
-"""`palimpsest scan`: what a policy would have redacted in what is stored already, and redacting it there."""
+"""`palimpsest scan`: find what a privacy policy would have redacted in a store, and redact it there."""
 
 from __future__ import annotations
 
@@ -25,16 +25,25 @@ from palimpsest.types import Scanned
         "palimpsest scan --policy policy.json --apply",
     ),
 )
-@click.option("--policy", metavar="FILE", help="A JSON file with a policy.")
-@click.option("--rule", "rules", multiple=True, metavar="REGEX", help="A pattern; may be given again.")
-@click.option("--recogniser", "recognisers", multiple=True, metavar="NAME", help="Such as email; may be given again.")
+@click.option("--policy", metavar="FILE", help="Look for what the policy in this JSON file redacts.")
+@click.option("--rule", "rules", multiple=True, metavar="REGEX", help="Look for this pattern. Repeatable.")
 @click.option(
-    "--session", metavar="ID", shell_complete=session_ids, help="Only this session. [default: all of the tenant]"
+    "--recogniser",
+    "recognisers",
+    multiple=True,
+    metavar="NAME",
+    help="Look for what this recogniser finds, such as email. Repeatable.",
 )
-@click.option("--sample", type=Whole(0), default=5, show_default=True, metavar="N", help="Findings to show.")
+@click.option(
+    "--session",
+    metavar="ID",
+    shell_complete=session_ids,
+    help="Scan only this session. [default: all sessions of the tenant]",
+)
+@click.option("--sample", type=Whole(0), default=5, show_default=True, metavar="N", help="Show at most N findings.")
 @click.option("--apply", "applies", is_flag=True, help="Redact what is found, for good.")
-@click.option("--yes", is_flag=True, help="Do not ask before that.")
-@click.option("--check", is_flag=True, help="Exit with 1 where something is found.")
+@click.option("--yes", is_flag=True, help="Do not ask before redacting.")
+@click.option("--check", is_flag=True, help="Exit with status 1 if something is found.")
 @json_option
 @store_options
 def scan_command(
@@ -50,23 +59,25 @@ def scan_command(
     yes: bool,
     check: bool,
 ) -> None:
-    """Find what a policy would have redacted in what is stored already: in entries, summaries and records.
+    """Find private data that is stored already, and redact it.
 
-    The policy is that of --policy, or of --rule and --recogniser; else that of --privacy, else everything that is built
-    in. What is found is shown as it would be, never as it is. With --apply it is redacted where it is, and what the
-    policy withholds is erased. Others may go on writing. Interrupted, the same again goes on with what is left.
+    The command finds what a policy would have redacted in entries, summaries and records. The policy is that of
+    --policy, or of --rule and --recogniser, else that of --privacy, else the preset default. Findings are shown as they
+    look redacted, never as they are. With --apply they are redacted in the store, and entries that the policy withholds
+    are erased. Other programs may go on writing. If the command is interrupted, run it again: it goes on with what is
+    left.
 
-    The exit status is 0 whether or not something is found (1 with --check), and 1 where something cannot be checked.
+    The exit status is 0 whether or not something is found (with --check it is 1), and 1 if something cannot be checked.
     """
     if policy is not None and (rules or recognisers):
         raise click.UsageError("--policy has patterns and recognisers of its own: leave out --rule and --recogniser")
-    given = _redactor(policy, rules, recognisers)
+    own_redactor = _redactor(policy, rules, recognisers)
     with open_memory(store, tenant, write=applies) as memory:
         if session is not None:
             session = require(memory, session, whole=applies and yes).session
         if applies and as_json and not yes:
             raise click.UsageError("--json asks nothing: give --yes, too, where --apply is meant")
-        privacy = given or (None if redactor() is not None else "default")
+        privacy = own_redactor or (None if redactor() is not None else "default")  # None: the memory's own policy
         scan = partial(_scan, memory, privacy, session, sample)
         found = scan(apply=applies and yes)
         if not as_json:
@@ -74,8 +85,8 @@ def scan_command(
         if _changes(found) and applies and not yes:
             click.confirm("Redact it? This cannot be undone.", abort=True)
             found = scan(apply=True)
-            click.echo(_told(found, redacted=True))
-            _tell_rest(found)
+            click.echo(_outcome(found, redacted=True))
+            _print_rest(found)
         elif _changes(found) and not applies and not as_json:
             note("Nothing was changed. Run it again with --apply to redact it.")
     if as_json:
@@ -85,7 +96,7 @@ def scan_command(
 
 
 def _redactor(policy: str | None, rules: tuple[str, ...], recognisers: tuple[str, ...]) -> Redactor | None:
-    """What applies the policy that the command's own options state, if they state one."""
+    """Return a redactor for the policy in the command's own options, or None if they give none."""
     if policy is not None:
         return redactor_of(load(read_policy(policy, "--policy"), policy), policy)
     if rules or recognisers:
@@ -111,16 +122,17 @@ def _print(found: Scanned, *, redacted: bool) -> None:
         click.echo()
     if found.samples:
         rows = table("session", "where", "kind", "redacted" if redacted else "as it would be")
-        for one in found.samples:
-            where = f"entry {one.where}" if isinstance(one.where, int) else line(one.where)
-            rows.add_row(line(one.session), where, line(one.kind), line(one.text))
+        for sample in found.samples:
+            where = f"entry {sample.where}" if isinstance(sample.where, int) else line(sample.where)
+            rows.add_row(line(sample.session), where, line(sample.kind), line(sample.text))
         console().print(rows)
         click.echo()
-    click.echo(_told(found, redacted=redacted))
-    _tell_rest(found)
+    click.echo(_outcome(found, redacted=redacted))
+    _print_rest(found)
 
 
-def _told(found: Scanned, *, redacted: bool) -> str:
+def _outcome(found: Scanned, *, redacted: bool) -> str:
+    """Return the scan's outcome in a sentence."""
     sessions = counted(found.sessions, "session")
     if not _changes(found):
         return f"Nothing was found in {sessions}."
@@ -130,11 +142,12 @@ def _told(found: Scanned, *, redacted: bool) -> str:
     return f"{'Redacted' if redacted else 'Found something in'} {where}."
 
 
-def _tell_rest(found: Scanned) -> None:
+def _print_rest(found: Scanned) -> None:
+    """Print what could not be checked, and what remains to be done."""
     for refused in found.refused:
         note(f"{line(refused.session)}: {refused.place}: not checked, and left as it was: {refused.why}")
-    for left in found.remains:
-        note(left)
+    for remainder in found.remains:
+        note(remainder)
 
 
 def _summaries(number: int) -> str:
@@ -150,7 +163,9 @@ def _as_json(found: Scanned) -> dict[str, Any]:
         "withheld": found.withheld,
         "redacted": found.redacted,
         "findings": [{"kind": kind, "place": place, "count": n} for (kind, place), n in found.findings.items()],
-        "samples": [one._asdict() for one in found.samples],
-        "refused": [{"session": one.session, "place": one.place, "reason": one.why} for one in found.refused],
+        "samples": [sample._asdict() for sample in found.samples],
+        "refused": [
+            {"session": refused.session, "place": refused.place, "reason": refused.why} for refused in found.refused
+        ],
         "remains": list(found.remains),
     }

@@ -1,20 +1,20 @@
-"""The demonstration's conversation: one customer and the support agent of an invented tool shop, over eighteen months.
+"""The demo's conversation: one customer and the support agent of an invented tool shop, over eighteen months.
 
-The words were written by hand and are package data (`data/scenario.json`); this module draws the numbers in them and
-makes up the answers of the shop's tools. It talks to no store and knows nothing about memory. Same bytes on every run.
+The texts were written by hand and are package data (`data/scenario.json`). This module draws the numbers in them and
+generates the answers of the shop's tools. It uses no store and no memory. Every run returns the same bytes.
 
-The tables, and how an arc of three to five turns is written:
+The tables in the file, and how an arc of three to five turns is written:
 
     products    key -> [sku, name, category, price in pounds, weight in kilograms, months of warranty, description]
     addresses   label -> [name, street, town, postcode]
     errors      code -> [message, hint]
     tools       name -> [description, required parameters, optional parameters]
-    queries     category -> what is searched for in it; the rest: words of orders, parcels and stock
+    queries     category -> what is searched for in it; all other tables: words of orders, parcels and stock
     arcs        topic, day, items (the order's products), then optionally quantities, status, ships_to, reason (of a
                 return), order_of (the topic whose order is meant), and turns: [question, calls, answer]
 
 `calls` names the tools in the order they are used: `,` is one after the other, `+` in parallel, `:key/key` names what
-is asked for (the arc's first item where left out), `!code` makes the tool fail. `!empty` returns the empty text.
+is asked for (by default the arc's first item), `!code` makes the tool fail. `!empty` returns the empty text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EARLY_FACT_TEXT = (
 )
 
 EARLY_FACT_TERMS = ("4 mm", "Halden 12", "4417-B")
-"""What of it must be right to the letter."""
+"""The terms of the early fact that an answer must repeat to the letter."""
 
 SYSTEM = """You are the support agent of Thornbury & Lathe, a shop for garden and workshop tools with a central \
 warehouse in Norrick and shops in Aldersford, Pellbridge and Castle Mere.
@@ -97,7 +97,7 @@ def _tool(name: str, description: str, required: dict[str, str], optional: dict[
 
 @dataclass
 class _Scene:
-    """One arc with its numbers drawn: what the placeholders in the words and the answers of the tools agree on."""
+    """One arc with its numbers drawn, so that the placeholders in its texts and the answers of its tools agree."""
 
     tables: dict[str, Any]
     arc: dict[str, Any]
@@ -342,7 +342,7 @@ def _warranty_end(scene: _Scene, sku: str) -> str:
 
 
 def _tax(amount: float) -> dict[str, float]:
-    """The tax that is contained in an amount, at a fifth of the net price."""
+    """Return the tax that an amount contains, at a fifth of the net price."""
     return {"tax_rate": 0.2, "tax": round(amount / 6, 2), "net": round(amount - round(amount / 6, 2), 2)}
 
 

@@ -1,4 +1,4 @@
-"""`palimpsest search`: what was said, found again."""
+"""`palimpsest search`: search everything that was said, archived entries included."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from palimpsest.cli.sessions import TIME
 from palimpsest.types import Kind, Passage, Recalled, Role
 
 WIDTH = 300
-"""Characters of a passage that are shown, unless all of them are asked for."""
+"""About how many characters of a passage are shown without `--full`."""
 
 EMBEDDER = click.option(
-    "--embedder", metavar="NAME", help="A model that compares meanings, too: wordllama, minilm.  [default: none]"
+    "--embedder", metavar="NAME", help="Compare meanings, too, with this model: wordllama, minilm.  [default: none]"
 )
 
 _BLANKS = re.compile(r"\s+")
@@ -42,20 +42,34 @@ _BLANKS = re.compile(r"\s+")
     metavar="SESSION",
     multiple=True,
     shell_complete=session_ids,
-    help="Only this session; may be given again.",
+    help="Search only this session. Repeatable.",
 )
-@click.option("--user", metavar="ID", help="Only sessions of this user.")
+@click.option("--user", metavar="ID", help="Search only sessions of this user.")
 @click.option(
-    "--kind", "kinds", type=click.Choice(get_args(Kind)), multiple=True, help="Only entries of this kind; again: or."
+    "--kind",
+    "kinds",
+    type=click.Choice(get_args(Kind)),
+    multiple=True,
+    help="Find only entries of this kind. Repeatable.",
 )
-@click.option("--role", "roles", type=click.Choice(get_args(Role)), multiple=True, help="Only of this role; again: or.")
-@click.option("--name", "names", metavar="NAME", multiple=True, help="Only from this speaker or tool; again: or.")
-@click.option("--since", type=TIME, metavar="TIME", help="Only what was written since then, UTC.")
-@click.option("--until", type=TIME, metavar="TIME", help="Only what was written before then.")
-@click.option("--limit", type=Whole(1), metavar="N", default=10, show_default=True, help="At most so many.")
-@click.option("--tokens", type=Whole(1), metavar="N", help="As many as have room in N tokens.  [default: no limit]")
+@click.option(
+    "--role",
+    "roles",
+    type=click.Choice(get_args(Role)),
+    multiple=True,
+    help="Find only entries of this role. Repeatable.",
+)
+@click.option(
+    "--name", "names", metavar="NAME", multiple=True, help="Find only entries of this speaker or tool. Repeatable."
+)
+@click.option("--since", type=TIME, metavar="TIME", help="Find only what was written at or after this time, UTC.")
+@click.option("--until", type=TIME, metavar="TIME", help="Find only what was written before this time, UTC.")
+@click.option("--limit", type=Whole(1), metavar="N", default=10, show_default=True, help="Print at most N passages.")
+@click.option(
+    "--tokens", type=Whole(1), metavar="N", help="Print as many passages as fit into N tokens.  [default: no limit]"
+)
 @EMBEDDER
-@click.option("--full", is_flag=True, help="Whole passages, not what stands around the words.")
+@click.option("--full", is_flag=True, help="Print whole passages, not only the text around the matches.")
 @json_option
 @store_options
 def search_command(
@@ -75,15 +89,16 @@ def search_command(
     embedder: str | None,
     full: bool,
 ) -> None:
-    """Find what was said about QUERY in all sessions, archived entries included, the best passages first.
+    """Search everything that was said, and print the best passages.
 
-    Words count by their stems; words in double quotes are a phrase. What is new since the last search is indexed first.
+    All sessions are searched, archived entries included. The best passage comes first. Words match by their stems.
+    Words in double quotes are a phrase. What is new since the last search is indexed first.
     """
     first, last = (when and when.replace(tzinfo=UTC) for when in (since, until))
     with open_to_note(store, tenant, embedder=embedder) as memory:
         found = memory.recall(
             query,
-            sessions=[require(memory, one).session for one in sessions] or None,
+            sessions=[require(memory, name).session for name in sessions] or None,
             user=user,
             max_tokens=tokens,
             limit=limit,
@@ -103,8 +118,8 @@ def search_command(
     if not found.found:
         note("Nothing was found.")
     elif found.left_out:
-        what = counted(found.left_out, "more passage" if found else "passage")
-        note(f"{what} had no room in {tokens:,} tokens.")
+        passages = counted(found.left_out, "more passage" if found else "passage")
+        note(f"{passages} had no room in {tokens:,} tokens.")
 
 
 def _print(screen: Any, passage: Passage, *, full: bool) -> None:
@@ -123,12 +138,12 @@ def _print(screen: Any, passage: Passage, *, full: bool) -> None:
 
 
 def _who(passage: Passage) -> str:
-    what = passage.role if passage.kind == "message" else passage.kind.replace("_", " ")
-    return f"{what} ({line(passage.name, 60)})" if passage.name else what
+    speaker = passage.role if passage.kind == "message" else passage.kind.replace("_", " ")
+    return f"{speaker} ({line(passage.name, 60)})" if passage.name else speaker
 
 
 def _shown(passage: Passage, *, full: bool) -> Text:
-    """The passage on one line, what was asked for marked; where it is long, what stands around most of that."""
+    """Return the passage on one line, with its matches highlighted; of a long one only the part with most of them."""
     start, end = (0, len(passage.text)) if full else _window(passage)
     shown = Text("… " if start + passage.start else "")
     for piece, is_match in _pieces(passage, start, end):
@@ -137,7 +152,7 @@ def _shown(passage: Passage, *, full: bool) -> Text:
 
 
 def _pieces(passage: Passage, start: int, end: int) -> Iterator[tuple[str, bool]]:
-    """The text between two places, cut where a word that was asked for begins or ends."""
+    """Yield the text from `start` to `end` in pieces, and for each piece whether it is a match."""
     at = start
     for first, last in passage.matched:
         if start <= first and last <= end:
@@ -148,15 +163,15 @@ def _pieces(passage: Passage, start: int, end: int) -> Iterator[tuple[str, bool]
 
 
 def _window(passage: Passage) -> tuple[int, int]:
-    """Where the part begins and ends that is shown of a passage: the one with the most that was asked for."""
-    most = len(passage.text)
-    if most <= WIDTH:
-        return 0, most
-    begins = [max(first - WIDTH // 4, 0) for first, _ in passage.matched] or [0]
-    start = max(begins, key=lambda begin: sum(begin <= first < begin + WIDTH for first, _ in passage.matched))
+    """Return the start and end of the part of a passage to show: the one with the most matches, at word boundaries."""
+    length = len(passage.text)
+    if length <= WIDTH:
+        return 0, length
+    starts = [max(first - WIDTH // 4, 0) for first, _ in passage.matched] or [0]
+    start = max(starts, key=lambda start: sum(start <= first < start + WIDTH for first, _ in passage.matched))
     start = passage.text.rfind(" ", 0, start) + 1 if start else 0
     end = passage.text.find(" ", start + WIDTH)
-    return start, end if end >= 0 else most
+    return start, end if end >= 0 else length
 
 
 def _as_json(found: Recalled) -> dict[str, Any]:
@@ -166,19 +181,19 @@ def _as_json(found: Recalled) -> dict[str, Any]:
         "tokens": found.tokens,
         "passages": [
             {
-                "session": one.session,
-                "seq": one.seq,
-                "id": one.id,
-                "score": round(one.score, 4),
-                "kind": one.kind,
-                "role": one.role,
-                "name": one.name,
-                "created_at": one.created_at.isoformat(),
-                "text": one.text,
-                "start": one.start,
-                "end": one.end,
-                "matched": [list(place) for place in one.matched],
+                "session": passage.session,
+                "seq": passage.seq,
+                "id": passage.id,
+                "score": round(passage.score, 4),
+                "kind": passage.kind,
+                "role": passage.role,
+                "name": passage.name,
+                "created_at": passage.created_at.isoformat(),
+                "text": passage.text,
+                "start": passage.start,
+                "end": passage.end,
+                "matched": [list(span) for span in passage.matched],
             }
-            for one in found.hits
+            for passage in found.hits
         ],
     }

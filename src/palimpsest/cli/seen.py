@@ -1,4 +1,7 @@
-"""Sections of a page about calls of a model: what each was sent, what it saw, and what was left out and why."""
+"""Sections of an HTML page about model calls: what each was sent, what it saw, and what was left out and why.
+
+Used by `palimpsest demo --html` and `palimpsest context --html`.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 SHOWN, WORDS = 24, 280
-"""Calls of which every message is on the page, and characters of each message."""
+"""How many calls a page shows with all their messages, and the most characters of each message."""
 PARTS = ("system", "tools", "overhead", "head", "summaries", "log", "tail")
 
 
 class Seen(NamedTuple):
-    """One call: its number from 1, where in the conversation it is, what it was given, and the cut before it."""
+    """One call: its number from 1, its place in the conversation, its context, its size, and the cut before it.
+
+    `cut` is a text, empty if no cut came before the call.
+    """
 
     number: int
     where: str
@@ -37,29 +43,29 @@ class Price(NamedTuple):
     cached: float
 
     def of(self, bar: Bar) -> float:
-        """Dollars that the input of a call costs."""
+        """Return what the input of a call costs, in dollars."""
         return ((bar.sent - bar.repeated) * self.new + bar.repeated * self.cached) / 1e6
 
 
 def price_of(model: Model | None) -> Price | None:
-    """Return what input of a model costs, or None where nobody knows."""
+    """Return the price of a model's input, or None if it is not known."""
     if model is None or model.input_price is None:
         return None
     cached = model.cached_input_price
     return Price(model.input_price, model.input_price if cached is None else cached)
 
 
-def told_cut(reason: str, detail: Mapping[str, Any]) -> str:
+def cut_text(reason: str, detail: Mapping[str, Any]) -> str:
     """Return what a cut did, in words."""
-    done = [f"{detail[name]} {name}" for name in ("masked", "evicted", "clamped") if detail.get(name)]
+    effects = [f"{detail[name]} {name}" for name in ("masked", "evicted", "clamped") if detail.get(name)]
     sizes = (
         f"the log {detail['tokens_before']:,} → {detail['tokens_after']:,} tokens" if "tokens_before" in detail else ""
     )
-    return f"cut ({reason})" + (f": {sizes}" if sizes else "") + (f", {', '.join(done)}" if done else "")
+    return f"cut ({reason})" + (f": {sizes}" if sizes else "") + (f", {', '.join(effects)}" if effects else "")
 
 
 def sections(seen: Sequence[Seen], price: Price | None, words: Mapping[int, str], entries: int) -> Html:
-    """Return all that a page says of calls, the newest being the last of them; `words` are texts by entry."""
+    """Return the sections about these calls, oldest first. `words` maps the `seq` of entries to their texts."""
     cuts = [place for place, call in enumerate(seen) if call.cut]
     return joined(
         [
@@ -104,9 +110,10 @@ def _held(seen: Sequence[Seen], entries: int) -> Iterable[Html]:
         "deep and rarely. Between cuts a context only grows at its end.",
     )
     yield held_chart(held, entries)
-    made = [call for call in seen if call.cut]
-    if made:
-        yield table(["call", "where", "what happened"], [[f"{one.number:,}", one.where, one.cut] for one in made])
+    cut_calls = [call for call in seen if call.cut]
+    if cut_calls:
+        rows: list[list[object]] = [[f"{call.number:,}", call.where, call.cut] for call in cut_calls]
+        yield table(["call", "where", "what happened"], rows)
 
 
 def _messages(seen: Sequence[Seen], price: Price | None, cuts: Sequence[int]) -> Iterable[Html]:
@@ -129,7 +136,7 @@ def _messages(seen: Sequence[Seen], price: Price | None, cuts: Sequence[int]) ->
 
 
 def chosen_calls(calls: int, cuts: Sequence[int]) -> list[int]:
-    """Return the places of calls that are shown whole: the first and the last, those around cuts, and some between."""
+    """Return the indexes of the calls that are shown whole: the first, the last, those around cuts, some in between."""
     chosen = {0, calls - 1}
     for cut in cuts[: SHOWN // 2]:
         chosen |= {max(cut - 1, 0), cut}
@@ -137,11 +144,11 @@ def chosen_calls(calls: int, cuts: Sequence[int]) -> list[int]:
     return sorted(chosen | set([*range(0, calls, every)][: max(SHOWN - len(chosen), 0)]))
 
 
-def repeated(before: Sequence[Message], now: Sequence[Message]) -> int:
-    """Return how many messages two requests have in common from their start."""
+def repeated(before: Sequence[Message], after: Sequence[Message]) -> int:
+    """Return how many messages two requests have in common at their start."""
     same = 0
-    for one, other in zip(before, now, strict=False):
-        if one != other:
+    for earlier, later in zip(before, after, strict=False):
+        if earlier != later:
             break
         same += 1
     return same
@@ -150,48 +157,53 @@ def repeated(before: Sequence[Message], now: Sequence[Message]) -> int:
 def _listed(messages: Sequence[Message], style: str) -> Html:
     if not messages:
         return Html("")
-    return tag("dl", *(part for one in messages for part in _message(one)), class_=style)
+    return tag("dl", *(part for message in messages for part in _message(message)), class_=style)
 
 
 def _message(message: Message) -> tuple[Html, Html]:
     role = message.get("role") or message.get("type") or message.get("section") or "message"
     rest = {key: value for key, value in message.items() if key not in ("role", "section") and value is not None}
-    said = [rest.pop("content")] if isinstance(rest.get("content"), str) else []
+    texts = [rest.pop("content")] if isinstance(rest.get("content"), str) else []
     rest.pop("tool_call_id", None)
     for call in rest.pop("tool_calls", ()):
         function = call.get("function", {})
-        said.append(f"{function.get('name')}({function.get('arguments')})")
+        texts.append(f"{function.get('name')}({function.get('arguments')})")
     if rest:
-        said.append(json.dumps(rest, ensure_ascii=False))
-    return tag("dt", str(role)), tag("dd", shortened("\n".join(said)))
+        texts.append(json.dumps(rest, ensure_ascii=False))
+    return tag("dt", str(role)), tag("dd", shortened("\n".join(texts)))
 
 
 def shortened(text: str) -> str:
-    """Return the beginning of a text, and how much more of it there is."""
-    more = len(text) - WORDS
-    return text if more <= 0 else f"{text[:WORDS]}… ({more:,} more characters)"
+    """Return the beginning of a text, with the number of characters that follow."""
+    omitted = len(text) - WORDS
+    return text if omitted <= 0 else f"{text[:WORDS]}… ({omitted:,} more characters)"
 
 
 def _newest(context: Context) -> Iterable[Html]:
     parts = [(name, getattr(context.parts, name)) for name in PARTS]
     budget = context.budget
-    whole = budget.available if budget is not None and budget.limit < 2**62 else context.tokens
+    available = budget.available if budget is not None and budget.limit < 2**62 else context.tokens
     yield tag("h2", "What the newest context is made of")
-    yield tag("p", f"{context.tokens:,} of {whole:,} tokens.")
-    yield share_bar(parts, max(whole, context.counted))
+    yield tag("p", f"{context.tokens:,} of {available:,} tokens.")
+    yield share_bar(parts, max(available, context.counted))
 
 
 def _left_out(context: Context, words: Mapping[int, str]) -> Iterable[Html]:
     yield tag("h2", "What is left out of it, and why")
     report = context.report
     rows: list[list[object]] = [
-        [_places(left.first, left.last), left.reason, shortened(words.get(left.first, "")), f"{left.entries:,}"]
-        for left in report.left_out
+        [
+            _seq_range(omission.first, omission.last),
+            omission.reason,
+            shortened(words.get(omission.first, "")),
+            f"{omission.entries:,}",
+        ]
+        for omission in report.left_out
     ]
-    short = (("shown as a note of one line", report.masked), ("shown shortened", report.clamped))
-    for reason, seqs in short:
+    abridged = (("shown as a note of one line", report.masked), ("shown shortened", report.clamped))
+    for reason, seqs in abridged:
         if seqs:
-            rows.append([_places(seqs[0], seqs[-1]), reason, shortened(words.get(seqs[0], "")), f"{len(seqs):,}"])
+            rows.append([_seq_range(seqs[0], seqs[-1]), reason, shortened(words.get(seqs[0], "")), f"{len(seqs):,}"])
     if not rows:
         yield tag("p", "Nothing: it holds the whole log.")
         return
@@ -201,5 +213,5 @@ def _left_out(context: Context, words: Mapping[int, str]) -> Iterable[Html]:
         yield tag("p", shown(warning), class_="quiet")
 
 
-def _places(first: int, last: int) -> str:
+def _seq_range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first:,} to {last:,}"

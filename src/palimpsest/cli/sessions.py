@@ -1,4 +1,4 @@
-"""`palimpsest sessions`, `show` and `stats`: looking at what is there."""
+"""`palimpsest sessions`, `show` and `stats`: list sessions, print a log, print figures of a session."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from palimpsest.types import SessionInfo
 
 TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S")
 TITLE = 60
-"""Characters of a title in a listing."""
+"""The most characters of a title in a listing."""
 
 
 class _Time(click.DateTime):
-    """A time, whose error is in words and not in the patterns that times are read by."""
+    """A time in UTC. Its error shows examples instead of the strptime patterns that click would list."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -44,14 +44,20 @@ TIME = _Time(TIMES)
         "palimpsest sessions --title order --since 2026-11-01 --json",
     ),
 )
-@click.option("--user", metavar="ID", help="Only those of this user.")
-@click.option("--title", metavar="TEXT", help="Only those with this in their title, in any letter case.")
-@click.option("--prefix", metavar="TEXT", default="", help="Only those whose id begins so.")
-@click.option("--since", type=TIME, metavar="TIME", help="Only those written to since then, UTC.")
-@click.option("--before", type=TIME, metavar="TIME", help="Only those not written to from then on.")
-@click.option("--order", type=click.Choice(["id", "latest"]), default="id", show_default=True, help="What comes first.")
-@click.option("--limit", type=Whole(1), metavar="N", default=1000, show_default=True, help="At most so many.")
-@click.option("--after", metavar="PLACE", default="", help="The next page: the place that the page before has named.")
+@click.option("--user", metavar="ID", help="List only sessions of this user.")
+@click.option("--title", metavar="TEXT", help="List only sessions with this text in their title, in any letter case.")
+@click.option("--prefix", metavar="TEXT", default="", help="List only sessions whose id begins with this text.")
+@click.option("--since", type=TIME, metavar="TIME", help="List only sessions last written to at or after TIME, UTC.")
+@click.option("--before", type=TIME, metavar="TIME", help="List only sessions last written to before TIME, UTC.")
+@click.option(
+    "--order",
+    type=click.Choice(["id", "latest"]),
+    default="id",
+    show_default=True,
+    help="Sort by id, or with the latest write first.",
+)
+@click.option("--limit", type=Whole(1), metavar="N", default=1000, show_default=True, help="List at most N sessions.")
+@click.option("--after", metavar="PLACE", default="", help="Continue at the place that the previous page printed.")
 @json_option
 @store_options
 def sessions_command(
@@ -67,7 +73,7 @@ def sessions_command(
     limit: int,
     after: str,
 ) -> None:
-    """List the sessions of a store, by id, or the one that was written to last first."""
+    """List the sessions of a store."""
     first, last = (when and when.replace(tzinfo=UTC) for when in (since, before))
     with open_memory(store, tenant) as memory:
         found = memory.sessions(
@@ -79,19 +85,18 @@ def sessions_command(
     elif found:
         console().print(_listing(found))
     else:
-        none = "No such sessions." if filtered else "No sessions yet: `palimpsest import FILE --session ID` makes one."
-        note(none)
+        note("No such sessions." if filtered else "No sessions yet: `palimpsest import FILE --session ID` makes one.")
     if found.next is not None:
         note(f"There are more: --after {found.next!r}, or a larger --limit.")
 
 
 def _listing(found: Sequence[SessionInfo]) -> Any:
-    """A table of sessions: what they are called, and whose they are, where that is said of one of them."""
-    said = [name for name in ("title", "user") if any(getattr(info, name) is not None for info in found)]
+    """Return a table of sessions, with columns for title and user only if one of the sessions has them."""
+    optional = [name for name in ("title", "user") if any(getattr(info, name) is not None for info in found)]
     figures = ("entries", "revision", "epoch")
-    rows = table("session", *said, *figures, "updated (UTC)", right=figures)
+    rows = table("session", *optional, *figures, "updated (UTC)", right=figures)
     for info in found:
-        texts = (line(getattr(info, name) or "", TITLE) for name in said)
+        texts = (line(getattr(info, name) or "", TITLE) for name in optional)
         rows.add_row(
             line(info.session) + (" (damaged)" if info.damaged else ""),
             *texts,
@@ -133,13 +138,16 @@ def _iso(microseconds: int) -> str | None:
     ),
 )
 @session_argument
-@click.option("--limit", type=Whole(1), metavar="N", default=20, show_default=True, help="The newest so many entries.")
-@click.option("--all", "everything", is_flag=True, help="The whole log.")
-@click.option("--entry", "one", metavar="ENTRY", help="This entry alone, whole: its number, or its id.")
+@click.option("--limit", type=Whole(1), metavar="N", default=20, show_default=True, help="Print the newest N entries.")
+@click.option("--all", "everything", is_flag=True, help="Print the whole log.")
+@click.option("--entry", "name", metavar="ENTRY", help="Print only this entry, whole: its number, or its id.")
 @click.option(
-    "--at", type=Whole(0), metavar="REVISION", help="The log as it was then: `palimpsest history` lists revisions."
+    "--at",
+    type=Whole(0),
+    metavar="REVISION",
+    help="Print the log as it was at this revision; `palimpsest history` lists revisions.",
 )
-@click.option("--full", is_flag=True, help="Whole texts, not their first lines.")
+@click.option("--full", is_flag=True, help="Print whole texts, not only their first lines.")
 @json_option
 @store_options
 def show_command(
@@ -149,24 +157,25 @@ def show_command(
     session: str,
     limit: int,
     everything: bool,
-    one: str | None,
+    name: str | None,
     at: int | None,
     full: bool,
 ) -> None:
-    """Print a session's log, oldest first. Control characters in it are shown, never sent to the terminal.
+    """Print a session's log, oldest entry first. Entries that contexts leave out are in it, too.
 
-    What a context has left out is here like everything else: the log keeps it.
+    Control characters in texts are printed as visible escapes.
     """
     with open_memory(store, tenant) as memory:
         info = require(memory, session)
         chat = memory.session(info.session, readonly=True)
-        if one is not None:
-            entry = named_entry(chat, one)
+        if name is not None:
+            entry = named_entry(chat, name)
             print_entries([entry], as_json=as_json, full=True, single=True)
             return
-        # Without erasures and clears the newest entry's seq is their number; with them it is larger.
-        known = info.entries if at is None and not everything else limit
-        entries = all_entries(chat, after=max(known - limit, 0), at=at)
+        # The newest entry's `seq` is the number of entries, or larger after erasures and clears: so this `after` never
+        # skips one of the newest, and the log is not read from its beginning.
+        least_newest_seq = info.entries if at is None and not everything else limit
+        entries = all_entries(chat, after=max(least_newest_seq - limit, 0), at=at)
         if everything:
             print_entries(entries, as_json=as_json, full=full)
             return
@@ -177,7 +186,7 @@ def show_command(
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
-    """Return an entry as JSON values, without what it has not."""
+    """Return an entry as JSON values, without fields that are not set."""
     values = {
         "seq": entry.seq,
         "id": entry.id,
@@ -206,8 +215,8 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 def print_entries(entries: Any, *, as_json: bool = False, full: bool = False, single: bool = False) -> None:
     """Print entries, each under a title; `single` prints the only one as an object of its own."""
     if as_json:
-        found = [entry_json(entry) for entry in entries]
-        print_json(found[0] if single else found)
+        values = [entry_json(entry) for entry in entries]
+        print_json(values[0] if single else values)
         return
     screen = console()
     for entry in entries:
@@ -228,15 +237,15 @@ def _print_entry(screen: Any, entry: Entry, *, full: bool) -> None:
         title.append(f"  [{', '.join(marks)}]", "dim")
     screen.print(title, soft_wrap=True)
     text = "(damaged)" if entry.damaged else "(erased)" if entry.erased else clean(entry.text)
-    shown, left = (text, 0) if full else _shortened(text)
+    shown, omitted = (text, 0) if full else _shortened(text)
     if shown:
         _print_indented(screen, Text(shown, "dim" if entry.role == "tool" else ""))
-    if left:
-        _print_indented(screen, Text(f"… {left:,} more characters: --entry {entry.seq}", "dim"))
+    if omitted:
+        _print_indented(screen, Text(f"… {omitted:,} more characters: --entry {entry.seq}", "dim"))
 
 
 def _print_indented(screen: Any, text: Any) -> None:
-    """Under its title: wrapped on a terminal, elsewhere each line as it is."""
+    """Print a text indented under an entry's title: wrapped on a terminal, elsewhere line by line as it is."""
     if on_terminal():
         screen.print(Padding(text, (0, 0, 0, 7)))
         return
@@ -282,7 +291,7 @@ def _shortened(text: str) -> tuple[str, int]:
 @json_option
 @store_options
 def stats_command(store: str | None, tenant: str | None, as_json: bool, session: str, model: str | None) -> None:
-    """Print a session in numbers. Texts that were never counted are counted now, once."""
+    """Print figures of a session: entries, tokens, cuts and more. Texts that were never counted are counted now."""
     with open_to_note(store, tenant) as memory:
         figures = figures_of(memory.session(require(memory, session).session, model=model))
     if as_json:
@@ -292,27 +301,27 @@ def stats_command(store: str | None, tenant: str | None, as_json: bool, session:
 
 
 def print_figures(figures: dict[str, Any]) -> None:
-    """Print a session in numbers, one a line."""
+    """Print a session's figures, one per line."""
     rows = table("", "", right=())
     rows.show_header = False
     for name, value in figures.items():
-        rows.add_row(name.replace("_", " "), clean(_told(value)))
+        rows.add_row(name.replace("_", " "), clean(_value_text(value)))
     console().print(rows)
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_told(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {_value_text(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def figures_of(chat: Session) -> dict[str, Any]:
-    """Return a session in numbers as JSON values."""
-    found = chat.stats()
-    stats = msgspec.to_builtins(found)
-    stats["usage"] = stats["usage"] if found.usage.calls else "never recorded"
-    stats["definition"] = stats["definition"] or "not declared"
-    stats["spent"] = msgspec.structs.asdict(found.spent) if found.spent.calls else "nothing on summaries"
-    return {"session": chat.id, "counter": chat.options.counter.name, **stats}
+    """Return a session's figures as JSON values."""
+    stats = chat.stats()
+    values = msgspec.to_builtins(stats)
+    values["usage"] = values["usage"] if stats.usage.calls else "never recorded"
+    values["definition"] = values["definition"] or "not declared"
+    values["spent"] = msgspec.structs.asdict(stats.spent) if stats.spent.calls else "nothing on summaries"
+    return {"session": chat.id, "counter": chat.options.counter.name, **values}

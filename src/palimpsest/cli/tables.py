@@ -1,4 +1,4 @@
-"""Tables that fit their terminal."""
+"""Tables of rich that are narrowed to fit a small terminal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 WIDE = 80
-"""Columns of a terminal from which on tables have all that there is."""
+"""Terminals of at least so many columns show tables whole."""
 SHORTEST, GAP = 8, 3
-"""Cells that a text needs in a narrow table, and those between columns."""
+"""Cells that a text column keeps at least in a narrow table, and cells between two columns."""
 
 
 class Fitted(Table):
-    """A table that is made narrower before it is shown on a narrow terminal."""
+    """A table that narrows itself when it is printed on a terminal of less than `WIDE` columns."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if options.max_width < WIDE:
@@ -25,8 +25,8 @@ class Fitted(Table):
 
 
 def fitted(columns: Sequence[str], right: Sequence[str], title: str | None, *, plain: bool) -> Fitted:
-    """Return a table without rows: `right` names the columns of figures, `plain` is without rules."""
-    made = Fitted(
+    """Return a table without rows. `right` names the right-aligned columns; a `plain` table has no rules."""
+    table = Fitted(
         box=None if plain else box.SIMPLE_HEAD,
         title=title,
         title_justify="left",
@@ -35,25 +35,30 @@ def fitted(columns: Sequence[str], right: Sequence[str], title: str | None, *, p
         header_style="bold",
     )
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
-    return made
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
+    return table
 
 
-def narrow(made: Table, width: int) -> None:
-    """Make a table fit: its first column as it is, texts cut, and as many of the others as there is room for."""
+def narrow(table: Table, width: int) -> None:
+    """Fit a table into `width` columns of the terminal.
 
-    def whole(column: Column) -> int:
+    The first column and those of figures stay whole, the others are cut to `SHORTEST` cells at least. Columns that have
+    no room are dropped from the right. Room that is left goes to the cut columns, from the left.
+    """
+
+    def full_width(column: Column) -> int:
         return max(cell_len(str(cell)) for cell in (column.header, *column.cells))
 
-    def needed(column: Column) -> int:
-        return whole(column) if column is made.columns[0] or column.justify == "right" else min(whole(column), SHORTEST)
+    def least_width(column: Column) -> int:
+        full = full_width(column)
+        return full if column is table.columns[0] or column.justify == "right" else min(full, SHORTEST)
 
-    while len(made.columns) > 1 and sum(needed(column) + GAP for column in made.columns) > width:
-        made.columns.pop()
-    left = max(width - sum(needed(column) + GAP for column in made.columns), 0)
-    for column in made.columns:
-        more = min(whole(column) - needed(column), left)
-        left -= more
-        column.width, column.no_wrap, column.overflow = needed(column) + more, True, "ellipsis"
-    first = made.columns[0]
-    first.width, first.no_wrap, first.overflow = min(whole(first), width - GAP), False, "fold"
+    while len(table.columns) > 1 and sum(least_width(column) + GAP for column in table.columns) > width:
+        table.columns.pop()
+    spare = max(width - sum(least_width(column) + GAP for column in table.columns), 0)
+    for column in table.columns:
+        extra = min(full_width(column) - least_width(column), spare)
+        spare -= extra
+        column.width, column.no_wrap, column.overflow = least_width(column) + extra, True, "ellipsis"
+    first = table.columns[0]
+    first.width, first.no_wrap, first.overflow = min(full_width(first), width - GAP), False, "fold"

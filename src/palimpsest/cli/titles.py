@@ -1,4 +1,4 @@
-"""`palimpsest title`: what a session is called."""
+"""`palimpsest title`: print, set or remove a session's title."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from palimpsest.cli.output import line, note, print_json
 )
 @session_argument
 @click.argument("text", required=False, metavar="[TEXT]")
-@click.option("--remove", is_flag=True, help="Take its title away.")
+@click.option("--remove", is_flag=True, help="Remove the title.")
 @json_option
 @store_options
 def title_command(
     store: str | None, tenant: str | None, as_json: bool, session: str, text: str | None, remove: bool
 ) -> None:
-    """Print what SESSION is called, or call it TEXT. `palimpsest sessions --title` finds it by that."""
+    """Print the title of SESSION, or set it to TEXT. `palimpsest sessions --title` finds sessions by title."""
     if remove and text is not None:
         raise click.UsageError("TEXT and --remove contradict each other")
     changes = remove or text is not None

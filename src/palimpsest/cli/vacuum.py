@@ -1,4 +1,4 @@
-"""`palimpsest vacuum`: writing a store anew, so that no byte of what was erased is left, and giving back its room."""
+"""`palimpsest vacuum`: rewrite a store so that no byte of erased data is left, and free unused space."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from palimpsest.cli.output import note, print_json, session_progress
 @json_option
 @store_options
 def vacuum_command(store: str | None, tenant: str | None, as_json: bool) -> None:
-    """Write anew what a store holds, of every tenant, where something was erased, and give back what it does not use.
+    """Remove the last bytes of erased data, and free unused space.
 
-    It is what is left to do after an erasure in a large file, whose report says so. Other processes go on reading and
-    writing. An SQLite file needs room for a second copy of its largest table meanwhile. Interrupted, the same again
-    goes on with what is left.
+    The parts of the store where something was erased are rewritten, for every tenant. Run it when the report of an
+    erasure asks for it, which happens with large files. Other processes go on reading and writing meanwhile. An SQLite
+    file needs free space for a second copy of its largest table. If the command is interrupted, run it again: it goes
+    on with what is left.
     """
     with open_memory(store, tenant, write=True) as memory, session_progress("bytes") as progress:
         done = memory.vacuum(progress=progress)
@@ -25,5 +26,5 @@ def vacuum_command(store: str | None, tenant: str | None, as_json: bool) -> None
         print_json({"freed": done.freed, "remains": list(done.remains)})
     else:
         note(f"{done.freed:,} bytes given back." if done.freed else "Nothing to give back.")
-        for told in done.remains:
-            note(f"Remains: {told}")
+        for remainder in done.remains:
+            note(f"Remains: {remainder}")

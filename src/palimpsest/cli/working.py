@@ -1,4 +1,4 @@
-"""`palimpsest worker`: does what is due in stores, until it is stopped."""
+"""`palimpsest worker`: compact, sweep and index what is due in stores, until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palimpsest import AsyncMemory, Keys
 from palimpsest.cli.app import PRIVACY, examples, json_option
 from palimpsest.cli.failing import InputRefused, Missing, OperationFailed
 from palimpsest.cli.opening import expect_store, resolve, shown
-from palimpsest.cli.output import counted, line, moment, note, told_json, warn
+from palimpsest.cli.output import counted, json_line, line, moment, note, warn
 from palimpsest.cli.privacy import redactor
 from palimpsest.resources import AsyncResources, Worked, Worker, WorkReport
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
@@ -39,15 +39,17 @@ IN_MEMORY = "memory:"
     metavar="FILE|FOLDER",
     envvar="PALIMPSEST_CONFIG",
     show_envvar=True,
-    help="Where memories are declared. Without it nothing is compacted.",
+    help="File or folder that declares memories. Without it nothing is compacted.",
 )
 @click.option("--once", is_flag=True, help="Do what is due now, and end.")
+@click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Work for this tenant. Repeatable.")
+@click.option("--all-tenants", is_flag=True, help="Work for all tenants of the stores.")
 @click.option(
-    "--tenant", "tenants", multiple=True, metavar="NAME", help="The tenant whose sessions are meant; may be repeated."
-)
-@click.option("--all-tenants", is_flag=True, help="The sessions of all tenants that there are.")
-@click.option(
-    "--duty", "duties", multiple=True, metavar="NAME", help="Only this: compact, sweep or index; may be repeated."
+    "--duty",
+    "duties",
+    multiple=True,
+    metavar="NAME",
+    help="Do only this: compact, sweep or index. Repeatable.  [default: all]",
 )
 @click.option("--every", default="5s", metavar="LENGTH", show_default=True, help="How long to wait between two rounds.")
 @click.option(
@@ -55,14 +57,14 @@ IN_MEMORY = "memory:"
     default="60s",
     metavar="LENGTH",
     show_default=True,
-    help="How long what a killed worker had taken is not taken by others.",
+    help="How long other workers leave a session alone after the worker on it was killed.",
 )
 @click.option(
     "--grace",
     default="8s",
     metavar="LENGTH",
     show_default=True,
-    help="How long what is under way may take after a signal to stop.",
+    help="How long work under way may take after a signal to stop.",
 )
 @json_option
 def worker_command(
@@ -77,12 +79,12 @@ def worker_command(
     grace: str,
     as_json: bool,
 ) -> None:
-    """Compact sessions of declared memories when that is due, and destroy what has expired, until it is stopped.
+    """Compact, sweep and index stores in the background.
 
-    Works in the stores that --config names, or in that at URL in their place.
-    Without --config it sweeps and indexes, and compacts nothing.
-    Any number of workers may run at once. SIGTERM and Ctrl-C end it when the session that is under way is done.
-    A line tells of each session that it worked on.
+    Until it is stopped, the worker compacts sessions of declared memories when that is due, destroys what has expired,
+    and keeps search indexes up to date. It uses the stores that the memories in --config declare, or the store at URL
+    instead. Without --config it compacts nothing. Any number of workers may run at once. SIGTERM and Ctrl-C end a
+    worker as soon as it has finished the session under way. It prints a line for each session that it worked on.
     """
     if (tenants or (click.get_current_context().find_root().obj or (None, None))[1]) and all_tenants:
         raise click.UsageError("give --tenant or --all-tenants, one of the two")
@@ -91,7 +93,7 @@ def worker_command(
     lengths = {"every": every, "grace": grace}
     report = asyncio.run(_worked(url, config, options, lengths, once=once, as_json=as_json))
     if as_json:
-        click.echo(told_json({"done": msgspec.structs.asdict(report)}))
+        click.echo(json_line({"done": msgspec.structs.asdict(report)}))
     else:
         note(_figures(report))
     if once and report.failed:
@@ -112,7 +114,7 @@ async def _worked(
 
 @asynccontextmanager
 async def _opened(url: str | None, config: str | None, options: dict[str, Any]) -> AsyncIterator[tuple[Worker, str]]:
-    """The worker, and where it works. Raises Unavailable for a file that is not there."""
+    """Yield the worker, and its stores as text. Raises Unavailable for a store file that does not exist."""
     url = url or (click.get_current_context().find_root().obj or (None,))[0]
     where, _ = resolve(url, None)
     if url is not None or config is None:
@@ -125,9 +127,9 @@ async def _opened(url: str | None, config: str | None, options: dict[str, Any]) 
         return
     if PRIVACY in click.get_current_context().find_root().meta:
         raise click.UsageError("--privacy has no place beside --config: the memories declare what may not be kept")
-    given: dict[str, Any] = {"where": where} if url is not None else {}
-    async with AsyncResources.load(config, **given) as resources:
-        _expect_kept(resources, config, url)
+    override: dict[str, Any] = {"where": where} if url is not None else {}
+    async with AsyncResources.load(config, **override) as resources:
+        _expect_reachable(resources, config, url)
         tenants = options.pop("tenants")
         yield (
             resources.worker(tenants=tenants, all_tenants=tenants is None, **options),
@@ -135,18 +137,21 @@ async def _opened(url: str | None, config: str | None, options: dict[str, Any]) 
         )
 
 
-def _expect_kept(resources: AsyncResources, config: str, url: str | None) -> None:
-    """Raise where nothing is declared that a worker could reach; warn of what is gone with the program that has it."""
+def _expect_reachable(resources: AsyncResources, config: str, url: str | None) -> None:
+    """Raise an error if no declared memory is in a store that a worker can reach; warn of each that is not.
+
+    A memory that is kept in the memory of another program cannot be reached.
+    """
     if not len(resources):
         raise Missing(f"nothing in {config} declares a memory: a file that does says `resource: memory`")
     if url is not None:
         return
-    gone = [id for id in resources if (resources[id].place.address or "").startswith(IN_MEMORY)]
-    told = "kept in the memory of the program that uses it, where no worker reaches it"
-    if len(gone) == len(resources):
-        raise InputRefused(f"each memory in {config} is {told}: give it a store, or a URL here")
-    for id in gone:
-        warn(f"memory {line(id)} is {told}")
+    unreachable = [id for id in resources if (resources[id].place.address or "").startswith(IN_MEMORY)]
+    reason = "kept in the memory of the program that uses it, where no worker reaches it"
+    if len(unreachable) == len(resources):
+        raise InputRefused(f"each memory in {config} is {reason}: give it a store, or a URL here")
+    for id in unreachable:
+        warn(f"memory {line(id)} is {reason}")
 
 
 @contextmanager
@@ -162,15 +167,15 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _printer(*, as_json: bool) -> Callable[[Worked], None]:
-    """Prints a line for each thing that was done."""
+    """Return a function that prints a line for each thing that the worker did."""
 
-    def told(done: Worked) -> None:
+    def print_worked(done: Worked) -> None:
         if as_json:
-            click.echo(told_json({**msgspec.structs.asdict(done), "at": done.at.isoformat()}))
+            click.echo(json_line({**msgspec.structs.asdict(done), "at": done.at.isoformat()}))
         else:
             click.echo(f"{moment(done.at)}  {_line(done)}")
 
-    return told
+    return print_worked
 
 
 def _line(done: Worked) -> str:
@@ -183,15 +188,16 @@ def _line(done: Worked) -> str:
     if done.reason is not None:
         return f"{name}  {done.reason}: {line(done.why)}"
     by = f" by {line(done.model)}" if done.model else ""
-    left = done.covered + done.evicted + done.erased
+    removed = done.covered + done.evicted + done.erased
     tokens = f"{done.tokens_before:,} → {done.tokens_after:,} tokens"
-    return f"{name}  {line(done.strategy or '')}{by}: {tokens}, {counted(left, 'entry')} out"
+    return f"{name}  {line(done.strategy or '')}{by}: {tokens}, {counted(removed, 'entry')} out"
 
 
 def _figures(report: WorkReport) -> str:
-    waits = f", {counted(report.waiting, 'session')} to be looked at again" if report.waiting else ""
+    """Return the figures of all rounds in a sentence."""
+    waiting = f", {counted(report.waiting, 'session')} to be looked at again" if report.waiting else ""
     indexed = f"{report.indexed:,} indexed, " if report.indexed else ""
     done = (
-        f"{counted(report.compacted, 'compaction')}, {report.swept:,} swept, {indexed}{report.failed:,} failed{waits}"
+        f"{counted(report.compacted, 'compaction')}, {report.swept:,} swept, {indexed}{report.failed:,} failed{waiting}"
     )
     return f"Done in {counted(report.rounds, 'round')}: {done}."
