@@ -1,4 +1,7 @@
-"""The seam to providers' message formats. One file per format; names resolve here."""
+"""The seam to providers' message formats: the protocol `Format`, its records, and the registry of formats by name.
+
+Each format has modules of its own, which are imported when the format is first used.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from palimpsest.runtime.registry import Registry
 Message = dict[str, Any]
 
 FormatName: TypeAlias = Literal["anthropic", "gemini", "openai", "openai-responses", "text"]
-"""The formats that come with Palimpsest. For one of your own, a type checker wants a cast."""
+"""The names of the built-in formats. For a format of your own, type checkers need a cast."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A rule of the provider that a list of messages breaks: which message, which rule, and its source."""
+    """A rule of the provider that a list of messages breaks: the message's index, the rule, and the rule's source."""
 
     message: int
     rule: str
@@ -29,9 +32,9 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True, gc=False):
-    """One entry as a context shows it. `text` replaces its content; None shows the content as it is.
+    """One entry as a context shows it. `text` replaces the entry's content; None shows the content as it is.
 
-    `data` shows it as a plain user message (late results, background) whatever its kind.
+    With `data` the entry is shown as a plain user message, whatever its kind: late results and background.
     """
 
     entry: Entry
@@ -40,24 +43,24 @@ class Shown(msgspec.Struct, frozen=True, gc=False):
 
 
 class Adapted(msgspec.Struct, repr_omit_defaults=True, frozen=True):
-    """An entry (its `seq`) that a format cannot take as it is, and `what` became of it: the nearest valid thing."""
+    """An entry, by its `seq`, that a format cannot take as it is, and `what` was sent in its place."""
 
     seq: int
     what: str
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """A whole request's messages. `system` is what the provider takes outside of them (None: nothing)."""
+    """The messages of a whole request. `system` is the system text that the provider takes beside them, or None."""
 
     messages: list[Message]
     system: Any = None
 
 
 class Format(Protocol):
-    """A provider's message format. All of it is pure; `encode(decode(x)) == x` for every valid `x`.
+    """A provider's message format. All methods are pure, and `encode(decode(x)) == x` for every valid `x`.
 
-    A context is made in two steps: `render` turns each group into messages by itself, so that later groups
-    change nothing of earlier ones; `join` puts them in a row as the provider wants it.
+    A context is made in two steps. `render` turns each group into messages by itself, so that later groups do not
+    change the messages of earlier ones. `join` then arranges all messages as the provider wants them.
     """
 
     name: str
@@ -66,42 +69,41 @@ class Format(Protocol):
     tools_prime: int
     """Tokens that the provider adds once to a request with tools, beside their schemas."""
     bills_kept: bool
-    """Whether what `Native.keep` holds of this format's entries is sent again and not part of `overhead`, so that it is
-    counted as one more text of the entry."""
+    """Whether the keys in `Native.keep` are sent again and `overhead` does not count them. Then they are counted as one
+    more text of the entry."""
     signs_together: bool
-    """Whether the provider takes all signed reasoning of one message or none, so that what is left of it cannot be sent
-    when some of it has gone."""
+    """Whether the provider takes all signed reasoning of a message or none. Then none can be sent once some is gone."""
     cache_seconds: float
-    """How long the provider's cache holds what it was sent, since the last call that it served."""
+    """How long the provider's prompt cache keeps a prefix after the last call that used it."""
     words: frozenset[str]
-    """What its items are made of: their keys, and what stands under `type` and `role`. Nobody who asks where a text is
-    mentioned means these."""
+    """The words that this format's items are made of: their keys, and values of `type` and `role`. A search for
+    mentions of a text ignores them."""
 
     def decode(self, messages: Sequence[Any], where: str) -> list[Entry]:
         """Return the messages as entries. Raises InvalidEntry naming the place of what is malformed."""
         ...
 
     def encode(self, entries: Sequence[Entry]) -> list[Any]:
-        """Return entries as messages of the type that the provider's client takes, as they came in, unrepaired."""
+        """Return entries as messages of this format, as they came in; nothing is repaired."""
         ...
 
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
         """Return one group of a context as messages that the provider accepts.
 
-        What another provider's item has no counterpart for here becomes the nearest valid thing; with
-        `adapted`, each of those is added to that list.
+        Content of other providers that this format has no counterpart for is replaced by the nearest valid thing. Each
+        replacement is added to the list `adapted`, if one is given.
         """
         ...
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
-        """Return rendered groups as one request's messages, with the caller's system text.
+        """Return the messages of rendered groups as those of one request, with the caller's system text.
 
-        Where the provider wants roles to alternate, neighbours of one role are merged here.
+        If the provider wants roles to alternate, neighbouring messages of one role are merged here.
         """
         ...
 
     def overhead(self, entry: Entry) -> int:
-        """Tokens that the provider, or the way it is rendered, adds to this entry beside its texts."""
+        """Return the tokens that the provider, or rendering, adds to this entry beside its texts."""
         ...
 
     def validate(self, messages: Sequence[Any]) -> list[Problem]:
@@ -109,10 +111,10 @@ class Format(Protocol):
         ...
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
-        """Return the keyword arguments of the provider's own client.
+        """Return the keyword arguments for the provider's own client.
 
-        With `cache_breakpoints` they mark where the provider's prompt cache is to begin anew, for providers
-        that want to be told; the others' caches need no marks.
+        With `cache_breakpoints` they contain marks for the provider's prompt cache, if it needs any: most cache
+        without.
         """
         ...
 
@@ -128,26 +130,26 @@ FORMATS = Registry(
         "text": "palimpsest.formats.text:PlainText",
     },
 )
-"""Formats by name. `FORMATS.register("mine", Mine)` adds a class whose instances are of this seam."""
+"""Formats by name. `FORMATS.register("mine", Mine)` adds a class whose instances implement `Format`."""
 
-_made: dict[str, Format] = {}
+_instances: dict[str, Format] = {}
 
 
 def find_format(name: str) -> Format:
     """Return the format of this name. Raises ConfigError, with the nearest name, for an unknown one."""
-    found = _made.get(name) if isinstance(name, str) else None
-    if found is None:
-        found = _made[name] = FORMATS.find(name)()
-    return found
+    format = _instances.get(name) if isinstance(name, str) else None
+    if format is None:
+        format = _instances[name] = FORMATS.find(name)()
+    return format
 
 
 def known_format(name: str | None) -> Format | None:
-    """Return the format of this name, or None where nobody knows it: a log may hold entries of one that has gone."""
+    """Return the format of this name, or None if it is unknown: a log may hold entries of a format that was removed."""
     return find_format(name) if name is not None and FORMATS.knows(name) else None
 
 
 def words_of(name: str | None) -> frozenset[str]:
-    """What items of this format are made of, and those of all that come with Palimpsest: a log may hold any of them."""
+    """Return the words of this format's items and of all built-in formats, as a log may hold items of any of them."""
     own = known_format(name)
     return _built_in_words() | own.words if own is not None else _built_in_words()
 
@@ -185,4 +187,4 @@ _COMMON = frozenset(
         "user",
     }
 )
-"""What items of several providers are made of, and what the log says of any item."""
+"""Words of the items of several providers, and words that the log uses for any item."""

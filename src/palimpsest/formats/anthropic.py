@@ -1,7 +1,7 @@
-"""Anthropic's Messages API: the format's class, joining and counting. Pure.
+"""The format `anthropic`, for Anthropic's Messages API: its class, joining and counting. Pure.
 
-Decoding and encoding are in `anthropic_blocks`, one group as messages in `anthropic_render`, marks for the prompt
-cache in `anthropic_cache`, the API's rules in `anthropic_rules`.
+Decoding and encoding are in `anthropic_blocks`, rendering of a group in `anthropic_render`, tools that Anthropic runs
+itself in `anthropic_hosted`, marks for the prompt cache in `anthropic_cache`, the API's rules in `anthropic_rules`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from palimpsest.formats.wording import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING,
 from palimpsest.log.entry import Entry, File, Opaque, Part, Reasoning, Text
 
 MESSAGE_TOKENS = 8
-"""Around one message. Anthropic publishes no tokenizer and no figure: its counting endpoint was seen to report 10
-tokens for a message of "Hello, world", which is 3 in o200k_base. One more for caution."""
+"""Tokens around a message. Anthropic publishes no tokenizer and no figure. Its counting endpoint was seen to report 10
+tokens for the message "Hello, world", which is 3 in o200k_base: 7, and one more for caution."""
 
 CALL_TOKENS = 56
-"""Around one tool call beside its name and input. Own figure: 20 for its id, 20 for a name that is not given, 16 for
-the frame."""
+"""Tokens around a tool call, beside its name and input. Own figure: 20 for its id, 20 for a missing name, 16 for the
+frame."""
 
 RESULT_TOKENS = 32 + NO_MESSAGE_TOKENS
-"""Around one tool result beside its text: id, frame, and what stands for a failure without a word. Own figure."""
+"""Tokens around a tool result, beside its text: id, frame, and the text for a failure without a message. Own figure."""
 
 BLOCK_TOKENS = 2
-"""Between one block of text and the next. Own figure."""
+"""Tokens between two blocks of text. Own figure."""
 
 TOOLS_PROMPT_TOKENS = 346
-"""The system prompt that the provider adds to a request with tools: what its guide to tool use says of Claude 4."""
+"""The system prompt that the provider adds to a request with tools: Claude 4's figure in the guide to tool use."""
 
 CACHE_SECONDS = 300.0
-"""Its cache lives five minutes by default, an hour where a request asks for that, each anew with every call that it
-serves (platform.claude.com/docs/en/build-with-claude/prompt-caching, 2026-11)."""
+"""The cache lives five minutes by default, an hour if a request asks for that. Each call that uses it renews the time
+(platform.claude.com/docs/en/build-with-claude/prompt-caching, 2026-11)."""
 WRAP_TOKENS = 8
-"""The object in which input that is none is wrapped, before the characters that JSON escapes."""
+"""Tokens of the object around input that is no JSON object, without the characters that JSON escapes in it."""
 
 _SIMPLE = {"role", "content"}
 
@@ -94,29 +94,29 @@ class Anthropic:
         return encode_entries(entries)
 
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
-        """Return one group as messages: what was said and called, then one message of results, then what is data."""
+        """Return one group as messages: texts and calls, then one message of results, then background data."""
         return render_group(group, adapted)
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
-        """Return the messages with neighbours of one role merged; leading system messages go beside them.
+        """Return the messages with neighbours of one role merged; leading system messages become system text.
 
-        A later system message is said by the user, in a fence. Of more cache marks than the API takes in one
-        request the first stay.
+        Later system messages are said by the user, in a fence. If there are more cache marks than the API takes in one
+        request, the first ones stay.
         """
         texts: list[Block] = [{"type": "text", "text": system}] if system and system.strip() else []
-        place = 0
-        while place < len(messages) and messages[place]["role"] == "system":
-            texts.extend(_as_blocks(messages[place]["content"]))
-            place += 1
-        pieces = [_as_said(message) for message in messages[place:]]
+        leading = 0
+        while leading < len(messages) and messages[leading]["role"] == "system":
+            texts.extend(_as_blocks(messages[leading]["content"]))
+            leading += 1
+        pieces = [_said_by_user(message) for message in messages[leading:]]
         if pieces and pieces[0]["role"] == "assistant":
             pieces.insert(0, {"role": "user", "content": OPENING})
         _, texts, joined = limited([], texts, paired(_with_unique_ids(_merged(pieces))))
-        one = texts[0]["text"] if len(texts) == 1 and texts[0].keys() == {"type", "text"} else None
-        return Joined(joined, one or texts or None)
+        plain_text = texts[0]["text"] if len(texts) == 1 and texts[0].keys() == {"type", "text"} else None
+        return Joined(joined, plain_text or texts or None)
 
     def overhead(self, entry: Entry) -> int:
-        """Tokens around this entry beside its texts; all of them cautious, for Anthropic publishes no tokenizer."""
+        """Return the tokens around this entry beside its texts: cautious figures, as no tokenizer is published."""
         content, kind = entry.content, entry.kind
         if kind == "tool_call":
             return _call_overhead(entry)
@@ -132,9 +132,9 @@ class Anthropic:
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
         """Return the keyword arguments for `client.messages.create`, without the model and `max_tokens`.
 
-        With `cache_breakpoints` the last tool, the end of the system text and the last two user messages are
-        marked for the prompt cache, as far as the marks that are there already leave room for it; those of older
-        messages make way for the last two user messages.
+        With `cache_breakpoints` the last tool, the end of the system text and the last two user messages are marked
+        for the prompt cache, as far as existing marks leave room. Marks of older messages make way for those of the
+        last two user messages.
         """
         texts = _as_blocks(joined.system) if joined.system is not None else []
         arranged = limited(list(tools), texts, joined.messages)
@@ -160,8 +160,8 @@ def _as_blocks(content: Any) -> list[Block]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _as_said(message: Message) -> Message:
-    """The message; a system message that does not come first is the user's, in a fence."""
+def _said_by_user(message: Message) -> Message:
+    """Return the message; a system message becomes the user's, in a fence."""
     if message["role"] != "system":
         return message
     text = "\n".join(block["text"] for block in _as_blocks(message["content"]))
@@ -169,23 +169,26 @@ def _as_said(message: Message) -> Message:
 
 
 def _merged(pieces: list[Message]) -> list[Message]:
-    """The pieces with neighbours of one role as one message of all their blocks; one alone stays as it is."""
+    """Return the pieces with neighbours of one role merged into one message of all their blocks.
+
+    A piece without such a neighbour stays unchanged.
+    """
     merged: list[Message] = []
-    alone = True
+    is_single = True  # whether the last merged message is still one piece, which must not be changed in place
     for piece in pieces:
         if not merged or merged[-1]["role"] != piece["role"]:
             merged.append(piece)
-            alone = True
+            is_single = True
             continue
-        if alone:
+        if is_single:
             merged[-1] = {"role": piece["role"], "content": list(_as_blocks(merged[-1]["content"]))}
-            alone = False
+            is_single = False
         merged[-1]["content"].extend(_as_blocks(piece["content"]))
     return merged
 
 
 def _with_unique_ids(messages: list[Message]) -> list[Message]:
-    """Name calls anew whose ids are taken by earlier ones: the API wants them unique in all of a request."""
+    """Give new ids to calls whose ids are used by earlier ones: the API wants them unique in the whole request."""
     taken: set[str] = set()
     names: dict[str, str] = {}
     counts: dict[str, int] = {}
@@ -195,7 +198,7 @@ def _with_unique_ids(messages: list[Message]) -> list[Message]:
 def _renamed(
     content: str | list[Block], names: dict[str, str], taken: set[str], counts: dict[str, int]
 ) -> str | list[Block]:
-    """The blocks of calls and results with ids that only they have: a result's is that of the newest call of its id."""
+    """Return the blocks with unique ids of calls. A result gets the id of the newest call that had its id."""
     if isinstance(content, str):
         return content
     renamed = []

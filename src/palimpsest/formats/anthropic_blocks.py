@@ -1,8 +1,8 @@
-"""Anthropic's Messages API: messages to entries and back, key for key. Pure.
+"""Decoding and encoding for Anthropic's Messages API: messages to entries and back, key for key. Pure.
 
-One message is one or more entries, tied together by `continues`: every `tool_use` and `tool_result` block is an
-entry of its own, and the blocks between them are the parts of a message entry. So blocks come back in their order.
-Keys without a field are kept in `native.keep`: those of the message under "message" in its first entry, those of
+A message becomes one or more entries, tied together by `continues`. Every `tool_use` and `tool_result` block is an
+entry of its own, and the blocks between them are the parts of a message entry. So blocks keep their order. Keys that
+entries have no field for are kept in `native.keep`: those of the message under "message" in its first entry, those of
 a tool block under "block". The shapes are those of Anthropic's API reference, "Create a Message".
 """
 
@@ -45,7 +45,7 @@ def decode_message(message: Message, where: str) -> list[Entry]:
         entries = [Entry(role=_ROLES[role], content=content)]
     elif isinstance(content, list):
         entries = _decode_blocks(content, _ROLES[role], f"{where}.content")
-    elif role == "system" and rest and "content" not in message:  # it only says how to answer from here on
+    elif role == "system" and rest and "content" not in message:  # its other keys say how to answer from here on
         entries, absent = [Entry(role="system")], ("content",)
     else:
         raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of content blocks")
@@ -84,19 +84,19 @@ def _decode_blocks(content: list[Any], role: Role, where: str) -> list[Entry]:
 
 
 def unanswered(content: Sequence[Block]) -> int:
-    """How many calls of tools that the provider runs itself have no result among these blocks."""
+    """Return how many calls of hosted tools, which the provider runs itself, have no result among these blocks."""
     called = [block.get("id") for block in content if is_hosted_call(str(block.get("type")))]
-    given = [block.get("tool_use_id") for block in content if is_hosted_result(str(block.get("type")))]
-    return sum(id not in given for id in called)
+    answered = [block.get("tool_use_id") for block in content if is_hosted_result(str(block.get("type")))]
+    return sum(id not in answered for id in called)
 
 
 def is_hosted_call(kind: str) -> bool:
-    """Whether a block of this type calls a tool that the provider runs itself."""
+    """Whether a block of this type calls a hosted tool, which the provider runs itself."""
     return kind.endswith("_tool_use")
 
 
 def is_hosted_result(kind: str) -> bool:
-    """Whether a block of this type is what such a tool has given."""
+    """Whether a block of this type is the result of a hosted tool."""
     return kind.endswith("_tool_result")
 
 
@@ -109,11 +109,11 @@ def _kind(block: Any, where: str) -> str:
 
 
 def _spoken(role: Role, parts: Sequence[Part]) -> Entry:
-    return Entry(role=role, content=tuple(parts), native=Native(format=NAME) if _marked(parts) else None)
+    return Entry(role=role, content=tuple(parts), native=Native(format=NAME) if _are_specific(parts) else None)
 
 
-def _marked(parts: Sequence[Part]) -> bool:
-    """Whether parts hold what only this format understands."""
+def _are_specific(parts: Sequence[Part]) -> bool:
+    """Whether parts hold something that only this format understands."""
     return any(part.extra is not None or isinstance(part, Opaque) for part in parts)
 
 
@@ -134,23 +134,23 @@ def _decode_result(block: Block, where: str) -> Entry:
     call_id, content, failed = block.get("tool_use_id"), block.get("content"), block.get("is_error")
     if not isinstance(call_id, str):
         raise InvalidEntry(f"{where}.tool_use_id", f"{shorten(call_id)} is not text; a result names its tool_use block")
-    known = {"type", "tool_use_id", "content"} | ({"is_error"} if failed is True else set())
-    rest = {key: value for key, value in block.items() if key not in known}
+    field_keys = {"type", "tool_use_id", "content"} | ({"is_error"} if failed is True else set())
+    rest = {key: value for key, value in block.items() if key not in field_keys}
     parts: str | tuple[Part, ...] = ""
     if isinstance(content, str):
         parts = content
     elif isinstance(content, list):
         place = f"{where}.content"
-        for i, one in enumerate(content):
-            _kind(one, f"{place}[{i}]")
-        parts = tuple(_decode_part(one, "tool", f"{place}[{i}]") for i, one in enumerate(content))
+        for i, inner in enumerate(content):
+            _kind(inner, f"{place}[{i}]")
+        parts = tuple(_decode_part(inner, "tool", f"{place}[{i}]") for i, inner in enumerate(content))
     elif content is not None:
         raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of content blocks")
     elif "content" in block:
         rest["content"] = None
     absent = () if "content" in block else ("content",)
     native = None
-    if rest or absent or (not isinstance(parts, str) and _marked(parts)):
+    if rest or absent or (not isinstance(parts, str) and _are_specific(parts)):
         native = Native(format=NAME, keep={"block": rest} if rest else None, absent=absent)
     return Entry(
         kind="tool_result",
@@ -174,9 +174,9 @@ def _decode_part(block: Block, role: str, where: str) -> Part:
         if address is not None and kind == "image":
             return Image(source=address, extra=_extra(block, "source"))
         if address is not None and (split_address(address) or ("",))[0] == PDF:
-            titled = isinstance(block.get("title"), str)
-            extra = _extra(block, "source", *(("title",) if titled else ()))
-            return File(data=address, filename=block["title"] if titled else None, extra=extra)
+            has_title = isinstance(block.get("title"), str)
+            extra = _extra(block, "source", *(("title",) if has_title else ()))
+            return File(data=address, filename=block["title"] if has_title else None, extra=extra)
     return Opaque(item=block)
 
 
@@ -186,11 +186,11 @@ _SOURCES = {
     "text": ("media_type", "data"),
     "file": ("file_id",),
 }
-"""What sources of these types hold as text."""
+"""The keys that sources of each type hold as text."""
 
 
 def _check_source(source: Any, where: str) -> None:
-    """Raise InvalidEntry for what is no source of an image or a document. Types that nobody here knows are taken."""
+    """Raise InvalidEntry unless this is a source of an image or a document. Unknown types of source are accepted."""
     kind = source.get("type") if isinstance(source, dict) else None
     if not isinstance(kind, str):
         reason = 'is no source: a mapping such as {"type": "url", "url": "https://..."} is needed'
@@ -207,13 +207,13 @@ def _extra(block: Block, *fields: str) -> Block | None:
 
 
 def _address(source: Any) -> str | None:
-    """The address that says the same as the source of an image or a document, where it can be turned back."""
+    """Return the address for the source of an image or a document; None if that could not be turned back into it."""
     if not isinstance(source, dict) or not all(isinstance(value, str) for value in source.values()):
         return None
     if source.keys() == {"type", "media_type", "data"} and source["type"] == "base64":
-        given = (source["media_type"], source["data"])
-        address = data_address(*given)
-        return address if split_address(address) == given else None
+        type_and_data = (source["media_type"], source["data"])
+        address = data_address(*type_and_data)
+        return address if split_address(address) == type_and_data else None
     if source.keys() == {"type", "url"} and source["type"] == "url" and split_address(source["url"]) is None:
         url: str = source["url"]
         return url
@@ -221,11 +221,11 @@ def _address(source: Any) -> str | None:
 
 
 def source_of(address: str) -> Block:
-    """The source of an image or a document at this address."""
-    given = split_address(address)
-    if given is None:
+    """Return the source of an image or a document for this address."""
+    type_and_data = split_address(address)
+    if type_and_data is None:
         return {"type": "url", "url": address}
-    return {"type": "base64", "media_type": given[0], "data": given[1]}
+    return {"type": "base64", "media_type": type_and_data[0], "data": type_and_data[1]}
 
 
 # --- encoding
@@ -246,7 +246,7 @@ def encode_entries(entries: Sequence[Entry]) -> list[Message]:
 
 
 def role_of(entry: Entry) -> str:
-    """The role of the message that the entry is in: what is neither the assistant's nor the system's is the user's."""
+    """Return the role of the entry's message: `user` for all that is neither the assistant's nor the system's."""
     if entry.kind == "tool_call":
         return "assistant"
     return entry.role if entry.kind == "message" and entry.role in _ROLES else "user"
@@ -269,7 +269,7 @@ def _message(run: Sequence[Entry]) -> Message:
 
 
 def _blocks(entry: Entry) -> list[Block]:
-    """The content blocks of an entry in a message of several."""
+    """Return the entry's content blocks, for a message with a list of blocks."""
     if entry.kind == "tool_call":
         call_id = entry.call_id if entry.call_id is not None else f"call_{entry.seq}"
         name = entry.name if entry.name is not None else NAMELESS
@@ -307,7 +307,7 @@ def _encode_parts(entry: Entry, parts: Sequence[Part]) -> list[Block]:
 
 
 def block_of(part: Part) -> Block | None:
-    """The block that says what the part says, without its unknown keys; None where the API has nothing like it."""
+    """Return the block for a part, without the keys in its `extra`; None if the API has no such block."""
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Reasoning):
@@ -323,10 +323,10 @@ def block_of(part: Part) -> Block | None:
 
 
 def kept_keys(entry: Entry) -> Block:
-    """The keys of a tool block that the entry has no field for."""
+    """Return the keys of a tool block that the entry has no field for."""
     native = own_native(entry, NAME)
-    found: Block = (native.keep or {}).get("block", {}) if native is not None else {}
-    return found
+    kept: Block = (native.keep or {}).get("block", {}) if native is not None else {}
+    return kept
 
 
 def _json_text(value: Any) -> str:
@@ -334,7 +334,7 @@ def _json_text(value: Any) -> str:
 
 
 def _input(text: str) -> Any:
-    """The input that a call's text says; text that is no JSON is wrapped."""
+    """Return a call's text as its input; text that is no JSON is wrapped in an object."""
     try:
         value = json.loads(text)
         check_json(value, "input")

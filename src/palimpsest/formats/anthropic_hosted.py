@@ -1,8 +1,9 @@
-"""Calls of tools that Anthropic runs itself, and what they gave: in a request each result follows its call. Pure.
+"""Pairing of calls and results of hosted tools, which Anthropic runs itself: each result has to follow its call. Pure.
 
 A long turn may pause between the two: then the call ends one message of the assistant and the result begins the next,
-and the API wants both. Where one of them is gone, by an erasure or a cut, or because the user spoke first, the other
-is shown so that the API takes it. Looking back only, so that what is added changes nothing of what was sent.
+and the API wants both. If one of them is gone, through an erasure or a cut, or because the user spoke first, the other
+is changed so that the API accepts it. This depends only on earlier messages, so that added messages do not change
+those that were sent before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from palimpsest.formats.wording import stand_in
 from palimpsest.log.entry import Opaque
 
 FAILED_TOKENS = 96
-"""What stands for the result of one call that was never given costs at most; own count."""
+"""The most tokens of a result that stands for a missing one; own count."""
 
 _FAMILIES = (
     "web_search",
@@ -29,36 +30,38 @@ _FAMILIES = (
 
 
 def paired(messages: Sequence[Message]) -> list[Message]:
-    """Return merged messages in which each such result has its call, and each call its result, or that it failed.
+    """Return merged messages in which each hosted result has its call, and each hosted call a result.
 
-    A result without a call is shown as text. The call at the end may still be answered, as may one beside calls of
-    the client's tools, whose results come first.
+    A missing result is replaced by one that says that the tool failed, and a result without a call is shown as text. A
+    call at the end may still be answered, and so may one beside calls of the client's tools, whose results come first.
     """
-    found: list[Message] = []
+    paired_messages: list[Message] = []
     waiting: dict[str, Block] = {}
     for message in messages:
         content = message["content"]
         blocks: list[Block] = [] if isinstance(content, str) else content
         if message["role"] == "assistant":
-            if waiting and not (blocks and is_hosted_result(blocks[0]["type"])):  # the model has gone on without it
+            if waiting and not (blocks and is_hosted_result(blocks[0]["type"])):  # the model went on without a result
                 blocks = [*_failures(waiting), *(blocks or [{"type": "text", "text": content}])]
                 waiting = {id: call for id, call in waiting.items() if _failure(call) is not None}
             hosted = any(is_hosted_call(block["type"]) or is_hosted_result(block["type"]) for block in blocks)
-            found.append({**message, "content": [_placed(block, waiting) for block in blocks]} if hosted else message)
+            checked = {**message, "content": [_checked(block, waiting) for block in blocks]} if hosted else message
+            paired_messages.append(checked)
             continue
         if waiting and not (blocks and blocks[0]["type"] == "tool_result"):
-            found[-1] = {**found[-1], "content": [*found[-1]["content"], *_failures(waiting)]}
+            last = paired_messages[-1]
+            paired_messages[-1] = {**last, "content": [*last["content"], *_failures(waiting)]}
             waiting = {}
-        found.append(message)
-    return found
+        paired_messages.append(message)
+    return paired_messages
 
 
 def _failures(waiting: dict[str, Block]) -> list[Block]:
     return [failure for block in waiting.values() if (failure := _failure(block)) is not None]
 
 
-def _placed(block: Block, waiting: dict[str, Block]) -> Block:
-    """The block; text in the place of a result whose call is not there."""
+def _checked(block: Block, waiting: dict[str, Block]) -> Block:
+    """Return the block, or text in place of a result without a call; update the calls that wait for a result."""
     kind = block["type"]
     if is_hosted_call(kind):
         waiting[str(block.get("id"))] = block
@@ -68,7 +71,7 @@ def _placed(block: Block, waiting: dict[str, Block]) -> Block:
 
 
 def _failure(call: Block) -> Block | None:
-    """The result of a call that was never given, as the API says that a tool has failed; None for an unknown tool."""
+    """Return a result that says that the called tool failed, in the API's words; None for an unknown tool."""
     if call["type"] == "mcp_tool_use":
         return {"type": "mcp_tool_result", "tool_use_id": call.get("id"), "is_error": True, "content": []}
     name = str(call.get("name"))

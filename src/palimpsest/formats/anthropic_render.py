@@ -1,6 +1,6 @@
-"""Anthropic's Messages API: one group of a context as messages that the API accepts. Pure.
+"""Rendering for Anthropic's Messages API: one group of a context as messages that the API accepts. Pure.
 
-What the API refuses beyond its reference is known from its error messages.
+Rules that are not in the API reference are known from the API's error messages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from palimpsest.formats.wording import NO_MESSAGE, stand_in
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 
 MAX_TITLE = 500
-"""Characters of a document's title that the API takes."""
+"""The most characters of a document's title that the API takes."""
 
 _KEYS = {
     "text": frozenset({"type", "text", "cache_control", "citations"}),
@@ -51,17 +51,17 @@ _KEYS = {
     "tool_use": frozenset({"type", "id", "name", "input", "cache_control", "caller", "toolset_name"}),
     "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", "cache_control", "toolset_name"}),
 }
-"""Keys of blocks that the API takes: it refuses others, such as those that clients add to answers."""
+"""The keys that the API takes in each type of block. It refuses others, such as those that clients add to answers."""
 
 _OPTIONAL = frozenset({"cache_control", "caller", "citations", "toolset_name"})
-"""Keys that answers hold as null where requests leave them out."""
+"""Keys that are null in answers, and that requests have to leave out then."""
 
 _NOT_IN_ID = r"[^a-zA-Z0-9_-]"
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[Message]:
-    """Return one group as messages: what was said and called, then one message of results, then what is data."""
+    """Return one group as messages: texts and calls, then one message of results, then background data."""
     if adapted is not None:
         named = (shown.entry for shown in group if shown.entry.kind == "message" and shown.entry.name)
         adapted.extend(Adapted(entry.seq, "name left out") for entry in named)
@@ -73,7 +73,7 @@ def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[
     for role, run in groupby(spoken, key=lambda shown: role_of(shown.entry)):
         blocks = [block for shown in run for block in _spoken(shown, role, ids, adapted)]
         if role == "assistant":
-            blocks = _ended(blocks, spoken[-1].entry, adapted)
+            blocks = _with_valid_end(blocks, spoken[-1].entry, adapted)
         if blocks:
             messages.append({"role": role, "content": blocks})
     answers = (shown for shown in group if not shown.data and shown.entry.kind == "tool_result")
@@ -85,14 +85,14 @@ def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[
 
 
 def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
-    """What is only data, as the user gives it: text in a fence, then the images and documents that belong to it."""
+    """Return background data as a user message: text in a fence, then the images and documents that belong to it."""
     entry = shown.entry
 
-    def taken(part: Part) -> Block | None:
-        known = not isinstance(part, Opaque) or part.item.get("type") in ("image", "document", "search_result")
-        return _native(entry, part, "user") if known else None
+    def encode(part: Part) -> Block | None:
+        is_medium = not isinstance(part, Opaque) or part.item.get("type") in ("image", "document", "search_result")
+        return _native(entry, part, "user") if is_medium else None
 
-    text, media = background(shown, taken, adapted)
+    text, media = background(shown, encode, adapted)
     return {"role": "user", "content": [*_text_blocks(text), *media] if media else text}
 
 
@@ -100,7 +100,7 @@ def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
 
 
 def _plain(shown: Shown) -> list[Message] | None:
-    """The message of an entry of text alone, as most are; None for any other."""
+    """Return the messages of an entry that is only text, the common case; None for any other entry."""
     entry = shown.entry
     if entry.kind != "message" or shown.data or (type(entry.content) is not str and shown.text is None):
         return None
@@ -126,10 +126,10 @@ def _spoken(shown: Shown, role: str, ids: dict[int, str], adapted: list[Adapted]
     return [*_parts(entry, entry.content, role, adapted), *beside]
 
 
-def _ended(blocks: list[Block], entry: Entry, adapted: list[Adapted] | None) -> list[Block]:
-    """What the assistant said, so that it may end there: not with thinking, and not with white space.
+def _with_valid_end(blocks: list[Block], entry: Entry, adapted: list[Adapted] | None) -> list[Block]:
+    """Return the assistant's blocks without thinking or white space at their end, which the API refuses.
 
-    Whether a message is the last is not known here, so all end like that.
+    White space is refused only in the last message, but which message that will be is not known here.
     """
     blocks = list(blocks)
     while blocks and blocks[-1]["type"] in THINKING:
@@ -143,12 +143,12 @@ def _ended(blocks: list[Block], entry: Entry, adapted: list[Adapted] | None) -> 
 
 
 def _text_blocks(text: str) -> list[Block]:
-    """A block of the text, unless the API would find it empty."""
+    """Return the text as one block, or no block if the API would refuse it as empty."""
     return [{"type": "text", "text": text}] if text and not text.isspace() else []
 
 
 def _parts(entry: Entry, parts: Sequence[Part], role: str, adapted: list[Adapted] | None) -> list[Block]:
-    """The parts as blocks that a message of this role, or with "tool" a tool's result, may hold."""
+    """Return the parts as blocks that a message of this role may hold; the role "tool" stands for a tool's result."""
     blocks: list[Block] = []
     for part in parts:
         block = _native(entry, part, role)
@@ -157,9 +157,9 @@ def _parts(entry: Entry, parts: Sequence[Part], role: str, adapted: list[Adapted
 
 
 def _native(entry: Entry, part: Part, role: str) -> Block | None:
-    """The part as the API takes it from this role, or None."""
+    """Return the part as a block that the API takes from this role, or None if it takes none."""
     part = renamed(part)
-    block = block_of(part) if _is_taken(entry, part, role) else None
+    block = block_of(part) if _is_accepted(entry, part, role) else None
     if block is None:
         return None
     if isinstance(part, File):
@@ -167,26 +167,27 @@ def _native(entry: Entry, part: Part, role: str) -> Block | None:
     return _sent(block, part.extra if is_own(entry, NAME) else None)
 
 
-def _sent(block: Block, more: Block | None) -> Block:
-    """The block with more keys of its own, as far as the API takes them."""
-    taken = _KEYS.get(block["type"])
-    both = {**(more or {}), **block}
+def _sent(block: Block, extra: Block | None) -> Block:
+    """Return the block with its extra keys, reduced to what the API accepts."""
+    accepted_keys = _KEYS.get(block["type"])
+    both = {**(extra or {}), **block}
     if block["type"] == "text" and isinstance(both.get("citations"), list):
-        both["citations"] = [_cited(one) for one in both["citations"]]
-    if taken is None:  # a type that nobody here knows
+        both["citations"] = [_sent_citation(citation) for citation in both["citations"]]
+    if accepted_keys is None:  # an unknown type, newer than this code
         return {key: value for key, value in both.items() if value is not None or key not in _OPTIONAL}
-    return {key: value for key, value in both.items() if value is not None and key in taken}
+    return {key: value for key, value in both.items() if value is not None and key in accepted_keys}
 
 
-def _cited(citation: Any) -> Any:
-    """A citation of an answer as requests have it: with a title, which may be null, and without the file's id."""
+def _sent_citation(citation: Any) -> Any:
+    """Return an answer's citation as requests have it: with a title, which may be null, and without the file's id."""
     if not isinstance(citation, dict) or not str(citation.get("type")).endswith("_location"):
         return citation
     title = "title" if str(citation["type"]).endswith("search_result_location") else "document_title"
     return {title: None, **{key: value for key, value in citation.items() if key != "file_id"}}
 
 
-def _is_taken(entry: Entry, part: Part, role: str) -> bool:
+def _is_accepted(entry: Entry, part: Part, role: str) -> bool:
+    """Whether the API takes this part from this role."""
     own = is_own(entry, NAME)
     if isinstance(part, Text):
         return bool(part.text) and not part.text.isspace()
@@ -204,10 +205,10 @@ def _is_taken(entry: Entry, part: Part, role: str) -> bool:
 
 
 def _is_allowed(item: Block, role: str) -> bool:
-    """Whether a block that is kept as it came may be sent by this role. Types that nobody here knows may."""
+    """Whether an opaque block may be sent by this role. Blocks of unknown types may."""
     kind = item.get("type", "")
     if role == "system" or kind in ("text", "thinking", "tool_use", "tool_result"):
-        return False  # those of these types that are whole are not kept as they came
+        return False  # a block of these types is opaque only if it is malformed
     if kind in ("image", "document", "search_result"):
         return role != "assistant" and (kind == "search_result" or isinstance(item.get("source"), dict))
     if kind in ("tool_reference", "browser_state"):
@@ -223,7 +224,7 @@ def _is_allowed(item: Block, role: str) -> bool:
 
 
 def _tool_ids(calls: Sequence[Entry]) -> dict[int, str]:
-    """An id that the API takes for each call by its place: its own, unless that is empty, odd or taken."""
+    """Return a valid id for each call, by the call's `seq`: its own, unless that is empty, invalid or taken."""
     ids: dict[int, str] = {}
     taken: set[str] = set()
     for entry in calls:
@@ -236,9 +237,9 @@ def _tool_ids(calls: Sequence[Entry]) -> dict[int, str]:
 def _tool_use(shown: Shown, id: str, adapted: list[Adapted] | None) -> Block:
     entry = shown.entry
     text = entry.text if shown.text is None else shown.text
-    given, name = entry.name or NAMELESS, _tool_name(entry)
+    own_name, name = entry.name or NAMELESS, _tool_name(entry)
     value = _as_object(text)
-    if adapted is not None and name != given:
+    if adapted is not None and name != own_name:
         adapted.append(Adapted(entry.seq, f"tool name as {name}"))
     if adapted is not None and value is None:
         adapted.append(Adapted(entry.seq, "input that is no JSON object wrapped in one"))
@@ -251,10 +252,10 @@ def _tool_name(entry: Entry) -> str:
 
 
 def is_object(text: str) -> bool:
-    """Whether the text is a JSON object, which a call without arguments is, too."""
+    """Whether the text is a JSON object, or blank, which stands for an empty one."""
     try:
         _members(text)
-    except UnicodeEncodeError:  # lone surrogates, which a context replaces later
+    except UnicodeEncodeError:  # lone surrogates, which are replaced later, when the context is finished
         return is_object(text.encode("utf-8", "replace").decode())
     except (msgspec.DecodeError, RecursionError):
         return not text or text.isspace()
@@ -262,24 +263,24 @@ def is_object(text: str) -> bool:
 
 
 def _as_object(text: str) -> Block | None:
-    """The JSON object that the text is, or None."""
+    """Return the text as a JSON object, or None if it is none."""
     if not is_object(text):
         return None
     try:
-        found: Block = json.loads(text, parse_float=_finite) if text.strip() else {}
-    except (ValueError, RecursionError):  # numbers or levels that Python does not read
+        value: Block = json.loads(text, parse_float=_finite) if text.strip() else {}
+    except (ValueError, RecursionError):  # more digits or levels than Python reads
         return None
-    return found
+    return value
 
 
 def _finite(digits: str) -> float | str:
-    """The number, or its digits where no float is as large: JSON has no infinity."""
+    """Return the number, or its digits if it is too large for a float: JSON has no infinity."""
     number = float(digits)
     return number if number - number == 0 else digits
 
 
 def _wrapped(text: str) -> Block:
-    """An object around text, or around the JSON value that the text is."""
+    """Return an object around the text, or around its value if it is JSON."""
     try:
         value = msgspec.json.decode(text)
         json.dumps(value, allow_nan=False)
@@ -295,8 +296,8 @@ def _result(shown: Shown, id: str, adapted: list[Adapted] | None) -> Block:
         text = entry.text if shown.text is None else shown.text
         content: str | list[Block] = "" if text.isspace() else text
     else:
-        # The API takes nothing but text from a tool that failed: of images and the like it is told what they were.
+        # From a failed tool the API takes only text, so media become stand-ins, as in a system message.
         content = _parts(entry, entry.content, "system" if failed else "tool", adapted)
-    told = content or (NO_MESSAGE if failed else None)
-    block = {"type": "tool_result", "tool_use_id": id, "content": told, "is_error": True if failed else None}
+    sent = content or (NO_MESSAGE if failed else None)
+    block = {"type": "tool_result", "tool_use_id": id, "content": sent, "is_error": True if failed else None}
     return _sent(block, kept_keys(entry))

@@ -1,7 +1,7 @@
-"""The rules of Anthropic's Messages API that a list of messages has to meet, each with its source. Pure.
+"""The rules of Anthropic's Messages API for a list of messages, each with its source. Pure.
 
 Sources: Anthropic's API reference, "Create a Message", and its guides on tool use, extended thinking and prompt
-caching; where a rule is only known from the API's error messages ("API error 400") it says so.
+caching. The source "API error 400" means that a rule is only known from the API's error messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from palimpsest.formats.anthropic_cache import MOST_MARKS, is_in_order, marks_in
 
 TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 NAME_LENGTH = 128
-"""Characters of a tool's name."""
+"""The most characters of a tool's name."""
 
 TOOL_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_LENGTH}}}")
 THINKING = ("thinking", "redacted_thinking")
@@ -27,7 +27,7 @@ _ERROR = "API error 400"
 
 
 def broken_rules(messages: Sequence[Any]) -> list[Problem]:
-    """Return every rule that the messages break, in their order."""
+    """Return every rule that the messages break, in the order of the messages."""
     check = _Check()
     for i, message in enumerate(messages):
         if not isinstance(message, dict):
@@ -39,7 +39,7 @@ def broken_rules(messages: Sequence[Any]) -> list[Problem]:
 
 
 class _Check:
-    """The messages read so far: the last role, the calls that wait for results, and every id."""
+    """The state of a check: the problems so far, the last role, calls that wait for results, all ids and marks."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -78,18 +78,18 @@ class _Check:
         self.blocks(i, role, whole)
 
     def results(self, i: int, role: Any, blocks: list[dict[str, Any]]) -> None:
-        """Calls are answered at the beginning of the next message, each of them once, and nothing else is."""
-        given = [block.get("tool_use_id") for block in blocks if block["type"] == "tool_result"]
-        first = [block["type"] == "tool_result" for block in blocks[: len(given)]]
-        for id in given:
+        """Check that each call is answered once, at the beginning of the next message, and that nothing else is."""
+        answered = [block.get("tool_use_id") for block in blocks if block["type"] == "tool_result"]
+        come_first = [block["type"] == "tool_result" for block in blocks[: len(answered)]]
+        for id in answered:
             if role != "user" or id not in self.waiting:
                 self.broken(i, f"a result of {id!r}, which the message before does not call", _ERROR)
-        if len(set(map(repr, given))) < len(given):
+        if len(set(map(repr, answered))) < len(answered):
             self.broken(i, "two results of one call", _ERROR)
-        missing = [id for id in self.waiting if id not in given]
+        missing = [id for id in self.waiting if id not in answered]
         if missing:
             self.broken(self.asked_at, f"calls without a result in the next message: {missing}", _ERROR)
-        if self.waiting and not all(first):
+        if self.waiting and not all(come_first):
             self.broken(i, "results of tools come before anything else", _TOOLS)
         self.waiting = []
 
@@ -139,7 +139,7 @@ class _Check:
         if self.waiting:
             self.broken(self.asked_at, f"calls without a result in the next message: {self.waiting}", _ERROR)
         last = len(messages) - 1
-        if self.role == "assistant" and _trails(messages[last].get("content")):
+        if self.role == "assistant" and _ends_with_space(messages[last].get("content")):
             self.broken(last, "the assistant's last text ends with white space", _ERROR)
         if len(self.marks) > MOST_MARKS:
             self.broken(last, f"{len(self.marks)} blocks with cache_control; {MOST_MARKS} may have it", _ERROR)
@@ -166,7 +166,7 @@ def _result(check: _Check, i: int, block: dict[str, Any]) -> None:
         check.broken(i, "the result of a tool that failed says why", _ERROR)
 
 
-def _trails(content: Any) -> bool:
+def _ends_with_space(content: Any) -> bool:
     last = content[-1] if isinstance(content, list) and content else {"type": "text", "text": content}
     text = last.get("text") if isinstance(last, dict) and last.get("type") == "text" else None
     return isinstance(text, str) and text != text.rstrip()

@@ -1,8 +1,8 @@
-"""Google's Gen AI contents: decode, encode, render, join. Pure.
+"""The format `gemini`, for Google's Gen AI contents: decode, encode, render, join. Pure.
 
-One content is one or more entries tied by `continues`: what it says between its function calls is a message, each
-call and each response an entry of its own. The results of a content come before what it says, so that they meet
-their calls; `places` keeps where the rest stood. The shapes are those of the Gemini API reference, "Content".
+A content becomes one or more entries, tied together by `continues`: each function call and response is an entry of its
+own, and the parts between them are a message. Responses come before the user's other parts, so that they follow their
+calls directly; `places` keeps where the other parts stood. The shapes are those of the Gemini API reference, "Content".
 """
 
 from __future__ import annotations
@@ -42,30 +42,29 @@ from palimpsest.formats.wording import FENCE_TOKENS, OPENING, OPENING_TOKENS, sa
 from palimpsest.log.entry import Entry, File, Opaque, Part, Role, Text
 
 PER_CONTENT = 4
-"""Tokens around a content. Google publishes no figure: this is that of OpenAI's chat messages."""
+"""Tokens around a content. Google publishes no figure, so this is the one of OpenAI's chat messages."""
 
 PER_PART = 3
 """Tokens between the parts of one content; own figure, on the large side."""
 
 PER_CALL = 16
-"""Tokens of a call's keys and braces, written out as JSON, beside its name and arguments; own count."""
+"""Tokens of a call's JSON keys and braces, beside its name and arguments; own count."""
 
 PER_RESULT = 12
-"""The same of a result beside its text and the name that it repeats."""
+"""The same for a result, beside its text and the name that it repeats."""
 
 UNSIGNED = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
-"""The signature of a first call that has none: `skip_thought_signature_validator` in base64.
+"""The signature sent with a first call that has none: `skip_thought_signature_validator` in base64.
 
-Models from Gemini 3 on refuse the first function call of a step without a signature. For history of another
-model, an older Gemini among them, Google documents two values that are let through unchecked, of which this is one
-(Gemini API guide and Vertex AI guide, "Thought signatures"). The field holds bytes, so it is sent as base64, which
-both services take."""
+Models from Gemini 3 on refuse the first function call of a step without a signature. For calls of another model, or of
+an older Gemini, Google documents two values that are not checked, of which this is one (Gemini API guide and Vertex AI
+guide, "Thought signatures"). The field holds bytes, so it is sent as base64, which both services take."""
 
 UNSIGNED_TOKENS = 33
 """What `UNSIGNED` costs as text in o200k_base (a test counts it)."""
 
 _NOT_CALLABLE = r"^(?=[^A-Za-z_])|[^A-Za-z0-9_.:-]"
-"""What a function's name may not hold, and the place before a first character that may not be the first."""
+"""Characters that a function's name must not contain, and the position before a bad first character."""
 
 _ROLES: dict[str, Role] = {"user": "user", "model": "assistant"}
 _SIMPLE = {"role", "parts"}
@@ -135,8 +134,8 @@ class Gemini:
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
         """Return one group as contents that the API accepts.
 
-        Calls become one model content; the user content after it has their results, in their order, and then what
-        is only data. A system message is one of role `system`, which `join` finds a place for.
+        Calls become one content of the model. The user's content after it holds their results, in the same order, and
+        then background data. A system message becomes a content of role `system`, which `join` places.
         """
         if len(group) == 1:
             shown, entry = group[0], group[0].entry
@@ -149,19 +148,19 @@ class Gemini:
             pieces = ((role_of(shown.entry, shown.data), _said(shown, adapted)) for shown in group)
             return [{"role": role, "parts": parts} for role, parts in pieces if parts]
         calls = _Calls([shown.entry for shown in calling if shown.entry.kind == "tool_call"])
-        asked: list[Message] = []
+        asking: list[Message] = []
         for shown in calling:
-            asked.extend([calls.asked(shown, adapted)] if shown.entry.kind == "tool_call" else _said(shown, adapted))
+            asking.extend([calls.call(shown, adapted)] if shown.entry.kind == "tool_call" else _said(shown, adapted))
         results = [shown for shown in group if shown.entry.kind == "tool_result" and not shown.data]
-        given = [calls.given(shown, adapted) for shown in sorted(results, key=calls.place)]
+        answering = [calls.result(shown, adapted) for shown in sorted(results, key=calls.place)]
         for shown in group:
-            given.extend(_said(shown, adapted) if shown.data else ())
-        return [{"role": "model", "parts": asked}, {"role": "user", "parts": given}]
+            answering.extend(_said(shown, adapted) if shown.data else ())
+        return [{"role": "model", "parts": asking}, {"role": "user", "parts": answering}]
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
-        """Return the contents in a row: neighbours of one role are one, and the first is a user's.
+        """Return the contents with neighbours of one role merged, beginning with a user's.
 
-        System messages before all others are system text, after the caller's; a user says the later ones, fenced.
+        Leading system messages are added to the caller's system text. Later ones are said by the user, in a fence.
         """
         texts = [system] if system else []
         contents: list[Message] = []
@@ -182,7 +181,7 @@ class Gemini:
         return Joined(contents, "\n\n".join(texts) or None)
 
     def overhead(self, entry: Entry) -> int:
-        """Tokens that the API, or the way it is rendered, adds to this entry beside its texts."""
+        """Return the tokens that the API, or rendering, adds to this entry beside its texts."""
         kind, content = entry.kind, entry.content
         if kind == "message" and type(content) is str and entry.native is None and entry.role != "system":
             return PER_CONTENT
@@ -220,7 +219,7 @@ def _note(adapted: list[Adapted] | None, seq: int, what: str) -> None:
 
 
 def _said(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
-    """The parts of an entry that is no call and no result of one; none where it says nothing."""
+    """Return the parts of a message or of background data; an empty list if it says nothing."""
     entry, text = shown.entry, shown.text
     if entry.kind == "message":
         if entry.name:
@@ -229,43 +228,46 @@ def _said(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
             _note(adapted, entry.seq, "system message said by the user")
         if text is None:
             parts = (Text(text=entry.content),) if isinstance(entry.content, str) else entry.content
-            found = [item for part in parts if (item := _shown_part(entry, part, adapted)) is not None]
-            return found + [{"text": beside} for beside in said_beside(entry, NAME)]
+            items = [item for part in parts if (item := _shown_part(entry, part, adapted)) is not None]
+            return items + [{"text": beside} for beside in said_beside(entry, NAME)]
         return [{"text": text}] if text else []
     text, media = background(shown, lambda part: _medium(entry, part), adapted)
     return [*([{"text": text}] if text else []), *media]
 
 
 def _medium(entry: Entry, part: Part) -> Message | None:
-    """An image or the like of what is only data, as the API takes it from a user. A file's id is Google's alone."""
+    """Return a medium of background data as the API takes it from a user, or None.
+
+    A file that is given only by its id is sent only if it is an entry of this format: other ids are not Google's.
+    """
     if isinstance(part, Opaque):
         return None
-    distant = isinstance(part, File) and part.data is None and is_own(entry, NAME)
-    item = encode_part(part, own=True) if distant else shown_part(part)
+    by_own_id = isinstance(part, File) and part.data is None and is_own(entry, NAME)
+    item = encode_part(part, own=True) if by_own_id else shown_part(part)
     return sendable(item) if item is not None else None
 
 
 def _shown_part(entry: Entry, part: Part, adapted: list[Adapted] | None) -> Message | None:
-    """A part of a message as the API takes it, or the text that stands for it."""
+    """Return a part of a message as the API takes it, or as text; None if it says nothing."""
     if entry.role == "system":
-        found = None
+        shown = None
     elif is_own(entry, NAME):
         item = encode_part(part, own=True)
-        found = sendable(item) if item is not None else None
+        shown = sendable(item) if item is not None else None
         if item is not None and any(value is not None and key not in PART_KEYS for key, value in item.items()):
             _note(adapted, entry.seq, "unknown keys left out")
-        if found is None and not isinstance(part, Opaque):
+        if shown is None and not isinstance(part, Opaque):
             return None
     else:
-        found = shown_part(part) if entry.role == "user" or isinstance(part, Text) else None
-    if found is not None:
-        return found
+        shown = shown_part(part) if entry.role == "user" or isinstance(part, Text) else None
+    if shown is not None:
+        return shown
     text = replaced_by_text(entry, part, adapted)
     return {"text": text} if text else None
 
 
 class _Calls:
-    """The calls of one group with the names and ids by which their results answer them."""
+    """The calls of one group, with the names and ids that their results have to repeat."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.places = {entry.seq: place for place, entry in enumerate(entries)}
@@ -276,11 +278,11 @@ class _Calls:
                 self.ids[entry.seq] = unused(entry.call_id, entry.seq, self.ids.values())
 
     def place(self, shown: Shown) -> int:
-        """Where the call that a result answers stands among the calls."""
+        """Return the index, among the group's calls, of the call that a result answers."""
         return self.places[shown.entry.answers]
 
-    def asked(self, shown: Shown, adapted: list[Adapted] | None) -> Message:
-        """The call as a part: with its own signature as long as its arguments are its own."""
+    def call(self, shown: Shown, adapted: list[Adapted] | None) -> Message:
+        """Return a call as a part. It keeps its signature unless its arguments are replaced."""
         entry = shown.entry
         if self.names[entry.seq] != entry.name:
             _note(adapted, entry.seq, "the function's name rewritten")
@@ -298,8 +300,8 @@ class _Calls:
             part["thought_signature"] = UNSIGNED
         return part
 
-    def given(self, shown: Shown, adapted: list[Adapted] | None) -> Message:
-        """The result as a part that names its call."""
+    def result(self, shown: Shown, adapted: list[Adapted] | None) -> Message:
+        """Return a result as a part, with the name and id of its call."""
         entry, text = shown.entry, shown.text
         part: Message | None = None
         if text is None and own_native(entry, NAME) is not None:
@@ -313,7 +315,7 @@ class _Calls:
         return part
 
     def _named(self, part: Message, kind: str, seq: int) -> Message:
-        """Give the part the name and the id of its call, and return its body."""
+        """Set the name and id of the call in the part, and return the part's body."""
         body: Message = part[find(part, DATA, kind) or kind]
         body["name"] = self.names[seq]
         if seq in self.ids:
@@ -324,25 +326,25 @@ class _Calls:
 
 
 def _text(entry: Entry, adapted: list[Adapted] | None) -> str:
-    """All that another provider's result says, as text."""
+    """Return all content of another provider's result as text."""
     if isinstance(entry.content, str):
         return entry.content
     return "\n".join(filter(None, (replaced_by_text(entry, part, adapted) for part in entry.content)))
 
 
 def _callable(name: str | None) -> str:
-    """The function's name, or the nearest one that the API takes."""
+    """Return the function's name, or if the API does not accept it, the nearest name that it does."""
     return fitting(name or NAMELESS, _NOT_CALLABLE, NAME_LENGTH)
 
 
 def _call_overhead(entry: Entry) -> int:
-    """Tokens of a call beside its name and arguments, whatever becomes of these."""
+    """Return the most tokens of a call beside its name and arguments, with room for changes of these."""
     tokens, text = PER_CONTENT + PER_CALL, entry.text
     native = own_native(entry, NAME)
     if native is None or not is_signed(native.call or {}):
         tokens += UNSIGNED_TOKENS
     if native is None and not text.startswith("{"):
-        tokens += len(to_json(text)) - len(text)  # wrapped, and escaped as JSON: at most one token a character more
+        tokens += len(to_json(text)) - len(text)  # wrapped and escaped as JSON: at most a token per added character
     if not CALLABLE.fullmatch(entry.name or ""):
         tokens += renamed_tokens(entry.name, NAME_LENGTH)
     return tokens

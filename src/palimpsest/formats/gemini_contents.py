@@ -1,8 +1,8 @@
-"""Gemini's contents as entries, and back. Pure.
+"""Decoding and encoding of Gemini's contents: contents to entries and back. Pure.
 
-What the fields of an entry do not hold of its item is kept as the item without it: in `native.call` of a call, in
-`native.keep` of a result (`part`, `shape`) and of a content's first entry (`content`). Putting it back gives the
-equal content.
+What the fields of an entry cannot hold is kept as the item without these fields: of a call in `native.call`, of a
+result in `native.keep` (`part`, `shape`), of a content in `native.keep` (`content`) of its first entry. Encoding puts
+the fields back, which gives the equal content.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from palimpsest.log.entry import Entry, Native, Part, Role, Status, Text
 
 _KEYS = ("role", "parts")
 _ANSWERING = ("function", "tool")
-"""Roles beside the user's under which responses of functions stand: that of Google's older guides, and of its client's.
-The API wants a user's, so a context has that."""
+"""Roles besides `user` for contents with function responses: one from Google's older guides, one from its client. The
+API wants `user`, so a context has that."""
 
 
 def role_of(entry: Entry, data: bool = False) -> str:
-    """The role of the content that an entry belongs to; `system` only where it is shown."""
+    """Return the role of an entry's content. `system` occurs only in rendering: encoding replaces it."""
     if data or entry.kind in ("tool_result", "context", "summary"):
         return "user"
     return "model" if entry.role == "assistant" else "system" if entry.role == "system" else "user"
@@ -55,16 +55,16 @@ def decode_content(content: Message, where: str) -> list[Entry]:
     if keep:
         check_json(keep, where)
     if keep or absent:
-        entries[0] = _with(entries[0], {"content": keep} if keep else {}, absent)
+        entries[0] = _with_kept(entries[0], {"content": keep} if keep else {}, absent)
     for i in range(1, len(entries)):
         entries[i] = msgspec.structs.replace(entries[i], continues=True)
     return entries
 
 
 def _decode_parts(parts: list[Any], role: str | None, where: str) -> list[Entry]:
-    """The entries of a content: as they stand in a model's, results first in a user's."""
+    """Return the entries of a content's parts: a model's in their order, a user's with the results first."""
     entries: list[Entry] = []
-    said: list[tuple[int, Part]] = []
+    said: list[tuple[int, Part]] = []  # parts of a message, with their indexes
     for j, part in enumerate(parts):
         key = data_key(part, f"{where}[{j}]")
         kind = DATA[key] if key is not None else None
@@ -84,10 +84,10 @@ def _decode_parts(parts: list[Any], role: str | None, where: str) -> list[Entry]
         else:
             said.append((j, decode_part(part, key, f"{where}[{j}]", given=role != "model")))
     if said or not entries:
-        found = len(entries)
+        results = len(entries)
         message = _message("assistant" if role == "model" else "user", said)
-        moved = role != "model" and any(j < found for j, _ in said)
-        entries.append(_with(message, {"places": [j for j, _ in said]}) if moved else message)
+        moved = role != "model" and any(j < results for j, _ in said)
+        entries.append(_with_kept(message, {"places": [j for j, _ in said]}) if moved else message)
     return entries
 
 
@@ -95,12 +95,14 @@ def _message(role: Role, said: Sequence[tuple[int, Part]]) -> Entry:
     parts = tuple(part for _, part in said)
     if len(parts) == 1 and isinstance(parts[0], Text) and not parts[0].extra:
         return Entry(role=role, content=parts[0].text)
-    own = any(part.extra or not isinstance(part, Text) for part in parts)  # media are sent back as they came, too
+    own = any(
+        part.extra or not isinstance(part, Text) for part in parts
+    )  # media are native, too, to be sent as they came
     return Entry(role=role, content=parts, native=Native(format=NAME) if own else None)
 
 
-def _with(entry: Entry, keep: Message, absent: tuple[str, ...] = ()) -> Entry:
-    """The entry with more kept of the content that it came in."""
+def _with_kept(entry: Entry, keep: Message, absent: tuple[str, ...] = ()) -> Entry:
+    """Return the entry with further kept keys, and absent ones, in its `native`."""
     native = entry.native or Native(format=NAME)
     kept = {**(native.keep or {}), **keep} or None
     native = msgspec.structs.replace(native, keep=kept, absent=(*native.absent, *absent))
@@ -111,7 +113,7 @@ def _with(entry: Entry, keep: Message, absent: tuple[str, ...] = ()) -> Entry:
 
 
 def encode_content(run: Sequence[Entry]) -> Message:
-    """Return the content of entries that belong to one, as it came in."""
+    """Return the content that these entries came from, as it came in."""
     parts: list[Message] = []
     for entry in run:
         native = own_native(entry, NAME)
@@ -148,12 +150,12 @@ def _encoded(entry: Entry) -> list[Message]:
 
 
 def to_json(value: object) -> str:
-    """The value as compact JSON text."""
+    """Return the value as compact JSON text."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def object_of(text: str) -> tuple[Message, bool]:
-    """A call's arguments as the object that Gemini wants, and whether it had to be made around them."""
+    """Return a call's arguments as the object that Gemini wants, and whether they had to be wrapped in one."""
     if not text:
         return {}, False
     try:
@@ -164,7 +166,7 @@ def object_of(text: str) -> tuple[Message, bool]:
 
 
 def sendable_object(text: str) -> tuple[Message, bool]:
-    """The same, without the lone surrogates that JSON's escapes may hold: no provider takes them."""
+    """Return the same with U+FFFD for lone surrogates, which JSON escapes may contain and no provider accepts."""
     value, wrapped = object_of(text)
     if "\\ud" in text.lower():
         value = json.loads(to_json(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
@@ -183,7 +185,7 @@ def _finite(text: str) -> float:
 
 
 def decode_call(part: Message, key: str, where: str) -> Entry:
-    """Return a function call as an entry. All have a `native`: it says that the call is one of Gemini's."""
+    """Return a function call as an entry. Its `native` is always set, to say that the call came from Gemini."""
     place = f"{where}.{key}"
     body, call_id = _named(part, key, where)
     args = body.get("args")
@@ -202,7 +204,7 @@ def decode_call(part: Message, key: str, where: str) -> Entry:
 
 
 def _named(part: Message, key: str, where: str) -> tuple[Message, str | None]:
-    """The body of a call or a result, its name checked, and its id."""
+    """Return the body of a call or a result, and its id, with name and id checked."""
     check_part(part, where)
     body = part[key]
     if not isinstance(body, dict):
@@ -237,7 +239,7 @@ def _filled(kept: Message, kind: str, fields: Message) -> Message:
 
 
 def decode_result(part: Message, key: str, where: str) -> Entry:
-    """Return a function response as an entry: its text, or its JSON, with the media that it may hold beside it."""
+    """Return a function response as an entry: its text, or its object as JSON text, and any media beside that."""
     place = f"{where}.{key}"
     body, call_id = _named(part, key, where)
     response, parts = body.get("response"), body.get("parts")
@@ -245,11 +247,11 @@ def decode_result(part: Message, key: str, where: str) -> Entry:
         raise InvalidEntry(f"{place}.response", f"{shorten(response)} is no mapping")
     if parts is not None and not isinstance(parts, list):
         raise InvalidEntry(f"{place}.parts", f"{shorten(parts)} is no list of parts")
-    text, shape, status = _said(response)
-    media = tuple(_decode_media(one, f"{place}.parts[{i}]") for i, one in enumerate(parts or ()))
-    # An empty name or id is filled in from the call, so it is kept with what the fields do not hold.
-    given = {"id": call_id or None, "name": body["name"] or None, "response": response}
-    absent = tuple(name for name, value in given.items() if value is None)
+    text, shape, status = _text_of(response)
+    media = tuple(_decode_media(inner, f"{place}.parts[{i}]") for i, inner in enumerate(parts or ()))
+    # The log fills in an empty name or id from the call, so an empty one is kept in `native`, to be encoded as it came.
+    fields = {"id": call_id or None, "name": body["name"] or None, "response": response}
+    absent = tuple(name for name, value in fields.items() if value is None)
     kept = _kept(part, key, {"id", "name", "response", "parts"} - {*absent} - (set() if media else {"parts"}))
     keep: Message = {} if kept == {"function_response": {}} else {"part": kept}
     if shape not in ("result", "error"):
@@ -269,8 +271,8 @@ def _decode_media(part: Any, where: str) -> Part:
     return decode_part(part, data_key(part, where), where)
 
 
-def _said(response: Message | None) -> tuple[str, str, Status | None]:
-    """The text of a response, how its object is made of it again, and its status."""
+def _text_of(response: Message | None) -> tuple[str, str, Status | None]:
+    """Return the text of a response, the shape of its object, from which `_response` rebuilds it, and its status."""
     if response is None:
         return "", "result", None
     if len(response) == 1:
@@ -296,11 +298,12 @@ def encode_result(entry: Entry) -> Message:
             fields["parts"] = [item for part in media if (item := encode_part(part, own=True)) is not None]
     else:
         fields["response"] = _response("\n".join(filter(None, map(stand_in, content))), None, entry.status)
-    given = {name: value for name, value in fields.items() if name not in absent}
-    return _filled(keep.get("part") or {"function_response": {}}, "function_response", given)
+    present = {name: value for name, value in fields.items() if name not in absent}
+    return _filled(keep.get("part") or {"function_response": {}}, "function_response", present)
 
 
 def _response(text: str, shape: str | None, status: Status | None) -> Message:
+    """Return the response's object for a text and the shape that `_text_of` returned."""
     if shape in ("json", "error json"):
         try:
             value = json.loads(text)
@@ -313,5 +316,5 @@ def _response(text: str, shape: str | None, status: Status | None) -> Message:
 
 
 def response_of(text: str, status: Status | None) -> Message:
-    """A result's text as the object that Gemini wants."""
+    """Return a result's text as the object that Gemini wants."""
     return {"error" if status == "error" else "result": text}

@@ -1,8 +1,8 @@
-"""Gemini's parts as parts of entries, and back. Pure. Calls and results are in `gemini_calls`.
+"""Decoding and encoding of Gemini's parts, except calls and results, which are in `gemini_contents`. Pure.
 
-Keys come in two spellings, snake_case from Python and camelCase from JSON, and with nulls where a model was dumped
-whole. What a part's fields do not hold of it is kept in its `extra`, as the item without what they hold. Putting
-that back gives the equal item.
+Keys come in two spellings, snake_case from Python and camelCase from JSON, and with nulls if a model was dumped whole.
+What the fields of a part cannot hold is kept in its `extra`, as the item without these fields. Encoding puts the fields
+back, which gives the equal item.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = "gemini"
 
 
 def _spelled(*names: str) -> dict[str, str]:
-    """Both spellings of each name, to the one with underscores."""
+    """Return a mapping from both spellings of each name to the one with underscores."""
     camel = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in names}
     return {**camel, **{name: name for name in names}}
 
@@ -34,15 +34,15 @@ DATA = _spelled(
     *("text", "inline_data", "file_data", "function_call", "function_response", "executable_code"),
     *("code_execution_result", "tool_call", "tool_response"),
 )
-"""What a part can be: it holds one of these."""
+"""The kinds of parts: a part has exactly one of these keys."""
 
 PART_KEYS = DATA | _spelled(
     *("thought", "thought_signature", "video_metadata", "media_resolution", "part_metadata", "audio_transcription"),
     *("media_processing", "speech_metadata", "document_metadata", "spreadsheet_metadata", "audio_metadata"),
 )
-"""All keys of a part that the API knows; it refuses a request with any other."""
+"""All keys of a part that the API knows: it refuses a request with any other."""
 
-# A call's `partial_args` and `will_continue` are only for the stream that it came in.
+# Without a call's `partial_args` and `will_continue`, which occur only in streams.
 _BODY_KEYS = {
     "inline_data": _spelled("data", "mime_type", "display_name"),
     "file_data": _spelled("file_uri", "mime_type", "display_name"),
@@ -73,24 +73,27 @@ _TYPES: dict[str, tuple[str, Any]] = {
     "will_continue": ("neither true nor false", bool),
     "fps": ("no number", (int, float)),
 }  # fmt: skip
-"""What the API takes under a key: another type is refused before the request is sent."""
+"""The type that the API takes under each key, with the words of the error: decoding refuses other types."""
 
 _AUDIO = {"audio/mpeg": "mp3", "audio/x-wav": "wav"}
 _IMAGES = {"gif": "gif", "heic": "heic", "heif": "heif", "jpeg": "jpeg", "jpg": "jpeg", "png": "png", "webp": "webp"}
 _OWN_FILES = "https://generativelanguage.googleapis.com/"
-"""Where uploaded files live: such an address means nothing to another provider."""
+"""Addresses of uploaded files begin so: they mean nothing to another provider."""
 
 _URL_SAFE = "base64url"
-"""Stands in a kept part for data that came in the alphabet for addresses, as the Python client writes it."""
+"""Marks data in a kept part that came in the URL-safe alphabet, which the Python client writes."""
 
 
 def find(part: Message, names: dict[str, str], name: str) -> str | None:
-    """The key under which the part holds `name`, in either spelling, or None where that is absent or null."""
+    """Return the key under which the part holds `name`, in either spelling, or None if it is absent or null."""
     return next((key for key, value in part.items() if value is not None and names.get(key) == name), None)
 
 
 def data_key(part: Any, where: str) -> str | None:
-    """The key of what the part is; None for one of no known kind. Raises InvalidEntry for a part of two kinds."""
+    """Return the key that says what kind of part this is, or None for an unknown kind.
+
+    Raises InvalidEntry for what is no mapping, and for a part of two kinds.
+    """
     if not isinstance(part, dict):
         raise InvalidEntry(where, f"{shorten(part)} is no part: a mapping such as {{'text': ...}} is needed")
     keys = [key for key, value in part.items() if value is not None and key in DATA]
@@ -103,26 +106,31 @@ def data_key(part: Any, where: str) -> str | None:
 
 
 def decode_part(part: Message, key: str | None, where: str, *, given: bool = True) -> Part:
-    """Return a part that is neither call nor result; `key` says what it is."""
+    """Return the entry's part for a part that is neither call nor result; `key` says what kind it is.
+
+    `given` is whether somebody other than the model gives it: then media need data. A part that would not be encoded
+    as it came is kept as an opaque part.
+    """
     check_part(part, where)
     kind = DATA[key] if key is not None else None
     body = part[key] if key is not None else None
     if kind == "text":
         if not isinstance(body, str):
             raise InvalidEntry(f"{where}.text", f"{shorten(body)} is not text")
-        held = ("text", "thought") if part.get("thought") is True else ("text",)
+        is_thought = part.get("thought") is True
+        held = ("text", "thought") if is_thought else ("text",)
         extra = {name: value for name, value in part.items() if name not in held} or None
-        return Reasoning(text=body, extra=extra) if len(held) == 2 else Text(text=body, extra=extra)
+        return Reasoning(text=body, extra=extra) if is_thought else Text(text=body, extra=extra)
     if kind is not None and not isinstance(body, dict):
         raise InvalidEntry(f"{where}.{key}", f"{shorten(body)} is no mapping")
     if key is not None and kind in ("inline_data", "file_data"):
-        found = _decode_inline(part, key, where, given) if kind == "inline_data" else _decode_file(part, key, where)
-        return found if found is not None and encode_part(found, own=True) == part else Opaque(item=part)
+        medium = _decode_inline(part, key, where, given) if kind == "inline_data" else _decode_file(part, key, where)
+        return medium if medium is not None and encode_part(medium, own=True) == part else Opaque(item=part)
     return Opaque(item=part)
 
 
 def check_part(part: Message, where: str) -> None:
-    """Raise InvalidEntry where the part is no plain JSON, or its flags and signature have not their types."""
+    """Raise InvalidEntry if the part is no plain JSON, or a value in it has a wrong type."""
     try:
         check_json(part, where)
     except InvalidEntry as refusal:
@@ -142,29 +150,29 @@ def check_part(part: Message, where: str) -> None:
 def _check_types(value: Message, names: dict[str, str], where: str) -> None:
     for key, inner in value.items():
         name = names.get(key, "")
-        told, kinds = _TYPES.get(name, ("", object))
+        mismatch, types = _TYPES.get(name, ("", object))
         if inner is None:
             continue
-        if not isinstance(inner, kinds) or (name == "fps" and isinstance(inner, bool)):
-            raise InvalidEntry(f"{where}.{key}", f"{shorten(inner)} is {told}")
+        if not isinstance(inner, types) or (name == "fps" and isinstance(inner, bool)):
+            raise InvalidEntry(f"{where}.{key}", f"{shorten(inner)} is {mismatch}")
         if name in _INSIDE:
             _check_types(inner, _INSIDE[name], f"{where}.{key}")
 
 
 def _bytes_in(value: Any, where: str, depth: int = 0) -> str | None:
-    """The place of the first bytes inside the value."""
+    """Return the place of the first bytes inside the value, or None if it holds none."""
     if isinstance(value, bytes | bytearray):
         return where
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner if depth <= 100 else ():
-        place = _bytes_in(one, f"{where}[{key}]" if isinstance(value, list) else f"{where}.{key}", depth + 1)
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items if depth <= 100 else ():
+        place = _bytes_in(inner, f"{where}[{key}]" if isinstance(value, list) else f"{where}.{key}", depth + 1)
         if place is not None:
             return place
     return None
 
 
 def is_base64(text: Any) -> bool:
-    """Whether this is base64 as the Python client reads it: one of the two alphabets, with or without padding."""
+    """Whether this is base64 as Google's Python client reads it: in one of the two alphabets, padded or not."""
     if not isinstance(text, str) or not text.isascii():
         return False
     plain = text if "+" in text or "/" in text else text.replace("-", "+").replace("_", "/")
@@ -175,11 +183,11 @@ def is_base64(text: Any) -> bool:
         binascii.a2b_base64(body + "=" * (-len(body) % 4), strict_mode=True)
     except binascii.Error:
         return False
-    end = body[len(body) // 4 * 4 :]  # its last character may hold bits that no byte takes: then it is refused
-    return not end or _again(end).startswith(end)
+    end = body[len(body) // 4 * 4 :]  # the client refuses a last character with bits beyond the last byte
+    return not end or _reencoded(end).startswith(end)
 
 
-def _again(text: str) -> str:
+def _reencoded(text: str) -> str:
     return binascii.b2a_base64(binascii.a2b_base64(text + "=" * (-len(text) % 4)), newline=False).decode()
 
 
@@ -195,33 +203,33 @@ def _decode_inline(part: Message, key: str, where: str, given: bool) -> Part | N
     plain = data.replace("-", "+").replace("_", "/") if url_safe else data
     kept = {**blob, "data": _URL_SAFE if url_safe else None}
     if mime.startswith("audio/"):
-        found: Part = Audio(data=plain, format=_AUDIO.get(mime, mime[6:]))
+        medium: Part = Audio(data=plain, format=_AUDIO.get(mime, mime[6:]))
     elif split_address(data_address(mime, plain)) is None:
         return None
     elif mime.startswith("image/"):
-        found = Image(source=data_address(mime, plain))
+        medium = Image(source=data_address(mime, plain))
     else:
-        found = File(data=data_address(mime, plain), filename=_take_name(kept, f"{where}.{key}"))
-    return _with_extra(found, part, {**part, key: kept})
+        medium = File(data=data_address(mime, plain), filename=_take_name(kept, f"{where}.{key}"))
+    return _with_extra(medium, part, {**part, key: kept})
 
 
 def _decode_file(part: Message, key: str, where: str) -> Part:
     body = part[key]
     uri_key, mime_key = (find(body, _BODY_KEYS["file_data"], name) for name in ("file_uri", "mime_type"))
-    uri, mime = (body[found] if found is not None else None for found in (uri_key, mime_key))
+    uri, mime = (body[body_key] if body_key is not None else None for body_key in (uri_key, mime_key))
     if uri_key is None or not isinstance(uri, str) or not uri:
         raise InvalidEntry(f"{where}.{key}.file_uri", f"{shorten(uri)} is no address")
     kept = {**body, uri_key: None}
     public = uri.startswith(("https://", "http://")) and not uri.startswith(_OWN_FILES)
     if public and isinstance(mime, str) and mime.startswith("image/"):
-        found: Part = Image(source=uri)
+        medium: Part = Image(source=uri)
     else:
-        found = File(file_id=uri, filename=_take_name(kept, f"{where}.{key}"))
-    return _with_extra(found, part, {**part, key: kept})
+        medium = File(file_id=uri, filename=_take_name(kept, f"{where}.{key}"))
+    return _with_extra(medium, part, {**part, key: kept})
 
 
 def _take_name(kept: Message, where: str) -> str | None:
-    """Take a document's name out of what is kept, leaving its key."""
+    """Take a document's name out of the kept item, leaving its key with null, and return it."""
     key = find(kept, _BODY_KEYS["file_data"], "display_name")
     name = kept[key] if key is not None else None
     if name is not None and not isinstance(name, str):
@@ -231,13 +239,16 @@ def _take_name(kept: Message, where: str) -> str | None:
     return name
 
 
-def _with_extra(found: Part, part: Message, kept: Message) -> Part:
-    """The part, with what was kept of the item only where its fields alone do not give the equal one."""
-    return found if _encode_media(found) == part else msgspec.structs.replace(found, extra=kept)
+def _with_extra(medium: Part, part: Message, kept: Message) -> Part:
+    """Return the medium with the kept item as `extra`, unless its fields alone encode to the equal part."""
+    return medium if _encode_media(medium) == part else msgspec.structs.replace(medium, extra=kept)
 
 
 def encode_part(part: Part, *, own: bool) -> Message | None:
-    """Return a part as Gemini has it; None where nothing of another provider's item can be said."""
+    """Return a part as Gemini writes it; None if it is another provider's item without a readable text.
+
+    `own` is whether the entry came in this format, so that `extra` and opaque items belong to it.
+    """
     kept = part.extra if own and part.extra else {}
     if isinstance(part, Text):
         return {"text": part.text, **kept}
@@ -248,12 +259,12 @@ def encode_part(part: Part, *, own: bool) -> Message | None:
             return part.item
         text = stand_in(part)
         return {"text": text} if text else None
-    made = _encode_media(part)
-    key = next((key for key in kept if DATA.get(key) in made and isinstance(kept[key], dict)), None)
+    encoded = _encode_media(part)
+    key = next((key for key in kept if DATA.get(key) in encoded and isinstance(kept[key], dict)), None)
     if key is None:
-        return made
-    made_key = DATA[key]
-    names, fields, body = _BODY_KEYS[made_key], made[made_key], dict(kept[key])
+        return encoded
+    kind = DATA[key]
+    names, fields, body = _BODY_KEYS[kind], encoded[kind], dict(kept[key])
     for name, value in body.items():
         if names.get(name) == "data":
             url_safe = value == _URL_SAFE
@@ -264,7 +275,7 @@ def encode_part(part: Part, *, own: bool) -> Message | None:
 
 
 def _encode_media(part: Part) -> dict[str, dict[str, str]]:
-    """The media part as its fields alone give it."""
+    """Return a media part as Gemini writes it, from its fields alone."""
     address = part.source if isinstance(part, Image) else part.data if isinstance(part, File) else None
     inline = split_address(address) if address is not None else None
     if isinstance(part, Audio):
@@ -279,23 +290,23 @@ def _encode_media(part: Part) -> dict[str, dict[str, str]]:
 
 
 def shown_part(part: Part) -> Message | None:
-    """Another provider's part as the API takes it from a user; None where it takes nothing of its kind."""
+    """Return another provider's part as the API takes it from a user; None if it takes no such part."""
     if isinstance(part, Text):
         return {"text": part.text} if part.text else None
     part = renamed(part)
     if isinstance(part, Image | Audio | File) and is_read(part, GEMINI_IMAGES, GEMINI_FILES):
-        made = _encode_media(part)
-        for body in made.values():
+        encoded = _encode_media(part)
+        for body in encoded.values():
             body.pop("display_name", None)
-        if "inline_data" in made:
-            return made if made["inline_data"]["data"] and is_base64(made["inline_data"]["data"]) else None
+        if "inline_data" in encoded:
+            return encoded if encoded["inline_data"]["data"] and is_base64(encoded["inline_data"]["data"]) else None
         if isinstance(part, Image) and part.source.startswith(("https://", "http://", "gs://")):
-            return made if made["file_data"].get("mime_type", "image/png") in GEMINI_IMAGES else None
+            return encoded if encoded["file_data"].get("mime_type", "image/png") in GEMINI_IMAGES else None
     return None
 
 
 def sendable(item: Message) -> Message | None:
-    """The part with what the API knows of it and without nulls; None where it says nothing, and nothing signs it."""
+    """Return the part reduced to keys that the API knows, without nulls; None if it is empty and has no signature."""
     known = {key: _body(key, value) for key, value in item.items() if value is not None and key in PART_KEYS}
     key = next((key for key in known if key in DATA), None)
     if key is None:
@@ -306,7 +317,7 @@ def sendable(item: Message) -> Message | None:
 
 
 def is_signed(part: Message) -> bool:
-    """Whether the part has a signature: what was thought before it, which a stream may end with on an empty text."""
+    """Whether the part has a signature, which encodes the thoughts before it. It may stand on an empty text."""
     key = find(part, PART_KEYS, "thought_signature")
     return key is not None and bool(part[key])
 

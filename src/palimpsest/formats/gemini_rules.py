@@ -1,7 +1,7 @@
-"""The rules of Google's Gen AI API that a list of contents has to meet, each with its source. Pure.
+"""The rules of Google's Gen AI API for a list of contents, each with its source. Pure.
 
 Sources: Google's Gemini API reference ("Content", "Part", "FunctionCall", "FunctionDeclaration") and its guide to
-function calling; where a rule is only known from the API's error messages ("API error 400") it says so.
+function calling. The source "API error 400" means that a rule is only known from the API's error messages.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from palimpsest.formats import Message, Problem
 from palimpsest.formats.gemini_parts import DATA, is_signed
 
 NAME_LENGTH = 64
-"""Characters of a function's name. The newest reference allows more, models and the older service do not."""
+"""The most characters of a function's name. The newest reference allows more, models and the older service do not."""
 
 CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
-"""A function's name as the API takes it (API reference, "FunctionDeclaration")."""
+"""The function names that the API accepts (API reference, "FunctionDeclaration")."""
 
 _REFERENCE = "API reference, Content"
 _CALLING = "guide to function calling"
 
 
 def broken_rules(contents: Sequence[Any]) -> list[Problem]:
-    """Return every rule that the contents break, in their order."""
+    """Return every rule that the contents break, in the order of the contents."""
     problems: list[Problem] = []
-    asked: list[Message] = []
+    asked: list[Message] = []  # the calls of the content before
     before: object = None
     for i, content in enumerate(contents):
         role, parts = content.get("role"), content.get("parts")
@@ -42,8 +42,8 @@ def broken_rules(contents: Sequence[Any]) -> list[Problem]:
             parts = []
         for part in parts:
             problems.extend(Problem(i, rule, _REFERENCE) for rule in _broken_part(part))
-        calls, given = _bodies(parts, "function_call"), _bodies(parts, "function_response")
-        problems.extend(Problem(i, rule, _CALLING) for rule in _broken_pairs(role, asked, parts, given))
+        calls, responses = _bodies(parts, "function_call"), _bodies(parts, "function_response")
+        problems.extend(Problem(i, rule, _CALLING) for rule in _broken_pairs(role, asked, parts, responses))
         if calls and role != "model":
             problems.append(Problem(i, "only the model calls functions", _CALLING))
         asked = calls
@@ -53,7 +53,7 @@ def broken_rules(contents: Sequence[Any]) -> list[Problem]:
 
 
 def _bodies(parts: Sequence[Any], kind: str) -> list[Any]:
-    """What the parts of this kind hold, in their order."""
+    """Return the bodies of the parts of this kind, in their order."""
     return [part[key] for part in parts for key in _kinds(part) if DATA[key] == kind]
 
 
@@ -81,19 +81,19 @@ def _broken_part(part: Any) -> list[str]:
     return broken
 
 
-def _broken_pairs(role: object, asked: Sequence[Any], parts: Sequence[Any], given: Sequence[Any]) -> list[str]:
-    """What is wrong with the responses of a content after one that asked for them."""
-    if len(given) != len(asked):
-        return [f"{len(asked)} calls need as many responses directly after them, not {len(given)}"]
-    if not given:
+def _broken_pairs(role: object, asked: Sequence[Any], parts: Sequence[Any], responses: Sequence[Any]) -> list[str]:
+    """Return the rules that a content's responses break, given the calls of the content before it."""
+    if len(responses) != len(asked):
+        return [f"{len(asked)} calls need as many responses directly after them, not {len(responses)}"]
+    if not responses:
         return []
     broken = ["responses come from the user"] if role != "user" else []
-    if _bodies(parts[: len(given)], "function_response") != given:
+    if _bodies(parts[: len(responses)], "function_response") != responses:
         broken.append("responses come before all else")
-    for call, response in zip(asked, given, strict=True):
-        one, other = (
+    for call, response in zip(asked, responses, strict=True):
+        call_key, response_key = (
             (body.get("name"), body.get("id")) if isinstance(body, dict) else None for body in (call, response)
         )
-        if one != other:
-            broken.append(f"the response {other!r} does not answer the call {one!r}")
+        if call_key != response_key:
+            broken.append(f"the response {response_key!r} does not answer the call {call_key!r}")
     return broken

@@ -1,8 +1,8 @@
-"""OpenAI's chat completions: decode, encode, render, validate. Pure.
+"""The format `openai`, for OpenAI's chat completions: decode, encode, render, validate. Pure.
 
-One provider message is one or more entries: an assistant message with calls is a message entry (unless its
-content is null) followed by one entry a call, tied together by `continues`. Keys without a field of their
-own stay in `native` and come back. The shapes are those of OpenAI's API reference, "Create chat completion".
+A provider's message becomes one or more entries. An assistant message with calls is a message entry (unless its
+content is null) followed by an entry for each call, tied together by `continues`. Keys that entries have no field for
+are kept in `native` and come back. The shapes are those of OpenAI's API reference, "Create chat completion".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from palimpsest.formats.common import (
     unused,
 )
 from palimpsest.formats.common import DEFAULT as NAME
-from palimpsest.formats.openai_chat_answers import accepted, asked, without_nulls
+from palimpsest.formats.openai_chat_answers import accepted, sent_call, without_nulls
 from palimpsest.formats.openai_chat_decode import decode_message, lacking
 from palimpsest.formats.openai_chat_parts import encode_part, has_counterpart, says_nothing, sent_part
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
@@ -35,10 +35,10 @@ from palimpsest.log.entry import Entry, Opaque, Part, Reasoning, Text
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 PER_CALL = 3
-"""Around one tool call beside its name and arguments. OpenAI publishes no figure: this one was found by others from
-reported usage of function calls. The first call of a message pays for the message, too."""
+"""Tokens around a tool call, beside its name and arguments. OpenAI publishes no figure: this one was derived by others
+from the reported usage of function calls. The first call of a message is also counted with the message's overhead."""
 
-_NOT_CALLED = r"[^a-zA-Z0-9_-]"
+_NOT_IN_NAME = r"[^a-zA-Z0-9_-]"
 
 _SIMPLE = {"role", "content"}
 _RESULT = {"role", "content", "tool_call_id"}
@@ -111,13 +111,13 @@ class OpenAIChat:
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
         """Return one group as messages that the API accepts.
 
-        Calls of one group become one assistant message, its results follow, then what is only data.
+        The group's calls become one assistant message. Their results follow, and then background data.
         """
         if len(group) == 1:
             shown, entry = group[0], group[0].entry
             if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
                 return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
-            return _said(_message(group, [] if adapted is None else adapted))
+            return _unless_empty(_message(group, [] if adapted is None else adapted))
         adapted = [] if adapted is None else adapted
         calling: list[Shown] = []
         results: list[Shown] = []
@@ -134,9 +134,9 @@ class OpenAIChat:
             else:
                 (calling if kind == "message" else results).append(shown)
         if not calls:
-            return [message for shown in group for message in _said(_message([shown], adapted))]
+            return [message for shown in group for message in _unless_empty(_message([shown], adapted))]
         messages = [_message(calling, adapted)]
-        ids = _called(messages[0]["tool_calls"], calls, adapted)
+        ids = _with_valid_ids(messages[0]["tool_calls"], calls, adapted)
         for shown in results:
             message = _message([shown], adapted)
             message["tool_call_id"] = ids.get(shown.entry.answers, message.get("tool_call_id"))
@@ -145,23 +145,23 @@ class OpenAIChat:
         return messages
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
-        """Return the messages after one system message for the caller's text."""
+        """Return the messages, after a system message with the caller's text."""
         return Joined([{"role": "system", "content": system}, *messages] if system else messages)
 
     def overhead(self, entry: Entry) -> int:
-        """Tokens that the provider adds to this entry beside its texts."""
+        """Return the tokens that the provider adds to this entry beside its texts."""
         name, kind = entry.name, entry.kind
-        if type(entry.content) is str and (kind == "tool_result" or (name is None and kind != "tool_call")):  # as most
-            return MESSAGE_OVERHEAD + ROLE_TOKENS
+        if type(entry.content) is str and (kind == "tool_result" or (name is None and kind != "tool_call")):
+            return MESSAGE_OVERHEAD + ROLE_TOKENS  # the common case
         if kind == "tool_call":
             renamed = 0 if name and FUNCTION_NAME.fullmatch(name) else renamed_tokens(name, NAME_LENGTH)
             return renamed + (PER_CALL if entry.continues else MESSAGE_OVERHEAD + ROLE_TOKENS + PER_CALL)
-        named = 0
+        tokens = MESSAGE_OVERHEAD + ROLE_TOKENS
         if name and kind == "message":
-            named = NAME_OVERHEAD + (0 if re.fullmatch(SPEAKER_NAME, name) else renamed_tokens(name, NAME_LENGTH))
+            tokens += NAME_OVERHEAD + (0 if re.fullmatch(SPEAKER_NAME, name) else renamed_tokens(name, NAME_LENGTH))
         if type(entry.content) is not str:
-            named += stand_in_overhead(entry, NAME)
-        return MESSAGE_OVERHEAD + ROLE_TOKENS + named
+            tokens += stand_in_overhead(entry, NAME)
+        return tokens
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
         """Return the keyword arguments for `client.chat.completions.create`, without the model."""
@@ -176,21 +176,22 @@ class OpenAIChat:
 
 
 def _joins(first: Entry, entry: Entry) -> bool:
-    """Whether an entry that continues a message of another format belongs to one message here, too."""
+    """Whether an entry that continues a message, possibly of another format, belongs to one message here, too."""
     return first.role == "assistant" and entry.role == "assistant" and first.kind in ("message", "tool_call")
 
 
-def _said(message: Message) -> list[Message]:
-    """The message, unless all that it held has no counterpart here."""
+def _unless_empty(message: Message) -> list[Message]:
+    """Return the message, or an empty list if it says nothing because all its content has no counterpart here."""
     if message.get("content") not in ([], "", None) or any(message.get(key) for key in SPEAKING):
         return [message]
     return []
 
 
 def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Message:
-    """The provider message of entries that belong to one: a message and the calls that continue it.
+    """Return the provider's message for these entries: a message and the calls that continue it, or a single result.
 
-    With `adapted` it is for a context: what the API does not take becomes text. Without it comes out as it came in.
+    With `adapted` the message is for a context: content that the API does not take becomes text. Without, the message
+    is returned as it came in.
     """
     entry, text = run[0].entry, run[0].text
     if run[0].data:
@@ -211,19 +212,19 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
         elif native.keep and "role" in native.keep:
             message["role"] = native.keep["role"]
     if adapted is None or (native is None and "name" not in message and isinstance(message["content"], str | None)):
-        return message  # all of it is made here, as the API takes it
+        return message  # nothing in it came from a provider, so it is valid already
     return accepted(message, entry, adapted)
 
 
 def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
-    """What is only data, as the user gives it: text in a fence, then the images and the like that belong to it."""
+    """Return background data as a user message: text in a fence, then the media that belong to it."""
     own = is_own(shown.entry, NAME)
 
-    def taken(part: Part) -> Message | None:
-        media = not isinstance(part, Opaque) and has_counterpart(part, "user", own)
-        return without_nulls(sent_part(part, own)) if media else None
+    def encode(part: Part) -> Message | None:
+        is_medium = not isinstance(part, Opaque) and has_counterpart(part, "user", own)
+        return without_nulls(sent_part(part, own)) if is_medium else None
 
-    text, media = background(shown, taken, adapted)
+    text, media = background(shown, encode, adapted)
     return {"role": "user", "content": [{"type": "text", "text": text}, *media] if media else text}
 
 
@@ -234,8 +235,8 @@ def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
     message: Message = {"role": entry.role}
     if len(said) == 1:
         content = said[0].text if said[0].text is not None else _encode_content(said[0].entry, adapted)
-        nothing = calls and content == [] and (adapted is not None or said[0].entry.content)
-        message["content"] = None if nothing else content
+        is_null = calls and content == [] and (adapted is not None or said[0].entry.content)
+        message["content"] = None if is_null else content
     elif said:
         texts = (_all_text(shown, adapted) for shown in said)
         message["content"] = "\n".join(text for text in texts if text) or (None if calls else "")
@@ -251,7 +252,7 @@ def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
 def _call(shown: Shown, adapted: list[Adapted] | None) -> Message:
     entry, text = shown.entry, shown.text
     if entry.native is not None and entry.native.call is not None and entry.native.format == NAME and text is None:
-        return dict(entry.native.call) if adapted is None else asked(entry.native.call)
+        return dict(entry.native.call) if adapted is None else sent_call(entry.native.call)
     return {
         "id": entry.call_id or f"call_{entry.seq}",
         "type": "function",
@@ -260,16 +261,17 @@ def _call(shown: Shown, adapted: list[Adapted] | None) -> Message:
 
 
 def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
-    """The entry's content as the API takes it: parts that it has nothing like become text."""
+    """Return the entry's content as the API takes it: parts without a counterpart become text."""
     if isinstance(entry.content, str):
         return entry.content
     own = is_own(entry, NAME)
     encoded = []
     for part in entry.content:
         if says_nothing(part) and not (own and adapted is None):
-            continue  # the API takes no empty ones, and others have signed or marked them
+            continue  # the API takes no empty texts; another provider's may be only a carrier of a signature or mark
         if adapted is not None and own and isinstance(part, Opaque) and lacking(part.item):
-            adapted.append(Adapted(entry.seq, f"{part.item['type']} left out"))  # as logs have it from before
+            # Such malformed parts are refused by `decode` now, but older logs may hold them.
+            adapted.append(Adapted(entry.seq, f"{part.item['type']} left out"))
             continue
         if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or has_counterpart(
             part, entry.role, own
@@ -281,7 +283,7 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
 
 
 def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
-    """What an entry says, as one text: thoughts of this format bare, as `_encode_content` has them."""
+    """Return an entry's content as one text. Thoughts of this format are not fenced, as in `_encode_content`."""
     entry = shown.entry
     if shown.text is not None or isinstance(entry.content, str):
         return entry.text if shown.text is None else shown.text
@@ -290,13 +292,13 @@ def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
     return "\n".join(filter(None, texts))
 
 
-def _called(made: list[Message], calls: Sequence[Entry], adapted: list[Adapted]) -> dict[int, str]:
-    """Give calls ids and tools names that the API takes: their own, unless these are empty, too long, odd or shared.
+def _with_valid_ids(tool_calls: list[Message], calls: Sequence[Entry], adapted: list[Adapted]) -> dict[int, str]:
+    """Replace ids and tools' names in `tool_calls` that the API does not accept: empty, too long, invalid or shared.
 
-    Returns the ids by the `seq` of their calls.
+    Returns the ids by the `seq` of the calls' entries.
     """
     ids, taken = dict[int, str](), set[str]()
-    for call, entry in zip(made, calls, strict=True):
+    for call, entry in zip(tool_calls, calls, strict=True):
         id = call["id"]
         if not id or len(id) > ID_LENGTH or id in taken:
             id = unused(fitting(id, None, ID_LENGTH) or f"call_{entry.seq}", entry.seq, taken, ID_LENGTH)
@@ -304,10 +306,10 @@ def _called(made: list[Message], calls: Sequence[Entry], adapted: list[Adapted])
         ids[entry.seq] = id
         taken.add(id)
         kind = call.get("type", "function")
-        given = call[kind]["name"]
-        if not (given and FUNCTION_NAME.fullmatch(given)):
-            name = fitting(given or NAMELESS, _NOT_CALLED, NAME_LENGTH)
-            if given and name != given:
+        own_name = call[kind]["name"]
+        if not (own_name and FUNCTION_NAME.fullmatch(own_name)):
+            name = fitting(own_name or NAMELESS, _NOT_IN_NAME, NAME_LENGTH)
+            if own_name and name != own_name:
                 adapted.append(Adapted(entry.seq, f"tool name as {name}"))
             call[kind] = {**call[kind], "name": name}
     return ids

@@ -1,6 +1,6 @@
-"""OpenAI's chat completions: what of an answer a request takes. Pure.
+"""Answers of OpenAI's chat completions as messages of a request. Pure.
 
-Both are messages, and the API refuses in a request some of what its own answers hold. All of it is kept in the log.
+Both have the same shape, but in a request the API refuses some keys that its own answers have. The log keeps them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from palimpsest.log.entry import Entry
 _NOT_SPEAKING = r"[\s<|\\/>]"
 _STREAMED = ("index", "parsed_arguments")
 _NOT_MISSED = ("parsed", BESIDE)
-"""What says the same as the content, or nothing to a reader."""
+"""Keys that repeat the content, or hold no text for a reader: leaving them out is not reported."""
 
 
 def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
-    """The message without what the API refuses: names that it takes for none, lists of nothing, keys that are null,
-    and what only its answers have."""
+    """Return the message without what the API refuses in a request: invalid names, empty lists, keys that are null, and
+    keys that only answers have."""
     message = {key: value for key, value in message.items() if value is not None or key == "content"}
     if isinstance(message.get("content"), list):
         message["content"] = [without_nulls(part) for part in message["content"]]
@@ -42,26 +42,26 @@ def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
 
 
 def without_nulls(part: Message) -> Message:
-    """The part without keys that are null, which requests leave out."""
+    """Return the part without keys that are null, which requests leave out."""
     return {key: value for key, value in part.items() if value is not None} if None in part.values() else part
 
 
 def _without_answered(message: Message, entry: Entry, adapted: list[Adapted]) -> None:
-    """Take out of an answer what a request has not; of sound that was answered, its transcript stays."""
-    taken = {key: message.pop(key) for key in sorted(ANSWERED & message.keys())}
-    worded = (key for key, value in taken.items() if key not in _NOT_MISSED and has_words(key, value))
-    adapted.extend(Adapted(entry.seq, f"{key} left out") for key in worded)
+    """Remove from an answer the keys that requests do not have. Sound that the model made becomes its transcript."""
+    removed = {key: message.pop(key) for key in sorted(ANSWERED & message.keys())}
+    missed = (key for key, value in removed.items() if key not in _NOT_MISSED and has_words(key, value))
+    adapted.extend(Adapted(entry.seq, f"{key} left out") for key in missed)
     sound = message.get("audio")
-    if isinstance(sound, dict) and is_sound(sound):  # it is gone at the provider an hour later
+    if isinstance(sound, dict) and is_sound(sound):  # its id is no substitute: the provider keeps it for an hour only
         del message["audio"]
         message["content"] = message.get("content") or said_in_sound(sound)
         adapted.append(Adapted(entry.seq, "audio as text"))
 
 
-def asked(call: Message) -> Message:
-    """A call as requests have it: without nulls, its place in a stream, and what a client has read its arguments as."""
+def sent_call(call: Message) -> Message:
+    """Return a call as requests have it: without nulls, its index in a stream, and the arguments parsed by a client."""
     return {
-        key: asked(value) if isinstance(value, dict) and key in ("function", "custom") else value
+        key: sent_call(value) if isinstance(value, dict) and key in ("function", "custom") else value
         for key, value in call.items()
         if value is not None and key not in _STREAMED
     }

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: how one message becomes entries. Pure."""
+"""Decoding of OpenAI's chat completions: one message becomes entries. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def decode_message(message: Message, where: str) -> list[Entry]:
 
 
 def _unfielded(message: Message, first: Entry) -> Message:
-    """The keys of a spoken message that encoding its entries would not write, or not as they came."""
+    """Return the keys of a message that encoding its entries would not write, or not as they came."""
     keep = {key: value for key, value in message.items() if key not in ("role", "content", "name", "tool_calls")}
     if message["role"] == "developer":
         keep["role"] = "developer"
@@ -161,7 +161,10 @@ _NEEDED: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def lacking(part: Message) -> str | None:
-    """What a part of a known kind should hold, where it does not: the API would refuse every request with it."""
+    """Return what a part of a known kind lacks, in words; None if it is complete, or of another kind.
+
+    The API would refuse every request with an incomplete part.
+    """
     kind = part.get("type")
     if kind not in _NEEDED:
         return None
@@ -170,5 +173,5 @@ def lacking(part: Message) -> str | None:
     if not isinstance(body, dict):
         return wanted
     values = ((key, body.get(key)) for key in needed or ("file_id", "file_data"))
-    told = [key for key, value in values if isinstance(value, str) and value and not is_hollow(value)]
-    return wanted if len(told) < max(len(needed), 1) else None
+    present = [key for key, value in values if isinstance(value, str) and value and not is_hollow(value)]
+    return wanted if len(present) < max(len(needed), 1) else None

@@ -1,7 +1,7 @@
-"""The rules of OpenAI's chat completions that a list of messages has to meet, each with its source. Pure.
+"""The rules of OpenAI's chat completions for a list of messages, each with its source. Pure.
 
-Sources: OpenAI's API reference, "Create chat completion" (messages), and its function calling guide; where a rule
-is only known from the API's error messages ("API error 400") it says so.
+Sources: OpenAI's API reference, "Create chat completion" (messages), and its function calling guide. The source "API
+error 400" means that a rule is only known from the API's error messages.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from palimpsest.formats import Message, Problem
 from palimpsest.formats.wording import SPEAKING
 
 NAME_LENGTH = 64
-"""Characters of a function's name, and of a speaker's."""
+"""The most characters of a function's or speaker's name."""
 
 ID_LENGTH = 40
-"""Characters of a call's id."""
+"""The most characters of a call's id."""
 
 FUNCTION_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_LENGTH}}}")
 SPEAKER_NAME = rf"[^\s<|\\/>]{{1,{NAME_LENGTH}}}"
 
 _PLAIN = 2
-"""Keys of a message of a role and of text."""
+"""The number of keys of a plain message: role and content."""
 
 _SPEAKERS = ("user", "assistant", "system")
 
@@ -32,14 +32,14 @@ _ERROR = "API error 400"
 
 
 def broken_rules(messages: Sequence[Any]) -> list[Problem]:
-    """Return every rule that the messages break, in their order."""
+    """Return every rule that the messages break, in the order of the messages."""
     problems: list[Problem] = []
     open_ids: set[str] = set()
     asked_at = -1
     for i, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if not open_ids and len(message) == _PLAIN and type(content) is str and content and role in _SPEAKERS:
-            continue  # as most are
+            continue  # the common case
         if role == "tool":
             call_id = message.get("tool_call_id")
             if call_id not in open_ids:
@@ -86,7 +86,7 @@ def _check_calls(calls: Any, i: int, problems: list[Problem]) -> set[str]:
 
 
 def _broken_fields(i: int, message: Message) -> list[Problem]:
-    """What is wrong with the speaker's name, and with a list of no calls."""
+    """Return the rules broken by the speaker's name, or by an empty list of calls."""
     name, calls = message.get("name"), message.get("tool_calls")
     broken = []
     speaks = name is not None and message.get("role") != "function"
@@ -109,13 +109,13 @@ def _broken_parts(i: int, message: Message) -> list[Problem]:
 
 
 def _broken_result(i: int, message: Message) -> list[Problem]:
-    sayable = _sayable(message.get("content"), allow_empty=True)
-    told = [] if sayable else [Problem(i, "a tool message needs content, text or text parts", _REFERENCE)]
-    return [*told, *_broken_parts(i, message)]
+    valid = _is_content(message.get("content"), allow_empty=True)
+    broken = [] if valid else [Problem(i, "a tool message needs content, text or text parts", _REFERENCE)]
+    return [*broken, *_broken_parts(i, message)]
 
 
 def _broken_speech(i: int, message: Message) -> list[Problem]:
-    """What is wrong with who says something, and with what a message without calls says."""
+    """Return the rule broken by the role or the content of a message without calls."""
     role = message.get("role")
     rule = None
     if role == "assistant":
@@ -124,18 +124,18 @@ def _broken_speech(i: int, message: Message) -> list[Problem]:
         rule = f"unknown role {role!r}"
     elif role == "function" and not message.get("name"):
         rule = "a function message needs a name"
-    elif not _sayable(message.get("content"), allow_empty=role == "function"):
+    elif not _is_content(message.get("content"), allow_empty=role == "function"):
         rule = f"a {role} message needs content that is not empty"
     return [] if rule is None else [Problem(i, rule, _REFERENCE)]
 
 
-def _sayable(content: Any, *, allow_empty: bool) -> bool:
+def _is_content(content: Any, *, allow_empty: bool) -> bool:
     if isinstance(content, str):
         return allow_empty or bool(content)
     return isinstance(content, list) and (bool(content) or allow_empty)
 
 
 def _speaks(message: Message) -> bool:
-    if _sayable(message.get("content"), allow_empty=False):
+    if _is_content(message.get("content"), allow_empty=False):
         return True
     return any(message.get(key) for key in SPEAKING)

@@ -1,8 +1,8 @@
 """The format `openai-responses`: input items of OpenAI's Responses API, which its Agents SDK stores, too. Pure.
 
-One item is one entry. The shapes are those of OpenAI's API reference, "Create a model response" (input), and of the
-types that its Python library publishes. In a context, items hold the keys that those types declare and no others:
-the API refuses what it does not know.
+Each item is one entry. The shapes are those of OpenAI's API reference, "Create a model response" (input), and of the
+types that its Python library publishes. In a context, items hold only the keys that those types declare: the API
+refuses unknown ones.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from palimpsest.log.entry import Entry
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 PER_ITEM = MESSAGE_OVERHEAD + ROLE_TOKENS
-"""Around one item. OpenAI publishes no figures for this API: those of chat completions, whose models are the same."""
+"""Tokens around an item. OpenAI publishes no figure for this API: this is that of chat completions, with the same
+models."""
 
 _UNREAD = frozenset(
     {"id", "type", "role", "status", "phase", "call_id", "async", "async_", "created_by", "execution", BESIDE}
 )
-"""Keys that name an item or say how it came about: the model is not shown them, and nobody is billed for them."""
+"""Keys that identify an item or say how it came about: the model does not see them, and they are not billed."""
 
 
 class OpenAIResponses:
@@ -98,7 +99,7 @@ class OpenAIResponses:
         return items
 
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
-        """Return one group as items that the API accepts: what the model said and called, results, then data."""
+        """Return one group as items that the API accepts: the model's texts and calls, then results, then data."""
         if len(group) == 1:
             shown, entry = group[0], group[0].entry
             if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
@@ -107,11 +108,11 @@ class OpenAIResponses:
         return render_group(group, adapted)
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
-        """Return the items with no id twice, and the caller's text, which this API takes as `instructions`."""
+        """Return the items without repeated ids, and the caller's text, which this API takes as `instructions`."""
         return Joined(without_repeats(messages), system or None)
 
     def overhead(self, entry: Entry) -> int:
-        """Tokens that the provider, or the way it is rendered, adds to this entry beside its texts."""
+        """Return the tokens that the provider, or rendering, adds to this entry beside its texts."""
         if entry.kind == "tool_call":
             name = entry.name or ""
             kept = own_native(entry, NAME)
@@ -127,7 +128,7 @@ class OpenAIResponses:
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
         """Return the keyword arguments for `client.responses.create`, without the model.
 
-        Tools in the form of chat completions are given the form of this API. Caching is automatic here.
+        Tools in the form of chat completions are converted to that of this API. Caching needs no marks here.
         """
         arguments: dict[str, Any] = {"input": joined.messages}
         if joined.system:
@@ -142,7 +143,7 @@ class OpenAIResponses:
 
 
 def _kept_tokens(entry: Entry, keep: Message) -> int:
-    """What a model may read of the keys that an entry has no field for, at two characters of JSON a token."""
+    """Return the tokens of the kept keys that a model may read, at two characters of JSON a token."""
     if keep.keys() <= _UNREAD:
         return 0
     read = {key: value for key, value in keep.items() if value and key not in _UNREAD and key != "content"}
@@ -151,7 +152,7 @@ def _kept_tokens(entry: Entry, keep: Message) -> int:
 
 
 def _tool(tool: Message) -> Message:
-    """The tool as this API takes it, where a function is strict unless it says that it is not."""
+    """Return the tool as this API takes it. Here a function is strict unless it says otherwise, so that is set."""
     function = tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, dict):
         return tool

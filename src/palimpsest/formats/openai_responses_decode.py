@@ -1,7 +1,7 @@
-"""From items of OpenAI's Responses API to entries. Pure.
+"""Decoding of items of OpenAI's Responses API to entries. Pure.
 
-Every item is one entry. What a model made in one answer, from a reasoning item on, is tied together by `continues`:
-the API asks for a reasoning item wherever it is given an item that was made with it.
+Each item is one entry. The items of one answer, from a reasoning item on, are tied together by `continues`: the API
+accepts an item that was made with a reasoning item only together with that.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _BY_DEVELOPER = ("additional_tools", "configuration_update")
 _PICTURES = ("png", "webp", "jpeg", "gif")
 
 WHOLE = ("role", "content")
-"""`Native.absent` of an item that is kept whole, as the first part of its entry."""
+"""The value of `Native.absent` for an item that is kept whole, as the first part of its entry."""
 
 
 def decode_items(items: Sequence[Any], where: str) -> list[Entry]:
     """Return the items as entries. Raises InvalidEntry naming the place of what is malformed."""
     entries: list[Entry] = []
-    reasoned = False  # whether a reasoning item has come since the model was last given something
+    reasoned = False  # whether a reasoning item came since the last item that is not the model's
     for i, item in enumerate(mappings(items, where, "item")):
         entry = _plain(item) or _decode(item, f"{where}[{i}]")
         if entry.role != "assistant":
@@ -49,7 +49,7 @@ def decode_items(items: Sequence[Any], where: str) -> list[Entry]:
 
 
 def _plain(item: Message) -> Entry | None:
-    """The entry of an item that holds nothing but text, as most do."""
+    """Return the entry of an item that holds only text, the common case; None for any other item."""
     keys = item.keys()
     if keys == _SIMPLE:
         role, content = item["role"], item["content"]
@@ -85,7 +85,7 @@ def _decode(item: Message, where: str) -> Entry:
 
 
 def _whole(item: Message) -> tuple[Part, ...]:
-    """The item as one opaque part; the picture that the model made, which is no text, as a part of its own."""
+    """Return the item as one opaque part. A picture that the model made becomes a part of its own, as it is no text."""
     picture = item.get("result")
     if item.get("type") != "image_generation_call" or not isinstance(picture, str) or not picture:
         return (Opaque(item=item),)
@@ -132,7 +132,7 @@ def _decode_result(item: Message, where: str) -> Entry:
     kind: str = item["type"]
     key = usual = pair_key(kind)
     if kind == "local_shell_call_output" and isinstance(item.get("call_id"), str):
-        key = "call_id"  # the published types say `id`, the guide to the local shell says `call_id`
+        key = "call_id"  # the published types have `id`, the guide to the local shell has `call_id`
     call_id, name = item.get(key), item.get("name")
     nameless = kind == "function_call_output" and call_id is None
     if not nameless and not isinstance(call_id, str):
@@ -144,7 +144,7 @@ def _decode_result(item: Message, where: str) -> Entry:
         keep[usual] = item[usual]
     if not body and item.get("output", "") is None:
         keep["output"] = None
-    absent = tuple(given for given in (usual, *(() if body else ("output",))) if given not in item)
+    absent = tuple(field for field in (usual, *(() if body else ("output",))) if field not in item)
     plain = not keep and not absent and isinstance(content, str)
     return Entry(
         kind="tool_result",
@@ -158,7 +158,7 @@ def _decode_result(item: Message, where: str) -> Entry:
 
 
 def _keep(item: Message, own: set[str], usual: str) -> dict[str, Any]:
-    """The keys that the entry has no field for; the type among them, unless it is the usual one."""
+    """Return the keys that the entry has no field for, including the type unless it is the usual one."""
     keep = {key: value for key, value in item.items() if key not in own}
     if keep["type"] == usual:
         del keep["type"]
@@ -166,7 +166,7 @@ def _keep(item: Message, own: set[str], usual: str) -> dict[str, Any]:
 
 
 def _decode_output(item: Message, where: str) -> str | tuple[Part, ...]:
-    """The content of a result whose `output` is text, or parts, or a screenshot."""
+    """Return the content of a result whose `output` is text, parts or a screenshot."""
     kind, output = item["type"], item.get("output")
     if kind == "computer_call_output":
         if not isinstance(output, dict):
@@ -180,7 +180,7 @@ def _decode_output(item: Message, where: str) -> str | tuple[Part, ...]:
 
 
 def _status(item: Message) -> Status | None:
-    """The status of a result, where the item itself says that the tool failed or was refused."""
+    """Return a result's status, if the item itself says that the tool failed or was refused; else None."""
     if item["type"] == "apply_patch_call_output" and item.get("status") == "failed":
         return "error"
     return "denied" if item["type"] == "mcp_approval_response" and item.get("approve") is False else None
@@ -191,9 +191,10 @@ def _json_of(item: Message, keys: Sequence[str]) -> str:
 
 
 def _decode_reasoning(item: Message) -> Entry:
-    """Summaries and contents become parts; what only the provider can use goes into the first of them.
+    """Return a reasoning item as an entry: each summary and content becomes a part.
 
-    There is one part at least, so that the log knows the entry for reasoning.
+    Keys that only the provider can use go into the first part's `extra`. There is at least one part, so that the log
+    recognises the entry as reasoning.
     """
     keep = {key: value for key, value in item.items() if key not in ("summary", "content")}
     parts: list[Reasoning] = []
@@ -216,7 +217,7 @@ def _decode_reasoning(item: Message) -> Entry:
 
 
 def text_type(role: Role) -> str:
-    """The type of a text part of a message of this role, or of a result."""
+    """Return the type of text parts in a message of this role, or in a result."""
     return "output_text" if role == "assistant" else "input_text"
 
 
@@ -225,16 +226,21 @@ def _decode_parts(parts: list[Any], where: str, default: str) -> tuple[Part, ...
 
 
 def _decode_part(part: Any, where: str, default: str) -> Part:
-    """One part. Keys without a field go to `extra`, as does a type that the message's role would not have."""
+    """Return one part. Keys without a field go to `extra`, and so does a type other than the `default` of the role."""
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         raise InvalidEntry(where, f"{shorten(part)} is no content part: a mapping with a type is needed")
     kind = part["type"]
-    if kind in ("input_text", "output_text", "refusal", "text"):  # the last is of chat completions, given by mistake
+    if kind in (
+        "input_text",
+        "output_text",
+        "refusal",
+        "text",
+    ):  # the last belongs to chat completions: a common mistake
         key = "refusal" if kind == "refusal" else "text"
         if not isinstance(part.get(key), str) or (key == "refusal" and "text" in part):
             return Opaque(item=part)
-        known = {key, *_beside(part), *(("type",) if kind == default else ())}
-        return Text(text=part[key], extra=_extra(part, known))
+        field_keys = {key, *_beside(part), *(("type",) if kind == default else ())}
+        return Text(text=part[key], extra=_extra(part, field_keys))
     _check_held(part, kind, where)
     if kind == "input_image":
         return _decode_picture(part, kind)
@@ -259,7 +265,7 @@ _HELD = {
 
 
 def _check_held(part: Message, kind: str, where: str) -> None:
-    """Raise InvalidEntry for an image, a file or sound that is not there: the API would refuse it."""
+    """Raise InvalidEntry for an image, file or sound without data, which the API would refuse."""
     if kind == "input_audio":
         sound = part.get(kind)
         if not isinstance(sound, dict) or not all(isinstance(sound.get(key), str) for key in ("data", "format")):
@@ -277,13 +283,13 @@ def _check_held(part: Message, kind: str, where: str) -> None:
 
 
 def _decode_picture(part: Message, kind: str) -> Part:
-    """An image by its address, or by the id of a file, whose type then stays in `extra`."""
+    """Return an image by its address, or by the id of a file; of the latter the type stays in `extra`."""
     if part.get("type") == kind and isinstance(part.get("image_url"), str):
-        known = {"image_url"} if kind != "input_image" else {"image_url", "type"}
+        field_keys = {"image_url"} if kind != "input_image" else {"image_url", "type"}
         detail = part.get("detail")
         if isinstance(detail, str):
-            known.add("detail")
-        extra = _extra(part, known)
+            field_keys.add("detail")
+        extra = _extra(part, field_keys)
         return Image(source=part["image_url"], detail=detail if isinstance(detail, str) else None, extra=extra)
     if (
         part.get("type") == kind
@@ -295,11 +301,14 @@ def _decode_picture(part: Message, kind: str) -> Part:
 
 
 def _beside(part: Message) -> Message:
-    """What comes with an answer's text: kept with the message, so that it is not counted as text."""
+    """Return the annotations and log probabilities of an answer's text.
+
+    They are kept with the message, so that they are not counted as text.
+    """
     if part["type"] != "output_text" or not isinstance(part.get("text"), str):
         return {}
     return {key: part[key] for key in ("annotations", "logprobs") if key in part}
 
 
-def _extra(part: Message, known: set[str]) -> dict[str, Any] | None:
-    return {key: value for key, value in part.items() if key not in known} or None
+def _extra(part: Message, field_keys: set[str]) -> dict[str, Any] | None:
+    return {key: value for key, value in part.items() if key not in field_keys} or None

@@ -1,4 +1,4 @@
-"""From entries back to items of OpenAI's Responses API, as they came in. Pure; it never raises."""
+"""Encoding of entries as items of OpenAI's Responses API, as they came in. Pure; it never raises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Reasoning, T
 
 
 def kind_of(entry: Entry) -> str:
-    """The type of the item that the entry came from, or would be."""
+    """Return the type of the item that the entry came from, or would become."""
     usual = {"tool_call": "function_call", "tool_result": "function_call_output"}.get(entry.kind, "message")
     native = own_native(entry, NAME)
     kind = native.keep.get("type") if native is not None and native.keep is not None else None
@@ -21,7 +21,7 @@ def kind_of(entry: Entry) -> str:
 
 
 def whole_item(entry: Entry) -> Message | None:
-    """The item that the entry keeps whole, if it does."""
+    """Return the item that the entry keeps whole, or None."""
     native, parts = own_native(entry, NAME), entry.content
     if native is None or native.absent != WHOLE or isinstance(parts, str) or not parts:
         return None
@@ -38,7 +38,7 @@ def is_reasoning_item(entry: Entry) -> bool:
 
 
 def exact_item(entry: Entry) -> Message:
-    """The item that an entry of this format came from, key for key."""
+    """Return the item that an entry of this format came from, key for key."""
     whole = whole_item(entry)
     if whole is not None:
         return whole
@@ -54,7 +54,7 @@ def exact_item(entry: Entry) -> Message:
     if native is not None:
         for key in native.absent:
             item.pop(key, None)
-        spoken = "role" in item  # then `content` says what comes beside its parts
+        spoken = "role" in item  # then the kept `content` is not the item's, but what `beside` returns
         item.update({key: value for key, value in (native.keep or {}).items() if key != "content" or not spoken})
     return item
 
@@ -85,7 +85,7 @@ def _result(entry: Entry) -> Message:
 
 
 def body_of(entry: Entry) -> Message | None:
-    """The keys that the entry's content holds as JSON, or None where it is no JSON object (it may be redacted)."""
+    """Return the entry's content as a JSON object, or None if it is none (it may be redacted)."""
     try:
         body = json.loads(entry.text)
     except (ValueError, RecursionError):
@@ -108,23 +108,23 @@ def _reasoning(entry: Entry) -> Message:
 
 
 def exact_parts(entry: Entry) -> list[Message]:
-    """The entry's parts, as they came."""
+    """Return the entry's parts as they came."""
     own, default = is_own(entry, NAME), text_type(entry.role)
     pairs = zip(entry.content, beside(entry), strict=True)
     return [{**exact_part(part, default, keep=own), **more} for part, more in pairs]
 
 
 def beside(entry: Entry) -> list[Message]:
-    """For each part of the entry what came with it that is not counted: annotations and log probabilities."""
+    """Return, for each part of the entry, its annotations and log probabilities, which are not counted as text."""
     native = own_native(entry, NAME)
     spoken = entry.kind == "message" and not is_reasoning_item(entry)
     kept = (native.keep or {}).get("content") if native is not None and spoken else None
-    whole = isinstance(kept, list) and len(kept) == len(entry.content) and all(isinstance(one, dict) for one in kept)
-    return kept if isinstance(kept, list) and whole else [{} for _ in entry.content]
+    fits = isinstance(kept, list) and len(kept) == len(entry.content) and all(isinstance(keys, dict) for keys in kept)
+    return kept if isinstance(kept, list) and fits else [{} for _ in entry.content]
 
 
 def exact_part(part: Any, default: str, *, keep: bool = True) -> Message:
-    """The part as it came, its `extra` only with `keep`; `default` is the type of text where the part names none."""
+    """Return the part as it came; `extra` is included with `keep`. `default` is the type of a text that names none."""
     extra: dict[str, Any] = part.extra if keep and part.extra else {}
     if isinstance(part, Opaque):
         return part.item

@@ -1,7 +1,7 @@
-"""The items of OpenAI's Responses API: their types, which of them ask and which answer, which keys each may hold. Pure.
+"""The items of OpenAI's Responses API: which types are calls and results, and which keys each type may hold. Pure.
 
 Source: the API reference, "Create a model response" (input), and the types that OpenAI's Python library publishes
-for input items. A type that is not listed here is newer, or another vendor's: it is kept and sent as it is.
+for input items. A type that is not listed here is newer, or another vendor's: it is kept and sent unchanged.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from palimpsest.formats import Message
 NAME = "openai-responses"
 
 ID_LENGTH = 64
-"""Characters of an item's id and of a call's id; longer ones are API error 400."""
+"""The most characters of an item's id and of a call's id; longer ones are API error 400."""
 
 NAME_LENGTH = 64
-"""Characters of a function's name."""
+"""The most characters of a function's name."""
 
 
 class Asking(NamedTuple):
-    """A type of item that asks for a result: the type that answers it, and where its arguments are.
+    """A type of item that is a call: the type of its result, and where its arguments are.
 
-    They are the text under the key `text`, or the values under `body`. `tool` stands for a name that the type has not.
+    The arguments are the text under the key `text`, or the values under the keys `body`. `tool` is the tool's name for
+    types that hold none.
     """
 
     answer: str
@@ -45,7 +46,7 @@ ASKING: Mapping[str, Asking] = {
     "apply_patch_call": Asking("apply_patch_call_output", body=("operation",), tool="apply_patch"),
     "tool_search_call": Asking("tool_search_output", body=("arguments",), tool="tool_search"),
 }
-"""Calls by type. `program` is none: the server answers it, after the calls that the program makes."""
+"""Calls by type. `program` is not one: the server answers it, after the calls that the program makes."""
 
 ANSWERING: Mapping[str, tuple[str, ...]] = {
     "function_call_output": (),
@@ -57,7 +58,7 @@ ANSWERING: Mapping[str, tuple[str, ...]] = {
     "mcp_approval_response": ("approve", "reason"),
     "tool_search_output": ("tools",),
 }
-"""Results by type, each with the keys whose values are its content; without any it is what `output` holds."""
+"""Results by type, each with the keys whose values are its content. If there are none, `output` is the content."""
 
 _PAIR_KEYS = {
     "mcp_approval_request": "id",
@@ -67,12 +68,12 @@ _PAIR_KEYS = {
 
 
 def pair_key(kind: str) -> str:
-    """The key whose value ties a call of this type, or a result, to its counterpart."""
+    """Return the key whose value ties a call or result of this type to its counterpart."""
     return _PAIR_KEYS.get(kind, "call_id")
 
 
 def asks(item: Message) -> bool:
-    """Whether the item is a call that wants its result from the client."""
+    """Whether the item is a call whose result the client has to give."""
     kind = item.get("type")
     return isinstance(kind, str) and kind in ASKING and (kind != "tool_search_call" or _by_client(item))
 
@@ -88,12 +89,12 @@ def _by_client(item: Message) -> bool:
 
 
 def own_id(item: Message) -> Any:
-    """The id of the item itself, if it has one; for some types the key holds the id of the call."""
+    """Return the id of the item itself, or None: in a `local_shell_call_output` the key holds the id of the call."""
     return None if item.get("type") == "local_shell_call_output" else item.get("id")
 
 
 def is_assistant_side(item: Message) -> bool:
-    """Whether the model made the item, so that a reasoning item may stand before it."""
+    """Whether the model made the item, so that a reasoning item may come before it."""
     if "role" in item:
         return bool(item["role"] == "assistant")
     return not answers(item) and item.get("type") != "compaction_trigger"
@@ -144,13 +145,13 @@ SHAPES: Mapping[str, Shape] = {
     "compaction_trigger": _shape("", "id"),
     "item_reference": _shape("id"),
 }
-"""The keys of each type of item but messages. The API refuses any other ("Unknown parameter")."""
+"""The keys of each type of item except messages. The API refuses any other ("Unknown parameter")."""
 
 _NULLABLE = frozenset({"code", "input_schema", "keys", "outputs", "param", "parameters", "result", "strict"})
-"""Keys that have to be there even where their value is null. Any other null means the same as no key."""
+"""Keys that must be present even if their value is null. Any other null is the same as an absent key."""
 
 _FREE = frozenset({"annotations", "arguments", "attributes", "content", "input_schema", "parameters", "schema"})
-"""Keys that hold anybody's JSON, whose nulls are not ours to take out."""
+"""Keys that hold arbitrary JSON, in which nulls have to stay."""
 
 PICTURES = frozenset({"input_image", "computer_screenshot"})
 """Types of parts that are images."""
@@ -161,7 +162,7 @@ _STATUSES = frozenset({"in_progress", "completed", "incomplete"})
 
 
 def is_id(value: object, kind: str) -> bool:
-    """Whether the API takes the value for the id of an item of this type ("Expected an ID that begins with …")."""
+    """Whether the API accepts the value as the id of an item of this type ("Expected an ID that begins with …")."""
     if not isinstance(value, str) or len(value) > ID_LENGTH or _ID.fullmatch(value) is None:
         return False
     return value.startswith(_PREFIXES.get(kind, ""))
@@ -173,34 +174,34 @@ def is_status(value: object) -> bool:
 
 
 def is_name(value: object) -> bool:
-    """Whether the API takes the value for the name of a function ("does not match pattern")."""
+    """Whether the API accepts the value as the name of a function ("does not match pattern")."""
     return isinstance(value, str) and len(value) <= NAME_LENGTH and _ID.fullmatch(value) is not None
 
 
 NOT_IN_NAME = r"[^A-Za-z0-9_-]"
-"""Characters that no function's name holds."""
+"""Characters that a function's name must not contain."""
 
 
 def sendable(item: Message) -> Message | None:
-    """The item as the API takes it: without keys that its type has not, nulls and ids that are none.
+    """Return the item as the API accepts it: without keys that its type does not have, nulls, and invalid ids.
 
-    None where a key that it needs is missing. An item of an unknown type stays as it is, but for an id that is none.
+    Returns None if a needed key is missing. An item of an unknown type stays as it is, except for an invalid id.
     """
     kind = item.get("type")
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
-        is_sound = item.get("id") is None or is_id(item["id"], "")
-        return item if is_sound else {key: value for key, value in item.items() if key != "id"}
-    given = _spelled(item)
+        is_valid = item.get("id") is None or is_id(item["id"], "")
+        return item if is_valid else {key: value for key, value in item.items() if key != "id"}
+    spelled = _spelled(item)
     kept = {
         key: value if key in _FREE or (key == "error" and kind == "mcp_call") else without_nulls(value)
-        for key, value in given.items()
+        for key, value in spelled.items()
         if key in shape.known and (value is not None or key in _NULLABLE)
     }
     if isinstance(kept.get("tools"), list):
         kept["tools"] = [_tool(tool) for tool in kept["tools"]]
     if kind == "additional_tools" and "role" in kept:
-        kept["role"] = "developer"  # an answer may name another one
+        kept["role"] = "developer"  # answers may have another role here, which requests must not
     if "id" in kept and not is_id(kept["id"], str(kind)):
         del kept["id"]
     if "call_id" in kept and not isinstance(kept["call_id"], str):
@@ -211,7 +212,7 @@ def sendable(item: Message) -> Message | None:
 
 
 def _spelled(item: Message) -> Message:
-    """The item with the one key as JSON spells it that is a word of Python."""
+    """Return the item with the key `async_`, as Python clients spell it, renamed to `async`."""
     return {("async" if key == "async_" else key): value for key, value in item.items()} if "async_" in item else item
 
 
@@ -219,11 +220,11 @@ def _tool(tool: Any) -> Any:
     if not isinstance(tool, dict):
         return tool
     inner = tool.get("tools")
-    return _spelled({**tool, "tools": [_tool(one) for one in inner]} if isinstance(inner, list) else tool)
+    return _spelled({**tool, "tools": [_tool(nested) for nested in inner]} if isinstance(inner, list) else tool)
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without keys that are null, as model dumps of the vendor's library hold them."""
+    """Return the value without keys that are null, as dumps of the vendor's models contain."""
     if isinstance(value, dict):
         return {
             key: inner if key in _FREE else without_nulls(inner)

@@ -1,7 +1,7 @@
-"""Rendered groups in a row as one input of the Responses API: no item and no call is named twice. Pure.
+"""Joining of rendered groups into one input of the Responses API: no two items and no two calls share an id. Pure.
 
-Each group is valid by itself; what repeats from group to group is settled here, looking back only, so that items that
-are added change none of those before them.
+Each group is valid by itself. Ids that repeat from group to group are changed here, depending on earlier items only,
+so that added items do not change those before them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from palimpsest.log.entry import Opaque
 
 
 def without_repeats(messages: Sequence[Message]) -> list[Message]:
-    """Return the items with ids of items and of calls that are there once: the first keeps its id."""
+    """Return the items with unique ids of items and of calls: the first with an id keeps it."""
     names = _Names()
     items: list[Message] = []
     for i, item in enumerate(messages):
@@ -41,20 +41,20 @@ def without_repeats(messages: Sequence[Message]) -> list[Message]:
 
 
 class _Names:
-    """The ids that an input has so far."""
+    """The ids in the input so far."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
         self.calls: dict[str, str] = {}
-        """The ids of calls as they came, each with what the newest call of that id is named."""
+        """For each id that calls came with, the id that the newest of these calls was given."""
         self.taken: set[str] = set()
         self.counts: dict[str, int] = {}
         self.programs: set[str] = set()
         self.linked = True
-        """Whether ids of items still mean something: the last reasoning item was sent, or none was left out."""
+        """Whether items may keep their ids: the last reasoning item was sent, or none was left out."""
 
     def reasoning(self, item: Message, after: Sequence[Message]) -> list[Message]:
-        """The reasoning item; as text where it is there already, or where what follows it is and loses its id."""
+        """Return the reasoning item; or its text if its id, or that of the item after it, is in the input already."""
         repeated = item["id"] in self.ids
         taken = {item["id"], *self.ids}
         if not repeated and not any(own_id(other) in taken for other in after if own_id(other) is not None):
@@ -68,7 +68,7 @@ class _Names:
         )
 
     def named(self, item: Message) -> list[Message]:
-        """The item under ids that are its own."""
+        """Return the item with unique ids."""
         if not is_assistant_side(item):
             self.linked = True
         if asks(item):
@@ -89,7 +89,7 @@ class _Names:
         if id not in self.ids and (self.linked or item["type"] == "item_reference"):
             self.ids.add(id)
             return [item]
-        return self._unnamed(item, id)
+        return self._without_id(item, id)
 
     def _is_program(self, caller: Message) -> bool:
         id = caller.get("caller_id")
@@ -97,19 +97,19 @@ class _Names:
 
     def _asking(self, item: Message) -> Message:
         key = pair_key(item["type"])
-        came = item[key]
-        name = came if came not in self.taken else numbered(came, self.taken, self.counts, ID_LENGTH)
-        self.taken.add(name)
-        self.calls[came] = name
-        return _changed(item, key, name)
+        given_id = item[key]
+        unique_id = given_id if given_id not in self.taken else numbered(given_id, self.taken, self.counts, ID_LENGTH)
+        self.taken.add(unique_id)
+        self.calls[given_id] = unique_id
+        return _changed(item, key, unique_id)
 
-    def _unnamed(self, item: Message, id: str) -> list[Message]:
-        """The item without an id that another has; with another id where its type must have one."""
+    def _without_id(self, item: Message, id: str) -> list[Message]:
+        """Return the item without its id, which another item has, or with a new id if its type needs one."""
         kind = item["type"]
         if kind == "item_reference":
             return []
         if kind == "message":
-            return _easy(item)
+            return _easy_message(item)
         if kind not in SHAPES or "id" not in SHAPES[kind].needed:
             return [{key: value for key, value in item.items() if key != "id"}]
         other = numbered(id, self.ids, self.counts, ID_LENGTH)
@@ -121,8 +121,8 @@ def _changed(item: Message, key: str, value: str) -> Message:
     return item if item[key] == value else {**item, key: value}
 
 
-def _easy(item: Message) -> list[Message]:
-    """An answer as a message that anybody may have written: its text and its phase."""
+def _easy_message(item: Message) -> list[Message]:
+    """Return an answer in the API's "easy" form, which needs no id: with its text and its phase."""
     texts = [_text(part) for part in item["content"]]
     phase = {"phase": item["phase"]} if "phase" in item else {}
     text = "\n".join(filter(None, texts))

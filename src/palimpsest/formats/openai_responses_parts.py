@@ -1,4 +1,4 @@
-"""What OpenAI's Responses API takes as parts of what a model is given: text, images, sound and documents. Pure."""
+"""Input parts of OpenAI's Responses API: text, images, sound and documents. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part
 
 _DETAILS = ("auto", "low", "high", "original")
 _PART_TYPES = PICTURES | {"input_text", "output_text", "refusal", "input_file", "input_audio", "summary_text"}
-"""Parts that are known here. One of them that was kept as it is was malformed; one of another type is newer than us."""
+"""Known types of parts. An opaque part of one of them was malformed; one of another type is newer than this code."""
 
 
 def is_newer(part: Opaque) -> bool:
-    """Whether the part is of a type that nobody here knows."""
+    """Whether the part is of a type that is not known here."""
     kind = part.item.get("type")
     return isinstance(kind, str) and kind not in _PART_TYPES
 
 
 def input_parts(entry: Entry, adapted: list[Adapted] | None, *, in_result: bool = False) -> list[Message]:
-    """What the model is given, as parts: what has no counterpart becomes text, what says nothing is left out."""
+    """Return the entry's parts as input for the model; `in_result` is whether they are a tool's result.
+
+    Parts without a counterpart become text, and empty ones are left out.
+    """
     parts: list[Message] = []
     own = is_own(entry, NAME)
     for part in entry.content:
@@ -39,8 +42,10 @@ def input_parts(entry: Entry, adapted: list[Adapted] | None, *, in_result: bool 
 
 
 def input_part(part: Part, entry: Entry, *, own: bool, in_result: bool = False) -> Message | None:
-    """The part as the API takes it, or None where it has to become text. In a function's result an image need not say
-    its detail: there one of this API's own stays as it came."""
+    """Return the part as the API takes it, or None if it has to become text.
+
+    In a function's result an image does not need a `detail`, so there an image of this format stays as it came.
+    """
     extra = part.extra if own and part.extra else {}
     if isinstance(part, Opaque):
         return part.item if own and is_newer(part) else None
@@ -51,31 +56,31 @@ def input_part(part: Part, entry: Entry, *, own: bool, in_result: bool = False) 
         if entry.role == "system" or not is_read(part, IMAGES, OPENAI_FILES):
             return None
     if isinstance(part, Image) and has_address(part) and (own or part.source.startswith(_SHOWN)):
-        return {"type": "input_image", "image_url": part.source, **_detail(part.detail, free=own and in_result)}
+        return {"type": "input_image", "image_url": part.source, **_detail(part.detail, optional=own and in_result)}
     return _file(part, extra, entry, in_result=in_result) if isinstance(part, File) else None
 
 
 _SHOWN = ("https://", "http://", "data:")
-"""How addresses begin that the API reads."""
+"""Beginnings of the addresses that the API reads."""
 
 
-def _detail(given: object, *, free: bool) -> Message:
-    known = given in _DETAILS
-    return {} if free and not known else {"detail": given if known else "auto"}
+def _detail(detail: object, *, optional: bool) -> Message:
+    is_known = detail in _DETAILS
+    return {} if optional and not is_known else {"detail": detail if is_known else "auto"}
 
 
 def _file(part: File, extra: Mapping[str, Any], entry: Entry, *, in_result: bool) -> Message | None:
     if extra.get("type") in PICTURES:
-        return {"type": "input_image", "file_id": part.file_id, **_detail(extra.get("detail"), free=in_result)}
-    given = {key: extra[key] for key in ("file_url", "detail") if isinstance(extra.get(key), str)}
+        return {"type": "input_image", "file_id": part.file_id, **_detail(extra.get("detail"), optional=in_result)}
+    fields = {key: extra[key] for key in ("file_url", "detail") if isinstance(extra.get(key), str)}
     if part.file_id is not None and (is_own(entry, NAME) or is_own(entry, CHAT)):
-        given["file_id"] = part.file_id
+        fields["file_id"] = part.file_id
     if part.data is not None:
-        given |= {"file_data": part.data, "filename": part.filename or NO_NAME}
+        fields |= {"file_data": part.data, "filename": part.filename or NO_NAME}
     elif part.filename is not None and is_own(entry, NAME):
-        given["filename"] = part.filename
-    if not given.keys() & {"file_url", "file_id", "file_data"}:
+        fields["filename"] = part.filename
+    if not fields.keys() & {"file_url", "file_id", "file_data"}:
         return None
-    if given.get("detail", "auto") not in _DETAILS[:3]:
-        del given["detail"]
-    return {"type": "input_file", **given}
+    if fields.get("detail", "auto") not in _DETAILS[:3]:
+        del fields["detail"]
+    return {"type": "input_file", **fields}

@@ -1,8 +1,9 @@
-"""One group of a context as items that OpenAI's Responses API accepts. Pure.
+"""Rendering for OpenAI's Responses API: one group of a context as items that the API accepts. Pure.
 
-The API knows the items that it made by their ids, and which reasoning item each was made with: it refuses a reasoning
-item without what followed it, and what followed without the reasoning. So an item keeps its id while it is untouched
-and no reasoning item before it in its group was left out; otherwise it is sent as if somebody else had written it.
+The API knows its own items by their ids, and which reasoning item each was made with. It refuses a reasoning item
+without the item that followed it, and that item without the reasoning. So an item keeps its id only if it is unchanged
+and no reasoning item before it in its group is missing ("linked"). Otherwise it is sent without its id, as if somebody
+else had written it.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ from palimpsest.formats.openai_responses_parts import input_part, input_parts, i
 from palimpsest.log.entry import Entry, Opaque, Part, Text
 
 _TEXTUAL = ("function_call", "custom_tool_call")
-"""Calls whose results may be any text. A call of another type whose result is replaced is shown as a function call."""
+"""Types of calls whose results may be any text. A call of another type becomes a function call if its result is
+replaced by a text."""
 
 Results = Mapping[int, Shown]
 
 
 def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[Message]:
-    """Return the group's items: what the model said and called, then the results, then what is only data."""
+    """Return the group's items: the model's texts and calls, then the results, then background data."""
     speaking = [shown for shown in group if not shown.data and shown.entry.kind in ("message", "tool_call")]
     results = {shown.entry.answers: shown for shown in group if not shown.data and shown.entry.kind == "tool_result"}
     present = {shown.entry.seq for shown in group}
@@ -65,7 +67,7 @@ def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[
         elif is_reasoning_item(entry):
             item = _reasoning(shown) if _is_followed(speaking[i : i + 2], present, results, ids) else None
             linked = item is not None
-            items.extend([item] if item is not None else _thought(shown, adapted))
+            items.extend([item] if item is not None else _thought_as_text(shown, adapted))
         else:
             items.extend(message_items(shown, adapted, linked=linked))
     for shown in group:
@@ -78,12 +80,12 @@ def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[
 
 
 def _adjoin(before: int, seq: int, present: set[int]) -> bool:
-    """Whether nothing of the group is missing between two of its entries: it might be what an id needs."""
+    """Whether no entry of the group is missing between these two: a missing one might be reasoning that an id needs."""
     return all(other in present for other in range(before + 1, seq))
 
 
 def _call_ids(speaking: Sequence[Shown]) -> dict[int, str]:
-    """The ids of the group's calls: as they came, or by place where they are empty, too long or taken."""
+    """Return the ids of the group's calls by `seq`: their own, unless these are empty, too long or taken."""
     ids: dict[int, str] = {}
     for shown in speaking:
         entry = shown.entry
@@ -98,7 +100,7 @@ def _call_ids(speaking: Sequence[Shown]) -> dict[int, str]:
 
 
 def _is_followed(pair: Sequence[Shown], present: set[int], results: Results, ids: Mapping[int, str]) -> bool:
-    """Whether the item that a reasoning item was made with comes next, untouched."""
+    """Whether the second of the pair is the item that the first, a reasoning item, was made with, and is unchanged."""
     if len(pair) < 2:
         return False
     shown, entry = pair[1], pair[1].entry
@@ -112,7 +114,7 @@ def _is_followed(pair: Sequence[Shown], present: set[int], results: Results, ids
 
 
 def _reasoning(shown: Shown) -> Message | None:
-    """The reasoning item, or None where the API would not know it for its own."""
+    """Return the reasoning item, or None if the API would not recognise it as its own."""
     item = sendable(exact_item(shown.entry)) if shown.text is None else None
     if item is None or not all(_are_texts(item.get(key, [])) for key in ("summary", "content")):
         return None
@@ -120,10 +122,12 @@ def _reasoning(shown: Shown) -> Message | None:
 
 
 def _are_texts(pieces: Any) -> bool:
-    return isinstance(pieces, list) and all(isinstance(one, dict) and one.keys() == {"type", "text"} for one in pieces)
+    if not isinstance(pieces, list):
+        return False
+    return all(isinstance(piece, dict) and piece.keys() == {"type", "text"} for piece in pieces)
 
 
-def _thought(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
+def _thought_as_text(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
     text = _all_text(shown.entry, adapted) if shown.text is None else fenced("thinking", shown.text)
     return [{"role": "assistant", "content": text}] if text else []
 
@@ -132,7 +136,7 @@ def _thought(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
 
 
 def _shown_kind(shown: Shown, results: Results, ids: Mapping[int, str], *, linked: bool) -> str:
-    """The type of item that a call is shown as: its own, if its result can be shown as what answers it."""
+    """Return the type of item that a call is shown as: its own, if its result can have the type that answers it."""
     entry = shown.entry
     kind = kind_of(entry)
     if kind not in ASKING or kind in _TEXTUAL:
@@ -147,22 +151,22 @@ def _shown_kind(shown: Shown, results: Results, ids: Mapping[int, str], *, linke
     if not linked and "id" in SHAPES[kind].needed:
         return "function_call"
     if any(isinstance(part, Opaque) for part in result.entry.content):
-        return "function_call"  # a screenshot of a shape that nobody knows
-    whole = all(sendable(_paired(one.entry, ids[entry.seq])) is not None for one in (shown, result))
-    return kind if whole else "function_call"
+        return "function_call"  # a screenshot of an unknown shape
+    are_valid = all(sendable(_with_call_id(side.entry, ids[entry.seq])) is not None for side in (shown, result))
+    return kind if are_valid else "function_call"
 
 
-def _paired(entry: Entry, call_id: str) -> Message:
+def _with_call_id(entry: Entry, call_id: str) -> Message:
     return {**exact_item(entry), pair_key(kind_of(entry)): call_id}
 
 
 def _call(shown: Shown, kind: str, call_id: str, linked: bool, adapted: list[Adapted] | None) -> Message:
     entry = shown.entry
-    came = kind_of(entry)
-    item = (sendable(_paired(entry, call_id)) if came == kind and is_own(entry, NAME) else None) or {}
+    own_kind = kind_of(entry)
+    item = (sendable(_with_call_id(entry, call_id)) if own_kind == kind and is_own(entry, NAME) else None) or {}
     if kind in _TEXTUAL:
-        if came not in _TEXTUAL and adapted is not None:
-            adapted.append(Adapted(entry.seq, f"{came} as {kind}"))
+        if own_kind not in _TEXTUAL and adapted is not None:
+            adapted.append(Adapted(entry.seq, f"{own_kind} as {kind}"))
         text = entry.text if shown.text is None else shown.text
         name = fitting(entry.name or NAMELESS, NOT_IN_NAME, NAME_LENGTH)
         if adapted is not None and name != (entry.name or NAMELESS):
@@ -175,10 +179,10 @@ def _call(shown: Shown, kind: str, call_id: str, linked: bool, adapted: list[Ada
 
 
 def result_item(shown: Shown, kind: str, call_id: str, adapted: list[Adapted] | None) -> Message:
-    """The result of a call that is shown as `kind`."""
+    """Return the result of a call that is shown as an item of type `kind`."""
     entry, answer = shown.entry, ASKING[kind].answer
     own = is_own(entry, NAME) and kind_of(entry) == answer
-    item = (sendable(_paired(entry, call_id)) if own else None) or {}
+    item = (sendable(_with_call_id(entry, call_id)) if own else None) or {}
     if kind not in _TEXTUAL:
         return item
     if shown.text is not None:
@@ -190,7 +194,7 @@ def result_item(shown: Shown, kind: str, call_id: str, adapted: list[Adapted] | 
 
 
 def _output(entry: Entry, adapted: list[Adapted] | None, kind: str) -> str | list[Message]:
-    """A result's content: parts where there are any that are not text, or where it came as parts."""
+    """Return a result's content: as parts if some are not text, or if it came as parts in this format; else as text."""
     if isinstance(entry.content, str):
         return entry.content
     parts = input_parts(entry, adapted, in_result=kind == "function_call")
@@ -200,13 +204,13 @@ def _output(entry: Entry, adapted: list[Adapted] | None, kind: str) -> str | lis
 
 
 def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
-    """What is only data, as the user gives it: text in a fence, then the images and documents that belong to it."""
+    """Return background data as a user message: text in a fence, then the images and documents that belong to it."""
     entry, own = shown.entry, is_own(shown.entry, NAME)
 
-    def taken(part: Part) -> Message | None:
+    def encode(part: Part) -> Message | None:
         return None if isinstance(part, Opaque) else input_part(part, entry, own=own)
 
-    text, media = background(shown, taken, adapted)
+    text, media = background(shown, encode, adapted)
     return {"role": "user", "content": [{"type": "input_text", "text": text}, *media] if media else text}
 
 
@@ -214,7 +218,7 @@ def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
 
 
 def message_items(shown: Shown, adapted: list[Adapted] | None, *, linked: bool) -> list[Message]:
-    """What a message, or an item that is kept whole, is shown as; nothing where nothing of it can be said."""
+    """Return the items for a message, or for an item that is kept whole; an empty list if they would say nothing."""
     entry, native = shown.entry, own_native(shown.entry, NAME)
     whole = whole_item(entry)
     if whole is not None:
@@ -234,7 +238,7 @@ def message_items(shown: Shown, adapted: list[Adapted] | None, *, linked: bool) 
 
 
 def _role(entry: Entry) -> str:
-    """The role as both of OpenAI's formats name it: the log has no `developer`."""
+    """Return the role in OpenAI's formats. The log stores `developer` messages as `system` ones."""
     native = entry.native
     if native is not None and native.keep and native.format in (NAME, CHAT) and native.keep.get("role") == "developer":
         return "developer"
@@ -242,10 +246,11 @@ def _role(entry: Entry) -> str:
 
 
 def _whole(shown: Shown, whole: Message, adapted: list[Adapted] | None, *, linked: bool) -> list[Message]:
+    """Return the items for an item that is kept whole: itself if the API accepts it, or else its text."""
     entry, kind = shown.entry, whole.get("type")
     if shown.text is not None:
         return [{"role": entry.role, "content": shown.text}]
-    if kind == "compaction_trigger":  # it asks for something once; only as the last item is it valid
+    if kind == "compaction_trigger":  # a request for one compaction, valid only as the last item
         if adapted is not None:
             adapted.append(Adapted(entry.seq, "compaction_trigger left out"))
         return []
@@ -259,7 +264,7 @@ def _whole(shown: Shown, whole: Message, adapted: list[Adapted] | None, *, linke
 
 
 def _assistant(shown: Shown, keep: Mapping[str, Any], adapted: list[Adapted] | None, *, linked: bool) -> list[Message]:
-    """An answer of the model: with its id as the API gave it, without it as text that anybody may have written."""
+    """Return an answer of the model: with its id as the API made it, or as text that anybody may have written."""
     entry = shown.entry
     item: Message = {"role": "assistant"}
     if shown.text is None and linked and is_id(keep.get("id"), "message"):
@@ -276,7 +281,7 @@ def _assistant(shown: Shown, keep: Mapping[str, Any], adapted: list[Adapted] | N
 
 
 def _all_text(entry: Entry, adapted: list[Adapted] | None) -> str:
-    """All that the entry says, as one text."""
+    """Return the entry's content as one text."""
     if isinstance(entry.content, str):
         texts = [entry.content]
     else:
@@ -286,7 +291,7 @@ def _all_text(entry: Entry, adapted: list[Adapted] | None) -> str:
 
 
 def _output_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
-    """What the model said, as parts of its own message."""
+    """Return the content of the model's own message as output parts."""
     if isinstance(entry.content, str):
         return [{"type": "output_text", "text": entry.content, "annotations": []}] if entry.content else []
     parts: list[Message] = []
@@ -298,6 +303,7 @@ def _output_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
         elif isinstance(part, Text) and extra.get("type") == "refusal":
             parts.extend([{"type": "refusal", "refusal": part.text}] if part.text else [])
         elif text := replaced_by_text(entry, part, adapted):
-            given = more.get("annotations")
-            parts.append({"type": "output_text", "text": text, "annotations": given if isinstance(given, list) else []})
+            annotations = more.get("annotations")
+            annotations = annotations if isinstance(annotations, list) else []
+            parts.append({"type": "output_text", "text": text, "annotations": annotations})
     return parts

@@ -1,7 +1,7 @@
-"""The rules of OpenAI's Responses API that a list of input items has to meet, each with its source. Pure.
+"""The rules of OpenAI's Responses API for a list of input items, each with its source. Pure.
 
 Sources: OpenAI's API reference, "Create a model response" (input), with the types of its Python library, and its
-reasoning guide; where a rule is only known from the API's error messages ("API error 400") it says so.
+reasoning guide. The source "API error 400" means that a rule is only known from the API's error messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GIVEN = frozenset({"input_text", "input_image", "input_file", "input_audio"})
 
 
 def broken_rules(items: Sequence[Any]) -> list[Problem]:
-    """Return every rule that the items break, in their order."""
+    """Return every rule that the items break, in the order of the items."""
     check = _Check()
     for i, item in enumerate(items):
         if not isinstance(item, dict):
@@ -46,7 +46,7 @@ def broken_rules(items: Sequence[Any]) -> list[Problem]:
 
 
 class _Check:
-    """What was found in the items so far."""
+    """The state of a check: the problems so far, all ids, and the calls that wait for results."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -77,7 +77,7 @@ class _Check:
             self._result(i, item, str(kind))
 
     def follower(self, i: int, after: Any) -> None:
-        """Check that a reasoning item is followed by what was made with it."""
+        """Check that a reasoning item is followed by an item that was made with it."""
         followed = isinstance(after, dict) and is_assistant_side(after) and after.get("type") != "reasoning"
         if not followed:
             self.add(i, "a reasoning item needs the item that followed it directly behind it", _ERROR)
@@ -125,7 +125,7 @@ class _Check:
 
 
 def _family(kind: str) -> str:
-    """What a call and its result have in common in their types."""
+    """Return what the types of a call and its result have in common."""
     if kind.startswith("tool_search"):
         return "tool_search"
     return kind.removesuffix("_output").removesuffix("_request").removesuffix("_response")

@@ -1,4 +1,4 @@
-"""A context as one text: summaries under one heading, the conversation under another, a labelled line an entry. Pure.
+"""The format `text`: a context as one prompt, with a labelled line for each entry under two headings. Pure.
 
     === Previous Conversation Summaries ===
     [2024-01-01 - 2024-01-02]
@@ -8,9 +8,9 @@
     User: How do I add auth?
     Assistant: You can use JWT.
 
-Headings and labels stand at the beginning of a line, and nothing else does: a line break of any kind inside a text
-is followed by `INDENT`, and names have neither line breaks nor parentheses. So no text can forge one, and the text
-can be read back.
+Only headings, labels and dates stand at the beginning of a line: every line break inside a text is followed by
+`INDENT`, and names have neither line breaks nor parentheses. So no text can forge a heading or label, and a prompt can
+be decoded.
 """
 
 from __future__ import annotations
@@ -39,34 +39,35 @@ from palimpsest.formats.wording import FENCE_TOKENS, stand_in
 from palimpsest.log.entry import Entry, File, Reasoning, Text, moment
 
 HEADING_TOKENS = 14
-"""What both headings cost with the line breaks around them, in o200k_base and in cl100k_base (a test counts it)."""
+"""The tokens of both headings and the line breaks around them, in o200k_base and cl100k_base (a test counts it)."""
 
 LABEL_TOKENS = 9
-"""A label beside its name, with the line break before it: 7 at most, and 2 for a text that costs more after it."""
+"""The tokens of a label without its name, with the line break before it: at most 7, and 2 because the text after it may
+cost more there."""
 
 RANGE_TOKENS = 9
-"""What a summary's dates with their line breaks cost more than a label."""
+"""The tokens of a summary's dates with their line breaks, beyond those of a label."""
 
 PER_BREAK = 2
-"""What the indentation after a line break costs at most."""
+"""The most tokens that the indentation after a line break costs."""
 
 PER_ODD_BREAK = 5
-"""The same after one of the breaks that are rare: encodings keep runs of these together, which indentation parts."""
+"""The same for rare kinds of line breaks: encodings merge runs of these into one token, which indentation splits."""
 
 CLAMPED_TOKENS = 6
-"""What indentation adds to a shortened text: around its marker, and in the fence that background data is counted in."""
+"""The tokens that indentation adds to a clamped text: around its marker, and in the fence of background data."""
 
 LEAST_CLAMPED = 30
-"""Characters: no shorter text is ever shortened, for its marker alone costs more."""
+"""Texts of at most so many characters are never clamped, as the marker alone costs more."""
 
 _SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Assistant"}
 
 
 class PlainText:
-    """The format `text`: one prompt that any model reads.
+    """The format `text`: one prompt that any model can read.
 
-    `decode` takes such texts, as they are or as `{"text": ...}`. `encode` returns at most one `{"text": ...}`, which
-    holds all entries; what it has written comes back equal from `encode(decode(...))`.
+    `decode` takes prompts, as texts or as `{"text": ...}`. `encode` returns at most one `{"text": ...}`, which holds
+    all entries. For its own output `encode(decode(...))` returns the same.
     """
 
     name = NAME
@@ -80,10 +81,10 @@ class PlainText:
     # --- in
 
     def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
-        """Return the texts as entries, as well as can be: a line that is no label goes on with the entry before.
+        """Return the texts as entries, as well as possible: a line without a label continues the entry before it.
 
-        What stands before the first heading is a system message, a text without headings the user's one message.
-        Raises InvalidEntry for what is no list of texts.
+        Text before the first heading becomes a system message, and a text without headings one message of the user.
+        Raises InvalidEntry unless `messages` is a list of texts.
         """
         if isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence):
             raise InvalidEntry(where, f"a list of texts is needed, not {type(messages).__name__}")
@@ -98,7 +99,7 @@ class PlainText:
     # --- out
 
     def encode(self, entries: Sequence[Entry]) -> list[Message]:
-        """Return the entries as one text; nothing for none."""
+        """Return the entries as one text; an empty list if there are none."""
         before: list[Message] = []
         pieces: list[Message] = []
         for entry in entries:
@@ -123,7 +124,7 @@ class PlainText:
         return Joined([*before, *summaries, *(piece for piece in messages if piece["section"] != "summaries")])
 
     def overhead(self, entry: Entry) -> int:
-        """Tokens of the label, of the names in it and of indentation, beside the entry's texts."""
+        """Return the tokens of the label, the name in it and indentation, beside the entry's texts."""
         text, kind, name = entry.text, entry.kind, entry.name
         tokens = LABEL_TOKENS + _indentation(text)
         if len(text) > LEAST_CLAMPED and not (kind == "message" and entry.role != "assistant"):
@@ -143,11 +144,11 @@ class PlainText:
         return tokens
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
-        """Return `prompt`, the whole text. Tools have no place in it."""
+        """Return `{"prompt": ...}` with the whole text. Tools are left out, as the format has no place for them."""
         return {"prompt": _prompt(joined.messages)}
 
     def validate(self, messages: Sequence[Any]) -> list[Problem]:
-        """Return which pieces have no text: nothing else can be wrong with one."""
+        """Return a problem for each piece without text: nothing else can be wrong with a piece."""
         bare = (i for i, piece in enumerate(messages) if not piece.get("text"))
         return [Problem(i, "a piece needs text", "own rule") for i in bare]
 
@@ -156,7 +157,7 @@ class PlainText:
 
 
 def _prompt(pieces: Sequence[Message]) -> str:
-    """The whole text: what stands before the sections, and each section that is not empty under its heading."""
+    """Return the whole text: the system texts, then each section that is not empty under its heading."""
     sections = [piece["text"] for piece in pieces if piece["section"] == "system"]
     for section, heading in (("summaries", SUMMARIES), ("conversation", CONVERSATION)):
         lines = [piece["text"] for piece in pieces if piece["section"] == section]
@@ -168,9 +169,10 @@ def _prompt(pieces: Sequence[Message]) -> str:
 def _pieces(
     shown: Shown, names: dict[int, str | None], adapted: list[Adapted] | None = None, *, says: bool = False
 ) -> list[Message]:
-    """The pieces of one entry: one, or one for each run of thoughts and of what is said. `says` leaves out empty ones.
+    """Return the pieces of one entry: one, or one for each run of thoughts and of other text.
 
-    `names` are those of the group's calls, for results that have none of their own.
+    `names` are the names of the group's calls by `seq`, for results without a name. With `says` the pieces are for a
+    context: texts are guarded, and messages without text left out.
     """
     entry = shown.entry
     if adapted is not None and entry.kind == "message" and entry.name:
@@ -183,7 +185,7 @@ def _pieces(
         texts = _runs(entry, adapted)
     if shown.text is None and says:
         texts = _with_more(texts, said_beside(entry, NAME))
-    if says:  # elsewhere thoughts and arguments have a place of their own; here only a label parts them from the rest
+    if says:  # thoughts and arguments, which `guarded` leaves as they are, stand beside other texts in this format
         called = entry.kind == "tool_call"
         texts = [(thought, guard(text) if thought or called else text) for thought, text in texts]
     if entry.kind == "summary":
@@ -199,7 +201,7 @@ def _pieces(
 
 
 def _runs(entry: Entry, adapted: list[Adapted] | None) -> list[tuple[bool, str]]:
-    """What an entry of parts says, in order: whether it was only thought, and the text."""
+    """Return the texts of an entry with parts, in order, merged into runs: whether it is a thought, and the text."""
     runs: list[tuple[bool, str]] = []
     for part in entry.content:
         assert not isinstance(part, str), "content is a tuple of parts here"
@@ -215,7 +217,7 @@ def _runs(entry: Entry, adapted: list[Adapted] | None) -> list[tuple[bool, str]]
 
 
 def _with_more(runs: list[tuple[bool, str]], said: list[str]) -> list[tuple[bool, str]]:
-    """The runs with more that was said, in the last of them if that was not only thought."""
+    """Return the runs with further texts, which are added to the last run unless that is a thought."""
     if not said:
         return runs
     last = [runs[-1][1]] if runs and not runs[-1][0] else []
@@ -230,26 +232,26 @@ def _label(entry: Entry, names: dict[int, str | None]) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name that can stand in a label: on one line, without parentheses."""
+    """Return a name as a label may contain it: on one line, without parentheses."""
     return " ".join(name.split()).replace("(", "[").replace(")", "]") or NAMELESS
 
 
 def _indented(text: str) -> str:
-    """The text with every line after its first indented."""
+    """Return the text with every line after the first indented."""
     return BREAK.sub(lambda found: found[0] + INDENT, text)
 
 
 def _summary(entry: Entry, text: str) -> str:
-    """The lines of a summary: its dates, then its text, indented from the start where it looks like something else."""
+    """Return a summary's dates and text. A first line that looks like a label, a heading or dates is indented, too."""
     metadata = entry.metadata or {}
-    given = metadata.get("time_range")
-    start, end = (_day(given.get(key) if isinstance(given, dict) else None, entry.at) for key in ("start", "end"))
-    risky = text[:1].isspace() or LABEL.match(text) or RANGE.match(text) or text.startswith("===")
-    return f"[{start} - {end}]\n{INDENT if risky else ''}{_indented(text)}"
+    period = metadata.get("time_range")
+    start, end = (_day(period.get(key) if isinstance(period, dict) else None, entry.at) for key in ("start", "end"))
+    ambiguous = text[:1].isspace() or LABEL.match(text) or RANGE.match(text) or text.startswith("===")
+    return f"[{start} - {end}]\n{INDENT if ambiguous else ''}{_indented(text)}"
 
 
 def _day(value: object, at: int) -> date:
-    """The day, UTC, of ISO text or of microseconds since 1970; that of `at` where it is neither."""
+    """Return the day, in UTC, of an ISO text or of microseconds since 1970; the day of `at` if it is neither."""
     try:
         if isinstance(value, str):
             time = datetime.fromisoformat(value)
@@ -265,13 +267,13 @@ def _day(value: object, at: int) -> date:
 
 
 def _indentation(text: str) -> int:
-    """The most that indentation adds to the text, in tokens."""
+    """Return the most tokens that indentation adds to the text."""
     breaks, plain = len(f"{text}.".splitlines()) - 1, text.count("\n")
     return PER_BREAK * plain + PER_ODD_BREAK * (breaks - plain)
 
 
 def _part_overhead(part: Any) -> int:
-    """What a part costs beside its text: its stand-in, or a label of its own."""
+    """Return what a part costs beside its text: its stand-in, or a label of its own."""
     if isinstance(part, Text):
         return PER_BREAK
     if isinstance(part, File):

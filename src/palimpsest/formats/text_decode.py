@@ -1,4 +1,4 @@
-"""What headings, labels and lines of the format `text` look like, and reading such a text back. Pure."""
+"""The headings and labels of the format `text`, and decoding of such a text. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "text"
 SUMMARIES = "=== Previous Conversation Summaries ==="
 CONVERSATION = "=== Recent Conversation ==="
 INDENT = "  "
-"""What follows a line break inside a text."""
+"""Follows every line break inside a text."""
 
 BREAK = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
 _INDENTED = re.compile(f"({BREAK.pattern}){INDENT}")
@@ -30,61 +30,61 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def decoded(text: str) -> list[Entry]:
-    """The entries of one text."""
+    """Return the entries of one text."""
     lines = _LINE_END.split(text)
     headings = [line for line in lines if line in (SUMMARIES, CONVERSATION)]
     if not headings:
         return [Entry(content=text, native=Native(format=NAME, keep={"place": "alone"}))] if text else []
     first = lines.index(headings[0])
-    before = "\n".join(lines[:first]).removesuffix("\n")  # an empty line parts it from the sections
+    before = "\n".join(lines[:first]).removesuffix("\n")  # an empty line separates it from the sections
     entries = []
     if before:
         entries.append(Entry(role="system", content=before, native=Native(format=NAME, keep={"place": "before"})))
     section = ""
-    found: list[_Read] = []
+    drafts: list[_Draft] = []
     for line in lines[first:]:
         if line in (SUMMARIES, CONVERSATION):
             section = line
-            if found and found[-1].lines[-1:] == [""]:
-                found[-1].lines.pop()  # the empty line between the sections
+            if drafts and drafts[-1].lines[-1:] == [""]:
+                drafts[-1].lines.pop()  # the empty line between the sections
             continue
-        begun = _begun(line, section)
-        if begun is not None:
-            found.append(begun)
-        elif found:
-            found[-1].lines.append(line)
+        draft = _draft_at(line, section)
+        if draft is not None:
+            drafts.append(draft)
+        elif drafts:
+            drafts[-1].lines.append(line)
         elif line:
-            found.append(_Read({}, [line]))
-    return [*entries, *(one.entry() for one in found)]
+            drafts.append(_Draft({}, [line]))
+    return [*entries, *(draft.entry() for draft in drafts)]
 
 
-class _Read:
-    """An entry as it is read: its fields so far, and its lines."""
+class _Draft:
+    """An entry while it is read: its fields, and its lines so far."""
 
     def __init__(self, fields: dict[str, Any], lines: list[str]) -> None:
         self.fields, self.lines = fields, lines
 
     def entry(self) -> Entry:
-        """The entry, its lines without their indentation."""
+        """Return the entry, with its lines unindented."""
         text = _INDENTED.sub(r"\1", "\n".join(self.lines))
         if self.fields.pop("thought", False):
             return Entry(role="assistant", content=(Reasoning(text=text),))
         return Entry(content=text, **self.fields)
 
 
-def _begun(line: str, section: str) -> _Read | None:
-    """The entry that begins with this line, or None where it goes on with the one before."""
+def _draft_at(line: str, section: str) -> _Draft | None:
+    """Return the draft of the entry that begins with this line, or None if the line continues the entry before it."""
     if section == SUMMARIES:
         dates = RANGE.match(line)
         if dates is None:
             return None
         rest = line[dates.end() :].removeprefix("\n" + INDENT)
         time_range = {"start": dates[1], "end": dates[2]}
-        return _Read({"kind": "summary", "metadata": {"time_range": time_range}}, [rest] if rest else [])
+        return _Draft({"kind": "summary", "metadata": {"time_range": time_range}}, [rest] if rest else [])
     label = LABEL.match(line)
     if label is None:
         return None
     speaker, name, text = label[1], label[2], line[label.end() :]
     if name is None:
-        return _Read({"thought": True} if speaker == THINKING else {"role": _ROLES[speaker]}, [text])
-    return _Read({**KINDS[speaker.partition(" (")[0]], "name": name}, [text])
+        return _Draft({"thought": True} if speaker == THINKING else {"role": _ROLES[speaker]}, [text])
+    return _Draft({**KINDS[speaker.partition(" (")[0]], "name": name}, [text])

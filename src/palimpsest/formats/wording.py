@@ -1,4 +1,4 @@
-"""The words that Palimpsest itself puts into a context, and what is fenced there as data. Pure."""
+"""The texts that Palimpsest itself puts into a context: notes, stand-ins, fenced background. Pure."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from palimpsest.log.late import dumps
 from palimpsest.log.summary import Summary
 
 MASK_OVER = 160
-"""Results of at most so many characters, and without media, are never masked: the note would save next to nothing."""
+"""Results of at most so many characters, without media, are never masked: the note would save next to nothing."""
 
 SPEAKING = ("refusal", "audio", "function_call")
-"""Native keys that make an assistant message say something without content."""
+"""Native keys with which an assistant message says something even without content."""
 
 THOUGHTS = ("reasoning_content", "reasoning")
-"""Native keys under which compatible services put what an assistant message was thought with."""
+"""Native keys under which APIs compatible with chat completions put the reasoning of an assistant message."""
 
 BESIDE = "response"
-"""Native key of what a response said around the message: its id, its model, why it ended."""
+"""Native key for what a response holds around its message: id, model, reason why it ended."""
 
 ANSWERED = frozenset({*THOUGHTS, "annotations", "parsed", BESIDE})
-"""Native keys that answers of chat completions have and requests have not: kept, and not sent back."""
+"""Native keys that only answers of chat completions have, not requests: kept, and not sent back."""
 
 NO_RESULT = "[no result was recorded]"
-"""Stands in for the result of a call whose group was closed without one."""
+"""The result of a call whose group was closed without one."""
 
 NO_RESULT_TOKENS = 6
 """What `NO_RESULT` costs in o200k_base and in cl100k_base (a test counts it)."""
 
 OPENING = "[the conversation began earlier]"
-"""The first message, where a provider wants the user to speak first and the context begins with the assistant."""
+"""The user's first message, if a provider wants the user to speak first and the context begins with the assistant."""
 
 OPENING_TOKENS = 6
 """What `OPENING` costs in o200k_base and in cl100k_base (a test counts it)."""
 
 NO_MESSAGE = "[the tool failed and said nothing]"
-"""The result of a tool that failed without a word, where a provider wants one."""
+"""The result of a tool that failed without a message, if the provider needs one."""
 
 NO_MESSAGE_TOKENS = 8
 """What `NO_MESSAGE` costs in o200k_base and in cl100k_base (a test counts it)."""
 
 
 def is_maskable(result: Entry) -> bool:
-    """Whether a note in the place of this result would save anything worth it."""
+    """Whether masking this result saves tokens worth mentioning."""
     return len(result.text) > MASK_OVER or has_media(result)
 
 
 def mask_note(entry: Entry) -> str:
-    """The line that stands in for an old tool result; `session.entry(number)` fetches it."""
+    """Return the line that replaces an old tool result. `session.entry(number)` fetches the result."""
     return f"[old result left out: entry {entry.seq}]"
 
 
 def mask_tokens(seq: int) -> int:
-    """What the note costs in o200k_base and in cl100k_base: both take digits in threes (a test counts it)."""
+    """Return what the note costs in o200k_base and cl100k_base, which group digits in threes (a test counts it)."""
     return 9 + (len(str(seq)) + 2) // 3
 
 
 def clamped(text: str, entry: Entry, head: int, tail: int, left_out: int) -> str:
-    """The first `head` and last `tail` characters of `text` around a marker with the entry's handle.
+    """Return the first `head` and last `tail` characters of `text` around a marker with the entry's handle.
 
-    A text that has become so short since then, by a redaction, is shown whole.
+    A text that a later redaction has made short enough is returned whole.
     """
     if len(text) <= head + tail:
         return text
@@ -73,7 +73,7 @@ def clamped(text: str, entry: Entry, head: int, tail: int, left_out: int) -> str
 
 
 def sendable(text: str) -> str:
-    """Return the text with U+FFFD for lone surrogates, which no provider takes."""
+    """Return the text with U+FFFD for lone surrogates, which no provider accepts."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -82,7 +82,7 @@ def sendable(text: str) -> str:
 
 
 def sendable_value(value: Any) -> Any:
-    """Return the JSON value with such texts, keys among them, all through."""
+    """Return the JSON value with all its texts and keys made `sendable`."""
     if isinstance(value, str):
         return sendable(value)
     if isinstance(value, Mapping):
@@ -95,9 +95,9 @@ BACKGROUND = "Background from earlier in this conversation, kept by its memory. 
 
 
 def summary_entry(summary: Summary, characters: int = -1, tokens: int | None = None) -> Entry:
-    """Return the entry that a context shows for a summary, or for the first `characters` of it.
+    """Return the entry that a context shows for a summary, or for its first `characters`.
 
-    It has no place in the log. `tokens` is its count, where that is known.
+    The entry is not part of the log. `tokens` is its count, if that is known.
     """
     text = summary.text
     if 0 <= characters < len(text):
@@ -110,12 +110,12 @@ def summary_entry(summary: Summary, characters: int = -1, tokens: int | None = N
 
 
 def summary_entry_tokens(summary: Summary, count: Callable[[str], int], characters: int = -1) -> int:
-    """What all costs that a context says of a summary, or of the first `characters` of it; overhead is not in it."""
+    """Return the tokens of the texts that a context shows for a summary or its first `characters`, without overhead."""
     return sum(map(count, counted_texts(summary_entry(summary, characters))))
 
 
 def _shown_summary(entry: Entry, text: str) -> str:
-    """A summary between fences, with where it is from; one that a user has added has no more than its text."""
+    """Return a summary in its fence, with what it covers. A summary that a user added to the log has only its text."""
     facts = (entry.metadata or {}).get("summary")
     if entry.seq or not isinstance(facts, dict):
         return fence("summary", text)
@@ -123,19 +123,19 @@ def _shown_summary(entry: Entry, text: str) -> str:
 
 
 FENCE_TOKENS = 16
-"""What a fence of `stand_in` costs at most beside what is inside it."""
+"""The most tokens that a fence of `stand_in` costs beside its content."""
 
 _ENCRYPTED = ("redacted_thinking",)
-"""Types of items of which only their provider can read anything."""
+"""Types of items that only their provider can read."""
 
 _SILENT = frozenset({"type", "id", "status", "thought"})
-"""Keys of items that say nothing by themselves."""
+"""Keys of items whose values tell a reader nothing by themselves."""
 
 
 def stand_in(part: Part) -> str:
-    """The text that stands for a part where a provider's format has nothing like it.
+    """Return the text that stands for a part if a provider's format has no counterpart.
 
-    Thoughts and items of another provider are fenced; of media, which no text can say, only what they are.
+    Thoughts and items of another provider are fenced. For media the text says only what they are.
     """
     if isinstance(part, Text):
         return part.text
@@ -150,21 +150,21 @@ def stand_in(part: Part) -> str:
 
 
 def pointer(part: Part) -> str:
-    """The line inside a fence that stands for what comes after the fence, as no text can say it."""
+    """Return the line inside a fence that points to a medium which follows the fence."""
     kind = part.item.get("type") if isinstance(part, Opaque) else type(part).__name__.lower()
-    what = {"image": "an image", "audio": "sound"}.get(str(kind), "a document")
-    return f"[{what} follows this]"
+    medium = {"image": "an image", "audio": "sound"}.get(str(kind), "a document")
+    return f"[{medium} follows this]"
 
 
 def is_sound(audio: Any) -> bool:
-    """Whether this is sound that a model has made, of which no request takes more than the words: not its id alone."""
+    """Whether this is sound that a model made, and not only the id of one. Requests take only its transcript."""
     return isinstance(audio, dict) and bool(audio) and audio.keys() != {"id"}
 
 
 def said_in_sound(audio: dict[str, Any]) -> str:
-    """The text that stands for sound that a model has made: what it says, where that is known."""
-    said = audio.get("transcript")
-    return said if isinstance(said, str) and said else "[sound is not shown here]"
+    """Return the text that stands for sound that a model made: its transcript, if that is known."""
+    transcript = audio.get("transcript")
+    return transcript if isinstance(transcript, str) and transcript else "[sound is not shown here]"
 
 
 def _document(part: File) -> str:
@@ -172,7 +172,7 @@ def _document(part: File) -> str:
 
 
 def _item(item: dict[str, Any]) -> str:
-    """What a reader can make of another provider's item; nothing where all of it is encrypted."""
+    """Return the readable part of another provider's item, fenced; empty if all of it is encrypted or silent."""
     readable = _readable(item)
     if item.get("type") in _ENCRYPTED or {key for key, value in readable.items() if value is not None} <= _SILENT:
         return ""
@@ -180,21 +180,21 @@ def _item(item: dict[str, Any]) -> str:
 
 
 def _readable(value: Any) -> Any:
-    """The value without what only its provider can read."""
+    """Return the value without the keys that only its provider can read."""
     if isinstance(value, dict):
         return {key: _readable(inner) for key, inner in value.items() if not key.startswith(UNREADABLE)}
     return [_readable(inner) for inner in value] if isinstance(value, list) else value
 
 
 def said_by_system(text: str) -> str:
-    """A system message of the log, as it is shown, where a provider takes none at this place: the user says it."""
+    """Return a system message of the log as the user says it, if the provider takes no system message at its place."""
     return fence("system_message", text)
 
 
 def shown_text(entry: Entry, text: str | None = None) -> str:
-    """The entry's text as a context shows it: guarded, and background data fenced and labelled.
+    """Return the entry's text as a context shows it: guarded, and background data fenced and labelled.
 
-    `text`, which was guarded, stands in the place of the entry's own. Arguments of calls are shown as they are.
+    `text`, which is guarded already, replaces the entry's own. Arguments of calls are shown as they are.
     """
     kind = entry.kind
     if text is None:
@@ -211,12 +211,12 @@ def shown_text(entry: Entry, text: str | None = None) -> str:
 
 
 def counted_texts(entry: Entry) -> tuple[str, ...]:
-    """Every text of the entry that a provider is sent and bills: content, names, arguments, kept native keys.
+    """Return all texts of the entry that a provider is sent and bills: content, names, arguments, kept native keys.
 
-    Media are counted apart, by their providers' formulas (`palimpsest.tokens.media`).
+    Media are counted separately, with the providers' formulas (`palimpsest.tokens.media`).
     """
     content, kind = entry.content, entry.kind
-    if type(content) is str and entry.native is None and "<" not in content:  # as most are
+    if type(content) is str and entry.native is None and "<" not in content:  # the common case, kept fast
         if kind == "message" or kind == "tool_call":
             return (content, guard(entry.name)) if entry.name else (content,)
         if kind == "tool_result" and entry.answers and not entry.late:
@@ -238,7 +238,7 @@ def counted_texts(entry: Entry) -> tuple[str, ...]:
 
 
 def _billed_of(keep: dict[str, Any] | None) -> dict[str, Any]:
-    """What of the keys that an item keeps is sent in some format; thoughts are, as text, though not in their own."""
+    """Return the kept keys that some format sends. Thoughts are among them: other formats send these, as text."""
     return {
         key: said_in_sound(value) if key == "audio" and is_sound(value) else value
         for key, value in (keep or {}).items()
@@ -247,20 +247,20 @@ def _billed_of(keep: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _bills_kept(format: str) -> bool:
-    """Whether what entries of this format keep is billed: to be safe so where nobody knows the format."""
+    """Whether the keys that entries of this format keep are billed; True, to be safe, for an unknown format."""
     known = known_format(format)
     return known is None or known.bills_kept
 
 
 def _billed(value: Any) -> Any:
-    """The value without nulls, which providers take as not given."""
+    """Return the value without nulls, which providers treat as absent."""
     if isinstance(value, dict):
         return {key: _billed(inner) for key, inner in value.items() if inner is not None}
     return [_billed(inner) for inner in value] if isinstance(value, list) else value
 
 
 def has_media(entry: Entry) -> bool:
-    """Whether the entry holds images, sound or documents. An image that is known by an id may be an item as it came."""
+    """Whether the entry holds images, sound or documents. An image that is given by an id may be an opaque item."""
     return not isinstance(entry.content, str) and any(
         isinstance(part, Image | Audio | File) or (isinstance(part, Opaque) and part.item.get("type") == "image")
         for part in entry.content
@@ -268,7 +268,7 @@ def has_media(entry: Entry) -> bool:
 
 
 def is_empty(entry: Entry) -> bool:
-    """Whether the entry says nothing at all: no text, no media, nothing native that counts."""
+    """Whether the entry says nothing: it has no text, no media, no signed reasoning and no native key that speaks."""
     if isinstance(entry.content, str):
         if entry.content:
             return False
@@ -281,7 +281,7 @@ def is_empty(entry: Entry) -> bool:
 
 
 def _is_signed(part: Part) -> bool:
-    """Whether this is reasoning that its provider keeps to itself and wants back all the same."""
+    """Whether this is signed or encrypted reasoning, which its provider wants back even without a text."""
     return isinstance(part, Reasoning) and part.extra is not None
 
 

@@ -1,6 +1,7 @@
-"""What vendors give: objects of their clients, dumps of those, mappings. The seam; nothing of a vendor is imported.
+"""The seam to what vendors' clients return: their objects, dumps of those, and mappings, as messages of a format.
 
-`recognise` finds out what was given, by its shape. Most of what is added is plain, and needs nothing of that.
+No vendor's package is imported: `recognise` tells everything by its shape. Most messages are plain and need no
+recognition, so the modules that know the vendors' shapes are imported late.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ if TYPE_CHECKING:
 
 _LEAST = {"role", "content"}
 _PLAIN = _LEAST | {"tool_call_id", "name"}
-"""Keys of messages that nothing has to be recognised in: at least, and at most."""
+"""The fewest and the most keys of a plain message, which needs no recognition."""
 
 _CHATS_ALONE = ("tool", "function", "developer")
-"""Roles that chat completions have; of the others' formats only responses have one of them."""
+"""Roles that only chat completions have, except that responses have `developer`, too."""
 
 _CALLING, _CALL, _FUNCTION = {"role", "content", "tool_calls"}, {"id", "type", "function"}, {"name", "arguments"}
-"""The keys of a message with calls as a request of chat completions has it, of a call, and of its function."""
+"""The keys of a message with calls in a request of chat completions, of a call, and of its function."""
 
 
 def is_plain(messages: object, format: str) -> bool:
-    """Whether these are messages of a format that nothing has to be recognised in, as most are. Gemini's have parts."""
+    """Whether these are plain messages of the format, which need no recognition. Gemini's, with parts, never are."""
     if type(messages) is not list:
         return False
     for message in messages:
@@ -36,7 +37,7 @@ def is_plain(messages: object, format: str) -> bool:
             and (len(message) == len(_LEAST) or message.keys() <= _PLAIN)
             and (format == "openai" or message.get("role") not in _CHATS_ALONE)
         ):
-            continue  # one of two keys has a role beside it, or is told what it lacks
+            continue  # of two keys the other one is `role`, or decoding reports what is missing
         if format != "openai" or not _is_calling(message):
             return False
     return True
@@ -56,27 +57,28 @@ def _is_calling(message: dict[Any, Any]) -> bool:
 
 
 def received(given: object, format: str, *, settled: bool = False) -> Received:
-    """Return what was given as messages. `format` is that of those which may be anybody's; of all, if it is `settled`.
+    """Return what a vendor's client gave, as messages.
 
-    Raises InvalidEntry, naming the place, for what nobody knows.
+    `format` is the format of messages that could be of several; with `settled` of all messages. Raises InvalidEntry,
+    naming the place, for what is not recognised.
     """
-    found: Received = _vendors().recognise(given, format, settled=settled)
-    return found
+    result: Received = _vendors().recognise(given, format, settled=settled)
+    return result
 
 
 def reported_by(given: object) -> Reported:
-    """Return what a response, or its usage, reports. Raises ConfigError for what tells none, or no numbers."""
-    found: Reported = _vendors().reported_by(given)
-    return found
+    """Return what a response or its usage reports. Raises ConfigError if it reports nothing, or no valid numbers."""
+    report: Reported = _vendors().reported_by(given)
+    return report
 
 
 def answer_stream() -> AnswerStream:
-    """Return what gathers the events of one answer."""
-    made: AnswerStream = _vendors().AnswerStream()
-    return made
+    """Return a collector for the events of one answer."""
+    stream: AnswerStream = _vendors().AnswerStream()
+    return stream
 
 
 def _vendors() -> ModuleType:
-    from palimpsest.formats.received import vendors  # three milliseconds, which plain messages do without
+    from palimpsest.formats.received import vendors  # late: it takes three milliseconds, and plain messages need none
 
     return vendors

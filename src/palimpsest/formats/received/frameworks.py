@@ -1,7 +1,7 @@
-"""Messages of agent frameworks, which are no provider's: what they are, and what to give in their place. Pure.
+"""Recognition of agent frameworks' own messages, which are refused with a hint at what to give instead. Pure.
 
-A dump of one may look like a provider's message that says nothing, as one of Pydantic AI's does, with `parts` like
-Google's: it would be stored as something that no model can read. So these are known, and refused.
+A dump of such a message may look like a provider's empty message: one of Pydantic AI has `parts` like Google's. It
+would be stored as something that no model can read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ _PYDANTIC_AI = (
 )
 _BY_PACKAGE = {"langchain_core": _LANGCHAIN, "pydantic_ai": _PYDANTIC_AI}
 _OF_LANGCHAIN = frozenset({"human", "ai", "system", "tool", "function", "chat", "remove", "constructor"})
-"""What LangChain calls the types of its messages, and of what it serialises."""
+"""The types of LangChain's messages, and of its serialised objects."""
 
 
 def framework_of(given: object, item: object) -> str | None:
-    """Whose message this is, with what to give instead; None for what is no framework's. `item` is it as plain JSON."""
+    """Return which framework the message is from, and what to give instead; None if it is none.
+
+    `item` is the message as plain JSON.
+    """
     package = type(given).__module__.partition(".")[0]
     if package in _BY_PACKAGE or not isinstance(item, Mapping) or "role" in item:
         return _BY_PACKAGE.get(package)

@@ -1,7 +1,7 @@
-"""What vendors give, as messages of their formats: objects of their clients, dumps of those, mappings. Pure.
+"""Recognition of what vendors' clients give, by shape, in any mixture: objects, dumps of those, mappings. Pure.
 
-Recognised by shape, in whatever mixture. Of a whole response this is its message or items, and what it cost. What a
-response says around its message stands in the message under `BESIDE`, which no request has.
+A whole response yields its message or items, and its usage. What the response says around its message is put into the
+message under the key `BESIDE`, which no request has.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SPOKEN = (CHAT, RESPONSES, ANTHROPIC, GEMINI)
 _NOBODY = "does not say whose it is; give the message that it stands in, which has a role"
 
 _WITH_FIELDS = ("message", "function_call", "reasoning")
-"""Items of responses that are sent by their fields; others are kept whole, and may be shown so."""
+"""Types of items that may carry `BESIDE`: they are sent by their fields. Others are kept whole, and may be sent so."""
 
 _WHAT = (
     "give a message, a choice, a response, content blocks or items of the openai, anthropic or google-genai client, "
@@ -51,27 +51,30 @@ _WHAT = (
 
 
 def recognise(given: object, format: str, *, settled: bool = False, where: str = "messages") -> Received:
-    """Return what was given as messages. `format` is that of those which may be anybody's; of all, if it is `settled`.
+    """Return what was given as messages.
 
-    Raises InvalidEntry, naming the place, for what nobody knows.
+    `format` is the format of messages that could be of several; with `settled` of all messages. Raises InvalidEntry,
+    naming the place, for what is not recognised.
     """
-    said, settled = settled, settled or format not in _SPOKEN  # somebody's own, or plain text, takes what it is given
+    # A user's own format, or plain text, takes messages as they are.
+    said_settled, settled = settled, settled or format not in _SPOKEN
     batch = given if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
     found = Received([], {})
-    pieces = False
+    follows_piece = False  # whether the message before is made of pieces, which a further piece may join
     for i, one in enumerate(batch):
         place = f"{where}[{i}]"
         item = plain(one, place)
-        if not settled and (told := framework_of(one, item)) is not None:
-            raise InvalidEntry(place, f"{_named(one)} is {told}")
+        if not settled and (framework := framework_of(one, item)) is not None:
+            raise InvalidEntry(place, f"{_named(one)} is {framework}")
         if not isinstance(item, dict) and format in _SPOKEN:
             raise InvalidEntry(place, f"{_named(one)} is {_unknown(one)}; {_WHAT}")
-        own_way = settled and (said or not _is_answer(item))
-        own, messages, is_piece = _messages(one, item, format, place, settled=own_way, note=partial(_note, found, i))
+        as_is = settled and (said_settled or not _is_answer(item))
+        own, messages, is_piece = _messages(one, item, format, place, settled=as_is, note=partial(_note, found, i))
         last = found.runs[-1] if found.runs else None
-        if pieces and is_piece and last is not None and last.format == own and joined(last.messages[-1], messages[0]):
+        both_pieces = follows_piece and is_piece
+        if both_pieces and last is not None and last.format == own and joined(last.messages[-1], messages[0]):
             continue
-        pieces = is_piece
+        follows_piece = is_piece
         cut_off = is_broken_off(item)
         if last is None or (last.format, last.cut_off) != (own, cut_off):
             found.runs.append(last := Run(own, [], [], cut_off))
@@ -85,14 +88,17 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
 
 
 def _is_answer(item: Any) -> bool:
-    """Whether this is an answer of Anthropic's as a mapping: it has the shape of a message, and tells what it cost."""
+    """Whether this is an answer of Anthropic: it has the shape of a message, and a usage."""
     return isinstance(item, dict) and "usage" in item and shape_of(item) == ("message", ANTHROPIC)
 
 
 def _messages(
     one: object, item: Any, format: str, place: str, *, settled: bool, note: Callable[[Message, str], None]
 ) -> tuple[str, list[Message], bool]:
-    """The messages that one thing given comes to, their format, and whether it is a piece of a message."""
+    """Return the format and messages of one given thing, and whether it is only a piece of a message.
+
+    `note` is called with a response and its place, to record its usage.
+    """
     if not isinstance(item, dict):
         return format, [item], False
     shape, own = shape_of(item)
@@ -133,7 +139,7 @@ _MISPLACED = {
 def _note(found: Received, number: int, response: Message, place: str) -> None:
     try:
         usage = reported(response, f"{place}.usage")
-    except ConfigError as fault:  # figures of an option of `record_usage`, and here of what is added
+    except ConfigError as fault:  # which is the error of `record_usage`; here the figures are part of what is added
         raise InvalidEntry(fault.where, f"{shorten(fault.found)} is not {fault.allowed}") from fault
     if usage is not None:
         found.usages[number] = usage
@@ -155,7 +161,7 @@ def _unpacked(item: Message, format: str, shape: str, place: str) -> list[Messag
     around = _kept(item if shape == "response" else {}, _BESIDE)
     around |= {key: value for key, value in choice.items() if value is not None and key not in _UNKEPT}
     message = choice.get("message" if format == CHAT else "content")
-    if message is None and format == GEMINI:  # it was ended before it said anything
+    if message is None and format == GEMINI:  # the answer ended before it said anything
         message = {"role": "model", "parts": []}
     if not isinstance(message, dict):
         raise InvalidEntry(f"{place}.{choices}[0]", "holds no message")
@@ -165,7 +171,7 @@ def _unpacked(item: Message, format: str, shape: str, place: str) -> list[Messag
 
 
 def _only(response: Message, key: str, place: str) -> Message:
-    """The one answer that a response holds."""
+    """Return the only answer in a response. Raises InvalidEntry if it holds none, or several."""
     choices = response.get(key)
     if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
         return choices[0]
@@ -180,7 +186,7 @@ def _only(response: Message, key: str, place: str) -> Message:
 
 def _items(response: Message, place: str) -> list[Message]:
     items = response.get("output")
-    if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise InvalidEntry(f"{place}.output", "is no list of items")
     around = _kept(response, _BESIDE)
     first = items[0] if items else {}

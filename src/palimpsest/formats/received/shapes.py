@@ -1,6 +1,6 @@
-"""What the mappings that vendors give are, told by their keys. Pure; nothing is imported to know it.
+"""Recognition of vendors' mappings by their keys: what kind of thing one is, and in which format. Pure.
 
-A shape is decisive where no other vendor has it. A message of a role and content alone is nobody's in particular.
+Only shapes that a single vendor has decide on a format. A message with only a role and content may be of any format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ANTHROPIC_BLOCKS = frozenset(
         "compaction",
     }
 )
-"""Types of content blocks that only Anthropic has, beside those of tools that it runs itself."""
+"""Types of content blocks that only Anthropic has, besides those of hosted tools."""
 
 _BY_USER = frozenset({"tool_result", "image", "document", "search_result"})
 _RESPONSES_PARTS = frozenset({"input_text", "output_text", "input_image", "input_file", "summary_text"})
@@ -32,7 +32,7 @@ _CHAT_KEYS = frozenset(
     {"tool_calls", "tool_call_id", "function_call", "refusal", "annotations", "audio", "reasoning_content"}
 )
 _ANSWERED = frozenset({"stop_reason", "stop_sequence", "usage"})
-"""Keys of Anthropic's answers, which are messages and responses in one."""
+"""Keys of Anthropic's answers, which are both messages and responses."""
 
 _RESPONSES_ITEMS = frozenset({*ASKING, *ANSWERING, *SHAPES})
 _EVENTS = frozenset(
@@ -45,7 +45,7 @@ _EVENTS = frozenset(
 
 
 def shape_of(item: Message) -> tuple[Shape, str]:
-    """Return what a mapping is, and in which format; the format is empty where nothing tells it."""
+    """Return what a mapping is, and its format; the format is empty if the mapping does not tell it."""
     kind = item.get("type")
     if isinstance(kind, str) and kind in _RESPONSES_ITEMS:
         return "message", RESPONSES
@@ -55,8 +55,8 @@ def shape_of(item: Message) -> tuple[Shape, str]:
         return _typed(item, kind)
     if item.get("object") == "chat.completion.chunk":
         return "event", CHAT
-    told = ((shape, format) for key, held, shape, format in _BY_KEYS if isinstance(item.get(key), held))
-    return next(told, ("unknown", ""))
+    matches = ((shape, format) for key, type_, shape, format in _BY_KEYS if isinstance(item.get(key), type_))
+    return next(matches, ("unknown", ""))
 
 
 _BY_KEYS: tuple[tuple[str, type, Shape, str], ...] = (
@@ -72,11 +72,11 @@ _BY_KEYS: tuple[tuple[str, type, Shape, str], ...] = (
     *((key, str if key == "text" else dict, "piece", GEMINI) for key in GEMINI_DATA),
     *((key, int, "usage", "") for key in ("prompt_tokens", "input_tokens", "prompt_token_count", "promptTokenCount")),
 )
-"""What has neither a role nor a type is, by the first key of these that holds what it should."""
+"""The shape and format of a mapping without role and type: those of the first key here whose value has this type."""
 
 
 def _typed(item: Message, kind: str) -> tuple[Shape, str]:
-    """What has a type and no role is: an item of responses, a block, a call, an event."""
+    """Return the shape and format of a mapping with a type and no role: a block, a call or an event."""
     if kind in _EVENTS or kind.startswith("response."):
         return "event", ANTHROPIC if kind in _EVENTS else RESPONSES
     if kind in ("function", "custom") and isinstance(item.get(kind), Mapping):
@@ -91,7 +91,7 @@ def _is_block(kind: object) -> bool:
 
 
 def _speaker(message: Message) -> str:
-    """Whose format a message is of, or nothing where it may be anybody's."""
+    """Return a message's format, or an empty text if it may be of several."""
     role = message.get("role")
     if role == "model" or ("parts" in message and "content" not in message):
         return GEMINI
@@ -100,17 +100,17 @@ def _speaker(message: Message) -> str:
     if role in ("tool", "function") or _CHAT_KEYS & message.keys():
         return CHAT
     content = message.get("content")
-    told = map(_holder, content if isinstance(content, list) else ())
-    return next(filter(None, told), "")
+    formats = map(_format_of_part, content if isinstance(content, list) else ())
+    return next(filter(None, formats), "")
 
 
-def _holder(part: object) -> str:
-    """Whose messages alone hold a part of this type; nothing where several vendors' do."""
+def _format_of_part(part: object) -> str:
+    """Return the only format whose messages hold such a part, or an empty text if several do."""
     kind = part.get("type") if isinstance(part, Mapping) else None
-    own = isinstance(part, Mapping) and (
+    is_anthropic = isinstance(part, Mapping) and (
         (kind == "image" and "source" in part) or (kind == "text" and "citations" in part)
     )
-    if own or _is_block(kind):
+    if is_anthropic or _is_block(kind):
         return ANTHROPIC
     if not isinstance(kind, str):
         return ""
@@ -118,9 +118,11 @@ def _holder(part: object) -> str:
 
 
 def taken_as(message: Message, format: str) -> str:
-    """The format of a message that may be anybody's, where `format` is that of the session: this one, or that of chat
-    completions, where the session's has no such role or content: no developer, no part of type `text`, or no `content`
-    at all."""
+    """Return the format of a message that may be of several, given the session's `format`.
+
+    It is the session's, unless that has no such role or content: no role `developer`, no parts of type `text`, or no
+    `content` at all. Then it is that of chat completions.
+    """
     content = message.get("content")
     if format == ANTHROPIC and message.get("role") == "developer":
         return CHAT
@@ -131,7 +133,7 @@ def taken_as(message: Message, format: str) -> str:
 
 
 def holder_of(piece: Message, format: str) -> Message:
-    """The message that a piece of one, given alone, stands in, with this piece; no role where nothing tells it."""
+    """Return a message that holds this piece, which was given alone. Its role is empty if the piece tells none."""
     if format == CHAT:
         return {"role": "assistant", "content": None, "tool_calls": [piece]}
     if format == GEMINI:
@@ -144,11 +146,11 @@ def holder_of(piece: Message, format: str) -> Message:
 _BY_MODEL = frozenset(
     {"function_call", "executable_code", "code_execution_result", "thought", "thought_signature", "tool_call"}
 )
-"""What a part holds that only a model makes. Text and media may be anybody's."""
+"""Keys of parts that only a model makes. Text and media may be of any role."""
 
 
 def joined(message: Message, other: Message) -> bool:
-    """Put what another such message holds to this one's, where both may be of one role; whether that was so."""
+    """Add the pieces of another message to this one, if both can have one role, and return whether that was so."""
     if message["role"] != other["role"] and message["role"] and other["role"]:
         return False
     message["role"] = message["role"] or other["role"]

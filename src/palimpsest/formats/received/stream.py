@@ -1,6 +1,6 @@
-"""One answer that comes in pieces: whose the events are, the text so far, and the whole response at the end. Pure.
+"""A streamed answer: its events are recognised and gathered to the text so far, and to the whole response. Pure.
 
-Events are those of the clients' streams, raw or of their helpers, as objects or mappings, told by their shape.
+Events are those of the clients' streams, raw or from the clients' helpers, as objects or mappings, told by their shape.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ WHERE = "event"
 
 _REPEATS = frozenset({"text", "thinking", "signature", "citation", "input_json", "compaction", "ping", "keepalive"})
 _HELPED = ("content.", "refusal.", "tool_calls.", "logprobs.")
-"""What the clients' helpers tell beside the events as they came, and what says nothing."""
+"""Types, and prefixes of types, of events that clients' helpers add to the raw ones, and of events without content."""
 
 _WANTED = "feed each event of a stream of the openai, anthropic or google-genai client, as it comes"
 
 
 class Gathering(Protocol):
-    """What gathers the events of one vendor's stream. `text` is what arrived of what the model says, `is_complete`
-    whether the provider has said that the answer is over."""
+    """A collector of the events of one vendor's stream.
+
+    `text` is the text of the answer so far, `is_complete` whether the provider has said that the answer is over.
+    """
 
     text: str
     is_complete: bool
 
     def take(self, event: Message) -> None:
-        """Take one event, as plain JSON. Raises InvalidEntry for what is malformed."""
+        """Take one event, as plain JSON. Raises InvalidEntry if it is malformed."""
         ...
 
     def whole(self) -> Message:
-        """The response, as it would have come at once, of what has arrived."""
+        """Return what has arrived as the response would look without streaming."""
         ...
 
 
@@ -53,17 +55,17 @@ _GATHERING: Mapping[str, Callable[[], Gathering]] = {
 
 
 class AnswerStream:
-    """The events of one answer."""
+    """A collector of the events of one answer, of whichever vendor they are."""
 
     def __init__(self) -> None:
         self.format = ""
-        """Whose it is; empty before the first event."""
+        """The format of the events; empty before the first one."""
         self._gathered: Gathering | None = None
         self._has_ended = False
 
     @property
     def text(self) -> str:
-        """What the model has said so far."""
+        """The text of the answer so far."""
         return self._gathered.text if self._gathered is not None else ""
 
     @property
@@ -72,21 +74,21 @@ class AnswerStream:
         return self._gathered is not None and self._gathered.is_complete
 
     def end(self) -> None:
-        """Take nothing from now on."""
+        """Refuse further events."""
         self._has_ended = True
 
     def feed(self, event: object) -> str:
-        """Take the next event and return what the model says in it.
+        """Take the next event and return the text that it adds to the answer.
 
-        An event of a type that nobody here knows says nothing, once the stream has begun: clients get new ones. Raises
-        InvalidEntry for what is no event, and Closed after the end.
+        After the first event, events of unknown types are ignored, as clients get new ones. Raises InvalidEntry for
+        what is no event, and Closed after `end`.
         """
         if self._has_ended:
             raise Closed("the answer", "feed it inside the block; session.stream() begins another one")
-        found = _told(event, begun=self._gathered is not None)
-        if found is None:
+        recognised = _recognised(event, begun=self._gathered is not None)
+        if recognised is None:
             return ""
-        format, item = found
+        format, item = recognised
         if self._gathered is None:
             self.format, self._gathered = format, _GATHERING[format]()
         elif format != self.format:
@@ -101,15 +103,15 @@ class AnswerStream:
         return self._gathered.text[before:]
 
     def whole(self) -> Message | None:
-        """The response of what has arrived; None before the first event."""
+        """Return the response as far as it has arrived; None before the first event."""
         return self._gathered.whole() if self._gathered is not None else None
 
     def usage(self) -> Reported | None:
-        """What the provider has told of the cost so far."""
+        """Return the usage that the provider has reported so far, or None."""
         return reported(self._gathered.whole()) if self._gathered is not None else None
 
     def part(self) -> Message | None:
-        """A message of the text alone, which any provider takes; None where nothing was said."""
+        """Return a message with only the text so far, which any provider accepts; None if there is none."""
         if not self.text.strip():
             return None
         if self.format == GEMINI:
@@ -117,11 +119,11 @@ class AnswerStream:
         return {"role": "assistant", "content": self.text}
 
 
-def _told(event: Any, *, begun: bool) -> tuple[str, Message] | None:
-    """Whose an event is, and the event as plain JSON; None for one that says nothing of its own."""
+def _recognised(event: Any, *, begun: bool) -> tuple[str, Message] | None:
+    """Return an event's format, and the event as plain JSON; None for an event without content of its own."""
     kind = event.get("type") if isinstance(event, Mapping) else getattr(event, "type", None)
     if kind == "chunk":
-        return _told(event["chunk"] if isinstance(event, Mapping) else event.chunk, begun=begun)
+        return _recognised(event["chunk"] if isinstance(event, Mapping) else event.chunk, begun=begun)
     if isinstance(kind, str) and (kind in _REPEATS or kind.startswith(_HELPED)):
         return None
     item = plain(event, WHERE)
@@ -129,7 +131,7 @@ def _told(event: Any, *, begun: bool) -> tuple[str, Message] | None:
     if shape == "event" or (shape == "response" and format in (CHAT, GEMINI)):
         return format, item
     if isinstance(kind, str) and (begun or kind == "error"):
-        return None  # an error is raised by the client, and what has arrived is cut off
+        return None  # after an error event the client raises, and the answer ends incomplete
     if shape == "response" or (shape, format) == ("message", ANTHROPIC):
         raise InvalidEntry(WHERE, f"{type(event).__qualname__} is a whole response; add() it")
     raise InvalidEntry(WHERE, f"{type(event).__qualname__} is no event that is known here; {_WANTED}")

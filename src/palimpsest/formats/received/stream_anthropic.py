@@ -1,4 +1,4 @@
-"""Events of Anthropic's messages, joined: a message, then its blocks one after the other, then why it ended. Pure."""
+"""Gathering of streamed events of Anthropic's messages: the message, then its blocks, then why it ended. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class AnthropicAnswer:
         elif kind == "message_delta":
             self._message |= {key: value for key, value in _mapping(event, "delta").items() if value is not None}
             if isinstance(usage := event.get("usage"), dict):
-                told = {key: value for key, value in usage.items() if value is not None}
-                self._message["usage"] = {**(self._message.get("usage") or {}), **told}
+                reported = {key: value for key, value in usage.items() if value is not None}
+                self._message["usage"] = {**(self._message.get("usage") or {}), **reported}
         elif kind == "message_stop":
             self.is_complete = True
 
@@ -44,24 +44,24 @@ class AnthropicAnswer:
             raise InvalidEntry("event.index", f"{index} is no block that has begun")
         if kind in _GOES_ON:
             key = _GOES_ON[str(kind)]
-            said = delta.get(key) or ""
-            block[key] = (block.get(key) or "") + said
-            self.text += said if kind == "text_delta" else ""
+            piece = delta.get(key) or ""
+            block[key] = (block.get(key) or "") + piece
+            self.text += piece if kind == "text_delta" else ""
         elif kind == "input_json_delta":
             self._inputs[index] = self._inputs.get(index, "") + (delta.get("partial_json") or "")
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
-        else:  # newer ones replace what they name
+        else:  # of an unknown type: its keys replace those of the block
             block.update({key: value for key, value in delta.items() if key != "type"})
 
     def whole(self) -> Message:
-        """The message, as it would have come at once."""
+        """Return the message as it would look without streaming."""
         blocks = [_with_input(block, self._inputs.get(index)) for index, block in sorted(self._blocks.items())]
         return {**self._message, "content": blocks}
 
 
 def _with_input(block: Message, text: str | None) -> Message:
-    """The block of a call with its input, which came as JSON text; text that is none is wrapped, as any such input."""
+    """Return a call's block with its input, which came as JSON text; text that is no JSON is wrapped in an object."""
     if not text:
         return block
     try:

@@ -1,7 +1,7 @@
-"""Chunks of chat completions, joined. Pure.
+"""Gathering of streamed chunks of chat completions. Pure.
 
-A chunk holds for each choice what to add to its message: texts go on, calls are told by their place (`index`), what
-says which or what something is comes once.
+A chunk holds, for each choice, a delta to its message: texts are appended, items of lists such as calls are identified
+by `index`, and keys such as ids and names come once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Message
 
 _ONCE = frozenset({"role", "id", "type", "name", "index", "object", "format"})
-"""Keys whose values do not go on: some services repeat them in every chunk."""
+"""Keys whose values are not appended: some services repeat them in every chunk."""
 
 _UNKEPT = frozenset({"delta", "message", "logprobs"})
 
 
 class ChatAnswer:
-    """The message of a stream's first choice, with what the stream says around it."""
+    """The message of a stream's only choice, and the keys around it."""
 
     def __init__(self) -> None:
         self.text, self.is_complete = "", False
@@ -35,7 +35,7 @@ class ChatAnswer:
             self._take(choice)
 
     def _take(self, choice: Message) -> None:
-        delta = choice.get("delta", choice.get("message")) or {}  # a server may send the whole as its one chunk
+        delta = choice.get("delta", choice.get("message")) or {}  # a server may send the whole answer as one chunk
         if not isinstance(delta, dict):
             raise InvalidEntry("event.choices[0].delta", "is no mapping")
         for key in ("content", "refusal"):
@@ -47,66 +47,66 @@ class ChatAnswer:
         self.is_complete = self.is_complete or rest.get("finish_reason") is not None
 
     def whole(self) -> Message:
-        """The completion, as it would have come at once."""
+        """Return the completion as it would look without streaming."""
         message = dict(self._message)
         if isinstance(message.get("tool_calls"), list):
-            message["tool_calls"] = [_without_place(call) for call in message["tool_calls"]]
+            message["tool_calls"] = [_without_index(call) for call in message["tool_calls"]]
         return {**self._around, "object": "chat.completion", "choices": [{**self._choice, "message": message}]}
 
 
-def _without_place(call: Any) -> Any:
+def _without_index(call: Any) -> Any:
     return {key: value for key, value in call.items() if key != "index"} if isinstance(call, dict) else call
 
 
 def _extend(message: Message, delta: Message) -> None:
-    """Put to a mapping what a delta adds to it."""
+    """Add a delta to a mapping, in place."""
     for key, value in delta.items():
-        there = message.get(key)
-        if value is None or there is None:
-            message[key] = _copied(value) if value is not None else there
-        elif isinstance(value, str) and isinstance(there, str):
-            message[key] = (there or value) if key in _ONCE else there + value
-        elif isinstance(value, dict) and isinstance(there, dict):
-            _extend(there, value)
-        elif isinstance(value, list) and isinstance(there, list):
-            _place(there, value)
+        present = message.get(key)
+        if value is None or present is None:
+            message[key] = _copied(value) if value is not None else present
+        elif isinstance(value, str) and isinstance(present, str):
+            message[key] = (present or value) if key in _ONCE else present + value
+        elif isinstance(value, dict) and isinstance(present, dict):
+            _extend(present, value)
+        elif isinstance(value, list) and isinstance(present, list):
+            _merge(present, value)
         else:
             message[key] = value
 
 
 def _copied(value: Any) -> Any:
-    """A value that can be extended, apart from the event that it came in."""
+    """Return a copy, which can be extended without changing the event that the value came in."""
     if isinstance(value, dict):
         return {key: _copied(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        made: list[Any] = []
-        _place(made, value)
-        return made
+        copied: list[Any] = []
+        _merge(copied, value)
+        return copied
     return value
 
 
-def _place(there: list[Any], items: list[Any]) -> None:
-    """Put items to a list: those with an `index` to the one that they go on with, where it is there."""
-    for item in items:
-        known = _begun(there, item)
-        if known is not None:
-            _extend(known, item)
+def _merge(items: list[Any], deltas: list[Any]) -> None:
+    """Add deltas to a list of items, in place: each extends the item that it continues, or else is appended."""
+    for delta in deltas:
+        continued = _continued(items, delta)
+        if continued is not None:
+            _extend(continued, delta)
         else:
-            there.append(_copied(item))
+            items.append(_copied(delta))
 
 
-def _begun(there: list[Any], item: Any) -> Message | None:
-    """The newest of the item's index; None where it begins another.
+def _continued(items: list[Any], delta: Any) -> Message | None:
+    """Return the newest item with the delta's index; None if the delta begins another item.
 
-    Some services number all calls of an answer 0: what brings a name, and an id that is not known there, is another
-    call. An id alone tells nothing, for other services give each piece of a call one of its own.
+    Some services number all calls of an answer 0. There a delta with a name and a new id begins another call. A new id
+    alone does not: other services give each piece of a call its own id.
     """
-    index = item.get("index") if isinstance(item, dict) else None
+    index = delta.get("index") if isinstance(delta, dict) else None
     if index is None:
         return None
-    same = [one for one in reversed(there) if isinstance(one, dict) and one.get("index") == index]
-    if item.get("id") and _is_named(item):
-        return next((one for one in same if not one.get("id") or one["id"] == item["id"]), None)
+    same = [item for item in reversed(items) if isinstance(item, dict) and item.get("index") == index]
+    if delta.get("id") and _is_named(delta):
+        return next((item for item in same if not item.get("id") or item["id"] == delta["id"]), None)
     return next(iter(same), None)
 
 

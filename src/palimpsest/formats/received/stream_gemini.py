@@ -1,6 +1,6 @@
-"""Chunks of Gemini's answers, joined: each is a response, whose parts come after those before. Pure.
+"""Gathering of streamed chunks of Gemini's answers: each is a response, whose parts follow those before. Pure.
 
-Texts in a row of one kind are one, unless one of them is signed: a signature is of the part that it came with.
+Consecutive texts of one kind are joined, unless one of them has a signature, which belongs to the part it came with.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class GeminiAnswer:
 
     def take(self, event: Message) -> None:
         """Take one chunk."""
-        self._around |= _told(event, "candidates")
+        self._around |= {key: value for key, value in event.items() if key != "candidates" and value is not None}
         candidates = event.get("candidates") or []
-        if len(candidates) > 1 or not all(isinstance(one, dict) for one in candidates):
+        if len(candidates) > 1 or not all(isinstance(candidate, dict) for candidate in candidates):
             raise InvalidEntry("event.candidates", "more than one answer in a stream; ask for one (candidate_count=1)")
         for candidate in candidates:
             self._candidate |= {
@@ -50,23 +50,19 @@ class GeminiAnswer:
             if isinstance(body, dict) and any(body.get(name) for name in _PARTIAL):
                 reason = "arguments that come in pieces are not read; leave stream_function_call_arguments off"
                 raise InvalidEntry(f"event.candidates[0].content.parts.{key}", reason)
-        said = held.get("text")
-        if not isinstance(said, str):
+        text = held.get("text")
+        if not isinstance(text, str):
             self._parts.append(held)
             return
         if held.get("thought") is not True:
-            self.text += said
+            self.text += text
         last = self._parts[-1] if self._parts else {}
-        kind = {"text"} | ({"thought"} if held.get("thought") is True else set())
-        if last.keys() == kind == held.keys():
-            last["text"] += said
-        elif said or held.keys() - {"text", "thought"}:
+        keys = {"text"} | ({"thought"} if held.get("thought") is True else set())
+        if last.keys() == keys == held.keys():
+            last["text"] += text
+        elif text or held.keys() - {"text", "thought"}:
             self._parts.append(held)
 
     def whole(self) -> Message:
-        """The response, as it would have come at once."""
+        """Return the response as it would look without streaming."""
         return {**self._around, "candidates": [{**self._candidate, "content": {**self._content, "parts": self._parts}}]}
-
-
-def _told(item: Message, but: str) -> Message:
-    return {key: value for key, value in item.items() if key != but and value is not None}

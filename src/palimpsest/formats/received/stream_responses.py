@@ -1,4 +1,4 @@
-"""Events of OpenAI's responses, joined: items as they are done, or those of the response at the end. Pure."""
+"""Gathering of streamed events of OpenAI's responses: finished items, or those of the response at the end. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ENDS = ("response.completed", "response.incomplete")
 
 
 class ResponsesAnswer:
-    """The response of one stream. One that has failed is not complete."""
+    """The response of one stream. A failed response does not count as complete."""
 
     def __init__(self) -> None:
         self.text, self.is_complete = "", False
@@ -29,7 +29,7 @@ class ResponsesAnswer:
         self.is_complete = self.is_complete or kind in _ENDS
 
     def whole(self) -> Message:
-        """The response, as it would have come at once."""
+        """Return the response as it would look without streaming."""
         done = [item for _, item in sorted(self._items.items())]
         output = self._response.get("output") or done
         return {**self._response, "object": "response", "output": output}

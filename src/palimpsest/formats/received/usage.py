@@ -1,7 +1,7 @@
-"""What a call cost, as each vendor tells it, on one scale. Pure.
+"""The usage of a call, as each vendor reports it, in common figures. Pure.
 
-`input_tokens` is all of the input. OpenAI and Gemini count in it what a cache served; Anthropic tells three figures
-that add up to it.
+`input_tokens` is the whole input. OpenAI and Gemini include cached tokens in it. Anthropic reports three figures, whose
+sum it is.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from palimpsest.log.checks import check_whole
 from palimpsest.log.entry import digest
 
 HOLDERS = ("usage", "usage_metadata", "usageMetadata")
-"""Keys under which responses hold what they cost."""
+"""Keys under which responses hold their usage."""
 
 
 def reported(given: Mapping[str, Any], where: str = "usage") -> Reported | None:
-    """Return what a response, or the usage that it holds, reports; None where it tells no figures.
+    """Return what a response or its usage reports; None if it holds no figures.
 
     Raises ConfigError, naming the figure, for one that is no number of tokens.
     """
-    held = next((given[key] for key in HOLDERS if isinstance(given.get(key), Mapping)), None)
-    usage = given if held is None else held
+    inner = next((given[key] for key in HOLDERS if isinstance(given.get(key), Mapping)), None)
+    usage = given if inner is None else inner
     figures = _figures(_Usage(usage, where))
     if figures is None:
         return None
     input_tokens, output_tokens, cached_tokens = figures
     id = next((given[key] for key in ("id", "response_id", "responseId") if isinstance(given.get(key), str)), "")
-    known = digest(f"{id} {input_tokens}") if id else ""  # some servers give all that they answer one id
-    return Reported(input_tokens, output_tokens, cached_tokens, known)
+    fingerprint = digest(f"{id} {input_tokens}") if id else ""  # some servers give all their responses the same id
+    return Reported(input_tokens, output_tokens, cached_tokens, fingerprint)
 
 
 class _Usage:
-    """One vendor's figures, each checked as it is read; what is not told, or null, is 0."""
+    """One vendor's figures, each checked as it is read. Figures that are absent or null are 0."""
 
     def __init__(self, usage: Mapping[str, Any], where: str) -> None:
         self.usage, self.where = usage, where
 
     def has(self, *keys: str) -> bool:
-        """Whether one of the keys is there, and not null."""
+        """Whether one of the keys is present and not null."""
         return any(self.usage.get(key) is not None for key in keys)
 
     def sum(self, *keys: str) -> int:
-        """The figures under these keys, together."""
+        """Return the sum of the figures under these keys."""
         return sum(self._figure(self.usage, key) for key in keys)
 
     def within(self, holder: str, key: str) -> int:
-        """The figure under a key of a breakdown."""
+        """Return the figure under a key of the breakdown under `holder`."""
         inner = self.usage.get(holder)
         return self._figure(inner, key) if isinstance(inner, Mapping) else 0
 
@@ -63,7 +63,7 @@ class _Usage:
 
 
 def _figures(usage: _Usage) -> tuple[int, int, int] | None:
-    """All of the input, the output, and what of the input a cache served."""
+    """Return the tokens of the whole input, of the output, and of the cached part of the input; None for no figures."""
     if usage.has("prompt_tokens"):  # chat completions
         cached = usage.within("prompt_tokens_details", "cached_tokens") or usage.sum("prompt_cache_hit_tokens")
         return usage.sum("prompt_tokens"), usage.sum("completion_tokens"), cached
@@ -94,9 +94,9 @@ _KNOWN = (
 
 
 def reported_by(given: object) -> Reported:
-    """Return what a response of a client, its usage, or the dump of either reports. Raises ConfigError for others."""
-    held = plain(given, "usage")
-    report = reported(held) if isinstance(held, Mapping) else None
+    """Return what a client's response, its usage, or a dump of either reports. Raises ConfigError for all else."""
+    values = plain(given, "usage")
+    report = reported(values) if isinstance(values, Mapping) else None
     if report is None:
         raise ConfigError("usage", f"{type(given).__module__}.{type(given).__qualname__}", _KNOWN)
     return report

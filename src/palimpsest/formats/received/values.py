@@ -1,4 +1,4 @@
-"""What was given, recognised. Pure."""
+"""Records of what was recognised. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import msgspec
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """What a provider reported for one call, in tokens. `response` is a fingerprint of the response's id and
-    input, or empty where it has no id: of an answer that was broken off it is that of the whole one."""
+    """What a provider reported for one call, in tokens.
+
+    `response` is a fingerprint of the response's id and input tokens; empty if it has no id. A response that was broken
+    off has the same fingerprint as the whole one.
+    """
 
     input_tokens: int
     output_tokens: int = 0
@@ -18,8 +21,10 @@ class Reported(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Messages in a row of one format, and for each which of those that were given it came from. `cut_off` says that
-    they are the text of an answer that its provider broke off."""
+    """Consecutive messages of one format, and for each the index of the given thing that it came from.
+
+    `cut_off` says that they hold only the text of an answer that its provider broke off.
+    """
 
     format: str
     messages: list[dict[str, Any]]
@@ -28,7 +33,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What was given, in its order, and what the responses in it cost, by their places."""
+    """What was given, as runs of messages in order, and the usage of the responses in it, by their indexes."""
 
     runs: list[Run]
     usages: dict[int, Reported]

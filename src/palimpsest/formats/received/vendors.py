@@ -1,4 +1,4 @@
-"""All that knows the vendors' shapes, which is loaded when the first is given."""
+"""The functions that know the vendors' shapes. Imported when something that is not plain comes for the first time."""
 
 from palimpsest.formats.received.recognise import recognise
 from palimpsest.formats.received.stream import AnswerStream
