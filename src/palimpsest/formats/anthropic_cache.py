@@ -58,11 +58,11 @@ def limited(tools: list[Block], system: list[Block], messages: list[Message]) ->
     kept: list[Any] = []
     for section in sections:
         for i, block in enumerate(section):
-            held = marks_in([block])
-            if len(kept) + len(held) > MOST_MARKS:
+            own_marks = marks_in([block])
+            if len(kept) + len(own_marks) > MOST_MARKS:
                 section[i] = _with_marks(block, _none)
                 continue
-            if not (_are_alike(held) and is_in_order([*kept, *held])):
+            if not (_are_alike(own_marks) and is_in_order([*kept, *own_marks])):
                 section[i] = _with_marks(block, _short)
             kept += marks_in([section[i]])
     return _arranged(sections, messages)
@@ -78,14 +78,14 @@ def behind_own(messages: list[Message], before: Sequence[Any], behind: Any) -> l
     free = MOST_MARKS - len(before) - (behind is not None)
     for section in reversed(contents):
         for i in reversed(range(len(section))):
-            held = marks_in([section[i]])
-            if not (_are_alike(held) and is_in_order([*before, *held])):
+            own_marks = marks_in([section[i]])
+            if not (_are_alike(own_marks) and is_in_order([*before, *own_marks])):
                 section[i] = _with_marks(section[i], _short)
-                held = marks_in([section[i]])
-            if len(held) > free or not is_in_order([*held, behind]):
+                own_marks = marks_in([section[i]])
+            if len(own_marks) > free or not is_in_order([*own_marks, behind]):
                 section[i] = _with_marks(section[i], _none)
             else:
-                free -= len(held)
+                free -= len(own_marks)
     return _arranged(contents, messages).messages
 
 

@@ -136,6 +136,7 @@ class _Check:
             self.broken(i, f"{block['type']} without its {key}", "guide to extended thinking")
 
     def end(self, messages: Sequence[Any]) -> None:
+        """Check what only the end of the messages tells: open calls, trailing white space, the number of marks."""
         if self.waiting:
             self.broken(self.asked_at, f"calls without a result in the next message: {self.waiting}", _ERROR)
         last = len(messages) - 1

@@ -64,16 +64,16 @@ def decode_content(content: Message, where: str) -> list[Entry]:
 def _decode_parts(parts: list[Any], role: str | None, where: str) -> list[Entry]:
     """Return the entries of a content's parts: a model's in their order, a user's with the results first."""
     entries: list[Entry] = []
-    said: list[tuple[int, Part]] = []  # parts of a message, with their indexes
+    message_parts: list[tuple[int, Part]] = []  # parts of a message, with their indexes
     for j, part in enumerate(parts):
         key = data_key(part, f"{where}[{j}]")
         kind = DATA[key] if key is not None else None
         if key is not None and kind == "function_call":
             if role != "model":
                 raise InvalidEntry(f"{where}[{j}].{key}", "only a content of role model calls functions")
-            if said:
-                entries.append(_message("assistant", said))
-                said = []
+            if message_parts:
+                entries.append(_message("assistant", message_parts))
+                message_parts = []
             entries.append(decode_call(part, key, f"{where}[{j}]"))
         elif key is not None and kind == "function_response":
             if role == "model":
@@ -82,17 +82,17 @@ def _decode_parts(parts: list[Any], role: str | None, where: str) -> list[Entry]
         elif role in _ANSWERING:
             raise InvalidEntry(f"{where}[{j}]", f"a content of role {role} holds responses of functions alone")
         else:
-            said.append((j, decode_part(part, key, f"{where}[{j}]", given=role != "model")))
-    if said or not entries:
+            message_parts.append((j, decode_part(part, key, f"{where}[{j}]", given=role != "model")))
+    if message_parts or not entries:
         results = len(entries)
-        message = _message("assistant" if role == "model" else "user", said)
-        moved = role != "model" and any(j < results for j, _ in said)
-        entries.append(_with_kept(message, {"places": [j for j, _ in said]}) if moved else message)
+        message = _message("assistant" if role == "model" else "user", message_parts)
+        moved = role != "model" and any(j < results for j, _ in message_parts)
+        entries.append(_with_kept(message, {"places": [j for j, _ in message_parts]}) if moved else message)
     return entries
 
 
-def _message(role: Role, said: Sequence[tuple[int, Part]]) -> Entry:
-    parts = tuple(part for _, part in said)
+def _message(role: Role, message_parts: Sequence[tuple[int, Part]]) -> Entry:
+    parts = tuple(part for _, part in message_parts)
     if len(parts) == 1 and isinstance(parts[0], Text) and not parts[0].extra:
         return Entry(role=role, content=parts[0].text)
     own = any(

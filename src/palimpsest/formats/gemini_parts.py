@@ -307,13 +307,13 @@ def shown_part(part: Part) -> Message | None:
 
 def sendable(item: Message) -> Message | None:
     """Return the part reduced to keys that the API knows, without nulls; None if it is empty and has no signature."""
-    known = {key: _body(key, value) for key, value in item.items() if value is not None and key in PART_KEYS}
-    key = next((key for key in known if key in DATA), None)
+    sent = {key: _body(key, value) for key, value in item.items() if value is not None and key in PART_KEYS}
+    key = next((key for key in sent if key in DATA), None)
     if key is None:
         return None
-    if DATA[key] == "inline_data" and isinstance(known[key], dict) and not known[key].get("data"):
+    if DATA[key] == "inline_data" and isinstance(sent[key], dict) and not sent[key].get("data"):
         return None  # a picture that an answer left empty
-    return known if known[key] != "" or is_signed(known) else None
+    return sent if sent[key] != "" or is_signed(sent) else None
 
 
 def is_signed(part: Message) -> bool:

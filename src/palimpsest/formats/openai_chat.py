@@ -230,15 +230,15 @@ def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
 
 def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
     entry = run[0].entry
-    said = [shown for shown in run if shown.entry.kind != "tool_call"]
+    spoken = [shown for shown in run if shown.entry.kind != "tool_call"]
     calls = [_call(shown, adapted) for shown in run if shown.entry.kind == "tool_call"]
     message: Message = {"role": entry.role}
-    if len(said) == 1:
-        content = said[0].text if said[0].text is not None else _encode_content(said[0].entry, adapted)
-        is_null = calls and content == [] and (adapted is not None or said[0].entry.content)
+    if len(spoken) == 1:
+        content = spoken[0].text if spoken[0].text is not None else _encode_content(spoken[0].entry, adapted)
+        is_null = calls and content == [] and (adapted is not None or spoken[0].entry.content)
         message["content"] = None if is_null else content
-    elif said:
-        texts = (_all_text(shown, adapted) for shown in said)
+    elif spoken:
+        texts = (_all_text(shown, adapted) for shown in spoken)
         message["content"] = "\n".join(text for text in texts if text) or (None if calls else "")
     else:
         message["content"] = None
@@ -268,7 +268,7 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     encoded = []
     for part in entry.content:
         if says_nothing(part) and not (own and adapted is None):
-            continue  # the API takes no empty texts; another provider's may be only a carrier of a signature or mark
+            continue  # the API refuses empty texts, which other providers use to carry signatures or cache marks
         if adapted is not None and own and isinstance(part, Opaque) and lacking(part.item):
             # Such malformed parts are refused by `decode` now, but older logs may hold them.
             adapted.append(Adapted(entry.seq, f"{part.item['type']} left out"))

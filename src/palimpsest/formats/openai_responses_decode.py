@@ -245,10 +245,10 @@ def _decode_part(part: Any, where: str, default: str) -> Part:
     if kind == "input_image":
         return _decode_picture(part, kind)
     if kind == "input_file":
-        given = {key: part[key] for key in ("file_id", "file_data", "filename") if isinstance(part.get(key), str)}
-        extra = _extra(part, {"type", *given})
+        fields = {key: part[key] for key in ("file_id", "file_data", "filename") if isinstance(part.get(key), str)}
+        extra = _extra(part, {"type", *fields})
         return File(
-            file_id=given.get("file_id"), data=given.get("file_data"), filename=given.get("filename"), extra=extra
+            file_id=fields.get("file_id"), data=fields.get("file_data"), filename=fields.get("filename"), extra=extra
         )
     sound = part.get("input_audio")
     if kind == "input_audio" and isinstance(sound, dict) and sound.keys() == {"data", "format"}:
@@ -274,11 +274,11 @@ def _check_held(part: Message, kind: str, where: str) -> None:
     if kind not in _HELD:
         return
     keys, wanted = _HELD[kind]
-    given = {key: part[key] for key in keys if part.get(key) is not None}
-    for key, value in given.items():
+    present = {key: part[key] for key in keys if part.get(key) is not None}
+    for key, value in present.items():
         if not isinstance(value, str) or not value or is_hollow(value):
             raise InvalidEntry(f"{where}.{key}", f"{shorten(value)} is not {wanted}")
-    if not given:
+    if not present:
         raise InvalidEntry(f"{where}.{keys[0]}", f"is not there; an {kind} needs {' or '.join(keys)}")
 
 

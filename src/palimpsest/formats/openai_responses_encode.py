@@ -136,5 +136,5 @@ def exact_part(part: Any, default: str, *, keep: bool = True) -> Message:
     if isinstance(part, Audio):
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}, **extra}
     assert isinstance(part, File), "the last kind of part"
-    given = {"file_id": part.file_id, "file_data": part.data, "filename": part.filename}
-    return {"type": "input_file", **{key: value for key, value in given.items() if value is not None}, **extra}
+    fields = {"file_id": part.file_id, "file_data": part.data, "filename": part.filename}
+    return {"type": "input_file", **{key: value for key, value in fields.items() if value is not None}, **extra}

@@ -112,9 +112,9 @@ class _Names:
             return _easy_message(item)
         if kind not in SHAPES or "id" not in SHAPES[kind].needed:
             return [{key: value for key, value in item.items() if key != "id"}]
-        other = numbered(id, self.ids, self.counts, ID_LENGTH)
-        self.ids.add(other)
-        return [{**item, "id": other}]
+        new_id = numbered(id, self.ids, self.counts, ID_LENGTH)
+        self.ids.add(new_id)
+        return [{**item, "id": new_id}]
 
 
 def _changed(item: Message, key: str, value: str) -> Message:

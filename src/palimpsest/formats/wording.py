@@ -248,8 +248,8 @@ def _billed_of(keep: dict[str, Any] | None) -> dict[str, Any]:
 
 def _bills_kept(format: str) -> bool:
     """Whether the keys that entries of this format keep are billed; True, to be safe, for an unknown format."""
-    known = known_format(format)
-    return known is None or known.bills_kept
+    found_format = known_format(format)
+    return found_format is None or found_format.bills_kept
 
 
 def _billed(value: Any) -> Any:

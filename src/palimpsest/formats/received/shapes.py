@@ -137,8 +137,8 @@ def holder_of(piece: Message, format: str) -> Message:
     if format == CHAT:
         return {"role": "assistant", "content": None, "tool_calls": [piece]}
     if format == GEMINI:
-        held = {PART_KEYS.get(key) for key, value in piece.items() if value is not None}
-        role = "user" if "function_response" in held else "model" if held & _BY_MODEL else ""
+        keys = {PART_KEYS.get(key) for key, value in piece.items() if value is not None}
+        role = "user" if "function_response" in keys else "model" if keys & _BY_MODEL else ""
         return {"role": role, "parts": [piece]}
     return {"role": "user" if piece["type"] in _BY_USER else "assistant", "content": [piece]}
 

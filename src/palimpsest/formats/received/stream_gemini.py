@@ -44,24 +44,24 @@ class GeminiAnswer:
             self.is_complete = self.is_complete or reason not in (None, _UNSPECIFIED)
 
     def _take(self, part: Any) -> None:
-        held = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
+        present = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
         for key in _FUNCTION_CALL:
-            body = held.get(key)
+            body = present.get(key)
             if isinstance(body, dict) and any(body.get(name) for name in _PARTIAL):
                 reason = "arguments that come in pieces are not read; leave stream_function_call_arguments off"
                 raise InvalidEntry(f"event.candidates[0].content.parts.{key}", reason)
-        text = held.get("text")
+        text = present.get("text")
         if not isinstance(text, str):
-            self._parts.append(held)
+            self._parts.append(present)
             return
-        if held.get("thought") is not True:
+        if present.get("thought") is not True:
             self.text += text
         last = self._parts[-1] if self._parts else {}
-        keys = {"text"} | ({"thought"} if held.get("thought") is True else set())
-        if last.keys() == keys == held.keys():
+        keys = {"text"} | ({"thought"} if present.get("thought") is True else set())
+        if last.keys() == keys == present.keys():
             last["text"] += text
-        elif text or held.keys() - {"text", "thought"}:
-            self._parts.append(held)
+        elif text or present.keys() - {"text", "thought"}:
+            self._parts.append(present)
 
     def whole(self) -> Message:
         """Return the response as it would look without streaming."""
