@@ -139,7 +139,7 @@ def test_what_says_something_beside_is_taken(session: Session) -> None:
 
 
 def test_what_a_model_or_a_tool_says_may_be_empty(session: Session) -> None:
-    """It is kept as it was said."""
+    """Empty texts of models and tools are stored as they are."""
     session.add_user_message("Go")
     session.add_assistant_message("")
     session.add_tool_call("find", {}, call_id="c1")
@@ -151,7 +151,7 @@ def test_what_a_model_or_a_tool_says_may_be_empty(session: Session) -> None:
 
 
 def test_a_log_that_is_taken_in_may_say_nothing(memory: Memory, session: Session) -> None:
-    """Nobody says it now: entries, exports and whole new lists are as they are."""
+    """Entries, imports and `replace` accept empty messages, since nobody says them now."""
     session.add_entries([Entry(role="system", content=""), Entry(content=()), Entry(content="Hello")])
     memory.import_session(session.export(), session_id="t")
     session.replace([{"role": "user", "content": " "}, SAYS])
