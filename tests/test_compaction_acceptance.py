@@ -248,8 +248,8 @@ def test_lru_keeps_what_was_fetched(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("asked", ["session", "memory"])
-def test_of_what_a_question_finds_the_best_is_kept_longest(memory: Memory, asked: str) -> None:
-    """Every hit is an access. That the best is named first does not make it the first to leave."""
+def test_lru_keeps_the_best_hit_of_a_question_longest(memory: Memory, asked: str) -> None:
+    """Of the hits of one question, which all count as accessed, the lru strategy keeps the best one longest."""
     chat = session(memory)
     said = ("heron heron heron", "the heron of the bridge by the river and the mill", "nothing", "nothing else")
     for text in said:

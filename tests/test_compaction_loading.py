@@ -132,8 +132,9 @@ def test_a_fault_in_a_knowledge_base_is_named_by_its_place(key: str, block: dict
     ("mode", "meant"),
     [("alwys", "always"), ("Always", "always"), ("on-demand", "on_demand"), ("nevr", "never"), ("sometimes", None)],
 )
-def test_a_word_that_is_no_search_mode_is_told_which_there_are(mode: str, meant: str | None) -> None:
-    """And not what a condition may be made of; a condition is one still, also one of a single word."""
+def test_an_unknown_search_mode_is_refused_with_the_allowed_ones(mode: str, meant: str | None) -> None:
+    """The error for an unknown search mode names the allowed modes and the nearest one; a condition, also of a single
+    word, is still accepted."""
     refused = refusal(
         {"long_term_memory_id": "summarizer", "knowledge_base": {"collection_id": "x", "search_mode": mode}}
     )
@@ -232,8 +233,9 @@ def test_an_unknown_name_lists_those_there_are() -> None:
     assert "token_aware_lru" in refused.allowed
 
 
-def test_a_strategy_in_the_place_of_the_other_kind_is_told_where_it_belongs() -> None:
-    """What limits a context is none of those that summarise or erase, and the other way round."""
+def test_a_strategy_of_the_other_kind_is_refused_with_its_right_place() -> None:
+    """A strategy for contexts is refused under `long_term`, and one that compacts under `short_term`, with the place
+    where it belongs."""
     refused = refusal({"memory_strategy_id": "max_tokens"})
     assert (refused.where, refused.nearest) == ("long_term.memory_strategy_id", None)
     assert "short_term_memory_strategy" in refused.allowed

@@ -210,8 +210,9 @@ def test_a_deleted_key_is_gone(keyed: DeclaredMemory) -> None:
             keyed.delete(wrong)
 
 
-def test_a_key_that_fails_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a pattern: all others are done, in order, and which failed is told with the reason. By itself it raises."""
+def test_verbs_over_a_pattern_do_all_keys_but_the_damaged_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Verbs over a pattern do all other keys in order and report the damaged one with the reason; named alone, it
+    raises."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     declared = {**loaded(MINIMAL), "auto_compact": "off", "persistence": place}
     with Resources.load(declared) as found:
@@ -244,10 +245,10 @@ def test_a_key_that_fails_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptu
         assert keyed.keys() == ["a:1", "a:3"]
 
 
-def test_a_key_that_another_holds_keeps_no_other_from_being_deleted(
+def test_delete_over_a_pattern_deletes_the_others_of_a_locked_key(
     keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are gone, and then it is told."""
+    """`delete` over a pattern deletes all other keys before it raises for the one that is locked."""
     for number in range(3):
         filled(keyed, f"k{number}", 1)
     real = keyed._memory.delete_session
@@ -264,10 +265,10 @@ def test_a_key_that_another_holds_keeps_no_other_from_being_deleted(
 
 
 @pytest.mark.parametrize("verb", ["delete", "clear", "flush", "stats", "health"])
-def test_a_pattern_of_more_keys_than_are_allowed_says_so(
+def test_a_pattern_of_more_than_max_keys_warns(
     keyed: DeclaredMemory, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
-    """Or what is left would be taken for done. One that means no more says nothing."""
+    """A verb warns when its pattern matches more keys than `max_keys`, as it leaves the rest undone."""
     for number in range(4):
         filled(keyed, f"k{number}", 1)
     more = {"confirm": True} if verb == "clear" else {}

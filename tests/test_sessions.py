@@ -219,9 +219,9 @@ def test_resolve_closes_exactly_the_call_of_the_given_entry(session: Session) ->
     assert session.resolve("same").answers == 2
 
 
-def test_every_open_call_can_be_resolved_by_the_name_that_it_is_listed_under(session: Session) -> None:
-    """`stats`, `context` and the end of a turn name a call without an id by its place, and `resolve` takes that; an id
-    that reads like it goes first."""
+def test_resolve_takes_the_names_under_which_open_calls_are_listed(session: Session) -> None:
+    """`resolve` takes every name under which `stats`, `context` and `end_turn` list open calls: the id, or the place of
+    a call without one. An id that reads like a place goes first."""
     session.add({"role": "model", "parts": [{"function_call": {"name": name, "args": {}}} for name in ("look", "go")]})
     session.add_tool_call("look", {}, call_id="1")
     listed = session.stats().open_calls
