@@ -1,4 +1,5 @@
-"""A process of its own in which an agent runs; its model takes a minute for each answer, by a clock that all share."""
+"""A process in which an agent runs. Its model takes a minute for each answer, by a clock shared with other
+processes."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from sealed import FIRST
 from writer import say
 
 CALLS = 3
-"""Tools that an agent calls, one after the other, before it answers."""
+"""The number of tool calls that an agent makes, one after the other, before it answers."""
 
 
 class SharedClock:
-    """A clock whose time, in microseconds, is in a file: it is the same in every process."""
+    """A clock whose time, in microseconds, is in a file, so that all processes have the same."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = path
@@ -29,19 +30,19 @@ class SharedClock:
         return int.from_bytes(os.pread(self._file, 8, 0))
 
     def set(self, now: int) -> None:
-        """Let it be so late, for everybody."""
+        """Set the time for every process."""
         os.pwrite(self._file, now.to_bytes(8), 0)
 
 
 def minute(memory: Memory, clock: SharedClock) -> None:
-    """A minute passes in which the model thinks; the memory renews its leases as often as it does by itself."""
+    """Let a minute pass in which the model thinks, renewing leases as often as the memory itself would."""
     for _ in range(6):
         clock.set(clock() + 10_000_000)
         memory._core._scope.renewals.renew()
 
 
 def run(memory: Memory, name: str, clock: SharedClock, begun: Callable[[], object] = bool) -> None:
-    """One whole run of an agent; `begun` is called when it has begun."""
+    """Do one run of an agent; `begun` is called when its turn has begun."""
     session = memory.session("s", max_tokens=8_000)
     with session.turn():
         session.add_user_message(f"{name} asks")
@@ -56,7 +57,7 @@ def run(memory: Memory, name: str, clock: SharedClock, begun: Callable[[], objec
 
 
 def main(where: str, sealed: str, path: str, name: str) -> None:
-    """Open the memory, and run as soon as nobody else does."""
+    """Open the memory and run as soon as no other agent does."""
     clock = SharedClock(path)
     with Memory.open(where, clock=clock, encryption=FIRST if int(sealed) else None) as memory:
         say("waits")

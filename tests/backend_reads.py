@@ -1,4 +1,4 @@
-"""Counting what is read of a memory's backend: looks and rows, which no machine makes more or fewer."""
+"""Counts the looks at a memory's backend and the rows they return, which do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from palimpsest.stores.backend import Ask, Seen
 
 
 class Reads:
-    """What was read while this watched: looks, rows of entries, and the `most` rows, of whatever, in one answer."""
+    """What was read: looks, rows of entries, and in `most` the rows of any kind in the largest answer."""
 
     def __init__(self) -> None:
         self.looks = self.rows = self.most = 0
@@ -19,7 +19,7 @@ class Reads:
 
 @contextmanager
 def watched(memory: Memory) -> Iterator[Reads]:
-    """Count the looks at the memory's backend, and the rows of entries in their answers."""
+    """Count the looks at the memory's backend in the block, and the rows of entries in their answers."""
     backend: Any = memory.store.backend
     reads, look = Reads(), backend.look
 

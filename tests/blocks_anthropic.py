@@ -1,4 +1,4 @@
-"""Blocks and messages of Anthropic's API that its tests write down, and the context of a session of them."""
+"""Short forms for blocks and messages of Anthropic's API, and the context of a session of them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ MARK: Message = {"type": "ephemeral"}
 
 
 def user(*content: Any) -> Message:
-    """A message of the user."""
+    """Return a message of the user."""
     return {"role": "user", "content": list(content)}
 
 
 def assistant(*content: Any) -> Message:
-    """A message of the assistant."""
+    """Return a message of the assistant."""
     return {"role": "assistant", "content": list(content)}
 
 
 def context(*messages: Message, format: FormatName = "anthropic", **call: Any) -> Context:
-    """The context of a session of these messages, rendered for this API."""
+    """Return the context of a session of these messages, rendered for this API."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)
         strategies.taken_in(session, messages)

@@ -1,4 +1,4 @@
-"""Running the command line in tests, and a conversation to give it."""
+"""Helpers that run the command line in tests, and a conversation for it to import."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ CHAT: list[Message] = [
 
 
 def run(*arguments: str, given: bytes | str | None = None) -> Result:
-    """Run a command in this process."""
+    """Run a command in this process; `given` is its standard input."""
     return CliRunner().invoke(palimpsest, arguments, input=given)
 
 
 def start(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own."""
+    """Run a command in a new process."""
     return subprocess.run([*START, *arguments], capture_output=True, text=True, check=False, timeout=300, **options)
 
 
 def read(*arguments: str) -> Any:
-    """Run a command that succeeds with --json and return what it printed."""
+    """Run a command with --json, check that it succeeds, and return the parsed output."""
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
 def write_lines(path: Path, messages: Sequence[Message | str]) -> Path:
-    """Write JSON lines: messages, or text as it is given."""
+    """Write messages as JSON lines; a string is written as it is, so that a test can write a broken line."""
     lines = [line if isinstance(line, str) else json.dumps(line) for line in messages]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
 
 def texts(session: str) -> list[str]:
-    """The texts of a session's log, oldest first."""
+    """Return the texts of a session's log, oldest first, as the command line shows them."""
     return [entry["content"] for entry in read("show", session, "--all")]

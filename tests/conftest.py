@@ -1,4 +1,4 @@
-"""Fixtures that more than one file of tests asks for. A file that needs another `memory` makes its own."""
+"""Fixtures and hooks for the whole suite. A test file that needs another kind of `memory` defines its own fixture."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ from writer import quarters
 EMBEDDED = (pytest.param("memory", marks=pytest.mark.wide), "sqlite", pytest.param("file", marks=pytest.mark.wide))
 
 SAMPLES = 2
-"""How many parameters of a test that is long for each of them `.ci/run` has, beside the first."""
+"""How many parameters of a `sampled` test, beside the first, run in `.ci/run` (as `wide` tests)."""
 
 IN_MEMORY, ROOM = Path("/dev/shm"), 2 * 1024**3  # noqa: S108 (files there have folders that nobody else may enter)
-"""A file system that takes no disk, and the bytes that are to be free there: twice what a usual run writes at once."""
+"""A file system in memory, and the bytes that must be free on it: twice what a usual run holds there at once."""
 
 COMPILED = pytest.StashKey[str]()
-"""The folder of compiled modules for processes that tests start."""
+"""The folder for the compiled modules of processes that tests start."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make tests independent of how they are run.
+    """Make the tests independent of how they are started.
 
-    Where SIGINT is ignored, as in a background job, it interrupts here all the same, and in the processes that tests
-    start. These write compiled modules even where Python is told to write none: into a folder of their own then. A
-    worker is started without it, because in that folder it would find no library as it was compiled when installed.
+    SIGINT is often ignored (in a background job, for example): its default handler is restored here, and so in the
+    processes that tests start. Compiled modules are written even under PYTHONDONTWRITEBYTECODE, into a folder of this
+    run, because processes would otherwise compile the library at each start. An xdist worker itself is started without
+    that folder: with it, the worker would not find the modules that were compiled when the library was installed.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,13 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         config.stash[COMPILED] = folder
         servers_in = tempfile.mkdtemp()
-        Path(servers_in).chmod(0o755)  # one that runs as another user has its folder there
+        Path(servers_in).chmod(0o755)  # PostgreSQL runs as another user and has its folder in there
         config.add_cleanup(servers.configure(servers_in))
     is_runner = "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", default=0)
     if is_runner and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         os.environ["PYTHONPYCACHEPREFIX"] = folder
     laws.everything = "not slow" not in config.getoption("markexpr")
-    # How long an example takes says more of the machine than of what is tested.
+    # No deadline: how long an example takes depends on the machine more than on the code under test.
     settings.register_profile(
         "palimpsest", deadline=None, max_examples=laws.examples(100), suppress_health_check=[HealthCheck.too_slow]
     )
@@ -74,27 +75,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _write_to_memory() -> None:
-    """Have tests write where it takes no disk, unless somebody says where: on a disk a test waits for its folder."""
+    """Let tests write to a file system in memory, unless TMPDIR is set: on a disk, tests wait for their folders."""
     if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= ROOM:
         os.environ["TMPDIR"] = str(IN_MEMORY)
-        tempfile.tempdir = None  # it had been asked already
+        tempfile.tempdir = None  # drop the folder that tempfile has chosen already
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are cores: a quarter of a worker's time it waits, for processes and for the disk."""
+    """Start one worker more than there are cores: a worker waits a quarter of its time, for processes and the disk."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", cores + 1))
 
 
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker where the folder of compiled modules is."""
+    """Tell an xdist worker which folder holds the compiled modules."""
     node.workerinput["compiled"] = node.config.stash[COMPILED]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Leave the collector of garbage alone while nothing is let go of: a fifth of that time it went through tests."""
+    """Pause the garbage collector while tests are collected: it frees nothing then and takes a fifth of that time."""
     gc.disable()
     try:
         return (yield)
@@ -108,7 +109,7 @@ Report = pytest.CollectReport
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Report, Report]:
-    """Have each worker begin with other files: one that another has compiled is not compiled again."""
+    """Let each worker import other test files first, so that a file one worker has compiled is not compiled twice."""
     report = yield
     if isinstance(collector, pytest.Dir) and (worker := os.environ.get("PYTEST_XDIST_WORKER")):
         files, workers = report.result, int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
@@ -119,10 +120,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, R
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files in order again. Let each law, on all of its examples, be among the slow tests; quick ones keep to some.
+    """Restore the order of files, and mark laws and `sampled` tests as `wide` or `slow`.
 
-    Of a test that is `sampled` the first is in a usual run; of the others `SAMPLES` are `wide`, evenly spread, and the
-    rest `slow`.
+    When slow tests run, every hypothesis test is one of them, with all its examples; a usual run tries fewer examples.
+    Of a `sampled` test the first parameter runs in a usual run. Of the other parameters `SAMPLES`, evenly spread, are
+    marked `wide`, and the rest `slow`.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.path)
@@ -134,16 +136,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("sampled") is not None and item.get_closest_marker("slow") is None:
             sampled[item.nodeid.partition("[")[0]].append(item)
-    for alike in sampled.values():
-        first = next((item for item in alike if item.get_closest_marker("wide") is None), None)
-        others = [item for item in alike if item is not first]
+    for variants in sampled.values():
+        first = next((item for item in variants if item.get_closest_marker("wide") is None), None)
+        others = [item for item in variants if item is not first]
         kept = {number * len(others) // SAMPLES for number in range(SAMPLES)}
         for number, item in enumerate(others):
             item.add_marker(pytest.mark.wide if number in kept or len(others) <= SAMPLES else pytest.mark.slow)
 
 
 DRIVERS: dict[str, Callable[..., AbstractContextManager[Memory]]] = {"driver": Memory.open, "driver awaited": awaited}
-"""A store with an asynchronous driver, in both classes: the second is an `AsyncMemory` on an event loop."""
+"""How to open the suspending store (`suspending.py`): as a `Memory`, and as an `AsyncMemory` on an event loop."""
 
 SERVERS: dict[str, tuple[Callable[[], str], Callable[..., AbstractContextManager[Memory]]]] = {
     "postgres": (lambda: postgresstore.address_of("sessions"), Memory.open),
@@ -154,16 +156,22 @@ SERVERS: dict[str, tuple[Callable[[], str], Callable[..., AbstractContextManager
     "mongodb (SecantusDB)": (lambda: mongostore.address_of("sessions"), Memory.open),
     "mongodb (SecantusDB) awaited": (lambda: mongostore.address_of("sessions"), awaited),
 }
-"""Stores on servers: what gives the address of an empty one, and what opens it, in both classes."""
+"""Stores on servers: a function that returns the address of an empty store, and a function that opens it.
+
+"awaited" opens an `AsyncMemory` on an event loop behind the interface of `Memory`.
+"""
 
 SELDOM = ("mongodb (SecantusDB) awaited", "postgres apart")
-"""Of these what is `wide` everywhere: such servers take their time."""
+"""Servers that are too slow for a usual run: tests over them are marked `wide` in every file."""
 
 ONCE = ("postgres apart",)
-"""And what only the tests of `USUAL` run over."""
+"""Servers over which only the tests of the file `USUAL` run."""
 
 USUAL = "test_sessions"
-"""What runs over each server in a usual run, too; others are `wide` there, and over SecantusDB slow."""
+"""The one file whose tests run over servers in a usual run.
+
+Tests of the other files in `OVER_DRIVERS` are marked `wide` over servers, and `slow` over SecantusDB.
+"""
 
 OVER_DRIVERS = {
     "test_branches": DRIVERS,
@@ -175,11 +183,11 @@ OVER_DRIVERS = {
     "test_sessions": DRIVERS,
     "test_streaming": DRIVERS,
 }
-"""Tests of sessions that run over them, too."""
+"""Test files about sessions whose tests also run over asynchronous drivers and servers."""
 
 
 def passes(server: str, *, usual: bool) -> tuple[pytest.MarkDecorator, ...]:
-    """In which pass tests of sessions run over a server: those of `USUAL`, or others."""
+    """Return the marks of a test over this server; `usual` says whether the test is in the file `USUAL`."""
     if usual and server not in SELDOM:
         return ()
     return (pytest.mark.wide,) if usual or "SecantusDB" not in server else (pytest.mark.slow,)
@@ -187,32 +195,34 @@ def passes(server: str, *, usual: bool) -> tuple[pytest.MarkDecorator, ...]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests of sessions over stores with an asynchronous driver, too."""
+    """Run the tests of the files in `OVER_DRIVERS` over every store, not only over the embedded ones."""
     drivers = OVER_DRIVERS.get(metafunc.module.__name__.rpartition(".")[2], ())
-    chosen = [mark for mark in metafunc.definition.iter_markers("parametrize") if mark.args[0] == "memory"]
-    if drivers and "memory" in metafunc.fixturenames and not (chosen or hasattr(metafunc.module, "memory")):
+    own_stores = [mark for mark in metafunc.definition.iter_markers("parametrize") if mark.args[0] == "memory"]
+    if drivers and "memory" in metafunc.fixturenames and not (own_stores or hasattr(metafunc.module, "memory")):
         usual = metafunc.module.__name__.rpartition(".")[2] == USUAL
-        over = [pytest.param(one, marks=passes(one, usual=usual)) for one in SERVERS if usual or one not in ONCE]
+        over = [
+            pytest.param(server, marks=passes(server, usual=usual)) for server in SERVERS if usual or server not in ONCE
+        ]
         embedded = ("memory", "sqlite", "file") if usual else EMBEDDED
         mark = pytest.mark.parametrize("memory", [*embedded, *drivers, *over], indirect=True)
-        metafunc.definition.add_marker(mark)  # a mark stands in for the fixture's own parameters
+        metafunc.definition.add_marker(mark)  # a mark overrides the fixture's own parameters
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Promised is asyncio only."""
+    """Run coroutine tests on asyncio alone: the library promises no other event loop."""
     return "asyncio"
 
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that stands still until a test advances it."""
     return FakeClock()
 
 
 @pytest.fixture(params=EMBEDDED)
 def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
-    """An empty store of each embedded kind, whose clock stands still."""
+    """An empty store with a clock that stands still, once for each embedded backend."""
     if request.param in DRIVERS:
         with DRIVERS[request.param]("suspending://", clock=clock) as memory:
             yield memory
@@ -230,25 +240,25 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
 
 @pytest.fixture
 def session(memory: Memory) -> Session:
-    """An empty session of that store."""
+    """An empty session of `memory`, with a counter that needs no vocabulary."""
     return memory.session("one", counter=quarters)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for what the examples of a module's laws write."""
+    """A folder shared by a module's hypothesis tests, which open a new store in it for each example."""
     return tmp_path_factory.mktemp("examples")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a store of a test lives that others open, too: a file of SQLite's, which is not there yet."""
+    """The path of an SQLite file that does not exist yet, for tests that open the same store several times."""
     return tmp_path / "log.db"
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, with a store of its own named by the environment."""
+    """An empty working directory, where PALIMPSEST_STORE names a store for the command line."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PALIMPSEST_STORE", "sqlite:///chats.db")
     return tmp_path
@@ -256,7 +266,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def chat(here: Path) -> str:
-    """A session of one interaction, imported from JSON lines; returns its id."""
+    """Import a session of one interaction from JSON lines and return its id."""
     write_lines(here / "chat.jsonl", CHAT)
     assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
     return "chat"
@@ -264,7 +274,7 @@ def chat(here: Path) -> str:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one mebibyte."""
+    """A file system of one mebibyte, to show what happens when the disk is full."""
     place = tmp_path / "disk"
     place.mkdir()
     if not can_be_anybody() or not shutil.which("mount"):
@@ -280,7 +290,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def shelf() -> Iterator[Path]:
-    """A folder that every user may enter; pytest's own are private."""
+    """A folder that every user may enter, for processes of other users; pytest's own folders are private."""
     place = Path(tempfile.mkdtemp())
     place.chmod(0o755)
     yield place
@@ -290,7 +300,7 @@ def shelf() -> Iterator[Path]:
 
 @pytest.fixture
 def dice() -> random.Random:
-    """Randomness whose seed a failure shows; PALIMPSEST_SEED repeats it (the moments of a kill never quite repeat)."""
+    """A random generator whose seed is logged; PALIMPSEST_SEED repeats it, but kills still come at other moments."""
     seed = int(os.environ.get("PALIMPSEST_SEED") or random.SystemRandom().randrange(2**32))
     logging.getLogger("tests").warning("PALIMPSEST_SEED=%d", seed)
     return random.Random(seed)

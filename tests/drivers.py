@@ -1,4 +1,4 @@
-"""A backend as one with an asynchronous driver is: every verb suspends, and a write may fail, or lose its answer."""
+"""A backend that behaves like one with an asynchronous driver: each verb suspends; a write or its answer may fail."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _VERBS = ("look", "places", "recent", "expired", "tenants", "scrub", "close")
 
 
 class DrivenBackend(Backend):
-    """Dictionaries behind a driver that suspends. `calls` are the verbs that were called.
+    """A memory backend behind a driver that suspends. `calls` are the verbs that were called.
 
-    With `dice` a write fails at times: before it, or after it, and then nobody is told that it happened.
+    With `dice` a write fails at times: before it is done, or after it, so that its caller does not learn of it.
     """
 
     url = "driven://"
@@ -60,7 +60,7 @@ class DrivenBackend(Backend):
 
 
 def driven(dice: random.Random | None = None) -> DrivenBackend:
-    """An empty one."""
-    kind: Any = DrivenBackend  # which has most verbs from the seam, where no type checker sees them
+    """Return an empty driven backend."""
+    kind: Any = DrivenBackend  # most verbs are added by `vars().update`, which no type checker sees
     made: DrivenBackend = kind(dice)
     return made

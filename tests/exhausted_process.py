@@ -1,6 +1,6 @@
-"""A process that has run out of something: `descriptors`, or `room` to write, at an address, and with which keys.
+"""A process that has run out of file descriptors (`descriptors`) or disk space (`room`) over the store at an address.
 
-Prints, as JSON, what every verb came to: "ok", or the name of an error of ours; anything else is its traceback.
+Prints, as JSON, the outcome of every verb: "ok", or the name of an error of the library; anything else is a traceback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from palimpsest import Memory, PalimpsestError, Session
 
 GUARD: dict[str, Any] = {}
-"""What the store is opened with."""
+"""The options of the store."""
 
 READS: dict[str, Callable[[Memory, Session], object]] = {
     "stats": lambda m, s: s.stats(),
@@ -61,7 +61,7 @@ WRITES: dict[str, Callable[[Memory, Session], object]] = {
 
 @contextlib.contextmanager
 def without_descriptors(spare: int) -> Iterator[None]:
-    """No file can be opened, but for as many as there are to spare."""
+    """Let no file be opened but the given number."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, limit[1]))
     held: list[int] = []
@@ -80,7 +80,7 @@ def without_descriptors(spare: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_room(size: int) -> Iterator[None]:
-    """No file can grow beyond so many bytes."""
+    """Let no file grow beyond so many bytes."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
     try:

@@ -1,4 +1,4 @@
-"""What the tests of the file store share: a store over a folder, its verbs in short, and its files."""
+"""Helpers of the tests of the file store: opening it, short forms of its verbs, and its files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from palimpsest.stores.opening import open_store
 KEY = SessionKey("tenant", "one")
 OTHER = SessionKey("tenant", "other")
 BIG = "a picture of many bytes " * 3000
-"""A text that is kept apart."""
+"""A text so large that it is stored beside its entry."""
 
 
 def opened(folder: Path, **options: Any) -> Store:
@@ -32,7 +32,7 @@ def opened(folder: Path, **options: Any) -> Store:
 
 
 def quick(folder: Path, **options: Any) -> Store:
-    """Open it so that it does not wait for the disk."""
+    """Open the store of this folder without waiting for the disk."""
     return opened(folder, synchronous="NORMAL", **options)
 
 
@@ -42,7 +42,7 @@ def add(store: Store, *texts: str, key: SessionKey = KEY, **fields: Any) -> Appe
 
 
 def texts(store: Store, key: SessionKey = KEY, **how: Any) -> list[str]:
-    """The texts that `read` gives."""
+    """Return the texts that `read` returns."""
     return [entry.text for entry in drive(store.read(key, **how))]
 
 
@@ -52,28 +52,28 @@ def erase(store: Store, *seqs: int, key: SessionKey = KEY) -> Head:
 
 
 def fork(store: Store, key: SessionKey = KEY, into: str = OTHER.session) -> None:
-    """Branch off at the end."""
+    """Make a branch at the end."""
     head = drive(store.head(key)) or Head()
     drive(store.fork(key, into, replace(head, forked_from=(key.session, head.revision)), expect_epoch=head.epoch))
 
 
 def log_of(folder: Path, key: SessionKey = KEY) -> Path:
-    """The file of a session's log."""
+    """Return the file of a session's log."""
     return Path(folders.log_of(str(folder), key.tenant, key.session))
 
 
 def lines_of(folder: Path, key: SessionKey = KEY) -> list[bytes]:
-    """The lines of that file."""
+    """Return the lines of that file."""
     return log_of(folder, key).read_bytes().splitlines(keepends=True)
 
 
 def files(folder: Path, pattern: str) -> list[Path]:
-    """The files whose names are like this, wherever they are in the folder."""
+    """Return all files in the folder whose names match the pattern."""
     return [file for file in sorted(folder.rglob(pattern)) if file.is_file()]
 
 
 def everything(folder: Path) -> bytes:
-    """Every byte of every file."""
+    """Return every byte of every file."""
     return b"".join(file.read_bytes() for file in files(folder, "*"))
 
 
@@ -85,7 +85,7 @@ def readable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Keep a file or folder locked, as another writer would."""
+    """Lock a file or folder, as another writer does."""
     fd = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -95,9 +95,9 @@ def held(path: Path) -> Iterator[None]:
 
 
 def changed_line(line: bytes, how: Callable[[str, int, bytes], bytes | None], *, mended: bool) -> bytes:
-    """A line of a log with other values of rows, by table and key; None leaves one as it is.
+    """Return a line of a log with other values of rows, by table and key; None keeps a value.
 
-    Where it is `mended` it is as if it had been written so; else bytes were changed where they stand.
+    With `mended` the line is valid, as if it had been written so; otherwise its bytes are changed in place.
     """
     found = read_batch(line, True)
     if found is None:

@@ -1,4 +1,4 @@
-"""Stores of entries of every kind, for tests that are the same for all of them; and stores of a program's own."""
+"""The stores over which tests of the Firefly door run, and a store as a program might write its own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from palimpsest.compat.firefly.store import EntryStore
 
 
 def name_of(place: Path) -> str:
-    """A name on a server that no other folder of any run has."""
+    """Return a name on a server that no other folder of any run has."""
     return f"firefly_{sha256(f'{os.environ.get(servers.FOLDER)}{place}'.encode()).hexdigest()[:20]}"
 
 
 def address(kind: str) -> str:
-    """The address of the run's server of a kind, without a database or options."""
+    """Return the address of the run's server of a kind, without database and options."""
     return servers.address(kind).partition("?")[0]
 
 
@@ -67,15 +67,15 @@ def mongodb(place: Path, **options: Any) -> MongoDBStore:
 
 SERVED: dict[str, Callable[..., EntryStore]] = {"postgres": postgres, "redis": redis, "mongodb": mongodb}
 EVERY = [*LOCAL, *(pytest.param(kind, marks=pytest.mark.wide) for kind in SERVED)]
-"""Every kind of store; those on servers are `wide`."""
+"""Every kind of store as a parameter; those on servers are `wide`."""
 
 DURABLE = [kind for kind in EVERY if kind != "in_memory"]
-"""Those that outlive a process."""
+"""The kinds of stores that outlive a process."""
 
 
 @contextmanager
 def opened(kind: str, place: Path, **options: Any) -> Iterator[EntryStore]:
-    """A store of a kind, empty where the place is, closed at the end."""
+    """Yield a store of a kind, which is empty in a new place, and close it at the end."""
     store = {**LOCAL, **SERVED}[kind](place, **options)
     try:
         yield store
@@ -84,9 +84,9 @@ def opened(kind: str, place: Path, **options: Any) -> Iterator[EntryStore]:
 
 
 class FiveMethods:
-    """A store that a program has written, with the documented methods and no other. It is false where it is empty.
+    """A program's own store, with the documented methods and no others. It is false while it is empty.
 
-    It keeps what it is given, as JSON where it is `written`.
+    It keeps the objects it is given, or, if `written`, their JSON.
     """
 
     def __init__(self, *, written: bool = False) -> None:
@@ -102,18 +102,18 @@ class FiveMethods:
         self.held.setdefault(namespace, {})[entry.entry_id] = kept
 
     def load(self, namespace: str) -> list[MemoryEntry]:
-        """All entries of a namespace."""
+        """Return all entries of a namespace."""
         kept = list(self.held.get(namespace, {}).values())
         return [MemoryEntry.model_validate_json(one) for one in kept] if self._written else kept
 
     def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
-        """The last of a key."""
+        """Return the last entry of a key."""
         return next((one for one in reversed(self.load(namespace)) if one.key == key), None)
 
     def delete(self, namespace: str, entry_id: str) -> None:
-        """Take one away."""
+        """Delete an entry."""
         self.held.get(namespace, {}).pop(entry_id, None)
 
     def clear(self, namespace: str) -> None:
-        """Take all away."""
+        """Delete all entries."""
         self.held.pop(namespace, None)

@@ -1,4 +1,4 @@
-"""Places within JSON values, and JSON with something else in one of them."""
+"""Places within JSON values, and copies of values with something else in one place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place within a JSON value."""
+    """Yield every place within a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, held in inner:
         yield (*at, key)
@@ -16,7 +16,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def damaged(value: Any, place: tuple[Any, ...], other: Any) -> Any:
-    """The value with something else at this place; it itself is left alone."""
+    """Return a copy of the value with something else at this place."""
     changed = holder = copy.deepcopy(value)
     for key in place[:-1]:
         holder = holder[key]

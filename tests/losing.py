@@ -1,7 +1,7 @@
-"""A store whose server crashes, and has lost by then what it had acknowledged, while those who use it live on.
+"""A store whose server crashes and then has lost writes that it had acknowledged, while its clients live on.
 
-So does Redis where it writes its file every second, or PostgreSQL with `synchronous_commit=off`; so does somebody who
-puts a backup of a server back. It is the store in memory, of which all who open one address have the same.
+Redis behaves so if it writes its file every second, PostgreSQL with `synchronous_commit=off`, and any server of which
+a backup is restored. It is a store in memory, shared by all who open the same address.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ _opened: dict[str, LosingBackend] = {}
 
 
 class LosingBackend(MemoryBackend):
-    """What is in it can be kept, and be put back."""
+    """A backend whose content can be saved and restored."""
 
     remote = True
     kept: object = None
 
     def save(self) -> None:
-        """Keep what there is now, as what is on the disk."""
+        """Save the present content, as what is on the disk."""
         with self._lock:
             self.kept = copy.deepcopy((self._places, self._mark))
 
     def crash(self) -> None:
-        """Lose what came after that."""
+        """Lose everything since the last save."""
         with self._lock:
             there, self._mark = copy.deepcopy(cast("tuple[dict[Place, Stored], int]", self.kept))
             self._places.clear()
             self._places.update(there)
 
     async def close(self) -> None:
-        """Somebody else may have it, too."""
+        """Do nothing, since others may use the same backend."""
 
 
 def losing(url: str) -> LosingBackend:
-    """The store of an address."""
+    """Return the backend of an address."""
     return _opened[url]
 
 
 def open_losing(url: str, runner: Runner, **_: object) -> LosingBackend:
-    """Open the one of this address, or a new one."""
+    """Open the backend of this address, or a new one."""
     if url not in _opened:
         _opened[url] = LosingBackend(runner)
         _opened[url].save()

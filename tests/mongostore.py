@@ -1,4 +1,4 @@
-"""A database of the run's server that speaks MongoDB's protocol, emptied for each test."""
+"""Databases on the run's server that speaks MongoDB's protocol, emptied for each test."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 import servers
 
 CLIENTS: dict[str, Any] = {}
-"""The driver's clients that look into databases, by address."""
+"""Clients of the driver with which tests look into databases, by address."""
 
 
 def name_of(name: str) -> str:
-    """A database that no other process of the run uses."""
+    """Return a database name that no other process of the run uses."""
     return f"palimpsest_{name}_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 
 
 def address_of(name: str = "one", **more: object) -> str:
-    """The address of an empty store in such a database; skips where there is no server."""
+    """Return the address of an empty store in such a database; skip the test where there is no server."""
     documents(name).delete_many({})
     return named(name, **more)
 
 
 def named(name: str, **more: object) -> str:
-    """The same address, of what is there."""
+    """Return the same address without emptying the store."""
     bare, _, query = servers.address("mongodb").partition("?")
     host = bare.partition("://")[2].partition("/")[0]
     own = f"{bare.partition('://')[0]}://{host}/{name_of(name)}" + (f"?{query}" if query else "")
@@ -36,7 +36,7 @@ def named(name: str, **more: object) -> str:
 
 
 def documents(name: str = "one") -> Any:
-    """What a store keeps there, as the driver shows it."""
+    """Return the store's collection, to look into it with the driver."""
     from pymongo import MongoClient
 
     address = servers.address("mongodb")
@@ -48,7 +48,7 @@ def documents(name: str = "one") -> Any:
 
 @contextmanager
 def watched(commands: list[dict[str, Any]] | None = None) -> Iterator[list[str]]:
-    """The commands that clients send which are made in the block, by their names; whole in `commands`."""
+    """Yield the names of the commands that clients made in the block send; `commands` collects the whole commands."""
     from pymongo import monitoring
 
     sent: list[str] = []

@@ -1,4 +1,4 @@
-"""The stores on servers, for tests that are the same for all of them: an empty store, or a server to kill."""
+"""The stores on servers, for tests that run over each of them: an empty store, or a server that a test may kill."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from servers import Server, started
 
 
 class OnServer(NamedTuple):
-    """A kind of store on a server. `address_of` gives an empty store, by a name and with options.
+    """A kind of store on a server. `address_of(name, **options)` returns the address of an empty store.
 
-    `scheme` and `database` are of its addresses, `driver` is the module that its `extra` brings.
+    `scheme` and `database` are parts of its addresses; `driver` is the module that the package's `extra` installs.
     """
 
     address_of: Callable[..., str]
@@ -34,12 +34,12 @@ KINDS = {
     "redis": OnServer(redisstore.address_of, "redis", "0", "redis", "redis"),
     "mongodb": OnServer(mongostore.address_of, "mongodb", "x", "pymongo", "mongodb"),
 }
-"""By the names that `servers` has for them; that for MongoDB is SecantusDB, which speaks its protocol."""
+"""Kinds of stores by the names in `servers.KINDS`. For MongoDB the server is SecantusDB, which speaks its protocol."""
 
 
 @contextmanager
 def own_server(kind: str) -> Iterator[Server]:
-    """A server of a test's own, in a folder that its user may enter."""
+    """Start a server for one test, in a folder that the server's user may enter."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         with started(kind, Path(folder) / "server") as server:
@@ -56,5 +56,7 @@ SERVERS = [
     )
     for kind in KINDS
 ]
-"""Each kind, for tests that say of it what they say of stores on a disk. SecantusDB takes its time; a driver leaves a
-socket to the collector."""
+"""Each kind of server as a parameter. `slow` for SecantusDB, because it takes its time.
+
+The warning is ignored because a driver leaves a socket to the garbage collector.
+"""

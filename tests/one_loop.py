@@ -1,4 +1,4 @@
-"""Contracts on one event loop, which a driver belongs to."""
+"""Runs conformance tests on one event loop, to which a driver is bound."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 class OnALoop:
-    """Runs what a contract asks for on one event loop, which a driver belongs to: one for all that a test does."""
+    """Runs all that one test asks for on one event loop, to which a driver is bound."""
 
     _runner: asyncio.Runner | None = None
 
     @property
     def runner(self) -> asyncio.Runner:
-        """What runs it."""
+        """The runner of the event loop."""
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner
@@ -26,7 +26,7 @@ class OnALoop:
         return self.runner.run(coroutine)
 
     def beside(self, jobs: Sequence[Any]) -> None:
-        """Run these at the same time, a task each."""
+        """Run the coroutines at the same time, each in a task."""
 
         async def all_of_them() -> None:
             async with asyncio.timeout(120):
@@ -35,6 +35,6 @@ class OnALoop:
         self.run(all_of_them())
 
     def teardown_method(self) -> None:
-        """Let go of the loop."""
+        """Close the loop."""
         if self._runner is not None:
             self._runner.close()

@@ -1,4 +1,7 @@
-"""Verbs of a store, somebody else who writes before each of its writes, and what he writes."""
+"""The verbs of a store, another writer that writes before each of their writes, and what it writes.
+
+`test_overtaken.py` runs each verb against each kind of interfering write.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ LARGE = "x" * 2000
 Meddling = Callable[[Store, int], Awaitable[object]]
 
 LEFT: list[SQLiteBackend] = []
-"""Files that a test has opened, to be closed at its end."""
+"""Backends that a test has opened; its fixture closes them."""
 
 
 class Overtaken(SQLiteBackend):
-    """A file in which somebody else writes before each write, in full, as one does who is quicker."""
+    """An SQLite backend in which `before`, another writer's complete write, runs ahead of each write."""
 
     def __init__(self, folder: Path) -> None:
         path = f"{folder}/a.db"
@@ -53,11 +56,11 @@ class Overtaken(SQLiteBackend):
 
 
 KINDS = {"plain": None, "encrypted": FIRST, "under an older key": BOTH}
-"""With which keys a file is opened that is not encrypted, or that was made with the older of two."""
+"""The keys to open a file with: none, the only key, or two of which the older one encrypted the file."""
 
 
 def opened(below: Backend, kind: str) -> Store:
-    """A store over the file."""
+    """Return a store over the backend."""
     keys = KINDS[kind]
     return Store(below) if keys is None else drive(unlocked(Store(below), keys, now_us))
 
@@ -87,7 +90,7 @@ async def enlarging(store: Store, number: int) -> None:
 
 
 async def both(store: Store, number: int) -> None:
-    """Add a message, something large, and make a branch."""
+    """Add a message and a large one, and make a branch."""
     await adding(store, number)
     await enlarging(store, number)
     await forking(store, number)
@@ -100,7 +103,7 @@ async def head_of(store: Store) -> Head:
 
 
 async def erase(store: Store) -> None:
-    """Erase two entries, of which one is large."""
+    """Erase two entries, one of which is large."""
     await store.commit(KEY, Change(kind="erase", reason="r", seqs=(1, 3)))
     assert [one.erased for one in await store.read(KEY, after=0, before=4)] == [True, False, True]
 
@@ -112,7 +115,7 @@ async def flush(store: Store) -> None:
 
 
 async def clear(store: Store) -> None:
-    """Take all entries out."""
+    """Clear the session."""
     head = await store.commit(KEY, Change(kind="clear", reason="r"))
     assert await store.read(KEY, before=head.first_seq) == []
 
@@ -159,7 +162,7 @@ async def append_large(store: Store) -> None:
 
 
 async def append_named(store: Store) -> None:
-    """Add an entry that may be there already, which is looked for by its id."""
+    """Add an entry under a chosen id; adding it again is recognised by the id."""
     mine = Entry(id="mine", content="mine")
     assert (await store.append(KEY, [mine], check_ids=True)).added == 1
     assert (await store.append(KEY, [mine], check_ids=True)).added == 0

@@ -1,4 +1,4 @@
-"""A schema of the run's PostgreSQL server, emptied for each test."""
+"""Stores on the run's PostgreSQL server, each in a schema that is emptied for each test."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import servers
 
 
 def schema_of(name: str) -> str:
-    """A schema that no other process of the run uses."""
+    """Return a schema that no other process of the run uses."""
     return f"{name}_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 
 
 def address_of(name: str, **more: object) -> str:
-    """The address of an empty store in such a schema; skips where there is no server."""
+    """Return the address of an empty store in such a schema; skip the test where there is no server."""
     url, schema = servers.address("postgres"), schema_of(name)
     asyncio.run(emptied(url, schema))
     return servers.with_options(url, schema_name=schema, application_name=schema, **more)
 
 
 async def emptied(url: str, schema: str) -> None:
-    """Take all that is stored in a schema."""
+    """Delete everything that a schema stores."""
     import asyncpg
 
     db = await asyncpg.connect(url)
@@ -39,7 +39,7 @@ async def emptied(url: str, schema: str) -> None:
 
 
 def asked(address: str, *statements: str) -> list[Any]:
-    """What statements give, the last one's rows, on a connection of their own."""
+    """Run statements on a new connection and return the rows of the last one."""
 
     async def ask() -> list[Any]:
         import asyncpg

@@ -1,4 +1,4 @@
-"""Starting `writer.py` as a process, reading what it says, and checking the files that it leaves behind."""
+"""Helpers that start `writer.py` as a process, read what it prints, and check the files that it leaves behind."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from writer import SESSION, turn
 
 SCRIPT = Path(__file__).with_name("writer.py")
 PATIENCE = 300.0
-"""Seconds after which a process that does not end is taken for hanging."""
+"""Seconds after which a process or a thread counts as hanging."""
 
 
 class Process:
-    """A running `writer.py`. A thread reads what it says, so that no line is lost between hearing and ending."""
+    """A running `writer.py`. A thread reads its output, so that a kill loses no line that the process has printed."""
 
     def __init__(self, mode: str, path: Path | str, *arguments: object, script: Path = SCRIPT, **options: Any) -> None:
         command = [sys.executable, str(script), mode, str(path), *map(str, arguments)]
@@ -56,29 +56,29 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The id of the process."""
         return self._child.pid
 
     def hear(self) -> Any:
-        """Return the next thing that it says, None at its end."""
+        """Return the next JSON value that the process prints, or None when it has ended."""
         line = self._said.get(timeout=PATIENCE)
         if line is None:
             self._said.put(None)
         return json.loads(line) if line is not None and line.endswith("\n") else None
 
     def tell(self, line: str = "go") -> None:
-        """Let it go on."""
+        """Send a line, which lets a waiting process go on."""
         assert self._child.stdin is not None
         self._child.stdin.write(line + "\n")
         self._child.stdin.flush()
 
     def kill(self) -> list[Any]:
-        """Kill it with a signal that it cannot catch, and return what it had said and was not heard yet."""
+        """Kill the process with SIGKILL and return everything it had printed that was not yet read."""
         self._child.send_signal(signal.SIGKILL)
         return self.end(expect=-signal.SIGKILL)
 
     def end(self, expect: int = 0) -> list[Any]:
-        """Wait for its end and return what it had said and was not heard yet."""
+        """Wait until the process ends, check its exit code, and return everything it printed that was not yet read."""
         try:
             self._wait()
         except subprocess.TimeoutExpired:
@@ -93,19 +93,19 @@ class Process:
 
     def _wait(self) -> None:
         assert self._child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it may have ended before it was told all
+        with contextlib.suppress(BrokenPipeError):  # the process may end before it has read everything
             self._child.stdin.close()
         self._child.wait(timeout=PATIENCE)
         self._reader.join(timeout=PATIENCE)
 
 
 def run(mode: str, path: Path | str, *arguments: object, **options: Any) -> list[Any]:
-    """Run `writer.py` to its end and return what it said."""
+    """Run `writer.py` to its end and return what it printed."""
     return Process(mode, path, *arguments, **options).end()
 
 
 def together(processes: Iterable[Process]) -> list[list[Any]]:
-    """Let processes that are ready go on at once; return what each said until its end."""
+    """Let processes that are ready go on at the same moment; return what each printed until its end."""
     processes = list(processes)
     for process in processes:
         assert process.hear() == "ready"
@@ -115,7 +115,7 @@ def together(processes: Iterable[Process]) -> list[list[Any]]:
 
 
 def opened_at_once(address: str, count: int) -> None:
-    """Let so many memories open one store at once in a loop, each of which adds a session to it."""
+    """Open the same store `count` times at once on one event loop; each memory adds a session to it."""
 
     async def one(number: int) -> None:
         async with AsyncMemory.open(address) as memory:
@@ -128,7 +128,7 @@ def opened_at_once(address: str, count: int) -> None:
 
 
 def at_once(work: Callable[[int], object], count: int) -> None:
-    """Run `work` in so many threads, each given its number, that begin together; what one of them raises is raised."""
+    """Run `work` in `count` threads that begin together, each with its number; raise the first error of any of them."""
     barrier, faults = threading.Barrier(count), list[BaseException]()
 
     def run_one(number: int) -> None:
@@ -149,7 +149,7 @@ def at_once(work: Callable[[int], object], count: int) -> None:
 
 
 def until(holds: Callable[[], object], patience: float = PATIENCE) -> None:
-    """Wait until something is so of which nobody tells, at most so many seconds."""
+    """Wait until the condition holds; fail after `patience` seconds. For conditions that nothing announces."""
     end = time.monotonic() + patience
     while not holds():
         assert time.monotonic() < end, "it takes too long"
@@ -157,7 +157,7 @@ def until(holds: Callable[[], object], patience: float = PATIENCE) -> None:
 
 
 def integrity(path: Path | str) -> str:
-    """What SQLite itself says about a file, or a JSON parser about a folder of files: "ok", or what is broken."""
+    """Return "ok", or what is broken: asks SQLite about a database file, and a JSON parser about a folder of files."""
     if str(path).startswith("file:"):
         return lines_integrity(folder_of(str(path)))
     db = sqlite3.connect(str(path).removeprefix("sqlite:///"))
@@ -169,12 +169,12 @@ def integrity(path: Path | str) -> str:
 
 
 def lines_integrity(folder: Path) -> str:
-    """Whether every whole line of every log is a JSON object as it was written, and times do not fall."""
+    """Check that each complete line of each log is a JSON object as it was written, and that times do not decrease."""
     for log in folder.rglob("*.jsonl"):
         first, *lines = log.read_bytes().splitlines(keepends=True) or [b""]
         if not first.endswith(b"\n"):
-            continue  # a kill came before its first line was there
-        whole = [line for line in lines if line.endswith(b"\n")]  # what has no end was never acknowledged
+            continue  # the writer was killed before the first line was complete
+        whole = [line for line in lines if line.endswith(b"\n")]  # an incomplete last line was never acknowledged
         if not all(map(is_sound, (first, *whole))):
             return f"{log}: a line is not as it was written"
         times = [json.loads(line)["at"] for line in whole]
@@ -184,12 +184,12 @@ def lines_integrity(folder: Path) -> str:
 
 
 def folder_of(address: str) -> Path:
-    """The folder of a store's address `file:///folder`."""
+    """Return the folder of a store's address `file:///folder`."""
     return Path(address.removeprefix("file://"))
 
 
 def remains(path: Path | str) -> bytes:
-    """Every byte of the database file and of its write-ahead log, or of every file of a folder, by its name."""
+    """Return all bytes of the database and its write-ahead log, or of all files of a folder, ordered by name."""
     if isinstance(path, str):
         files = [file for file in sorted(folder_of(path).rglob("*")) if file.is_file()]
     else:
@@ -198,14 +198,14 @@ def remains(path: Path | str) -> bytes:
 
 
 def label(entry: Entry) -> str:
-    """The label of the turn that an entry of `writer.turn` belongs to."""
+    """Return the label of the turn, as given to `writer.turn`, that an entry belongs to."""
     if entry.kind == "tool_call":
         return str(json.loads(entry.text)["at"])
     return entry.text.split()[-1] if entry.text else ""
 
 
 def whole_turns(entries: list[Entry], size: int) -> Counter[str]:
-    """Return how often each turn is in the log, after checking that each batch is whole, in one piece and linked."""
+    """Return how often each turn is in the log, after checking that each batch is complete, contiguous and linked."""
     assert [entry.seq for entry in entries] == list(range(entries[0].seq, entries[-1].seq + 1)) if entries else True
     assert len({entry.id for entry in entries}) == len(entries)
     found: Counter[str] = Counter()
@@ -225,12 +225,12 @@ def whole_turns(entries: list[Entry], size: int) -> Counter[str]:
 
 
 def can_be_anybody() -> bool:
-    """Whether this process may start children of another user."""
+    """Whether this process runs as root and so may start children of another user."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def filled(path: Path | str, *, turns: int = 3, sessions: tuple[str, ...] = (SESSION,)) -> list[str]:
-    """Make a store with some turns in each session and return the texts of the first."""
+    """Make a store with some turns in each session; return the texts of the first session."""
     with Memory.open(path) as memory:
         for name in sessions:
             for number in range(turns):
@@ -239,7 +239,7 @@ def filled(path: Path | str, *, turns: int = 3, sessions: tuple[str, ...] = (SES
 
 
 def stuff(place: Path) -> Path:
-    """Fill the disk to the last byte and return the file that does."""
+    """Fill the disk to the last byte and return the file that does so."""
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -248,7 +248,7 @@ def stuff(place: Path) -> Path:
 
 
 def tried(path: Path | str, how: str) -> dict[str, Any]:
-    """What opening, reading and writing gave or raised in a process of somebody whom permissions bind."""
+    """Open, read and write in a process of a user without rights; return what each step returned or raised."""
     outcome: dict[str, Any] = run("attempt", path, how)[0]
     if outcome.get("error") == "PermissionError":
         pytest.skip(f"no other user can be had here: {outcome['text']}")

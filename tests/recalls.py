@@ -1,4 +1,4 @@
-"""What tests of recall share: words that leave a trace, the bytes of an index, what is found."""
+"""Helpers of the tests of recall: words that leave a trace in bytes, the bytes of an index, what is found."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ LETTERS = "bcdfghjkmnpqvwxz"
 
 
 def marks(seed: object, number: int) -> list[str]:
-    """So many words that no stem is taken off, whose ends no other word has: an index shortens what terms begin with
-    alike."""
+    """Return so many unstemmed words whose endings are unique, since an index shortens common beginnings of terms."""
     dice = random.Random(str(seed))
     return ["".join(dice.choice(LETTERS) for _ in range(14)) + "q" for _ in range(number)]
 
 
 @cache
 def place_of(kind: str, folder: Path) -> str:
-    """The address of a store of this kind: each folder's own, empty when it is first asked for."""
+    """Return the address of a store of this kind for a folder; it is empty when it is first asked for."""
     if kind == "postgres":
         return postgresstore.address_of("recalls")
     return f"file://{folder}/logs" if kind == "file" else f"sqlite:///{folder}/log.db"
 
 
 def companion(kind: str, folder: Path) -> Path:
-    """Where the index beside it is."""
+    """Return the file of the index beside a store."""
     return folder / ("logs.recall" if kind == "file" else "log.db.recall")
 
 
 def index_bytes(kind: str, folder: Path) -> bytes:
-    """All bytes of the index's files; on PostgreSQL of all rows that are in its tables."""
+    """Return all bytes of the index's files, or, on PostgreSQL, of all rows in its tables."""
     if kind == "postgres":
         return b"\n".join(row.encode() for row in _rows(place_of(kind, folder)))
     path = companion(kind, folder)
@@ -45,7 +44,7 @@ def index_bytes(kind: str, folder: Path) -> bytes:
 
 
 def _rows(address: str) -> list[str]:
-    """All rows of an index in PostgreSQL, as text."""
+    """Return all rows of an index in PostgreSQL, as text."""
     schema = postgresstore.schema_of("recalls")
     named = f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}' AND tablename ~ '^(recall_|vector)'"
     tables = [name for (name,) in postgresstore.asked(address, named)]
@@ -54,27 +53,27 @@ def _rows(address: str) -> list[str]:
 
 
 def remaining(done: Any) -> list[str]:
-    """What an erasure says is left, but for what a server of PostgreSQL keeps of any."""
+    """Return what an erasure reports as remaining, without what a PostgreSQL server keeps after any erasure."""
     return [told for told in getattr(done, "remains", ()) if not told.startswith("PostgreSQL keeps")]
 
 
 def traces(words: Iterable[str], found: bytes) -> list[str]:
-    """Those of these words whose end stands in bytes."""
+    """Return those of the words whose endings are in the bytes."""
     return [word for word in words if word[-9:].encode() in found]
 
 
 def texts(memory: Any, query: str, **options: Any) -> list[str]:
-    """The texts of the hits that hold what was asked for, best first: beside them stand others that do not."""
+    """Return the texts of the hits that contain a word of the query, best first; neighbours do not count."""
     hits = memory.recall(query, max_tokens=None, neighbours=0, **options).hits
     return [one.text for one in hits if any(word in f"{one.text} {one.name}" for word in query.split())]
 
 
 def finds(memory: Any, word: str, **options: Any) -> bool:
-    """Whether a memory, or a session, finds what holds a word."""
+    """Whether a memory or a session finds an entry with the word."""
     return bool(texts(memory, word, **options))
 
 
 def rows(path: Path, sql: str) -> list[Any]:
-    """What a query of an index's file gives."""
+    """Return the rows of a query in an index file."""
     with closing(sqlite3.connect(path)) as db:
         return db.execute(sql).fetchall()

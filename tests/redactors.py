@@ -1,4 +1,4 @@
-"""A redactor of one marker, with a text that holds it, and what becomes of that."""
+"""A redactor of one marker, a text with the marker, and the redacted text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CLEAN = f"say {RED} once"
 
 
 def marks(**more: Any) -> Redactor:
-    """A redactor of markers, with more of a policy."""
+    """Return a redactor of markers, with further options of a policy."""
     return Redactor({"redact_patterns": [r"MARKER\d+"], **more})
 
 
 def kept(verdict: Verdict) -> Entry:
-    """The entry of a verdict that keeps it."""
+    """Return the entry of a verdict that keeps it."""
     assert verdict.entry is not None
     return verdict.entry

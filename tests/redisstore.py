@@ -1,4 +1,4 @@
-"""Stores of the run's Redis server: each under a prefix of its own, so that it is empty."""
+"""Stores on the run's Redis server, each empty because it has a new prefix."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 def address_of(name: str = "t", **more: object) -> str:
-    """The address of an empty store; skips where there is no server."""
+    """Return the address of an empty store; skip the test where there is no server."""
     return servers.with_options(servers.address("redis"), prefix=f"{name}{os.getpid()}-{secrets.token_hex(6)}", **more)
 
 
 def opened(address: str, **options: Any) -> RedisBackend:
-    """The backend at an address."""
+    """Open the backend at an address."""
     return open_redis(address, Inline(), **options)
 
 
 def raw(address: str) -> Any:
-    """A client of the driver's own, for tests that look, or meddle, behind the store's back."""
+    """Return a client of the driver, for tests that read or change keys behind the store's back."""
     import redis
 
     return redis.Redis.from_url(address.partition("?")[0], protocol=2)
 
 
 def documented_user(more: str = "") -> list[str]:
-    """What makes the user that the page on Redis has, with what it says that is needed, too, in some cases."""
+    """Return the ACL command of docs/redis.md that makes the store's user, with rights `more` that the page names."""
     page = (Path(__file__).parent.parent / "docs" / "redis.md").read_text(encoding="utf-8")
     (line,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
     assert f"`{more}`" in page or not more
@@ -43,7 +43,7 @@ def documented_user(more: str = "") -> list[str]:
 
 
 def keys_of(address: str) -> list[bytes]:
-    """The keys of the store at this address."""
+    """Return the keys of the store at this address."""
     prefix = address.partition("prefix=")[2].partition("&")[0]
     with raw(address) as client:
         return sorted(client.scan_iter(f"{prefix}:*", count=1000))
@@ -51,7 +51,7 @@ def keys_of(address: str) -> list[bytes]:
 
 @contextmanager
 def watched() -> Iterator[list[tuple[Any, ...]]]:
-    """The commands that stores send in the block, each a round trip."""
+    """Yield the list of commands that stores send in the block, each of which is one round trip."""
     from palimpsest.stores.redis.link import Link
 
     sent: list[tuple[Any, ...]] = []

@@ -1,4 +1,4 @@
-"""Another writer who is always first: something happens before each commit that a verb makes, and never stops."""
+"""Another writer that always comes first: something happens before each commit of a verb, and never stops."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from palimpsest.log.head import Cut, SessionKey
 from palimpsest.stores import Store
 
 COMMITS = ("commit", "fork", "delete", "load", "rewrite")
-"""The verbs of a store that change a session, but for appending, which waits for nobody."""
+"""The verbs of a store that change a session, except appending, which never begins anew."""
 
 PATIENCE = 300
-"""So many commits of one verb are taken for beginning anew for ever."""
+"""The number of commits of one verb after which it counts as beginning anew for ever."""
 
 MEANWHILE = "meanwhile"
 
@@ -22,7 +22,7 @@ Meddling = Callable[[Store, SessionKey, int], Awaitable[object]]
 
 
 class Restless:
-    """Does something with the session that is about to be changed, before each of the first `times` commits."""
+    """Does something with the session before each of a verb's first `times` commits."""
 
     def __init__(self, memory: Memory, meddling: Meddling, times: int = PATIENCE) -> None:
         self.number = 0
@@ -49,6 +49,6 @@ async def adding(store: Store, key: SessionKey, _: int) -> object:
 
 
 async def cutting(store: Store, key: SessionKey, number: int) -> object:
-    """Add a message, and cut: that begins an epoch."""
+    """Add a message and commit a cut, which begins an epoch."""
     await adding(store, key, number)
     return await store.commit(key, Change(kind="cut", reason="budget", view="another", cut=Cut()))

@@ -1,4 +1,4 @@
-"""What every context must keep, judged here anew: nothing in this file asks the library what is right."""
+"""The rules that every context has to keep, checked independently: nothing here asks the library what is right."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _listed(i: int, content: Any, types: set[str] | None = None) -> list[str]:
 
 
 def says_nothing(content: Any) -> bool:
-    """Whether content, a message's or an entry's, holds neither text nor any other part."""
+    """Whether content, of a message or of an entry, holds neither text nor any other part."""
     if not content or isinstance(content, str):
         return not content
     texts = [part.get("text") if isinstance(part, dict) else getattr(part, "text", None) for part in content]
@@ -92,7 +92,7 @@ def says_nothing(content: Any) -> bool:
 
 
 def honest(messages: Sequence[Message], count: Callable[[str], int], per_message: int = 0, per_call: int = 0) -> int:
-    """Tokens of what the messages say: contents, names, calls; the least that any account of them may claim."""
+    """Count the tokens of contents, names and calls: the least that any account of the messages may claim."""
     total = 0
     for message in messages:
         total += per_message + sum(map(count, _texts(message))) + per_call * len(message.get("tool_calls") or ())
@@ -113,7 +113,7 @@ def _texts(message: Message) -> list[str]:
 
 
 def shown_calls(messages: Sequence[Message], entries: Sequence[Entry]) -> set[int]:
-    """The seqs of the calls that the messages hold, found by their arguments or their handle."""
+    """Return the seqs of the calls that the messages hold, identified by their arguments or a clamped call's handle."""
     places = {scrubbed(entry.text): entry.seq for entry in entries if entry.kind == "tool_call"}
     seqs = set()
     for message in messages:
@@ -126,7 +126,7 @@ def shown_calls(messages: Sequence[Message], entries: Sequence[Entry]) -> set[in
 
 
 def half_groups(messages: Sequence[Message], entries: Sequence[Entry]) -> list[set[int]]:
-    """Groups of which some calls are shown and some are not, although none of them was erased."""
+    """Return the groups, with none of their calls erased, of which only some calls are shown."""
     shown = shown_calls(messages, entries)
     groups: dict[int, set[int]] = {}
     for entry in entries:
@@ -136,9 +136,9 @@ def half_groups(messages: Sequence[Message], entries: Sequence[Entry]) -> list[s
 
 
 def parted(ctx: Context, entries: Sequence[Entry]) -> list[str]:
-    """How a context parts groups: its cut begins inside one, or it denies a result that was recorded.
+    """Return how a context splits groups: its cut begins inside one, or it shows a recorded result as missing.
 
-    Late results are shown at their own place, beside a stand-in.
+    A late result is shown at its own place, so a stand-in for it beside its call is right.
     """
     found = []
     cut, rewound = ctx._outcome.cut, ctx._outcome.head.rewound
@@ -157,7 +157,11 @@ def parted(ctx: Context, entries: Sequence[Entry]) -> list[str]:
 
 
 def unshown_pins(ctx: Context, entries: Sequence[Entry]) -> list[int]:
-    """What of groups with a pinned entry is not shown, though it says something, still holds and is not held back."""
+    """Return the seqs of entries in groups with a pin that the context should show and does not.
+
+    Left out are entries that say nothing, may have expired, are held back until their group is complete, or are the
+    result of an erased call.
+    """
     head = ctx._outcome.head
     alive = {entry.seq: entry for entry in entries if not entry.erased}
     groups = {alive[seq].group for seq in head.pinned}
@@ -175,22 +179,22 @@ def unshown_pins(ctx: Context, entries: Sequence[Entry]) -> list[int]:
 
 
 def shown_items(ctx: Context) -> list[CostedEntry]:
-    """What the context was made of, item by item."""
+    """Return every item of which the context was made."""
     return [item for group in (*ctx._head, *ctx._window.groups) for item in group.items]
 
 
 def scrubbed(text: str) -> str:
-    """The text with U+FFFD in the place of lone surrogates, which no provider takes."""
+    """Replace lone surrogates by U+FFFD, since no provider takes them."""
     return "".join("\ufffd" if 0xD800 <= ord(character) < 0xE000 else character for character in text)
 
 
 def plain(text: str) -> str:
-    """The text, said or shown, without what may differ: `&lt;` stands for the `<` of what looks like a fence."""
+    """Undo what a context may change in a text: surrogates, and `&lt;` for the `<` of what looks like a fence."""
     return scrubbed(text).replace("&lt;", "<")
 
 
 def shows(messages: Sequence[Message], entry: Entry) -> bool:
-    """Whether the messages hold this human message whole and unaltered, but for texts in it that say nothing."""
+    """Whether the messages hold this human message whole and unaltered, apart from parts without text."""
     own = [message["content"] for message in messages if message["role"] == "user"]
     if isinstance(entry.content, str):
         return plain(entry.content) in [plain(content) for content in own if isinstance(content, str)]
@@ -204,7 +208,7 @@ def shows(messages: Sequence[Message], entry: Entry) -> bool:
 
 
 def packed(messages: Sequence[Message]) -> list[bytes]:
-    """Each message as the bytes that a provider's cache compares."""
+    """Return each message as the bytes that a provider's prompt cache compares."""
     return [json.dumps(message, ensure_ascii=False).encode() for message in messages]
 
 
@@ -233,7 +237,7 @@ _UNSAID = frozenset(
 
 
 def least(request: Any, count: Callable[[str], int]) -> int:
-    """Tokens of every text in a request that a model reads, whatever the format; no ids, signatures or media."""
+    """Count the tokens of every text in a request that a model reads, in any format: no ids, signatures or media."""
     if isinstance(request, str):
         return count(request)
     if isinstance(request, dict):

@@ -1,4 +1,4 @@
-"""Running a coroutine as a synchronous memory does, without an event loop, and as an asynchronous one does."""
+"""Runs a coroutine like a synchronous memory does, without an event loop, or like an asynchronous one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Complete = Callable[[Work[Any]], Any]
 
 
 def inline(work: Work[T]) -> T:
-    """Run what waits by its runner only, without an event loop."""
+    """Run a coroutine that waits only by its runner, without an event loop."""
     runner = Inline()
     try:
         return drive(work(runner))
@@ -24,7 +24,7 @@ def inline(work: Work[T]) -> T:
 
 
 def threaded(work: Work[T]) -> T:
-    """Run the same under an event loop."""
+    """Run the same coroutine under an event loop."""
 
     async def run() -> T:
         runner = Threaded()

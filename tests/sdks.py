@@ -1,4 +1,4 @@
-"""The libraries whose files are imported, loaded without the warnings that they give while they are loaded."""
+"""Loads optional libraries without the warnings that they raise while they are imported."""
 
 from __future__ import annotations
 

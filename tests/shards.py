@@ -1,6 +1,6 @@
-"""A store on PostgreSQL whose tables are on two other servers: those of the run, behind the run's own as the front.
+"""A PostgreSQL store whose tables are on two other servers; the run's own server is the front.
 
-It is made by the statements that `docs/postgres.md` has for that.
+It is set up by the statements that `docs/postgres.md` shows for this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "postgres.md"
 
 
 def address_of(name: str, **more: object) -> str:
-    """The address of an empty store of that kind, in a schema of this name; skips where there are no servers."""
+    """Return the address of an empty store of that kind in a schema; skip the test where there are no servers."""
     front, schema = _front(name), schema_of(name)
     asyncio.run(emptied(front, schema))
     return servers.with_options(front, schema_name=schema, application_name=schema, **more)
@@ -34,7 +34,7 @@ def _front(name: str) -> str:
 
 
 def spread(front: str, others: Sequence[str], schema: str) -> None:
-    """Make a new store in a schema of a server, with its tables on two others."""
+    """Make a new store in a schema of the front server, with its tables on two other servers."""
     for address in (front, *others):
         asyncio.run(_done(address, f"DROP SCHEMA IF EXISTS {schema} CASCADE"))
         with Memory.open(servers.with_options(address, schema_name=schema)) as memory:
@@ -46,8 +46,8 @@ def spread(front: str, others: Sequence[str], schema: str) -> None:
 
 
 def _statements(others: Sequence[str], schema: str) -> list[str]:
-    """Those of the page, for these servers and this schema."""
-    (text,) = (one for one in re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL) if "FOREIGN" in one)
+    """Return the statements of the page, rewritten for these servers and this schema."""
+    (text,) = (block for block in re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL) if "FOREIGN" in block)
     for name, address in zip(("one", "two"), others, strict=True):
         at = urlsplit(address)
         text = text.replace(
@@ -58,7 +58,7 @@ def _statements(others: Sequence[str], schema: str) -> list[str]:
     text = text.replace("user 'agent', password 'secret'", f"user '{at.username}', password '{at.password or ''}'")
     text = text.replace("OPTIONS (table_name", f"OPTIONS (schema_name '{schema}', table_name")
     statements = re.sub(r"\bpalimpsest(?=[._])(?!_entries)", schema, text).split(";")
-    return [one for one in map(str.strip, statements) if one and "EXTENSION" not in one]
+    return [block for block in map(str.strip, statements) if block and "EXTENSION" not in block]
 
 
 async def _done(address: str, *statements: str) -> None:
@@ -67,7 +67,9 @@ async def _done(address: str, *statements: str) -> None:
     db = await asyncpg.connect(address.partition("?")[0])
     try:
         async with db.transaction():
-            await db.execute("SELECT pg_advisory_xact_lock(1346456906)")  # two at once cannot make an extension
+            await db.execute(
+                "SELECT pg_advisory_xact_lock(1346456906)"
+            )  # two processes cannot create an extension at the same time
             for statement in statements:
                 await db.execute(statement)
     finally:

@@ -1,7 +1,7 @@
-"""For how long verbs of an asynchronous memory hold the event loop; by itself: the first verbs of a process.
+"""Measures for how long verbs of an asynchronous memory block the event loop.
 
-`python slices.py STORE` prints the seconds of each as JSON. It imports nothing that the memory would have to load, but
-for a store that begins with `suspending:`, which is one with a driver.
+`python slices.py STORE` measures the first verbs of a process and prints the seconds of each as JSON. It imports
+nothing that the memory would have to load, except for a store that begins with `suspending:`, which has a driver.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LIMIT = 0.01
-"""Seconds of processor time."""
+"""The longest allowed slice, in seconds of processor time."""
 
 TRIES = 3
 
 
 class Watched(selectors.DefaultSelector):
-    """A selector that notes the processor time between its waits."""
+    """A selector that records the processor time between its waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Watched(selectors.DefaultSelector):
 
 
 class Slices:
-    """The longest slice of each verb, the least of all tries; verbs run on the loop of `selector`."""
+    """The longest slice of each verb, taken as the least of all tries; verbs run on the loop of `selector`."""
 
     def __init__(self) -> None:
         self.selector = Watched()
@@ -47,13 +47,13 @@ class Slices:
     async def note(self, name: str, verb: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(0)
         self.selector.longest = 0.0
-        given = await verb()  # kept meanwhile: when that is let go of is its caller's own affair
+        given = await verb()  # kept until then, so that freeing it is not measured
         await asyncio.sleep(0)
         self.add(name, self.selector.longest)
         del given
 
     async def call(self, name: str, verb: Callable[[], T]) -> T:
-        """The same of a plain call, which nobody awaits; return what it gives."""
+        """Measure a plain call, which is not awaited, and return its result."""
         given: list[T] = []
 
         async def called() -> None:
@@ -63,11 +63,11 @@ class Slices:
         return given[0]
 
     def add(self, name: str, took: float) -> None:
-        """Note what a verb took in one more try."""
+        """Record what a verb took in one more try."""
         self.longest[name] = min(took, self.longest.get(name, 1.0))
 
     def once(self, main: Callable[[Slices], Awaitable[None]]) -> None:
-        """Run verbs on a loop of their own."""
+        """Run verbs on a new loop."""
         self.selector = Watched()
         loop = asyncio.SelectorEventLoop(self.selector)
         try:
@@ -77,7 +77,7 @@ class Slices:
             loop.close()
 
     def run(self, main: Callable[[Slices], Awaitable[None]]) -> list[str]:
-        """Run verbs until none holds the loop, and return those that always have."""
+        """Run verbs until none blocks the loop, or return those that did each time."""
         for _ in range(TRIES):
             self.once(main)
             if not self.held():
@@ -89,7 +89,7 @@ class Slices:
 
 
 async def first_verbs(slices: Slices, path: str) -> None:
-    """Verbs that no process has asked for before, in which each loads what only it needs."""
+    """Run verbs for the first time in a process, each of which loads what it needs."""
     from palimpsest import AsyncMemory
 
     note = slices.note

@@ -1,4 +1,4 @@
-"""Snapshots in short notation, and what becomes of one when a plan is carried out.
+"""Snapshots in a short notation, and the result of carrying out a plan on one.
 
 `u10 a90` is a human message of ten tokens and an answer of ninety; a token is a word. `s` is a system message,
 `c5:find` a call of a tool, `r40:find` its result, `x20:notes.md` a named context. `!` at the end of one pins it, as in
@@ -34,14 +34,14 @@ KINDS: dict[str, tuple[Kind, Role]] = {
 
 
 def meter() -> Meter:
-    """A token a word, and nothing around messages."""
+    """Count a token a word, and nothing for a message itself."""
     made = Meter(WORDS, find_format("openai"), None)
     made.exact = True
     return made
 
 
 def entries(text: str) -> list[Entry]:
-    """Return the entries that the notation says, without links."""
+    """Return the entries of the notation, without links."""
     return [_entry(word) for word in text.split()]
 
 
@@ -71,7 +71,7 @@ def snapshot(
     mask: int = 0,
     **facts: Any,
 ) -> Snapshot:
-    """Return the snapshot of a log. `archived` are the groups (by `seq`) in the archive that no summary covers."""
+    """Return the snapshot of a log. `archived` are the groups, by seq, in the archive that no summary covers."""
     head, linked = link(Head(), entries(text) if isinstance(text, str) else text, 1_000_000)
     gone = spans.union(*(summary.covers for summary in covered))
     everything = _interactions(linked, head, mask)
@@ -90,7 +90,7 @@ def snapshot(
 
 
 def summary(covers: Iterable[int], tokens: int, *, revision: int = 1, source: int = 1000) -> Summary:
-    """Return a current summary of the entries at these places."""
+    """Return a current summary of the entries at these seqs."""
     return Summary(
         id=f"summary {revision}",
         text="word " * tokens,
@@ -136,7 +136,7 @@ def _lies(group: Group, where: Sequence[spans.Span]) -> bool:
 
 
 def applied(before: Snapshot, plan: Plan) -> Snapshot:
-    """Return the snapshot after the plan: its summary is as long as was aimed at, and nothing new was appended."""
+    """Return the snapshot after the plan, with a summary of exactly the planned length and no new entries."""
     mask = max(before.mask, plan.mask)
     gone = spans.union(plan.cover, plan.evict, plan.erase)
     active = [_only(one, _refilled(one.groups, gone, mask)) for one in before.interactions]
@@ -153,7 +153,7 @@ def applied(before: Snapshot, plan: Plan) -> Snapshot:
 
 
 def next_seq(before: Snapshot) -> int:
-    """The place of the next entry of this log."""
+    """Return the seq of the next entry of this log."""
     last = [one.groups[-1].entries[-1].seq for one in (*before.interactions, *before.archived)]
     return max([*last, *(made.covers[-1][1] for made in before.summaries)], default=0) + 1
 

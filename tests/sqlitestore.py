@@ -1,4 +1,4 @@
-"""What tests look at in the SQLite store: its writing connection, and which statements that has run."""
+"""Access to the inside of the SQLite store for tests: its writing connection and the statements that it runs."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from palimpsest.stores.sqlite.db import Database
 
 
 def database(memory: Memory | AsyncMemory | Store) -> Database:
-    """The file of a memory, or of a store."""
+    """Return the database of a memory or of a store."""
     store = memory if isinstance(memory, Store) else memory.store
-    backend = getattr(store.backend, "below", store.backend)  # of an encrypted one
+    backend = getattr(store.backend, "below", store.backend)  # below the encryption, if there is one
     assert isinstance(backend, SQLiteBackend)
     return backend._database
 
 
 def connection(memory: Memory | AsyncMemory | Store) -> sqlite3.Connection:
-    """The connection that writes."""
+    """Return the connection that writes."""
     return database(memory)._writer.use().connection
 
 
 def commits(statements: Sequence[str]) -> int:
-    """How many transactions among the statements wrote and were committed. Those that read do not count."""
+    """Count the committed transactions that write. Those that only read do not count."""
     ends = [statement for statement in statements if statement in {"BEGIN IMMEDIATE", "BEGIN", "COMMIT", "ROLLBACK"}]
     return sum(pair == ("BEGIN IMMEDIATE", "COMMIT") for pair in pairwise(ends))
 
 
 def synced(statements: Sequence[str]) -> int:
-    """How many of these transactions waited for the disk, on a connection that did before them."""
-    found, waits, writes = 0, True, False
+    """Count the committed write transactions that wait for the disk; the connection is set to wait at the beginning."""
+    synced_commits, waits, writes = 0, True, False
     for statement in statements:
         if statement.startswith("PRAGMA synchronous="):
             waits = statement.endswith("FULL")
         elif statement.startswith("BEGIN"):
             writes = statement == "BEGIN IMMEDIATE"
-        found += waits and writes and statement == "COMMIT"
-    return found
+        synced_commits += waits and writes and statement == "COMMIT"
+    return synced_commits
 
 
 def of(table: str) -> str:
-    """What says of rows in the file's `other` that they are of this table of the seam."""
+    """Return an SQL condition that selects the rows of one of the seam's tables in SQLite's table `other`."""
     return f"pos >> 32 IN (SELECT number FROM part WHERE name GLOB '{table}')"
 
 
 class Held:
-    """The next transaction of a memory that writes stops at its commit until it is `let` go on."""
+    """Stops the next write transaction of a memory before its commit, until the test sets `let`."""
 
     def __init__(self, memory: Memory) -> None:
         self.inside, self.let = threading.Event(), threading.Event()
@@ -65,7 +65,7 @@ class Held:
 
 @contextmanager
 def traced(memory: Memory) -> Iterator[list[str]]:
-    """The statements, with their values, that a memory of one thread runs."""
+    """Yield the list of statements, with their values, that the memory runs on the writing connection."""
     statements: list[str] = []
     connection(memory).set_trace_callback(statements.append)
     try:
@@ -75,7 +75,7 @@ def traced(memory: Memory) -> Iterator[list[str]]:
 
 
 def scans(memory: Memory, statements: Sequence[str]) -> list[str]:
-    """What of these statements looks at whole tables, by SQLite's own plan for each."""
+    """Return the statements that scan whole tables according to SQLite's own query plan."""
     found = []
     for statement in statements:
         if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "REPLACE")):

@@ -1,4 +1,4 @@
-"""A backend over another one, all of whose verbs but closing go through one step."""
+"""A backend over another one that passes every verb except `close` through one method."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from palimpsest.stores.backend import Backend
 
 
 class Stepping(Backend):
-    """Another backend; `_step` says what becomes of a verb of it."""
+    """A wrapper of a backend; a subclass overrides `_step` to act at each verb."""
 
     _below: Backend
 

@@ -1,7 +1,7 @@
-"""Hypothesis strategies of the whole project, in one home: texts, messages, operations on a session, logs.
+"""Hypothesis strategies of the whole project: texts, messages, operations on a session, logs.
 
-A log is a list of operations, each a value that `perform` does to a session. Human messages and calls carry a
-number of their own, so that a test can tell what is shown from what only looks alike.
+A log is a list of operations; `perform` does one of them to a session. Human messages and calls carry distinct numbers,
+so that a test can tell which of them a context shows, even where their texts are alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _words(text: str) -> int:
 
 
 WORDS = FunctionCounter(_words, name="words")
-"""One token for each word and nothing around messages: most properties need no vocabulary."""
+"""Counts one token for each word and nothing for a message itself, so that most laws need no vocabulary."""
 
 TOOLS: tuple[Message, ...] = (
     {"type": "function", "function": {"name": "find", "description": "Find a thing.", "parameters": {}}},
@@ -62,7 +62,7 @@ SOURCES = ("a.py", "b.py", 'c".py')
 
 
 class Say(NamedTuple):
-    """A message of one role; `expires` counts seconds from the session's time."""
+    """A message of one role; `expires` is in seconds from now."""
 
     role: Role
     content: str | tuple[Part, ...]
@@ -72,7 +72,7 @@ class Say(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A tool call through its verb."""
+    """A tool call, added with `add_tool_call`."""
 
     name: str
     arguments: str
@@ -80,7 +80,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A tool result through its verb: by the call's id, or by the tool's name alone."""
+    """A tool result, added with `add_tool_result`: it names the call's id, or only the tool."""
 
     name: str | None
     output: str
@@ -89,7 +89,7 @@ class Answer(NamedTuple):
 
 
 class Background(NamedTuple):
-    """A named context, such as a file."""
+    """A named context, such as a file, added with `add_context`."""
 
     name: str
     text: str
@@ -98,7 +98,7 @@ class Background(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Provider messages in one `add`."""
+    """Provider messages, added with one `add`."""
 
     messages: list[Message]
 
@@ -107,7 +107,7 @@ Operation = Say | Call | Answer | Background | Batch
 
 
 def perform(session: Session, operation: Operation, now: int = 0) -> None:
-    """Do the operation to the session; `now` is its time in microseconds since 1970."""
+    """Do the operation to the session; `now` is the session's time in microseconds since 1970."""
     if isinstance(operation, Batch):
         taken_in(session, operation.messages)
     elif isinstance(operation, Call):
@@ -134,9 +134,9 @@ def perform(session: Session, operation: Operation, now: int = 0) -> None:
 
 
 def taken_in(session: Session, messages: Sequence[Any], format: FormatName | None = None) -> tuple[Entry, ...]:
-    """Add a log that was made elsewhere, and return its entries.
+    """Add messages of a log that was made elsewhere and return its entries.
 
-    People may have said nothing there. `add` refuses that of who says it now, so such a log goes in as entries.
+    `add` refuses a human message that says nothing, but a log from elsewhere may hold some: they go in as entries then.
     """
     try:
         return session.add(messages, format=format)
@@ -157,7 +157,7 @@ _VOCABULARY = ("alpha", "beta", "gamma", "delta", "epsilon")
 
 @st.composite
 def texts(draw: st.DrawFn, most: int = 120) -> str:
-    """Text: mostly a few words, sometimes none, something odd, or as many as `most` words."""
+    """Draw a text: mostly a few words, sometimes empty, odd, or up to `most` words long."""
     kind = draw(st.integers(0, 9))
     if kind == 0:
         return draw(st.sampled_from(ODD))
@@ -167,7 +167,7 @@ def texts(draw: st.DrawFn, most: int = 120) -> str:
 
 
 def parts() -> st.SearchStrategy[tuple[Part, ...]]:
-    """Content of several parts: text, images, and parts of unknown types."""
+    """Content of several parts: texts, images, and parts of unknown types."""
     part: st.SearchStrategy[Part] = st.one_of(
         st.builds(lambda text: Text(text=text or "x"), texts(40)),
         st.just(Image(source="https://example.com/a.png", detail="low")),
@@ -177,7 +177,7 @@ def parts() -> st.SearchStrategy[tuple[Part, ...]]:
 
 
 def reasoning() -> st.SearchStrategy[tuple[Part, ...]]:
-    """Content of nothing but reasoning."""
+    """Content that consists of reasoning alone."""
     return texts(20).map(lambda text: (Reasoning(text=text or "hm"),))
 
 
@@ -190,10 +190,10 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
-"""Plain JSON values, as provider messages carry them in keys that nobody here knows."""
+"""Plain JSON values, as provider messages carry them under keys that the library does not know."""
 
 
-# --- operations, drawn
+# --- strategies of operations
 
 human = st.builds(
     Say,
@@ -237,7 +237,7 @@ background = st.builds(
 
 @st.composite
 def exchanges(draw: st.DrawFn) -> list[Operation]:
-    """A human message, parallel calls with their results in any order, an answer."""
+    """Draw an optional human message, parallel calls with their results in any order, and an optional answer."""
     count = draw(st.integers(1, 3))
     calls = [draw(call)._replace(call_id=f"call_{draw(st.integers(1, 4))}") for _ in range(count)]
     answers: list[Operation] = [Answer(None, draw(texts()), one.call_id) for one in draw(st.permutations(calls))]
@@ -246,7 +246,9 @@ def exchanges(draw: st.DrawFn) -> list[Operation]:
         before.append(draw(thought))
     after: list[Operation] = [draw(assistant)] if draw(st.booleans()) else []
     if draw(st.integers(0, 5)) == 0:
-        answers.insert(draw(st.integers(0, count - 1)), draw(human))  # a message overtakes: the rest comes late
+        answers.insert(
+            draw(st.integers(0, count - 1)), draw(human)
+        )  # a human message between results makes the results behind it late
     if draw(st.integers(0, 7)) == 0:
         answers.pop()
     return [*before, *calls, *answers, *after]
@@ -267,12 +269,12 @@ _answer_extra: st.SearchStrategy[Message] = _extra | st.sampled_from(
         {"tool_calls": []},
     ]
 )
-"""What answers of chat completions, and of services that are compatible with it, hold beside their content."""
+"""Keys that answers of chat completions, and of compatible services, hold beside their content."""
 
 
 @st.composite
 def provider_batches(draw: st.DrawFn) -> Batch:
-    """Messages of chat completions with all they may hold: parts, names, parallel calls, keys of other people."""
+    """Draw chat-completions messages with all they may hold: parts, names, parallel calls, unknown keys."""
     messages: list[Message] = []
     if draw(st.booleans()):
         role = draw(st.sampled_from(["user", "user", "user", "assistant", "system", "developer"]))
@@ -300,25 +302,25 @@ def provider_batches(draw: st.DrawFn) -> Batch:
 
 
 def operations() -> st.SearchStrategy[Operation]:
-    """One operation of any kind, whatever came before it."""
+    """One operation of any kind, whatever precedes it."""
     return st.one_of(human, assistant, system, thought, call, answer, answer_by_name, background, provider_batches())
 
 
 def steps() -> st.SearchStrategy[list[Operation]]:
-    """A few operations: a whole exchange, or something unrelated to what came before."""
+    """A few operations: a whole exchange, or one operation that is unrelated to those before."""
     plain = st.tuples(human, assistant).map(list)
     return st.one_of(plain, exchanges(), operations().map(lambda one: [one]))
 
 
 @st.composite
 def logs(draw: st.DrawFn, most: int = 14, least: int = 0) -> list[Operation]:
-    """A log of at least `least` and at most `most` steps, its human messages and calls numbered."""
-    found = [one for step in draw(st.lists(steps(), min_size=least, max_size=most)) for one in step]
-    return numbered(found)
+    """Draw a log of `least` to `most` steps, whose human messages and calls are numbered."""
+    drawn = [one for step in draw(st.lists(steps(), min_size=least, max_size=most)) for one in step]
+    return numbered(drawn)
 
 
 def numbered(log: Sequence[Operation], start: int = 0) -> list[Operation]:
-    """Give human messages that say something, and all calls, a number of their own."""
+    """Put a distinct number into each call and each human message that says something."""
     return [_numbered(one, start + i) for i, one in enumerate(log)]
 
 
@@ -348,7 +350,7 @@ def _numbered_message(message: Message, number: str) -> Message:
     return {**message, "tool_calls": calls}
 
 
-# --- what a call of `context` brings
+# --- arguments of `context`
 
 requests: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {

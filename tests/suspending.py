@@ -1,7 +1,8 @@
-"""A store with an asynchronous driver: every verb really suspends, some take long, and any can be stopped on its way.
+"""A store in memory behind an asynchronous driver: every verb suspends, some take long, and a test can stop any one.
 
-Importing this registers it for addresses such as `suspending://`. Like a driver's connections it belongs to the first
-event loop that used it.
+Embedded stores never suspend, so only this store shows what happens between the steps of a verb.
+Importing the module registers the scheme `suspending://`. Like a driver's connections, a backend is bound to the first
+event loop that uses it.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.stores.memory import MemoryBackend
 
 PATIENCE = 30.0
-"""Seconds after which a verb that hangs is a failure."""
+"""Seconds after which a hanging verb fails the test."""
 
 SLOW_EVERY, TURNS = 7, 20
-"""Every so many verbs one waits for so many turns of the loop."""
+"""Every `SLOW_EVERY`th verb waits for `TURNS` turns of the event loop."""
 
 Moment = Literal["before", "after"]
 
 
 class Hold:
-    """A verb that stands still before or after its step, until it is let go of or cancelled."""
+    """Stops a verb before or after its step, until the test lets it go on or cancels it."""
 
     def __init__(self, verb: str, moment: Moment) -> None:
         self.verb, self.moment = verb, moment
@@ -47,7 +48,7 @@ class Hold:
         self._open = asyncio.Event()
 
     async def pass_by(self) -> None:
-        """Stand still."""
+        """Note that the verb has arrived and wait until it is let go."""
         self.loop = asyncio.get_running_loop()
         self.arrived.set()
         try:
@@ -57,12 +58,12 @@ class Hold:
             raise
 
     def let_go(self) -> None:
-        """Let it go on, from any thread."""
+        """Let the verb go on; callable from any thread."""
         assert self.loop is not None, "it has arrived"
         self.loop.call_soon_threadsafe(self._open.set)
 
     async def reached(self) -> None:
-        """Wait, on a loop, until the verb stands still."""
+        """Wait, on an event loop, until the verb has stopped here."""
         assert await asyncio.to_thread(self.arrived.wait, PATIENCE)
 
 
@@ -75,7 +76,7 @@ def _suspended(name: str) -> Any:
 
 
 def kind_of(verb: str, given: tuple[Any, ...]) -> str:
-    """What of a session a verb is for: "lease", "append", "commit", "read"; else its own name."""
+    """Return what a call does to a session, "lease", "append", "commit" or "read", or else the name of the verb."""
     if verb == "write":
         steps = [step for batch in given[0] for step in batch]
         tables = {table for step in steps for table, _ in step.put}
@@ -91,7 +92,7 @@ VERBS = ("look", "write", "places", "recent", "expired", "tenants", "scrub", "cl
 
 
 class SuspendingBackend(Backend):
-    """Dictionaries behind a driver that suspends."""
+    """A backend in memory that answers like a driver of a server: later, and in order of the event loop."""
 
     url = "suspending://"
 
@@ -104,17 +105,17 @@ class SuspendingBackend(Backend):
         self.calls: list[str] = []
 
     def hold(self, verb: str, moment: Moment) -> Hold:
-        """Stop the next call of this verb, before its step or after it."""
+        """Stop the next call of this verb before or after its step."""
         hold = Hold(verb, moment)
         self._holds.append(hold)
         return hold
 
     def refuse(self, verb: str) -> None:
-        """Have the driver cancel the next call of this verb by itself."""
+        """Let the next call of this verb raise CancelledError although nobody cancelled it."""
         self._refused.append(verb)
 
     async def called(self, verb: str, *given: Any, **named: Any) -> Any:
-        """Do what a driver does: send the verb, wait, and return what came back."""
+        """Act as a driver: send the verb, wait, and return the answer."""
         if os.getpid() != self._pid:
             raise ForkedProcess(self._pid, os.getpid())
         self._loop = self._loop or asyncio.get_running_loop()
@@ -145,8 +146,8 @@ class SuspendingBackend(Backend):
 
 
 def open_suspending(url: str, runner: object) -> SuspendingBackend:
-    """Open an empty one."""
-    kind: Any = SuspendingBackend  # which has its verbs from the seam, where no type checker sees them
+    """Open an empty store."""
+    kind: Any = SuspendingBackend  # its verbs are added by `vars().update`, which no type checker sees
     made: SuspendingBackend = kind()
     return made
 
@@ -154,11 +155,11 @@ def open_suspending(url: str, runner: object) -> SuspendingBackend:
 STORES.register("suspending", open_suspending)
 
 
-# --- an `AsyncMemory` for tests that are written for `Memory`
+# --- an `AsyncMemory` behind the interface of `Memory`, for tests that are written for `Memory`
 
 
 class _Loop:
-    """Runs what is awaited to its end on one event loop in a thread of its own, as the runner of a bridge."""
+    """Runs each awaitable to its end on one event loop in a thread of its own."""
 
     def __init__(self) -> None:
         self._thread = LoopThread(self._stray)
@@ -188,7 +189,7 @@ class _Loop:
 
 
 class _Awaited(Memory):
-    """A `Memory` whose verbs an `AsyncMemory` does on an event loop. Its `store` can be driven all the same."""
+    """A `Memory` whose verbs an `AsyncMemory` runs on an event loop. The test's thread can drive its `store`, too."""
 
     def __init__(self, core: AsyncMemory, loop: Any) -> None:
         super().__init__(core)
@@ -201,8 +202,8 @@ class _Awaited(Memory):
 
 @contextmanager
 def awaited(where: str, **options: Any) -> Iterator[Memory]:
-    """Open an `AsyncMemory`, each verb of which is run to its end on one event loop."""
-    import pytest  # here, so that processes which only want the store start sooner
+    """Open an `AsyncMemory` and yield a `Memory` that runs each of its verbs to the end on one event loop."""
+    import pytest  # imported here, so that processes which only need the store start sooner
 
     from palimpsest.sessions import knowledge_sync, working_sync
 
@@ -211,7 +212,7 @@ def awaited(where: str, **options: Any) -> Iterator[Memory]:
         face = sys.modules[Memory.__module__]
         for one in (face, working_sync, knowledge_sync):
             patch.setattr(one, "drive", loop.drive)
-        # The runner's own `drive` stays: a module that is first imported here would keep what stands in its place.
+        # `drive` of the runner itself is not replaced: a module that is first imported now would keep the replacement.
         globals_ = {**vars(sys.modules[within.__module__]), "drive": loop.drive}
         own = inspect.unwrap(within)
         body = FunctionType(own.__code__, globals_, argdefs=own.__defaults__)

@@ -1,4 +1,4 @@
-"""Conversations of known cost for tests of compaction, and summarizers that follow a script."""
+"""Conversations of known cost for tests of compaction, and scripted summarizers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from palimpsest.strategies import CallableSummarizer
 
 
 def words(text: str) -> int:
-    """One token for each word: the counter of most acceptance cases."""
+    """Count one token for each word: the counter of most tests of compaction."""
     return len(text.split())
 
 
 def filler(tokens: int, word: str = "word") -> str:
-    """A text of so many words."""
+    """Return a text of so many words."""
     return " ".join([word] * tokens)
 
 
 def talk(session: Session, *costs: int, start: int = 0) -> None:
-    """Add completed interactions that cost so many tokens each: a question of half, an answer of the rest."""
+    """Add one interaction for each cost in tokens: a question that costs half, an answer that costs the rest."""
     for i, cost in enumerate(costs, start):
         half = cost // 2
         session.add_user_message(f"q{i} {filler(half - 1)}".strip())
@@ -29,7 +29,7 @@ def talk(session: Session, *costs: int, start: int = 0) -> None:
 
 
 def use_tool(session: Session, name: str, status: str, output: str = "done") -> None:
-    """Add a completed interaction with one call of a tool, whose result has this status."""
+    """Add a complete interaction with one tool call, whose result has this status."""
     session.add_user_message(f"please {name}")
     call = session.add_tool_call(name, {"x": 1})
     session.add_tool_result(name, output, call_id=call.call_id, status=status)  # type: ignore[arg-type]
@@ -37,9 +37,9 @@ def use_tool(session: Session, name: str, status: str, output: str = "done") -> 
 
 
 class Scripted:
-    """A summarizer that answers from a script, by call, and keeps what it was asked. The last answer repeats.
+    """A summarizer that returns prepared answers in order and keeps the prompts. The last answer repeats.
 
-    What it says is taken whatever the conversation was about, unless it is `checked`.
+    Its answers are accepted whatever the conversation was about, unless `checked` is true.
     """
 
     name = "scripted"
@@ -57,22 +57,22 @@ class Scripted:
         return str(answer(prompt) if callable(answer) else answer)
 
     def bound(self, runner: Runner, clock: Callable[[], int]) -> Any:
-        """What a memory asks."""
+        """Bind it as a memory binds the summarizers it is given."""
         return CallableSummarizer(self, name=self.name, checked=self.checked).bound(runner, clock)
 
     @property
     def calls(self) -> int:
-        """How often it was asked."""
+        """How often it was called."""
         return len(self.prompts)
 
 
 def as_it_is(function: Callable[[str], Any]) -> CallableSummarizer:
-    """A summarizer whose answers are taken whatever the conversation was about."""
+    """Make a summarizer whose answers are accepted whatever the conversation was about."""
     return CallableSummarizer(function, checked=False)
 
 
 class Listener:
-    """Notes events with their facts, in order."""
+    """Records events with their facts, in order."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, dict[str, Any]]] = []
@@ -84,9 +84,9 @@ class Listener:
         return self
 
     def names(self) -> list[str]:
-        """The events heard, in order."""
+        """The names of the events heard, in order."""
         return [name for name, _ in self.heard]
 
     def facts(self, event: str) -> list[dict[str, Any]]:
-        """What was told of this event."""
+        """The facts of every event of this name, in order."""
         return [facts for name, facts in self.heard if name == event]

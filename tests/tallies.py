@@ -1,4 +1,4 @@
-"""Counts of tokens, as a store has them, in two figures."""
+"""Token counts in a store, and their sums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range
 async def tallied(
     store: Store, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
 ) -> dict[int, int]:
-    """The stored counts by this counter of entries with `after` < seq < `before`, by seq."""
+    """Return the stored counts by this counter of entries with `after` < seq < `before`, by seq."""
     entries = await store.read(key, after=after, before=before, counter=counter)
     return {entry.seq: entry.tokens for entry in entries if entry.tokens is not None}
 
@@ -18,13 +18,14 @@ async def tallied(
 async def summed(
     store: Store, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
 ) -> tuple[int, int]:
-    """How many entries with `after` < seq < `before` have a stored count by this counter, and their sum."""
+    """Return the number of entries with `after` < seq < `before` that have a stored count, and the sum of the
+    counts."""
     found = await tallied(store, key, counter, after=after, before=before)
     return len(found), sum(found.values())
 
 
 async def rows_kept(store: Store, key: SessionKey, counter: str) -> int:
-    """How many rows of counts the session's logs have, also of entries that are not there."""
+    """Return how many rows of counts the session's logs have, including those of missing entries."""
     wanted = Range(f"tokens/{counter}", [(0, LAST_KEY)])
     (seen,) = await store.backend.look([Ask(Place(*key, "log", ""), [wanted], head=False)])
     return len(list(seen.rows[0]))

@@ -1,4 +1,4 @@
-"""What one provider's log holds and another's API refuses: it is shown as that one takes it, or the report says so."""
+"""What one provider's log holds and another's API refuses is adapted to that API, or the report says so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Messages = list[dict[str, Any]]
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    """What is shown is the same on every store: one is enough."""
+    """A store in memory: contexts are the same on every store."""
     with Memory.open("memory://") as opened:
         yield opened
 
@@ -33,7 +33,7 @@ def session(memory: Memory) -> Session:
 
 
 def answered(name: str, call_id: str, content: Any = "found") -> Messages:
-    """A question, a call of this tool as Anthropic writes it, and its result."""
+    """Return a question, a call of this tool in Anthropic's format, and its result."""
     return [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": call_id, "name": name, "input": {}}]},
@@ -42,7 +42,7 @@ def answered(name: str, call_id: str, content: Any = "found") -> Messages:
 
 
 def accepted(ctx: Context) -> Context:
-    """The context, which its provider accepts."""
+    """Return the context, after checking that its provider accepts it."""
     provider = PROVIDERS[ctx.format]
     assert provider.faults(ctx.messages) == []
     assert provider.sdk_faults(ctx.request()) == []
@@ -67,7 +67,7 @@ def test_an_empty_text_beside_a_result_is_no_message(session: Session, format: s
 
 
 def test_empty_parts_are_left_out_of_a_list(session: Session) -> None:
-    """Of a list of parts those without text are not sent, and a list of none is no content."""
+    """Parts without text are left out, and an empty list of parts is sent as no content."""
     session.add([{"role": "user", "content": [{"type": "text", "text": ""}, {"type": "text", "text": "q"}]}])
     session.add([{"role": "assistant", "content": [], "refusal": "no"}])
 
@@ -138,7 +138,7 @@ def test_a_shortened_result_goes_with_its_call(memory: Memory, format: str) -> N
 @pytest.mark.wide
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_shortened_picture_goes_with_its_call(memory: Memory, format: str) -> None:
-    """The same of a result that is a picture, of which shortening leaves no text."""
+    """A result that is a picture is left out together with its call when it is shortened, since no text remains."""
     session = memory.session("s", max_tokens=300, format="openai-responses")
     shot = {"type": "computer_screenshot", "image_url": "data:image/png;base64," + "A" * 4000}
     action: dict[str, Any] = {"action": {"type": "screenshot"}, "pending_safety_checks": [], "status": "completed"}
@@ -195,7 +195,7 @@ def test_names_and_ids_fit_and_stay_apart(session: Session, format: str) -> None
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_name_stays_what_it_was_when_others_come(session: Session, format: str) -> None:
-    """What a context has shown of odd names and ids, later ones show in the same bytes."""
+    """Adapted names and ids keep their bytes in later contexts."""
     before: list[bytes] = []
     for name, id in itertools.zip_longest(ODD_NAMES, ODD_IDS, fillvalue="last"):
         session.add(answered(name, id), format="anthropic")
@@ -208,7 +208,7 @@ def test_a_name_stays_what_it_was_when_others_come(session: Session, format: str
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_id_costs_no_more_however_often_it_comes(memory: Memory, format: str) -> None:
-    """Some servers number the calls of each answer from the beginning: each is told apart in the same few steps."""
+    """Making repeated call ids unique takes the same few steps however often an id repeats."""
     fmt, taken = find_format(format), list[int]()
     for ids in (["call_0"] * 200, [f"call_{number}" for number in range(200)]):
         session = memory.session(ids[-1])
@@ -272,7 +272,7 @@ BROKEN: dict[str, tuple[Messages, str]] = {
 
 @pytest.mark.parametrize(("messages", "rule"), BROKEN.values(), ids=BROKEN)
 def test_chat_completions_rules_are_known(messages: Messages, rule: str) -> None:
-    """A list of messages that breaks a rule of names, ids or parts is told so."""
+    """Messages that break a rule of names, ids or parts of chat completions are reported."""
     problems = find_format("openai").validate(messages)
 
     assert len(problems) == 1 or rule == "a list of parts is not empty"
@@ -328,7 +328,7 @@ def test_media_go_where_their_type_is_taken(memory: Memory, ending: str, format:
 
 
 def test_an_image_of_a_type_that_nobody_takes_goes_back_to_its_own(session: Session) -> None:
-    """What a format has read itself is sent as it came: its provider may take more than is known here."""
+    """An image of an unknown type is sent back to its own provider unchanged."""
     part = {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,YWJj"}}
     session.add([{"role": "user", "content": [part]}])
 
@@ -410,7 +410,7 @@ LATE: dict[str, Messages] = {
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("source", LATE)
 def test_an_image_of_a_late_result_stands_behind_its_fence(session: Session, source: str, format: str) -> None:
-    """What a tool has shown when somebody had spoken is shown as the user's, or the fence says that it is not."""
+    """An image of a late result is shown as the user's behind its fence, or the fence says that it is not shown."""
     session.add(LATE[source], format=source)
 
     ctx = accepted(session.context(format=format))
@@ -426,7 +426,7 @@ def test_an_image_of_a_late_result_stands_behind_its_fence(session: Session, sou
 
 
 def test_a_late_image_that_a_provider_does_not_take_is_reported(session: Session) -> None:
-    """Where a user may have no such image, a line in the fence stands for it, and the report says so."""
+    """A late image that a user may not send is replaced by a line in the fence, and reported."""
     late = LATE["openai-responses"][:3]
     late = [
         *late,
@@ -470,7 +470,7 @@ def test_what_is_said_beside_the_content_is_shown_and_reported(
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("transcript", ["Gate B 12.", None])
 def test_a_spoken_answer_is_its_transcript(session: Session, transcript: str | None, format: str) -> None:
-    """Of sound that a model has made no context has the data, nor counts it: its transcript, or a line that says so."""
+    """Of a spoken answer the context shows and counts the transcript, or a line without one, never the data."""
     sound = {"id": "audio_1", "data": "AAAA" * 100_000, "expires_at": 1, "transcript": transcript}
     session.add([{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "audio": sound}])
     session.add_user_message("thanks")
@@ -486,7 +486,7 @@ def test_a_spoken_answer_is_its_transcript(session: Session, transcript: str | N
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_sound_that_its_provider_knows_by_id_goes_back_to_it_alone(session: Session, format: str) -> None:
-    """An answer of which only the sound's id is known is sent as that, and another provider is told of sound."""
+    """Sound known only by an id is sent to its own provider alone; others get a line instead."""
     session.add([{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "audio": {"id": "a1"}}])
     session.add_user_message("thanks")
 
@@ -506,7 +506,7 @@ def test_thoughts_that_nothing_follows_are_reported(session: Session) -> None:
 
 
 def test_words_that_another_format_does_not_show_are_reported(session: Session) -> None:
-    """Citations, and keys that nobody here knows, are named in the report where they are not shown."""
+    """Citations and unknown keys that a format does not show are reported."""
     cited = {"type": "text", "text": "so", "citations": [{"cited_text": "because"}], "x": "more", "cache_control": None}
     session.add([{"role": "user", "content": "q"}], format="anthropic")
     session.add([{"role": "assistant", "content": [cited], "id": "msg_1", "model": "claude"}], format="anthropic")

@@ -1,4 +1,4 @@
-"""Addresses of stores: options in them, what is refused, and what no error shows; odd values of other options, too."""
+"""Addresses of stores: their options, what is refused, and that no error shows a password."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_options_may_stand_in_an_address(scheme: str, tmp_path: Path) -> None:
     ],
 )
 def test_other_options_in_an_address_are_refused_by_name(scheme: str, query: str, says: str, tmp_path: Path) -> None:
-    """What a store does not know, or cannot take, is an error that names it; no file comes into being."""
+    """An unknown or invalid option in an address is refused by name, and no file is made."""
     with pytest.raises(ConfigError, match=says):
         Memory.open(f"{scheme.format(tmp_path)}?{query}")
 
@@ -77,7 +77,7 @@ def test_the_command_line_reads_an_address_before_it_looks_for_the_file(
 
 
 def test_the_command_line_names_the_form_of_an_address(here: Path) -> None:
-    """An address that can name no file is told how it is written, not that there is nothing."""
+    """For an address that names no file, the command line shows how addresses are written."""
     told = run("sessions", "--store", "sqlite://new.db")
 
     assert (told.exit_code, "three or four slashes" in told.output) == (2, True)
@@ -85,7 +85,7 @@ def test_the_command_line_names_the_form_of_an_address(here: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a?mode=rw.db", "a#b.db", "a%41.db", "%.db", "a&b = ä.db"])
 def test_a_file_of_any_name_opens_to_read(tmp_path: Path, name: str) -> None:
-    """What means something in an address of SQLite's is part of a file's name, also where the file is only read."""
+    """Characters with a meaning in SQLite's addresses are plain parts of a file's name, also read-only."""
     with Memory.open(tmp_path / name) as memory:
         memory.session("one").add_user_message("hello")
 
@@ -116,8 +116,8 @@ def test_a_path_is_a_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", ["synchronous=NORMAL", "mode=ro", "cache=shared&mode=memory"])
 def test_options_behind_a_path_are_refused(here: Path, query: str) -> None:
-    """They would be a part of the file's name, and hold for nothing, be they ours or SQLite's own; other question marks
-    are as they are."""
+    """Options behind a plain path are refused, since they would become part of the file's name; other question marks
+    stay."""
     with pytest.raises(ConfigError, match=r"sqlite:///agent\.db\?synchronous=NORMAL, or as arguments"):
         Memory.open(f"a.db?{query}")
     assert not list(here.glob("a.db*"))
@@ -149,7 +149,7 @@ def test_options_behind_a_path_are_refused(here: Path, query: str) -> None:
     ],
 )
 def test_no_error_shows_a_password_of_an_address(address: str, here: Path) -> None:
-    """What stands before an @, and values of options, are in no message and no attribute of an error."""
+    """No message or attribute of an error shows a password or the value of an option."""
     with pytest.raises(ConfigError) as raised:
         Memory.open(address)
 
@@ -242,7 +242,7 @@ def test_an_address_that_lost_its_colon_is_no_file(where: str, meant: str, here:
 
 
 def test_what_is_meant_is_told_without_a_password(here: Path) -> None:
-    """Nor with what else the address may hold."""
+    """The suggestion for a mistyped address shows neither its password nor its options."""
     with pytest.raises(ConfigError, match=r"did you mean 'postgres://…@host/x\?token=…'") as caught:
         Memory.open("postgres//me:sesame@host/x?token=sesame")
 
@@ -262,7 +262,7 @@ def test_a_relative_path_stays_one(where: str, here: Path) -> None:
 
 
 def test_a_path_object_is_no_mistyped_address(here: Path) -> None:
-    """Whoever gives one means a file."""
+    """A path object always names a file."""
     with Memory.open(Path("sqlite//a.db")) as memory:
         memory.session("s").add_user_message("x")
 

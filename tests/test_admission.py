@@ -31,7 +31,7 @@ def numbered(**more: Any) -> Redactor:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Memory]:
-    """A memory that gives addresses numbers."""
+    """A memory that replaces addresses by numbered pseudonyms."""
     with Memory.open(tmp_path / "log.db", privacy=numbered()) as memory:
         yield memory
 
@@ -62,14 +62,14 @@ def test_a_policy_is_given_in_any_form(given: Any) -> None:
 
 
 def test_without_a_policy_everything_is_kept() -> None:
-    """Nothing is looked for unless it is asked for."""
+    """Without a policy nothing is redacted."""
     with Memory.open("memory://") as memory:
         assert memory.session("s").add_user_message("to ann@example.com").text == "to ann@example.com"
 
 
 @pytest.mark.parametrize("given", ["emial", 7, {"redact_pattern": []}, {"redact_patterns": ["(a+)+"]}, MAIL])
 def test_a_policy_that_is_not_accepted_opens_nothing(tmp_path: Path, given: Any) -> None:
-    """A name that nobody knows, a number, an unknown key, a hostile pattern, pseudonyms without a key."""
+    """An invalid policy raises ConfigError before any file is made."""
     with pytest.raises(ConfigError):
         Memory.open(tmp_path / "log.db", privacy=given)
 
@@ -80,7 +80,8 @@ def test_a_policy_that_is_not_accepted_opens_nothing(tmp_path: Path, given: Any)
 
 
 def test_one_value_has_one_number_throughout_a_session(tmp_path: Path) -> None:
-    """Also in another process, in arguments and in other spelling; another session counts anew."""
+    """A value has one pseudonym in a session, in every process, field and spelling; another session counts
+    separately."""
     with Memory.open(tmp_path / "log.db", privacy=numbered()) as memory:
         memory.session("s").add_user_message("ann@example.com and bob@example.com")
     with Memory.open(tmp_path / "log.db", privacy=numbered()) as memory:
@@ -93,7 +94,7 @@ def test_one_value_has_one_number_throughout_a_session(tmp_path: Path) -> None:
 
 
 def test_numbers_go_with_branches_exports_and_rewinds_and_end_with_a_clear(memory: Memory) -> None:
-    """A branch, an import and what is added after a rewind go on counting; a cleared session begins again."""
+    """Pseudonyms are kept in branches, imports and rewinds, and start again after a clear."""
     session = memory.session("s")
     first = session.add_user_message("ann@example.com")
     session.add_user_message("bob@example.com")
@@ -179,7 +180,7 @@ def test_the_same_context_again_adds_nothing_though_it_was_redacted(memory: Memo
 
 
 async def _add_long(path: Path) -> bool:
-    """Whether the loop went on while a long text was looked at."""
+    """Return whether the event loop went on while a long text was checked."""
     gate = threading.Event()
 
     def slow(text: str) -> list[Span]:
@@ -203,7 +204,7 @@ def test_a_long_text_is_looked_at_beside_the_event_loop(tmp_path: Path) -> None:
 
 
 def quoted(fault: BaseException) -> str:
-    """All that is told of an error."""
+    """Return all that an error says."""
     return "".join(traceback.format_exception(fault)) + repr(fault) + repr(vars(fault)) + repr(fault.args)
 
 
@@ -217,7 +218,7 @@ def test_an_error_quotes_nothing_private_even_where_it_is_cut(marked: Memory) ->
 
 
 def test_an_error_keeps_causes_that_hold_nothing_private(marked: Memory) -> None:
-    """What is clean is left alone, and so is its cause."""
+    """An error without private text keeps its text and its cause."""
     with pytest.raises(ConfigError) as caught:
         marked.session("s", max_tokns=3)  # type: ignore[call-arg]
 
@@ -295,7 +296,7 @@ def test_an_import_is_admitted_whole(marked: Memory) -> None:
 
 
 def test_an_import_withholds_what_may_not_be_kept() -> None:
-    """A withheld entry of an export becomes a tombstone, and no summary tells of it."""
+    """A withheld entry of an export becomes a tombstone, and summaries of it are not imported."""
     with Memory.open("memory://") as other:
         plain = other.session("s", summarizer=lambda prompt: "The patient takes warfarin.")
         for i in range(3):
@@ -352,7 +353,7 @@ def test_a_policy_that_withholds_summaries_leaves_none() -> None:
 
 
 def test_names_of_views_and_counters_hold_nothing_private() -> None:
-    """They are stored with cuts and counts, so one that names something private is refused."""
+    """A view or counter with a private name is refused, since names are stored with cuts and counts."""
 
     class Counter:
         name, overhead = MARKER, 0
@@ -390,6 +391,6 @@ def test_an_import_brings_nothing_private_in_places_for_ids_and_names() -> None:
 
 
 async def _stored(memory: Memory) -> str:
-    """The head and the records of the only session, as the store has them."""
+    """Return the stored head and records of the only session."""
     key = SessionKey(memory.tenant, "s")
     return repr((await memory.store.head(key), await memory.store.records(key)))

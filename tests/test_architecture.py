@@ -1,4 +1,4 @@
-"""The shape of the code is as `docs/architecture.md` tells it."""
+"""The code has the shape that `docs/architecture.md` describes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INDENTED = re.compile(r"^[ \t]+(from|import)\s", re.MULTILINE)
 
 @cache
 def modules() -> Mapping[str, Path]:
-    """Every module and package, by its dotted name."""
+    """Return every module and package by its dotted name."""
     found = {}
     for path in ROOT.rglob("*.py"):
         parts = path.relative_to(ROOT.parent).with_suffix("").parts
@@ -35,7 +35,7 @@ def modules() -> Mapping[str, Path]:
 
 @cache
 def imports() -> Mapping[str, AbstractSet[str]]:
-    """What each module imports of the others, anywhere in it, for type checkers or not; the root package apart."""
+    """Return what each module imports of the others, types included, without the root package."""
     return {module: imported(module, path) for module, path in modules().items() if module != "palimpsest"}
 
 
@@ -59,7 +59,8 @@ def room(module: str) -> str:
 
 
 def in_circles(graph: Mapping[str, AbstractSet[str]]) -> set[str]:
-    """What is left when whatever imports nothing that is left, or is imported by nothing that is left, has gone."""
+    """Return the modules that are left after repeatedly removing those that import nothing or are imported by
+    nothing."""
     left = set(graph)
     while True:
         importing = {module for module in left if graph[module] & left}
@@ -70,7 +71,7 @@ def in_circles(graph: Mapping[str, AbstractSet[str]]) -> set[str]:
 
 
 def floors(graph: Mapping[str, AbstractSet[str]]) -> int:
-    """How many rooms the longest way down goes through."""
+    """Return the length of the longest path downwards through the rooms."""
 
     @cache
     def below(name: str) -> int:
@@ -80,7 +81,7 @@ def floors(graph: Mapping[str, AbstractSet[str]]) -> int:
 
 
 def imports_inside_functions() -> dict[tuple[str, int], bool]:
-    """Where each stands, its module and line, and whether a comment there, or right above, says why."""
+    """Return module and line of each import inside a function, and whether a comment says why."""
     found = {}
     for module, path in modules().items():
         text = path.read_text(encoding="utf-8")
@@ -99,7 +100,7 @@ def imports_inside_functions() -> dict[tuple[str, int], bool]:
 
 
 def says_why(line: str) -> bool:
-    """Whether a comment of the line has words for readers: linters' own come in brackets behind what they read."""
+    """Whether the line has a comment for readers, not only for linters."""
     comments = [comment.strip() for comment in line.split("#")[1:]]
     return any(not comment.startswith(("type:", "noqa:")) or "(" in comment for comment in comments)
 
@@ -138,7 +139,7 @@ def test_the_root_is_looked_over_at_once() -> None:
 
 
 def test_nothing_imports_in_a_circle() -> None:
-    """No two modules or more import each other in a circle, at run time or in types."""
+    """No modules import each other in a circle, at run time or for types."""
     assert in_circles(imports()) == set()
 
 
@@ -167,14 +168,14 @@ FACES = {
 
 
 def test_a_module_is_read_at_one_sitting() -> None:
-    """No module has more than 350 lines, but for the faces of sessions and memories."""
+    """No module has more than 350 lines, except the public classes of sessions and memories."""
     lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in modules().items()}
 
     assert {module for module, number in lines.items() if number > 350} <= FACES
 
 
 def test_parts_are_held_and_not_inherited() -> None:
-    """No class of the package of sessions inherits from a class there that inherits from a third one there."""
+    """In the package of sessions no class inherits from a class that itself inherits from a third one."""
     bases = {
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
         for module, path in modules().items()
@@ -203,7 +204,7 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
 
 
 def test_the_extras_that_errors_advise_are_there() -> None:
-    """Whoever installs what an error names has what was missing."""
+    """Every extra that an error advises to install exists."""
     there = set(
         tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     )

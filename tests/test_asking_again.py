@@ -24,7 +24,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"
     ids=["a question", "a result", "several"],
 )
 def test_what_the_log_ends_with_is_not_added_twice(memory: Memory, batch: list[dict[str, object]]) -> None:
-    """With `unless_last` the same messages return the entries that are there, in any session object."""
+    """With `unless_last`, messages with which the log ends are not added again; their entries are returned."""
     memory.session("s").add([QUESTION, CALLING])
     first = memory.session("s").add(batch, unless_last=True)
 
@@ -35,7 +35,7 @@ def test_what_the_log_ends_with_is_not_added_twice(memory: Memory, batch: list[d
 
 
 def results_of(session: Session) -> list[Entry]:
-    """The results in a log."""
+    """Return the results in a log."""
     return [one for one in session.entries() if one.kind == "tool_result"]
 
 
@@ -44,7 +44,7 @@ def results_of(session: Session) -> list[Entry]:
 def test_results_that_are_there_are_not_added_with_the_others(
     memory: Memory, atomic: bool, given: tuple[str, ...]
 ) -> None:
-    """No call has two results, though one was given by itself before; another text for it is added, as ever."""
+    """With `unless_last`, a call gets no second equal result, even if results come one by one or together."""
     results = {one: {**RESULT, "tool_call_id": one} for one in given}
     session = memory.session("s")
     session.add([QUESTION, {**CALLING, "tool_calls": [{**CALL, "id": one} for one in results]}])
@@ -59,7 +59,7 @@ def test_results_that_are_there_are_not_added_with_the_others(
 
 
 def test_another_text_for_a_call_is_another_result(memory: Memory) -> None:
-    """Nobody knows which of them is right."""
+    """A result with another text for the same call is added, since neither is known to be right."""
     session = memory.session("s")
     session.add([QUESTION, {**CALLING, "tool_calls": [CALL, {**CALL, "id": "c2"}]}, RESULT])
     session.add([{**RESULT, "content": "C 3"}, {**RESULT, "tool_call_id": "c2"}], unless_last=True)
@@ -85,7 +85,7 @@ def test_what_was_taken_back_behind_it_changes_nothing(memory: Memory, answered:
 
 @pytest.mark.parametrize("how", ["hide", "replace", "expire"])
 def test_what_no_context_shows_is_said_again(clock: FakeClock, how: str) -> None:
-    """It would not be asked otherwise."""
+    """A message that no context shows any more, hidden or expired, is added again."""
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("s")
         session.add([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello!"}])
@@ -109,7 +109,7 @@ def test_what_no_context_shows_is_said_again(clock: FakeClock, how: str) -> None
     ids=["refusal", "audio"],
 )
 def test_what_says_something_else_is_added(memory: Memory, first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Also where its words are in what only its provider knows."""
+    """A message that differs is added, even if only its provider's own fields differ."""
     session, bare = memory.session("s"), {"role": "assistant", "content": None}
     for message in (first, second, second):
         session.add({**bare, **message}, unless_last=True)
@@ -118,7 +118,7 @@ def test_what_says_something_else_is_added(memory: Memory, first: dict[str, Any]
 
 
 def test_a_result_of_another_status_is_added(memory: Memory) -> None:
-    """One whose status nobody tells may be the one that is there."""
+    """A result with another status is added; one without a status counts as the same."""
     session, statuses = memory.session("s"), list[Status | None](["pending", None, "error", "error"])
     session.add([QUESTION, CALLING])
     for status in statuses:
@@ -128,7 +128,7 @@ def test_a_result_of_another_status_is_added(memory: Memory) -> None:
 
 
 def test_what_was_erased_is_said_again(memory: Memory) -> None:
-    """Nobody knows what it said."""
+    """An erased message is added again, since its text is unknown."""
     session = memory.session("s")
     session.erase(session.add(QUESTION)[0])
 
@@ -138,7 +138,7 @@ def test_what_was_erased_is_said_again(memory: Memory) -> None:
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("how", ["hide", "evict", "expire", "last longer", "pin"])
 def test_a_context_that_no_context_shows_is_added_again(clock: FakeClock, how: str, atomic: bool) -> None:
-    """As one is that is to last longer, or to be pinned; from then on that one is known."""
+    """A named context is added again if it is hidden or expired, or is to last longer or be pinned."""
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("s", max_tokens=600)
         soon, later = (datetime.fromtimestamp(clock() / 1e6 + seconds, UTC) for seconds in (10, 100))
@@ -164,7 +164,7 @@ def test_a_context_that_no_context_shows_is_added_again(clock: FakeClock, how: s
 
 
 def test_a_context_that_was_pinned_is_known(memory: Memory) -> None:
-    """By whoever pinned it: who adds it again need not ask for that."""
+    """A named context that was pinned later is not added again, pinned or not."""
     session = memory.session("s")
     first = session.add_context("Gate B 12", name="gates")
     session.pin(first)
@@ -174,7 +174,7 @@ def test_a_context_that_was_pinned_is_known(memory: Memory) -> None:
 
 
 def test_what_is_said_again_later_is_added(memory: Memory) -> None:
-    """Behind anything else, or without the option, the same words are new; so are others."""
+    """A message behind others, or without `unless_last`, is added again."""
     session = memory.session("s")
     session.add(QUESTION, unless_last=True)
     session.add({"role": "assistant", "content": "B 12"})
@@ -193,7 +193,7 @@ def test_what_is_said_again_later_is_added(memory: Memory) -> None:
 
 
 def test_what_is_taken_out_is_known_again() -> None:
-    """Under a policy it is what would be stored that is compared with what is."""
+    """Under a privacy policy the redacted message is compared."""
     with Memory.open("memory://", privacy={"redact_patterns": [r"\w+@example\.com"]}) as memory:
         session = memory.session("s")
         message = {"role": "user", "content": "Write to ann@example.com."}
@@ -238,7 +238,7 @@ def test_what_a_call_for_another_model_cost_scales_its_budget(memory: Memory) ->
 
 
 def test_a_model_that_nobody_knows_warns(memory: Memory) -> None:
-    """As with a session's; what is no name is refused."""
+    """An unknown model for one context warns as a session's does; anything but a name is refused."""
     session = memory.session("s")
     session.add_user_message("Hello")
 
@@ -261,7 +261,7 @@ async def test_an_open_turn_is_told() -> None:
 
 
 def test_what_an_atomic_turn_has_gathered_is_not_added_twice(memory: Memory) -> None:
-    """What it will add is there for `unless_last`, and for a context of the same name; an older version is none."""
+    """`unless_last` and named contexts also compare with what an atomic turn has gathered."""
     session = memory.session("s")
     old = session.add_context("one", name="file")
 
@@ -283,7 +283,7 @@ def test_what_an_atomic_turn_has_gathered_is_not_added_twice(memory: Memory) -> 
 
 
 def test_a_batch_may_begin_in_the_log_and_end_in_an_atomic_turn(memory: Memory) -> None:
-    """What is stored and what will be are one end of the log."""
+    """With `unless_last`, the stored log and an atomic turn's entries count as one log."""
     session = memory.session("s")
     (first,) = session.add(QUESTION)
 

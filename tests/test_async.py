@@ -1,4 +1,4 @@
-"""`AsyncMemory` and `Memory`: two faces of one thing, what runs where, and what cancellation leaves behind."""
+"""`AsyncMemory` and `Memory`: equal interfaces, what runs where, and what a cancellation leaves behind."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ async def memory(tmp_path: Path) -> AsyncIterator[AsyncMemory]:
 
 
 def verbs(face: type) -> dict[str, object]:
-    """The public members of a class by name."""
+    """Return the public members of a class by name."""
     return {name: inspect.getattr_static(face, name) for name in dir(face) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(("core", "face"), FACES)
 def test_both_faces_have_the_same_verbs(core: type, face: type) -> None:
-    """Whatever one of the two classes has, the other has: verbs and properties."""
+    """Both classes have the same verbs and properties."""
     asynchronous, synchronous = verbs(core), verbs(face)
 
     assert set(asynchronous) - {"tenant"} == set(synchronous) - {"tenant"}
@@ -73,7 +73,7 @@ def test_both_faces_take_the_same_arguments(core: type, face: type) -> None:
 
 @pytest.mark.parametrize("face", [AsyncSession, AsyncMemory, AsyncWorkingMemory, AsyncKnowledge])
 def test_every_verb_that_reads_or_writes_is_a_coroutine(face: type) -> None:
-    """Under an event loop nothing that touches the store is an ordinary function."""
+    """In an asynchronous memory every verb that touches the store is a coroutine function."""
     plain = {name for name, verb in verbs(face).items() if not isinstance(verb, property | classmethod)}
     plain = {name for name in plain if not inspect.iscoroutinefunction(getattr(face, name))}
 
@@ -87,7 +87,7 @@ def test_every_verb_that_reads_or_writes_is_a_coroutine(face: type) -> None:
 
 
 class Gate:
-    """A clock that a test can stop where the store reads it: inside a write, with the transaction open."""
+    """A clock that a test can stop when the store reads it, inside a write with the transaction open."""
 
     def __init__(self) -> None:
         self.loop_thread = threading.get_ident()
@@ -95,7 +95,7 @@ class Gate:
         self.reached, self.open = threading.Semaphore(0), threading.Semaphore(10_000)
 
     def shut(self) -> None:
-        """From now on every write waits for `let`."""
+        """Let every write wait from now on, until `let`."""
         self.reached, self.open = threading.Semaphore(0), threading.Semaphore(0)
 
     def let(self, writes: int = 1) -> None:
@@ -109,7 +109,7 @@ class Gate:
         return time.time_ns() // 1000
 
     async def arrived(self) -> None:
-        """Wait until a write has got as far as the clock."""
+        """Wait until a write has reached the clock."""
         assert await asyncio.to_thread(self.reached.acquire, timeout=PATIENCE)
 
 
@@ -163,7 +163,7 @@ async def test_many_tasks_that_write_at_once_share_commits(gated: AsyncMemory, g
 
 
 async def ended(task: asyncio.Task) -> bool:
-    """Cancel the task, give it every chance to end, and return whether it has."""
+    """Cancel the task, give it time to end, and return whether it has."""
     task.cancel()
     for _ in range(100):
         await asyncio.sleep(0)
@@ -171,7 +171,7 @@ async def ended(task: asyncio.Task) -> bool:
 
 
 async def test_an_add_that_has_begun_finishes_whole(gated: AsyncMemory, gate: Gate) -> None:
-    """Cancelling an add whose write is under way waits for it: afterwards all of the batch is there."""
+    """A cancelled add whose write has begun is stored completely before the cancellation is raised."""
     session = gated.session(SESSION)
     gate.shut()
     write = asyncio.create_task(session.add(turn("begun")))
@@ -220,7 +220,7 @@ async def test_an_add_that_was_cancelled_before_it_began_is_never_written(gated:
 
 
 async def test_an_add_that_has_ended_cancelled_is_not_written_afterwards(gated: AsyncMemory, gate: Gate) -> None:
-    """Once a cancelled add has ended, its entries are there or never will be, even if its commit was shared."""
+    """After a cancelled add has ended, nothing of it is written later, even if it shared a commit."""
     session = gated.session(SESSION)
     gate.shut()
     first = asyncio.create_task(session.add(turn("first")))
@@ -243,7 +243,7 @@ async def test_an_add_that_has_ended_cancelled_is_not_written_afterwards(gated: 
 
 
 async def test_adds_that_are_cancelled_in_a_row_block_nobody(gated: AsyncMemory, gate: Gate) -> None:
-    """However many adds are cancelled while one is under way, the memory goes on working."""
+    """Any number of cancelled adds leave the memory usable."""
     session = gated.session(SESSION)
     gate.shut()
     doomed = []
@@ -262,7 +262,7 @@ async def test_adds_that_are_cancelled_in_a_row_block_nobody(gated: AsyncMemory,
 
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_scope_that_is_cancelled_keeps_the_same_rules(gated: AsyncMemory, gate: Gate, begun: bool) -> None:
-    """Cancelling through an anyio scope: a write under way is waited for, one that waits is dropped."""
+    """A cancel scope of anyio waits for a running write and drops one that has not begun."""
     session = gated.session(SESSION)
     gate.shut()
     scope = anyio.CancelScope()
@@ -285,7 +285,7 @@ async def test_a_scope_that_is_cancelled_keeps_the_same_rules(gated: AsyncMemory
 
 
 async def test_closing_waits_for_a_write_under_way(tmp_path: Path) -> None:
-    """`close` lets a write that has begun finish; whoever comes later gets Closed."""
+    """`close` lets a running write finish; later calls raise Closed."""
     gate = Gate()
     memory = AsyncMemory.open(tmp_path / "log.db", clock=gate)
     await memory.connect()
@@ -386,7 +386,7 @@ async def test_turns_of_tasks_go_one_after_the_other(memory: AsyncMemory) -> Non
 
 
 def loaded(program: str) -> set[str]:
-    """The top-level modules that a fresh Python has loaded after `program`, beside those of a bare start."""
+    """Return the top-level modules that a new Python loads for the program, beyond those of a bare start."""
     script = f"import sys\nbefore = set(sys.modules)\n{program}\nfound = set(sys.modules) - before\n"
     script += "sys.stdout.write(' '.join(sorted({name.partition('.')[0] for name in found})))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The contract of backends, applied to those in the package."""
+"""The contract of backends, applied to each backend of the package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from palimpsest.testing import BackendFactory, StoreConformance
 
 
 class TestMemoryBackend(StoreConformance):
-    """Dictionaries keep the contract."""
+    """The backend of dictionaries keeps the contract."""
 
     @pytest.fixture
     def backend(self) -> BackendFactory:
@@ -34,7 +34,7 @@ class TestMemoryBackend(StoreConformance):
 
 
 class TestSQLiteBackend(StoreConformance):
-    """A file keeps the contract."""
+    """The SQLite backend keeps the contract."""
 
     lasts = True
 
@@ -45,7 +45,7 @@ class TestSQLiteBackend(StoreConformance):
 
 
 class TestFileBackend(StoreConformance):
-    """A folder of logs keeps the contract."""
+    """The backend of log files keeps the contract."""
 
     lasts = True
 
@@ -76,7 +76,7 @@ for number in range(1_000_000):
 
 @pytest.mark.parametrize("acknowledged", [1, 40])
 def test_a_killed_writer_leaves_whole_batches(tmp_path: Path, acknowledged: int) -> None:
-    """What was acknowledged before a process was killed is there, both places of a batch or neither."""
+    """After a kill, each acknowledged batch is there, and a batch for two places is in both of them or in neither."""
     path = str(tmp_path / "a.db")
     with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -109,10 +109,10 @@ def opened(path: Path) -> SQLiteBackend:
     return SQLiteBackend(f"sqlite:///{path}", str(path), Inline(), DiskOptions())
 
 
-def test_a_file_of_an_earlier_version_is_brought_to_the_present_one(tmp_path: Path) -> None:
-    """Migrations are done in order, each whole with its number or not, and what was there stays; again nothing is done.
+def test_a_file_of_an_earlier_version_is_migrated(tmp_path: Path) -> None:
+    """Migrations run in order, each whole and with its number or not at all; they keep the data and run once.
 
-    Who may only read is told to open it writable.
+    A memory that is opened read-only asks to be opened writable.
     """
     path, place = tmp_path / "a.db", Place("t", "h", "s", "one")
     backend = opened(path)
@@ -140,8 +140,8 @@ def test_a_file_of_an_earlier_version_is_brought_to_the_present_one(tmp_path: Pa
     assert path.read_bytes() == before
 
 
-def test_a_file_that_an_older_program_wrote_is_refused_and_not_touched(tmp_path: Path) -> None:
-    """It is named with its version, and what to do; so is a database of another program."""
+def test_a_file_of_an_unknown_version_is_refused_untouched(tmp_path: Path) -> None:
+    """A file that cannot be migrated, or is another program's, is refused with its version and left as it is."""
     for name, statements, match in (
         (
             "old",
@@ -165,8 +165,8 @@ def test_a_file_that_an_older_program_wrote_is_refused_and_not_touched(tmp_path:
 # --- what has expired
 
 
-def test_a_page_of_what_has_expired_costs_the_same_however_much_has(tmp_path: Path) -> None:
-    """Rows and heads that are due are read as far as the page goes, and behind those before it; what is not, not."""
+def test_a_page_of_expired_rows_costs_the_same_in_any_file(tmp_path: Path) -> None:
+    """A page of expired rows and heads reads only those of the page, however many have expired."""
     costs: dict[int, list[int]] = {}
     for size in (200, 4_000):
         backend = opened(tmp_path / f"{size}.db")
@@ -190,7 +190,7 @@ def test_a_page_of_what_has_expired_costs_the_same_however_much_has(tmp_path: Pa
 
 @contextlib.contextmanager
 def counted_steps(backend: SQLiteBackend) -> Iterator[list[int]]:
-    """How many tens of steps SQLite does inside."""
+    """Count the steps of SQLite's virtual machine inside the block, in tens."""
     steps = [0]
 
     def step() -> None:
@@ -202,8 +202,8 @@ def counted_steps(backend: SQLiteBackend) -> Iterator[list[int]]:
     connection.set_progress_handler(None, 10)
 
 
-def test_a_batch_that_would_be_refused_is_made_again_while_nobody_else_can_write(tmp_path: Path) -> None:
-    """Two writers of one session, each of whom the other has always overtaken, need one transaction an append."""
+def test_a_refused_batch_is_made_again_in_the_same_transaction(tmp_path: Path) -> None:
+    """Two writers that always overtake each other need one transaction for each append."""
     url = f"sqlite:///{tmp_path / 'a.db'}"
     options = DiskOptions(synchronous="NORMAL")
     backends = [SQLiteBackend(url, str(tmp_path / "a.db"), Inline(), options) for _ in range(2)]

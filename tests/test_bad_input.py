@@ -1,4 +1,4 @@
-"""What is wrong is refused with what, where and what to do instead, and nothing is written."""
+"""Wrong input is refused with what is wrong, where, and what to do instead; nothing is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from writer import turn
 
 
 class Case(NamedTuple):
-    """A call that must fail: with which error, whose message holds these words."""
+    """A call that must fail, with the error and the words in its message."""
 
     call: Callable[[Memory, Session], object]
     error: type[Exception]
@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 @pytest.fixture
 def memory(path: Path) -> Iterator[Memory]:
-    """A store with one turn in the session "one" and one batch under a key."""
+    """A store with one turn in the session "one" and a batch under a key."""
     with Memory.open(path) as memory:
         memory.session("one").add(turn("1"))
         memory.session("one").add(turn("2"), key="known")
@@ -48,13 +48,13 @@ def memory(path: Path) -> Iterator[Memory]:
 
 
 def rows(path: Path) -> list[str]:
-    """Everything in the file."""
+    """Return everything in the file."""
     with closing(sqlite3.connect(path)) as db:
         return list(db.iterdump())
 
 
 def refused(memory: Memory, path: Path, case: Case) -> None:
-    """Check one case: the error, its words, and that the file is as before."""
+    """Check a case: the error, its words, and that the file is unchanged."""
     before, revision = rows(path), memory.session("one").stats().revision
     before = rows(path)  # the first look may count tokens
 
@@ -69,7 +69,7 @@ def refused(memory: Memory, path: Path, case: Case) -> None:
 
 
 def table(**cases: tuple) -> Any:
-    """A parametrized table of cases by name."""
+    """Parametrize a test with a table of cases by name."""
     made = []
     for name, (call, error, *rest) in cases.items():
         made.append(pytest.param(Case(call, error, tuple(rest)), id=name.replace("_", " ")))
@@ -112,7 +112,7 @@ def table(**cases: tuple) -> Any:
 def test_a_store_is_not_opened_with_what_is_wrong(
     memory: Memory, path: Path, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong address or option is a ConfigError that names it and what is allowed; no file comes to be."""
+    """A wrong address or option is refused by name with what is allowed, and no file is made."""
     monkeypatch.chdir(tmp_path)
 
     refused(memory, path, case)
@@ -162,7 +162,7 @@ def session(**options: Any) -> Callable[[Memory, Session], object]:
     id_type=(lambda m, s: m.session(7), ConfigError, "session", "7"),
 )
 def test_a_session_is_not_opened_with_what_is_wrong(memory: Memory, path: Path, case: Case) -> None:
-    """A wrong option is a ConfigError that names it, says what was found and what is allowed."""
+    """A wrong option of a session is refused by name, with what was found and what is allowed."""
     refused(memory, path, case)
 
 
@@ -369,7 +369,7 @@ def context(**call: Any) -> Callable[[Memory, Session], object]:
     delete_id=(lambda m, s: m.delete_session(""), ConfigError, "session", "1 to 256"),
 )
 def test_a_verb_refuses_what_it_cannot_take(memory: Memory, path: Path, case: Case) -> None:
-    """Whatever a verb cannot take or find raises the error that says which value that was, and what it may be."""
+    """A verb refuses a wrong or unknown value with an error that says which value and what is allowed."""
     refused(memory, path, case)
 
 
@@ -389,7 +389,7 @@ def test_a_turn_inside_a_turn_is_refused(memory: Memory, path: Path) -> None:
 
 
 def changed(change: Callable[[dict], object]) -> Callable[[Memory, Session], object]:
-    """Import the session under another id after this change to its export."""
+    """Import the session under another id after changing its export."""
 
     def call(memory: Memory, session: Session) -> None:
         data = copy.deepcopy(session.export())
@@ -440,7 +440,7 @@ def test_an_export_that_does_not_hold_together_is_refused(memory: Memory, path: 
 
 
 def test_a_value_too_deep_to_show_is_no_choice() -> None:
-    """It is refused by the name of the option, as any other value."""
+    """A value nested too deeply to be shown is refused by the option's name."""
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
@@ -454,19 +454,19 @@ def test_a_value_too_deep_to_show_is_no_choice() -> None:
 @pytest.mark.parametrize("given", [(), ("agent.db",), (Path("agent.db"),), (None,)])
 @pytest.mark.parametrize("kind", [Memory, AsyncMemory])
 def test_a_memory_is_made_by_open(kind: Any, given: tuple[Any, ...]) -> None:
-    """Who calls the class is told how it is opened, and not what it is made of."""
+    """Calling the class raises an error that says how to open a memory."""
     with pytest.raises(ConfigError, match=rf"{kind.__name__}\.open\(address\)"):
         kind(*given)
 
 
 class Unshowable:
-    """Somebody's object that cannot even be shown."""
+    """An object whose `repr` raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no connection")
 
 
 def test_what_cannot_be_shown_is_refused_as_anything_else() -> None:
-    """The message says what it is instead, and the error is ours."""
+    """An object whose `repr` raises is refused with a message that says so."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="a Unshowable that cannot be shown"):
         memory.session("s", max_tokens=Unshowable())  # type: ignore[arg-type]

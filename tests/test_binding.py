@@ -1,4 +1,4 @@
-"""The current memory and session of a block, and forks of a memory."""
+"""The current memory and session inside a `bind` block, and forks of a memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from palimpsest.errors import Closed
 
 
 def seen() -> tuple[Any, str | None]:
-    """The memory and the session that are current."""
+    """Return the current memory and session."""
     try:
         session = current_session().id
     except ConfigError:
@@ -33,7 +33,7 @@ def seen() -> tuple[Any, str | None]:
 
 
 def test_a_block_has_a_memory_and_a_session() -> None:
-    """Nested ones restore what was there, also where one raises; outside there is none."""
+    """A `bind` block sets the current memory and session; nested blocks restore the outer ones, even after errors."""
     with Memory.open("memory://") as one, Memory.open("memory://") as other:
         with one.bind(one.session("a")):
             assert seen() == (one, "a")
@@ -51,7 +51,7 @@ def test_a_block_has_a_memory_and_a_session() -> None:
 
 
 def test_a_step_sets_a_fact_through_the_current_memory() -> None:
-    """Of a function that is given neither memory nor session."""
+    """A function without arguments reaches the bound memory and session."""
 
     def step() -> None:
         current_memory().working().set("plan", ["look", "answer"])
@@ -79,7 +79,7 @@ def test_what_is_asked_for_by_kind_is_that_or_told() -> None:
 
 @pytest.mark.parametrize("session", [7, object(), ["a"], ""])
 def test_what_is_no_session_is_not_bound(session: Any) -> None:
-    """And nothing is current then."""
+    """Binding anything but a session is refused, and nothing is current then."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="session"), memory.bind(session):
         pass
     with pytest.raises(ConfigError):
@@ -111,7 +111,7 @@ def test_each_task_has_what_was_bound_where_it_was_made() -> None:
 
 
 def test_a_thread_sees_what_is_carried_into_it() -> None:
-    """Without that it is told what to do."""
+    """A thread sees the binding if its context is copied; otherwise the error says how."""
     found = list[Any]()
 
     def work() -> None:
@@ -137,7 +137,7 @@ def test_a_thread_sees_what_is_carried_into_it() -> None:
 
 
 def test_a_fork_shares_conversations_and_has_facts_of_its_own() -> None:
-    """Neither sees the other's facts; both see what is added to a session."""
+    """A fork of a memory shares its sessions but not its facts."""
     with Memory.open("memory://") as memory:
         fork = memory.fork("agent/billing")
         memory.working().set("k", "parent")
@@ -152,7 +152,7 @@ def test_a_fork_shares_conversations_and_has_facts_of_its_own() -> None:
 
 
 def test_a_fork_destroys_no_conversation_of_its_memory() -> None:
-    """Nor does closing it close the store."""
+    """A fork cannot destroy sessions of its memory, and closing it does not close the store."""
     with Memory.open("memory://") as memory:
         memory.session("a").add_user_message("hello")
         fork = memory.fork("child")
@@ -181,7 +181,7 @@ def test_a_fork_destroys_no_conversation_of_its_memory() -> None:
 
 @pytest.mark.parametrize("scope", ["default", "", "a//b", 7])
 def test_a_fork_has_a_scope_of_its_own(scope: Any) -> None:
-    """One that is the memory's own, or none, is an error."""
+    """A fork needs a scope that differs from its memory's."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="scope"):
         memory.fork(scope)
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="scope"):
@@ -191,7 +191,7 @@ def test_a_fork_has_a_scope_of_its_own(scope: Any) -> None:
 
 
 def test_the_working_memory_of_an_ephemeral_session_is_written_nowhere() -> None:
-    """And that of a session that only reads is not changed."""
+    """Facts of an ephemeral session are not stored, and those of a read-only session cannot change."""
     with Memory.open("memory://") as memory:
         session = memory.session("a", persistence="ephemeral")
         session.working.set("k", 1)

@@ -1,4 +1,4 @@
-"""Branches and the past: forks share and part, rewinds take back and give back, contexts of then come out again."""
+"""Branches and the past: forks share entries and then part, rewinds can be undone, past contexts can be rebuilt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ kinds = pytest.mark.parametrize("kind", STORES)
 
 
 def shape(entries: list[Entry]) -> list[tuple[Any, ...]]:
-    """What entries say and how they hang together, their places counted anew from 1."""
+    """Return what entries say and how they are linked, with places renumbered from 1."""
     places = {entry.seq: i for i, entry in enumerate(entries, 1)} | {0: 0}
     return [
         (
@@ -43,12 +43,12 @@ def shape(entries: list[Entry]) -> list[tuple[Any, ...]]:
 
 
 def uncounted(entries: list[Entry]) -> list[Entry]:
-    """The entries without their stored counts, which any context may add."""
+    """Return the entries without their stored counts, which any context may add."""
     return [replace(entry, tokens=None) for entry in entries]
 
 
 def given_now(session: Session) -> list[Any] | None:
-    """The messages of the session's next context, nothing stored; None where nothing fits."""
+    """Return the messages of the session's next context without storing anything, or None if nothing fits."""
     try:
         return session.context(dry_run=True).messages
     except BudgetImpossible:
@@ -62,10 +62,10 @@ def given_now(session: Session) -> list[Any] | None:
 @kinds
 @law
 @given(log=strategies.logs(), more=strategies.logs(most=4), data=st.data())
-def test_after_a_rewind_the_log_goes_on_as_if_nothing_had_been(
+def test_after_a_rewind_the_log_goes_on_as_if_nothing_had_happened(
     kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject
 ) -> None:
-    """What is there and how what follows hangs together is the same as in a log that never went the other way."""
+    """After a rewind, entries, their links and figures equal those of a log without the rewound entries."""
     cut = data.draw(st.integers(0, len(log)), label="operations before the point")
     more = strategies.numbered(more, start=1000)
     with world(kind, folder) as w, world(kind, folder) as straight:
@@ -92,8 +92,10 @@ def test_after_a_rewind_the_log_goes_on_as_if_nothing_had_been(
 @kinds
 @law
 @given(log=strategies.logs(), data=st.data())
-def test_every_time_can_be_gone_back_to_and_forth(kind: str, folder: Path, log: list[Any], data: st.DataObject) -> None:
-    """Whatever was rewound or forked in between, each revision shows the log as it was at that revision."""
+def test_a_session_can_be_rewound_to_every_revision(
+    kind: str, folder: Path, log: list[Any], data: st.DataObject
+) -> None:
+    """Each revision shows the log as it was at that revision, whatever was rewound or forked in between."""
     with world(kind, folder) as w:
         was: dict[int, list[Any]] = {0: []}
         for operation in log:
@@ -118,10 +120,10 @@ def test_every_time_can_be_gone_back_to_and_forth(kind: str, folder: Path, log: 
 @kinds
 @law
 @given(log=strategies.logs(most=20), data=st.data(), budget=st.integers(20, 200))
-def test_contexts_of_then_come_out_as_they_were(
+def test_the_context_of_every_revision_can_be_rebuilt(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
 ) -> None:
-    """What was given at a revision is given for it again, after cuts, pins, rewinds, and in a branch."""
+    """`context(at=revision)` gives the context of that revision again, after cuts, pins, rewinds, and in a branch."""
     with world(kind, folder, max_tokens=budget) as w:
         was: dict[int, list[Any]] = {}
         for operation in log:
@@ -153,7 +155,7 @@ def test_contexts_of_then_come_out_as_they_were(
 def test_a_branch_is_a_session_like_any_other(
     kind: str, folder: Path, log: list[Any], more: list[Any], budget: int, data: st.DataObject
 ) -> None:
-    """A branch and what it came from go on independently, and each gives valid contexts whose prefix is stable."""
+    """A branch and its origin go on independently, and each gives valid contexts with a stable prefix."""
     more = strategies.numbered(more, start=1000)
     with world(kind, folder, max_tokens=budget) as w:
         w.play(log)
@@ -187,8 +189,8 @@ def test_a_branch_is_a_session_like_any_other(
 # --- forks, by example
 
 
-def test_a_fork_shares_what_was_and_parts_from_there(session: Session, memory: Memory) -> None:
-    """A branch has the same entries under the same ids; afterwards each has its own."""
+def test_a_fork_shares_earlier_entries_and_has_later_ones_alone(session: Session, memory: Memory) -> None:
+    """A branch has the earlier entries under the same ids; later entries belong to one of the two alone."""
     first, *_ = session.add(turn("1"))
     branch = session.fork("other")
     mine = branch.add_user_message("only here")
@@ -204,7 +206,7 @@ def test_a_fork_shares_what_was_and_parts_from_there(session: Session, memory: M
 
 
 def test_a_fork_is_made_at_a_revision_or_behind_an_entry(session: Session) -> None:
-    """A number is a revision; an entry, or its id, is the newest that the branch has, even inside one batch."""
+    """`at` is a revision, or an entry or its id: the newest entry of the branch, even inside a batch."""
     session.add_user_message("a")
     batch = session.add(turn("1"))
     session.add_user_message("b")
@@ -217,8 +219,8 @@ def test_a_fork_is_made_at_a_revision_or_behind_an_entry(session: Session) -> No
     assert session.fork(at=batch[2]).stats().open_calls == ("1-left", "1-right")
 
 
-def test_a_branch_from_the_beginning_is_a_session_like_others(memory: Memory, session: Session) -> None:
-    """Nothing has happened to it yet, and it is there all the same: it is told of, and branched off again."""
+def test_a_fork_at_the_beginning_is_an_empty_session(memory: Memory, session: Session) -> None:
+    """A branch made at revision 0 is empty but exists: it can be described and forked again."""
     session.add_user_message("a")
 
     empty = session.fork("empty", at=0)
@@ -233,7 +235,7 @@ def test_a_branch_from_the_beginning_is_a_session_like_others(memory: Memory, se
 
 
 def test_a_fork_without_a_name_gets_one(session: Session) -> None:
-    """Each has a name of its own that begins with that of its session."""
+    """A fork without a name gets a unique name that begins with that of its session."""
     session.add_user_message("a")
 
     names = {session.fork().id for _ in range(5)}
@@ -243,7 +245,7 @@ def test_a_fork_without_a_name_gets_one(session: Session) -> None:
 
 
 def test_a_fork_has_the_options_of_its_session(memory: Memory) -> None:
-    """Budget, model and view are those of the session that it came from."""
+    """A fork has the budget, model and view of its session."""
     session = memory.session("one", max_tokens=500, model="gpt-4o", view="small")
     session.add_user_message("a")
 
@@ -253,7 +255,7 @@ def test_a_fork_has_the_options_of_its_session(memory: Memory) -> None:
 
 
 def test_a_fork_keeps_cuts_and_continues_the_prefix(memory: Memory) -> None:
-    """A branch of a session that was cut gives the same context as the session itself, without a new cut."""
+    """A branch of a session that was cut gives the same context as the session, without a new cut."""
     session = memory.session("one", max_tokens=300)
     for number in range(30):
         session.add(turn(str(number)))
@@ -268,8 +270,8 @@ def test_a_fork_keeps_cuts_and_continues_the_prefix(memory: Memory) -> None:
     ]
 
 
-def test_what_is_erased_is_gone_from_every_branch(session: Session) -> None:
-    """Erasing in a branch destroys what it shares for all; each branch begins an epoch and says why."""
+def test_an_erasure_reaches_every_branch(session: Session) -> None:
+    """Erasing a shared entry in a branch destroys it for all; each branch begins a new epoch with the reason."""
     secret = session.add_user_message("my secret")
     session.add_assistant_message("noted")
     branch = session.fork()
@@ -289,7 +291,7 @@ def test_what_is_erased_is_gone_from_every_branch(session: Session) -> None:
 
 
 def test_clearing_and_deleting_leave_the_branches(session: Session, memory: Memory) -> None:
-    """A session that goes takes nothing from those that branched off it."""
+    """Clearing or deleting a session takes nothing from its branches."""
     session.add(turn("1"))
     one, two = session.fork("a"), session.fork("b")
     entries = session.entries()
@@ -302,8 +304,8 @@ def test_clearing_and_deleting_leave_the_branches(session: Session, memory: Memo
     assert memory.session("one").entries() == []
 
 
-def test_a_fork_is_refused_where_it_cannot_be(session: Session, memory: Memory) -> None:
-    """A name that is taken, a session that is not there, a time that never was: each is said by name."""
+def test_an_impossible_fork_is_refused(session: Session, memory: Memory) -> None:
+    """A fork from an unknown session or time, or to a name that is taken, is refused; the error names the cause."""
     with pytest.raises(SessionNotFound, match="one"):
         session.fork()
     session.add_user_message("a")
@@ -324,8 +326,8 @@ def test_a_fork_is_refused_where_it_cannot_be(session: Session, memory: Memory) 
     assert [info.session for info in memory.sessions()] == ["one", "taken"]
 
 
-def test_a_time_before_a_clear_is_gone(session: Session) -> None:
-    """What was cleared is destroyed: no fork and no rewind goes back there, and the error says since when one may."""
+def test_no_fork_or_rewind_goes_back_behind_a_clear(session: Session) -> None:
+    """No fork and no rewind goes back behind a clear; the error names the earliest revision."""
     session.add_user_message("a")
     session.clear()
     session.add_user_message("b")
@@ -338,8 +340,8 @@ def test_a_time_before_a_clear_is_gone(session: Session) -> None:
 # --- rewinds, by example
 
 
-def test_a_rewind_takes_back_and_loses_nothing(session: Session) -> None:
-    """Contexts, entries and figures are those of before; the entries themselves can still be had, and come back."""
+def test_a_rewind_hides_entries_and_loses_nothing(session: Session) -> None:
+    """After a rewind, contexts, entries and figures are as before; the hidden entries can be read and come back."""
     session.add(turn("1"))
     revision = session.stats().revision
     context = session.context().messages
@@ -363,7 +365,7 @@ def test_a_rewind_takes_back_and_loses_nothing(session: Session) -> None:
 
 
 def test_a_rewind_goes_behind_an_entry(session: Session) -> None:
-    """An entry as the point takes back the rest of its own batch, too; its open calls can be answered again."""
+    """Rewinding to an entry hides the rest of its batch, too; its calls are open again."""
     batch = session.add(turn("1"))
 
     assert session.rewind(batch[2]) == 3
@@ -375,8 +377,8 @@ def test_a_rewind_goes_behind_an_entry(session: Session) -> None:
     assert [m["role"] for m in session.context().messages] == ["user", "assistant", "tool", "tool"]
 
 
-def test_erasing_what_was_rewound_keeps_the_figures(session: Session) -> None:
-    """An entry that was taken back and then erased counts once, as erased."""
+def test_a_rewound_entry_that_is_erased_counts_once(session: Session) -> None:
+    """An entry that was rewound and then erased counts once, as erased."""
     session.add_user_message("a")
     gone = session.add_user_message("b")
     session.rewind(1)
@@ -387,8 +389,8 @@ def test_erasing_what_was_rewound_keeps_the_figures(session: Session) -> None:
     assert (stats.total_entries, stats.erased_entries, stats.rewound_entries) == (1, 1, 0)
 
 
-def test_an_export_holds_what_was_rewound(session: Session, memory: Memory) -> None:
-    """Exported and imported, a session with rewinds is as it was, and goes on as it would have."""
+def test_an_export_holds_rewound_entries(session: Session, memory: Memory) -> None:
+    """A session with rewinds is the same after export and import, rewound entries included."""
     session.add(turn("1"))
     session.add(turn("2")[:3])
     session.rewind(1)
@@ -406,7 +408,7 @@ def test_an_export_holds_what_was_rewound(session: Session, memory: Memory) -> N
 
 
 def test_an_event_tells_of_forks_and_rewinds(session: Session, memory: Memory) -> None:
-    """`session:forked` and `session:rewound` carry the branch, the revision and how many entries."""
+    """`session:forked` and `session:rewound` carry the branch, the revision and the number of entries."""
     told: list[Any] = []
     memory.on("session:forked", lambda id, facts: told.append((id, facts)))
     memory.on("session:rewound", lambda id, facts: told.append((id, facts)))
@@ -422,8 +424,8 @@ def test_an_event_tells_of_forks_and_rewinds(session: Session, memory: Memory) -
     ]
 
 
-def test_the_asynchronous_session_has_them_too() -> None:
-    """`AsyncSession.fork` gives an asynchronous session; rewinding it works alike."""
+def test_an_asynchronous_session_forks_and_rewinds() -> None:
+    """`AsyncSession.fork` returns an asynchronous session, which can be rewound."""
     import asyncio
 
     async def main() -> None:
@@ -440,9 +442,9 @@ def test_the_asynchronous_session_has_them_too() -> None:
 
 
 def test_a_fork_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
-    """In SQLite a branch is a few rows and no copy of any entry, even a branch of a branch.
+    """In SQLite a fork writes a few rows and copies no entry, even for a branch of a branch.
 
-    Those are two places with their heads, which are made and set, one for its whole tree, and who reads which log.
+    The rows are two places with their heads, the tree of branches, and which session reads which log.
     """
     rows = {}
     for size in (10, 2_000):
@@ -460,8 +462,8 @@ def test_a_fork_costs_the_same_however_long_the_log_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["memory://", "sqlite:///{}/log.db", "file://{}/logs"])
-def test_a_session_that_comes_after_one_of_its_name_is_its_own(where: str, tmp_path: Path) -> None:
-    """Branches that are left of a session that was deleted take nothing from the next of its name, nor hide it."""
+def test_a_session_recreated_after_deletion_is_independent(where: str, tmp_path: Path) -> None:
+    """Branches of a deleted session neither take anything from nor hide a new session of the same name."""
     clock = FakeClock()
     with Memory.open(where.format(tmp_path), clock=clock) as memory:
         memory.session("one").add_user_message("before")

@@ -1,4 +1,4 @@
-"""The circuit breaker: when nothing is tried, and what decides that it is tried again."""
+"""The circuit breaker: when nothing is tried, and when it tries again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from processes import at_once
 
 
 class Clock:
-    """Seconds that a test sets."""
+    """A clock in seconds that a test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -19,7 +19,7 @@ class Clock:
 
 
 def opened(clock: Clock, failures: int = 3, pause: float = 5.0) -> Breaker:
-    """A breaker that has just opened."""
+    """Return a breaker that has just opened."""
     breaker = Breaker(failures, pause, clock)
     for _ in range(failures):
         breaker.report(False, probe=breaker.admit())
@@ -27,7 +27,7 @@ def opened(clock: Clock, failures: int = 3, pause: float = 5.0) -> Breaker:
 
 
 def paused(breaker: Breaker) -> float:
-    """For how many seconds it lets nothing through."""
+    """Return for how many seconds the breaker lets nothing through."""
     with pytest.raises(Paused) as caught:
         breaker.admit()
     return caught.value.seconds
@@ -35,7 +35,7 @@ def paused(breaker: Breaker) -> float:
 
 @pytest.mark.parametrize(("failures", "pause"), [(1, 0.5), (5, 30.0), (10, 5.0)])
 def test_so_many_failures_in_a_row_pause_it_for_so_long(failures: int, pause: float) -> None:
-    """It opens with the last of `failures`, not before, and stays so for `pause` seconds, not longer."""
+    """A breaker opens with the last of `failures` in a row, for exactly `pause` seconds."""
     clock = Clock()
     breaker = Breaker(failures, pause, clock)
     for _ in range(failures):
@@ -52,7 +52,7 @@ def test_so_many_failures_in_a_row_pause_it_for_so_long(failures: int, pause: fl
 
 @pytest.mark.parametrize(("outcome", "counted"), [(True, 0), (None, 2)])
 def test_only_failures_in_a_row_count(outcome: bool | None, counted: int) -> None:
-    """A success in between begins the count anew; a try without an outcome changes nothing."""
+    """A success resets the count of failures; a try without an outcome does not change it."""
     breaker = Breaker(3, 5.0, Clock())
     for _ in range(2):
         breaker.report(False, probe=breaker.admit())
@@ -67,7 +67,7 @@ def test_only_failures_in_a_row_count(outcome: bool | None, counted: int) -> Non
 
 
 def test_the_probe_decides() -> None:
-    """One that fails begins the pause anew, one that went away lets another go, one that succeeds closes it."""
+    """A failing probe starts the pause again, one without outcome allows another, and a successful one closes it."""
     clock = Clock()
     breaker = opened(clock)
 
@@ -84,7 +84,7 @@ def test_the_probe_decides() -> None:
 
 
 def test_only_one_probe_goes_at_a_time() -> None:
-    """Of many threads that come when the pause is over one goes, and the others hear that it is under way."""
+    """Of many threads that come after the pause, one probes and the others are refused."""
     clock = Clock()
     breaker = opened(clock)
     clock.now += 5
@@ -102,7 +102,7 @@ def test_only_one_probe_goes_at_a_time() -> None:
 
 
 def test_a_clock_that_is_set_back_does_not_prolong_a_pause() -> None:
-    """However far the clock goes back, nobody hears of more than one pause."""
+    """Setting the clock back never makes a pause longer than `pause`."""
     clock = Clock()
     breaker = opened(clock)
 

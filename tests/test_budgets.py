@@ -1,4 +1,4 @@
-"""The figures of a budget: exact, and the same for a log that is almost empty and for one that is full."""
+"""The figures of a budget are exact, and the same for an almost empty and a full log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ tails = st.lists(st.integers(1, 400).map(lambda words: "found " * words), max_si
 
 
 def figures(session: Session, call: dict[str, Any], tail: dict[str, str] | None) -> dict[str, Any] | None:
-    """What a context says of its budget, and of what stands beside the log; None where it is impossible."""
+    """Return a context's budget and the parts beside the log, or None if no context is possible."""
     try:
         context = session.context(**call, tail=tail) if tail else session.context(**call)
     except BudgetImpossible:
@@ -72,7 +72,7 @@ def test_a_budget_is_a_matter_of_options_and_texts(
     facts: int,
     where: str,
 ) -> None:
-    """It, and with it what has room beside the log, is the same however full the log is."""
+    """A budget, and what fits beside the log, depends on options and texts, not on how full the log is."""
     call = {**call, "system": call["system"] * times and f"{next(fresh)} {call['system'] * times}"}
     tail = {f"t{i}": text for i, text in enumerate(texts)} if share else None
     with Memory.open("memory://", clock=FakeClock()) as memory:
@@ -125,7 +125,7 @@ with Memory.open(f"sqlite:///{{sys.argv[1]}}") as memory:
 
 
 def test_system_text_and_tools_are_counted_once() -> None:
-    """However many contexts they come with, of whichever session."""
+    """System text and tools are counted once, for however many contexts and sessions."""
     seen: list[str] = []
 
     def counting(text: str) -> int:
@@ -177,7 +177,7 @@ def test_what_another_counted_for_now_is_counted_again() -> None:
 def test_low_water_lies_below_the_room(
     reserve: int, tail_share: float, low_water: float, ratio: int | None, quiet: bool
 ) -> None:
-    """Whatever is kept for the answer and for a tail: a cut that has to be made keeps what has room, and no more."""
+    """Low water is below the room for the log, whatever is reserved, so that a cut keeps only what fits."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session(

@@ -1,4 +1,4 @@
-"""How often each verb of a session or a memory calls its backend: on a server each of these is a round trip."""
+"""How often each verb of a session or a memory calls its backend; on a server each call is a round trip."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ counted: list[DrivenBackend] = []
 
 
 async def fact_deleted(memory: AsyncMemory, _: AsyncSession) -> object:
-    """A fact of a scope."""
+    """Delete a fact of a scope."""
     await memory.working().set("k", 1)
     counted[0].calls.clear()
     return await memory.working().delete("k")
 
 
 async def recalled_again(_: AsyncMemory, session: AsyncSession) -> object:
-    """What was indexed already."""
+    """Recall entries that are already indexed."""
     await session.recall("question")
     counted[0].calls.clear()
     return await session.recall("answer")
@@ -126,7 +126,7 @@ VERBS: dict[str, Played] = {
 
 
 async def called(verb: Played) -> int:
-    """How often a verb calls the backend, by a process that has a session of twelve entries, and its context."""
+    """Return how often a verb calls the backend, in a process with a cached session of twelve entries."""
     counted[:] = [driven()]
     STORES.register("counted", lambda _, __: counted[0])
     async with AsyncMemory.open("counted://") as memory:
@@ -141,7 +141,7 @@ async def called(verb: Played) -> int:
 
 
 def table() -> dict[str, int]:
-    """The table on the page."""
+    """Return the table on the documentation page."""
     rows = re.findall(r"^\| (`[a-z].*?) \| (\d+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
     return {verb: int(calls) for verb, calls in rows}
 
@@ -185,7 +185,7 @@ def test_a_context_behind_a_new_summary_costs_at_most_two_more() -> None:
 
 
 def test_a_context_has_what_other_processes_have_added() -> None:
-    """What a process remembers of a session is no reason to leave out what others have added, or erased, since."""
+    """A context shows what other processes have added or erased, whatever this process has cached."""
 
     async def work() -> list[list[Any]]:
         backend = driven()
@@ -216,7 +216,7 @@ NOT_COUNTED = {
 
 
 def test_every_public_verb_is_in_the_table() -> None:
-    """A verb is in the table, or is one that does what others do."""
+    """Every public verb is in the table, unless it only calls another."""
     names = {name for verb in VERBS for name in re.findall(r"[a-z_]+", verb)} | {"add_context"}
     verbs = {
         name

@@ -1,4 +1,4 @@
-"""What is kept of an answer when whoever reads it is cancelled, again at every `await`, as in a scope of anyio."""
+"""What is kept when the reader of an answer is cancelled at every `await`, as a cancel scope of anyio does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from streams import CHAT, StreamServer
 pytestmark = pytest.mark.anyio
 
 MOMENTS = [*range(8), 10, 13, 17, 23, 31, 50, 100, 300, 1000]
-"""After how many steps of the event loop it is cancelled."""
+"""The numbers of steps of the event loop after which a test cancels."""
 
 SAID = [{"role": "user", "content": "Which gate?"}]
 PART = [("I look", {"cut_off": True})]
@@ -39,17 +39,17 @@ async def memory(tmp_path: Path) -> AsyncIterator[AsyncMemory]:
 
 
 async def kept(session: AsyncSession) -> list[tuple[str, Any]]:
-    """What the model has said, and how it is marked."""
+    """Return what the model has said in the log, and how it is marked."""
     return [(one.text, one.metadata) for one in await session.entries() if one.role == "assistant"]
 
 
 def is_open(path: Path) -> bool:
-    """Whether somebody has an SQLite store open: the journal goes with the last one."""
+    """Whether somebody has the SQLite store open: the last one to close removes the journal."""
     return Path(f"{path}-wal").exists()
 
 
 def after(steps: int, function: Callable[[], object]) -> None:
-    """Call a function when the event loop has made so many steps."""
+    """Call a function after so many steps of the event loop."""
     if steps:
         asyncio.get_running_loop().call_soon(after, steps - 1, function)
     else:
@@ -57,13 +57,13 @@ def after(steps: int, function: Callable[[], object]) -> None:
 
 
 async def in_a_scope(work: Callable[[Callable[[], None]], Awaitable[object]]) -> None:
-    """Do some work in a scope that it is given the means to cancel."""
+    """Run some work in a cancel scope, passing it the function that cancels the scope."""
     with anyio.CancelScope() as scope:
         await work(scope.cancel)
 
 
 async def in_a_task(work: Callable[[Callable[[], None]], Awaitable[object]]) -> None:
-    """The same in a task, which is cancelled again and again."""
+    """Run some work in a task that is cancelled again and again."""
 
     def cancel() -> None:
         if not task.done():
@@ -81,8 +81,8 @@ ENDS = {"scope": in_a_scope, "task": in_a_task}
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_what_came_is_kept_at_whatever_moment_it_is_cancelled(memory: AsyncMemory, how: str) -> None:
-    """The text that came before the block was cancelled is in the log, marked, once."""
+async def test_a_cancelled_stream_keeps_the_text_that_came(memory: AsyncMemory, how: str) -> None:
+    """A stream that is cancelled at any moment keeps the text that came, marked as incomplete, once."""
     for steps in MOMENTS:
         session = memory.session(f"s{steps}")
 
@@ -100,17 +100,15 @@ async def test_what_came_is_kept_at_whatever_moment_it_is_cancelled(memory: Asyn
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_whole_answer_is_kept_though_its_reader_is_cancelled_while_it_is_stored(
-    memory: AsyncMemory, how: str
-) -> None:
-    """An answer that is over is stored once, with what it cost, and `entries` are its entries."""
+async def test_a_complete_answer_is_stored_although_its_reader_is_cancelled(memory: AsyncMemory, how: str) -> None:
+    """A complete answer is stored once, with its usage, even if its reader is cancelled meanwhile."""
     for steps in MOMENTS:
         session = memory.session(f"s{steps}")
         answers = []
 
         async def listen(cancel: Callable[[], None], steps: int = steps, session: AsyncSession = session) -> None:
             async with session.stream() as answer:
-                answers.append(answer)  # noqa: B023 (it is over before the next one)
+                answers.append(answer)  # noqa: B023 (the task ends before the next round)
                 for event in CHAT.events:
                     answer.feed(event)
                 after(steps, cancel)
@@ -128,8 +126,7 @@ async def test_a_whole_answer_is_kept_though_its_reader_is_cancelled_while_it_is
 
 @pytest.mark.parametrize("key", [None, "one"])
 def test_a_loop_that_ends_leaves_one_answer(key: str | None, tmp_path: Path) -> None:
-    """A loop that ends while an answer is stored cancels what stores it: the answer is there all the same, once, and so
-    is what it cost."""
+    """An event loop that ends while an answer is being stored leaves the answer and its usage in the log, once."""
 
     async def run(steps: int, name: str) -> None:
         fed = asyncio.Event()
@@ -157,7 +154,7 @@ def test_a_loop_that_ends_leaves_one_answer(key: str | None, tmp_path: Path) -> 
 
 
 async def test_a_turn_that_is_cancelled_keeps_nobody_waiting(memory: AsyncMemory, tmp_path: Path) -> None:
-    """At whatever moment: the next one goes at once, here and elsewhere."""
+    """After a turn is cancelled at any moment, the next turn begins at once, here and in another memory."""
     with Memory.open(tmp_path / "log.db") as other:
         for steps in MOMENTS:
             session = memory.session("s")
@@ -178,7 +175,7 @@ async def test_a_turn_that_is_cancelled_keeps_nobody_waiting(memory: AsyncMemory
 
 @pytest.mark.parametrize("how", ENDS)
 async def test_closing_that_is_cancelled_leaves_nothing_open(tmp_path: Path, how: str) -> None:
-    """At whatever moment: the store is closed when its task goes on, and closing again is fine."""
+    """A `close` that is cancelled at any moment closes the store; closing again is allowed."""
     path = tmp_path / "log.db"
     for steps in MOMENTS:
         memory = AsyncMemory.open(path)
@@ -196,7 +193,7 @@ async def test_closing_that_is_cancelled_leaves_nothing_open(tmp_path: Path, how
 
 
 async def test_background_work_is_given_up_when_closing_is_cancelled(tmp_path: Path) -> None:
-    """Whoever cannot wait for it any longer leaves no store open for its sake."""
+    """A `close` that is cancelled gives up background work and closes the store."""
     path, never = tmp_path / "log.db", asyncio.Event()
     memory = AsyncMemory.open(path)
     await memory.session("s").add(SAID)
@@ -212,7 +209,7 @@ async def test_background_work_is_given_up_when_closing_is_cancelled(tmp_path: P
 
 
 async def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
-    """At whatever moment: what was opened by then is closed when its task goes on."""
+    """A `connect` that is cancelled at any moment closes what it has opened."""
     path = tmp_path / "log.db"
     for steps in MOMENTS:
         memory = AsyncMemory.open(path)
@@ -229,7 +226,7 @@ async def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) 
 
 
 async def test_an_atomic_turn_that_is_cancelled_is_whole_or_not_there(memory: AsyncMemory) -> None:
-    """At whatever moment, and it keeps nobody waiting."""
+    """An atomic turn that is cancelled at any moment is stored whole or not at all, and leaves no lease."""
     for steps in MOMENTS:
         session = memory.session(f"s{steps}")
 
@@ -251,15 +248,15 @@ async def test_an_atomic_turn_that_is_cancelled_is_whole_or_not_there(memory: As
 
 
 def hangs(exchange: Exchange) -> None:
-    """Stream the beginning of an answer, and no end."""
+    """Stream the beginning of an answer and never end it."""
     exchange.open_stream()
     for event in CHAT.events[:3]:
         exchange.send_event(json.dumps(event))
     exchange.wait_for_hangup()
 
 
-async def test_a_reader_who_goes_away_leaves_what_came(memory: AsyncMemory) -> None:
-    """A server that streams an answer on, and whose framework cancels that when the reader goes: the text is kept."""
+async def test_a_disconnected_reader_leaves_the_text_that_came(memory: AsyncMemory) -> None:
+    """If a web framework cancels a streaming response because its reader disconnects, the text that came is stored."""
     rounds = 3
     responses, vendor = load("starlette.responses"), load("openai")
     http = vendor.DefaultAsyncHttpxClient(verify=False)
@@ -284,7 +281,7 @@ async def test_a_reader_who_goes_away_leaves_what_came(memory: AsyncMemory) -> N
 
 
 async def _read_until(word: str, response: Any, memory: AsyncMemory) -> asyncio.Task[None]:
-    """Read what a server sends, and go away when it has sent this word, and the store is busy with something else."""
+    """Read a response until this word, then disconnect while the store is busy."""
     read = asyncio.Event()
     busy = list[asyncio.Task[None]]()
 
@@ -301,8 +298,8 @@ async def _read_until(word: str, response: Any, memory: AsyncMemory) -> asyncio.
     return busy[0]
 
 
-async def test_an_answer_that_came_at_once_is_kept_for_who_is_cancelled(memory: AsyncMemory) -> None:
-    """It was paid for: it is in the log, once, though the caller never has it."""
+async def test_a_whole_answer_is_stored_although_its_caller_is_cancelled(memory: AsyncMemory) -> None:
+    """An unstreamed answer is stored once although its caller is cancelled: it was paid for."""
     for steps in MOMENTS[:-1]:
         session = memory.session(f"s{steps}")
 
@@ -324,8 +321,9 @@ async def test_an_answer_that_came_at_once_is_kept_for_who_is_cancelled(memory: 
 # --- what runs to its end
 
 
-async def test_what_fails_for_who_was_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """He is told of his cancellation, so the error goes to the log, without what is private."""
+async def test_an_error_behind_a_cancellation_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """If a task is cancelled and its work also fails, the error is logged, redacted, since the task raises
+    CancelledError."""
 
     async def fail() -> None:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Chaos: whatever is done to the processes that share a store, what was acknowledged is there and what went is gone."""
+"""Chaos: whatever happens to processes that share a store, acknowledged entries are there and erased ones are gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORLDS = ["sqlite", "file", "sealed sqlite", "sealed file"]
 
 
 def address(world: str, folder: Path) -> str:
-    """Where the store of a world is."""
+    """Return the address of a world's store."""
     return f"sqlite:///{folder}/log.db" if world.endswith("sqlite") else f"file://{folder}/logs"
 
 
@@ -35,7 +35,7 @@ def test_chaos_for_a_moment(world: str, tmp_path: Path, dice: random.Random) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_chaos_for_long(world: str, tmp_path: Path, dice: random.Random) -> None:
-    """The same, round after round in the same store: ten minutes over all kinds of stores."""
+    """Chaos rounds over one store for ten minutes, over all kinds of stores, find no fault."""
     sealed = world.startswith("sealed")
 
     faults = chaos(address(world, tmp_path), seconds=150, seed=dice.randrange(2**32), sealed=sealed)
@@ -57,17 +57,17 @@ class Run:
         self.mark = mark("one")
 
     def note(self, verb: str, outcome: str = "done", result: dict[str, Any] | None = None, **facts: Any) -> None:
-        """Write down an operation and what came of it."""
+        """Record an operation and its outcome in the journal."""
         number = self._journal.begin(verb, **facts)
         if outcome:
             self._journal.end(number, outcome, **(result or {}))
 
     def add(self, session: str = "s0", text: str = "") -> str:
-        """Store a message with the mark, and return its id."""
+        """Store a message with the mark and return its id."""
         return self.memory.session(session).add_user_message(text or f"this is {self.mark}").id
 
     def faults(self) -> str:
-        """What does not hold."""
+        """Return the faults that the judge finds."""
         judge = Judge(self._folder)
         judge.journals()
         judge.store(self.memory)
@@ -83,7 +83,7 @@ def run(tmp_path: Path) -> Any:
 
 
 def test_the_judge_finds_nothing_in_what_is_well(run: Run) -> None:
-    """What was acknowledged and is there, and what was erased and is gone, is as it must be."""
+    """The judge finds no fault in a store that agrees with its journal."""
     id = run.add()
     run.note("append", session="s0", marks=[run.mark], result={"ids": [id]})
     assert run.faults() == ""
@@ -187,14 +187,14 @@ def an_error(run: Run) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_the_judge_finds_what_is_wrong(run: Run, wrong: Callable[[Run], None], told: str) -> None:
-    """Each rule is broken once in a store that is not as the journal says, and the judge says which."""
+    """The judge names each rule that a store breaks."""
     wrong(run)
 
     assert told in run.faults()
 
 
 def test_the_judge_looks_at_every_byte(run: Run) -> None:
-    """What was erased and stands in the files is found, and of an encrypted store whatever stands there."""
+    """The judge finds erased text in files, and any text in those of an encrypted store."""
     run.note("append", session="s0", marks=[run.mark], result={"ids": [run.add()]})
     judge = Judge(run._folder)
     judge.bytes_of(f"some {run.mark} bytes".encode(), sealed=False)

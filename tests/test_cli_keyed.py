@@ -61,8 +61,8 @@ def test_what_is_appended_is_read() -> None:
     assert read("memory", "read", "chat", "user:ann", "--tenant", "other")["total"] == 0
 
 
-def test_what_is_read_as_json_is_all_that_an_entry_says() -> None:
-    """A call has its tool and its id, a result whose it is; each has its time and its metadata."""
+def test_read_as_json_prints_all_fields_of_an_entry() -> None:
+    """`read --json` prints a call's tool and id, the id that a result answers, and each entry's time and metadata."""
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     asked = {"role": "assistant", "content": "", "tool_calls": [call]}
     Path("calls.json").write_text(json.dumps([asked, {"role": "tool", "tool_call_id": "c1", "content": "clear"}]))
@@ -125,10 +125,11 @@ def test_a_flush_tells_what_it_did() -> None:
         ({"k": "empty"}, 1, "nothing was changed under k"),
     ],
 )
-def test_the_status_of_a_flush_is_that_of_the_key_that_went_worst(
+def test_flush_exits_with_the_worst_status_of_its_keys(
     reasons: dict[str, Any], status: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To do nothing is no failure; another flush under way is 4. What became of each key is printed all the same."""
+    """A flush exits with the worst status of its keys (0: nothing to do, 4: another flush is under way, 1: failed), and
+    prints the result of each key."""
     found = {key: CompactionResult(strategy="lru", reason=reason, why="a reason") for key, reason in reasons.items()}
     monkeypatch.setattr(DeclaredMemory, "flush", lambda *given, **options: found)
     for more in ((), ("--json",)):
@@ -172,8 +173,9 @@ def test_health_works_and_names_what_is_near_its_limit() -> None:
     assert "full is near its limit" in run("memory", "health", "chat", "f*").stderr
 
 
-def test_a_damaged_key_makes_the_status_1_and_the_others_are_done() -> None:
-    """Of a pattern; `health` does not take the store for away."""
+def test_verbs_over_a_pattern_exit_1_for_a_damaged_key_and_do_the_others() -> None:
+    """A verb over a pattern does all other keys when one is damaged, and exits 1; `health` still says that the store
+    works."""
     for key in ("a:1", "a:2", "a:3"):
         filled(key, 3)
     with sqlite3.connect("chat.db") as db:
@@ -191,8 +193,8 @@ def test_a_damaged_key_makes_the_status_1_and_the_others_are_done() -> None:
 
 
 @pytest.mark.parametrize("key", ["a:2", "a:*"])
-def test_a_damaged_key_is_destroyed_by_who_is_told_of_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself and with others: what is asked about is what goes."""
+def test_delete_destroys_a_damaged_key_after_asking_about_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`delete` asks about a damaged key, named alone or by a pattern, and destroys exactly what it asked about."""
     for name in ("a:1", "a:2", "b"):
         filled(name, 3)
     with sqlite3.connect("chat.db") as db:

@@ -1,4 +1,4 @@
-"""Closing ends, whatever hangs in a memory, and loses nothing that was acknowledged."""
+"""Closing ends whatever hangs in a memory, and loses nothing that was acknowledged."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ LOCKED = [
 
 
 def address(kind: str, folder: Path) -> str:
-    """Where a store of this kind is."""
+    """Return the address of a store of this kind."""
     return f"sqlite:///{folder}/log.db" if kind == "sqlite" else f"file://{folder}/logs"
 
 
 @contextlib.contextmanager
 def locked(kind: str, folder: Path) -> Iterator[None]:
-    """Keep everybody else from writing to the session."""
+    """Lock the session against other writers."""
     if kind == "sqlite":
         with contextlib.closing(sqlite3.connect(folder / "log.db", isolation_level=None)) as db:
             db.execute("BEGIN IMMEDIATE")
@@ -75,24 +75,24 @@ class Closer:
         self._guard.start()
 
     def hear(self, line: str) -> None:
-        """Wait until it says this."""
+        """Wait until the process prints this line."""
         assert self._child.stdout is not None
         assert self._child.stdout.readline() == f"{line}\n", self._errors()
 
     def tell(self) -> None:
-        """Let it go on."""
+        """Let the process go on."""
         assert self._child.stdin is not None
         self._child.stdin.write("\n")
         self._child.stdin.flush()
 
     def end(self) -> str:
-        """Wait for its end, and return what it has logged."""
+        """Wait for the process to end and return what it has logged."""
         told = self._errors()
         assert self._child.wait() == 0, told
         return told
 
     def close(self) -> None:
-        """See that it has ended."""
+        """Make sure that the process has ended."""
         self._child.kill()
         self._guard.cancel()
         self._guard.join()
@@ -104,14 +104,14 @@ class Closer:
 
 
 def kept(where: str) -> int:
-    """How many entries the session has."""
+    """Return how many entries the session has."""
     with Memory.open(where) as memory:
         assert memory.session("s").verify().ok
         return len([entry for entry in memory.session("s").entries() if not entry.erased])
 
 
 def some(what: str, face: str, way: str) -> bool:
-    """Whether this is among those that every run of the tests shows."""
+    """Whether this case is among those that every run tries."""
     return (what, face, way) in {
         ("function", "sync", "close"), ("function", "async", "exit"), ("coroutine", "sync", "with"),
         ("coroutine", "async", "close"), ("observer", "sync", "exit"), ("derived", "async", "with"),
@@ -129,8 +129,10 @@ EVERY = [
 @pytest.mark.sampled
 @pytest.mark.parametrize(("what", "face", "way"), EVERY)
 def test_closing_ends_although_something_never_returns(what: str, face: str, way: str, tmp_path: Path) -> None:
-    """A summarizer, an observer or an index that never returns holds up `close()`, the end of `with` and the end of
-    the interpreter no longer than their patience; what is given up in the background is told by a warning."""
+    """`close()`, the end of `with` and the interpreter's exit wait only so long for a callback that never returns.
+
+    That holds for summarizers, observers and derived data; background work that is given up causes a warning.
+    """
     where = address("sqlite", tmp_path)
     with (
         OpenAIServer(says("never", when=threading.Event())) as server,
@@ -152,8 +154,7 @@ def test_closing_ends_although_something_never_returns(what: str, face: str, way
 @pytest.mark.sampled
 @pytest.mark.parametrize(("what", "kind", "face", "way"), LOCKED)
 def test_closing_ends_although_the_store_is_locked(what: str, kind: str, face: str, way: str, tmp_path: Path) -> None:
-    """A compaction in the background, or a write, that waits for somebody who never lets go of the store is given up;
-    what was acknowledged is there."""
+    """Closing gives up background compactions and writes that wait for a locked store; acknowledged entries stay."""
     where = address(kind, tmp_path)
     with contextlib.closing(Closer(what, face, way, where)) as closer:
         closer.hear("added")
@@ -196,7 +197,7 @@ def test_a_store_that_is_in_use_is_closed_when_that_ends(tmp_path: Path, caplog:
 
 
 def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Path) -> None:
-    """Nothing is said of a memory that was not closed while a session of it is in use; then a warning is."""
+    """An unclosed memory warns when its last session is collected, not while one is in use."""
 
     def missed() -> list[str]:
         gc.collect()
@@ -220,8 +221,10 @@ def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Pat
 def test_what_is_stored_is_acknowledged_though_the_memory_is_closed_meanwhile(
     face: str, when: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who adds something while somebody closes the memory is answered if it is stored: one who is not would add it
-    again. A compaction that then cannot be is no failure: whoever opens the store next makes it."""
+    """An add that is stored returns although the memory is closed meanwhile; otherwise it would be repeated.
+
+    A compaction that cannot run then is no failure: the next one to open the store makes it.
+    """
     failed: list[object] = []
     options: dict[str, Any] = {
         "long_term": SimpleFifo(triggers=Triggers(max_entries=2), max_messages=2),
@@ -304,7 +307,7 @@ print(now[0], now[1] - before[1])
     ],
 )
 def test_a_store_that_cannot_be_opened_leaves_nothing_behind(where: str, face: str, tmp_path: Path) -> None:
-    """Who tries again and again, until a server is there, gathers neither threads nor descriptors."""
+    """Repeated attempts to open an unreachable store leak neither threads nor descriptors."""
     (tmp_path / "no.db").write_bytes(b"what somebody else has written " * 100)
     command = [sys.executable, "-c", REFUSED, where.format(tmp_path), face, str(PATIENCE / 10)]
     told = subprocess.run(command, capture_output=True, text=True, check=False)

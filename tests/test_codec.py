@@ -1,4 +1,4 @@
-"""How values stand in storage as JSON, whatever text they hold."""
+"""How values are stored as JSON, whatever text they hold."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_was_written_is_read_again(value: Any) -> None:
 
 @given(text=texts, more=st.dictionaries(texts, values, max_size=3))
 def test_a_value_has_one_form(text: str, more: dict[str, Any]) -> None:
-    """No spaces and no field of a default's value, whichever way it was written."""
+    """A value has one encoding, without spaces and defaults, whichever encoder is used."""
     note = Note(text=text, more=more)
 
     body = encoded(note)
@@ -55,7 +55,7 @@ def test_a_value_has_one_form(text: str, more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"text":1}', b'{"text":"\\ud800","number":"x"}', b"\xff"])
 def test_what_is_no_such_value_is_a_value_error(body: bytes) -> None:
-    """However damaged it is, and whichever way it has to be read."""
+    """Damaged data raises ValueError, whichever decoder is used."""
     with pytest.raises(ValueError):  # noqa: PT011
         decoded(body, Note)
 
@@ -72,7 +72,7 @@ def test_an_entry_has_one_form_too(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["plain", LONE])
 def test_what_is_left_of_a_damaged_result_still_says_what_it_was(text: str) -> None:
-    """Its kind and the call that it answers are read from the pieces, whatever its text held."""
+    """The kind of a damaged result and its call are read from the remaining bytes."""
     call = Entry(seq=3, kind="tool_call", role="assistant", turn=1, group=3)
     body = pack(Entry(kind="tool_result", role="tool", content=text, call_id="c", answers=3, turn=1, group=3))
 
@@ -99,7 +99,7 @@ def _run(script: str, *arguments: str) -> str:
 
 @pytest.mark.wide
 def test_what_is_read_is_known_when_its_module_is_imported() -> None:
-    """Its fields, to `msgspec`: two threads that both read the first of a class would end the process."""
+    """`msgspec` inspects every stored type at import, since two threads doing it at once could crash the process."""
     told = json.loads(_run("kinds_process.py"))
 
     assert len(told["read"]) > 15

@@ -1,4 +1,4 @@
-"""Once the provider's cache has forgotten what it was sent, the next context is cut: that breaks no cached prefix."""
+"""When the provider's prompt cache has expired, the next context is cut, since no cached prefix is broken."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_session(memory: Memory, **options: Any) -> Session:
 
 
 def talk(session: Session, turns: int = 8, words: int = 100) -> None:
-    """Interactions of so many words each, every one answered."""
+    """Add answered interactions of so many words each."""
     for number in range(turns):
         session.add_user_message(f"question {number} " + "more " * (words // 2 - 2))
         session.add_assistant_message(f"answer {number} " + "words " * (words // 2 - 2))
@@ -48,7 +48,7 @@ def ask(session: Session, text: str = "one more question", **call: Any) -> Conte
 
 
 def test_a_context_is_cut_to_half_of_its_limit_once_the_cache_is_cold(memory: Memory, clock: FakeClock) -> None:
-    """What is shown then is the newest that half of the limit holds, in a new epoch that says why."""
+    """With a cold cache the context is cut to half of its limit, in a new epoch with that reason."""
     session = open_session(memory)
     talk(session)
     before = session.context()
@@ -109,7 +109,7 @@ def test_a_cache_lives_as_long_as_its_format_or_the_option_says(
 
 
 def test_a_cache_that_lives_for_ever_is_never_cold(memory: Memory, clock: FakeClock) -> None:
-    """With `math.inf` the clock plays no part."""
+    """With `cache_seconds=math.inf` the cache is never cold."""
     session = open_session(memory, cache_seconds=math.inf)
     talk(session)
     before = session.context()
@@ -149,7 +149,7 @@ def test_nothing_is_cut_of_what_no_model_was_sent(memory: Memory, clock: FakeClo
 
 
 def test_one_pause_is_worth_one_cut(memory: Memory, clock: FakeClock) -> None:
-    """Until the model has answered, nobody knows of another call: what comes meanwhile stays behind the same prefix."""
+    """Until the model has answered, a further pause causes no second cut."""
     session = open_session(memory)
     talk(session)
     clock.advance(HOUR + 1)
@@ -168,7 +168,7 @@ def test_one_pause_is_worth_one_cut(memory: Memory, clock: FakeClock) -> None:
 
 
 def test_a_short_context_stays_as_it_is(memory: Memory, clock: FakeClock) -> None:
-    """What half of the limit holds is not cut, and nothing is written."""
+    """A context within half of its limit is not cut, and nothing is written."""
     session = open_session(memory)
     talk(session, turns=4)
     before = session.context()
@@ -180,7 +180,7 @@ def test_a_short_context_stays_as_it_is(memory: Memory, clock: FakeClock) -> Non
 
 
 def test_what_may_not_leave_is_no_reason_for_a_cut(memory: Memory, clock: FakeClock) -> None:
-    """Where the newest interaction alone is over half of the limit, it stays whole, and nothing is written."""
+    """If the newest interaction alone exceeds half of the limit, nothing is cut or written."""
     session = open_session(memory)
     talk(session, turns=1, words=700)
     before = session.context()
@@ -214,7 +214,7 @@ def test_old_results_become_notes_before_anything_is_left_out(memory: Memory, cl
 
 @pytest.mark.parametrize(("low_water", "most"), [(0.2, 0.5), (0.36, 0.5), (0.7, 0.7)])
 def test_it_goes_no_deeper_than_any_other_cut(memory: Memory, clock: FakeClock, low_water: float, most: float) -> None:
-    """Who raises `low_water` keeps as much of a context whose cache is cold."""
+    """A cut for a cold cache keeps `low_water` like any other cut."""
     session = open_session(memory, low_water=low_water)
     talk(session, turns=9)
     clock.advance(HOUR + 1)
@@ -239,7 +239,7 @@ def test_a_full_context_is_cut_to_half_where_the_cache_is_cold(memory: Memory, c
 
 
 def test_messages_are_halved_where_they_are_the_limit(memory: Memory, clock: FakeClock) -> None:
-    """With `max_messages` half of them may stay."""
+    """With `max_messages` a cold cut keeps half of the messages."""
     session = open_session(memory, max_tokens=None, max_messages=20)
     talk(session, turns=8)
     assert len(session.context().messages) == 16
@@ -256,7 +256,7 @@ def test_messages_are_halved_where_they_are_the_limit(memory: Memory, clock: Fak
 
 @pytest.mark.parametrize("call", [{"dry_run": True}, {"max_tokens": BUDGET - 1}])
 def test_a_call_that_stores_no_cut_makes_none_for_a_cold_cache(memory: Memory, clock: FakeClock, call: Any) -> None:
-    """Each would make another one, and what was sent would change from call to call."""
+    """A call that stores no cut makes none for a cold cache, since each call would make another."""
     session = open_session(memory)
     talk(session)
     before = session.context(**call)
@@ -266,7 +266,7 @@ def test_a_call_that_stores_no_cut_makes_none_for_a_cold_cache(memory: Memory, c
 
 
 def test_a_reader_is_shown_the_cut_that_is_stored(memory: Memory, clock: FakeClock) -> None:
-    """Without a right to write, what is shown changes with what others have cut, not with the time."""
+    """A read-only session shows the stored cut, whatever the time."""
     session, reader = open_session(memory), open_session(memory, readonly=True)
     talk(session)
     before = session.context()
@@ -280,7 +280,7 @@ def test_a_reader_is_shown_the_cut_that_is_stored(memory: Memory, clock: FakeClo
 
 
 def test_what_is_withheld_is_shown_under_the_cut_that_is_stored(clock: FakeClock) -> None:
-    """A context that may not be stored makes no cut of its own, which would be gone with what it shows."""
+    """A context with withheld entries makes no cut for a cold cache, since it could not be stored."""
     policy = {"non_persistable_message_types": ["health"]}
     with Memory.open("memory://", clock=clock, privacy=policy) as memory:
         session = open_session(memory)
@@ -310,7 +310,7 @@ def test_views_are_cut_each_for_itself(memory: Memory, clock: FakeClock) -> None
 
 
 def test_a_branch_is_as_warm_as_what_it_shares(memory: Memory, clock: FakeClock) -> None:
-    """It is sent the same prefix, so its cache is that of the session which it left."""
+    """A branch's cache is as warm as its origin's, since it is sent the same prefix."""
     session = open_session(memory)
     talk(session)
     before = session.context()
@@ -340,7 +340,7 @@ def test_what_was_given_before_and_after_is_given_again(memory: Memory, clock: F
 
 
 def test_what_a_cold_cache_would_evict_is_summarised_first(memory: Memory, clock: FakeClock) -> None:
-    """In a session that summarises, a pause is worth a compaction: nothing leaves without its summary."""
+    """In a session that summarizes, entries that a cold cut would evict are summarized first."""
     session = open_session(memory, long_term=HYBRID)
     talk(session, turns=6)
     before = session.context()
@@ -377,7 +377,7 @@ def test_nothing_is_cut_for_a_cold_cache_where_no_summary_comes(memory: Memory, 
 
 @pytest.mark.parametrize("how", ["background", "off"])
 def test_only_a_summary_that_comes_at_once_is_waited_for(memory: Memory, clock: FakeClock, how: Any) -> None:
-    """One that comes later would break the prefix which the cut has begun; who compacts by hand is cut as without."""
+    """Only an inline summary is awaited before a cold cut; a later one would break the new prefix."""
     session = open_session(memory, long_term=HYBRID, auto_compact=how)
     talk(session, turns=6)
     before = session.context()
@@ -401,8 +401,8 @@ def test_evicting_strategies_leave_the_cut_as_it_is(memory: Memory, clock: FakeC
 @pytest.mark.parametrize("shortened", ["clamped", "masked"])
 @pytest.mark.parametrize("words", [1_100, 3_000, 20_000])
 def test_a_cold_cut_that_cannot_be_made_is_none(memory: Memory, clock: FakeClock, shortened: str, words: int) -> None:
-    """What was shortened and then pinned would come back whole, and have no room: while the present context fits,
-    it is shown as before."""
+    """If a cold cut would not fit, because shortened and pinned entries come back whole, the context stays as it
+    was."""
     session = open_session(memory)
     session.add_user_message("look it up")
     call = session.add_tool_call("search", {})
@@ -434,8 +434,9 @@ def test_a_cold_cut_that_cannot_be_made_is_none(memory: Memory, clock: FakeClock
 def test_whatever_the_clock_does_a_context_fits_and_begins_as_the_one_before(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
 ) -> None:
-    """No context exceeds its budget, prefixes change only with an epoch, a cut for a cold cache is made only after a
-    pause, another program sees what this one was given, and `context(at=)` gives it again.
+    """Whatever the clock does, contexts fit, prefixes change only with an epoch, and cold cuts follow pauses only.
+
+    Another program sees the same context, and `context(at=)` rebuilds it.
     """
     with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
         given: list[Context] = []
@@ -471,7 +472,7 @@ def test_whatever_the_clock_does_a_context_fits_and_begins_as_the_one_before(
 def test_pauses_that_leave_the_cache_warm_change_nothing(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
 ) -> None:
-    """Where no pause is longer than the cache lives, contexts are those of a view that heeds no clock."""
+    """If no pause exceeds `cache_seconds`, contexts are those of a view without a clock."""
     with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
         timeless = w.memory.session("s", **{**w.options, "view": "timeless", "cache_seconds": math.inf})
         spoke = w.clock.now

@@ -1,4 +1,4 @@
-"""Compactions that are killed, and two processes that compact one session."""
+"""Compactions whose process is killed, and two processes that compact one session."""
 
 from __future__ import annotations
 
@@ -21,24 +21,28 @@ SCRIPT = Path(__file__).with_name("compactor_process.py")
 
 @pytest.fixture(params=["sqlite", "file"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """Where the store of a test lives: a file of SQLite, or the address of a folder of files."""
+    """The store of a test: an SQLite file, or the address of a folder of files."""
     return tmp_path / "log.db" if request.param == "sqlite" else f"file://{tmp_path}/logs"
 
 
 def killed_at(step: str, mode: str, path: Path | str, start: int, dice: random.Random) -> list[list[object]]:
-    """Start a compacting process, kill it somewhere behind a step of its, and return its steps."""
+    """Start a compacting process, kill it some time after a step, and return its steps."""
     process = Process(mode, path, start, script=SCRIPT)
     said: list[list[object]] = []
-    wanted = dice.randrange(5, 8) if step == "compacted" else dice.randrange(1, 6)  # the fifth has enough to take
+    wanted = (
+        dice.randrange(5, 8) if step == "compacted" else dice.randrange(1, 6)
+    )  # after the fifth turn there is enough to compact
     while wanted and (one := process.hear()) is not None:
         said.append(one)
         wanted -= one[0] == step
-    time.sleep(dice.random() * 0.004)  # the kill is to fall anywhere in what follows; nothing waits for this
+    time.sleep(
+        dice.random() * 0.004
+    )  # let the kill fall at a random moment of what follows; no test depends on the length
     return said + process.kill()
 
 
 def flushed_whole(session: Session, said: list[list[object]]) -> None:
-    """Check that a session verifies, and that the newest turn is there of those that a process had flushed."""
+    """Check that a session verifies and still has the newest turn that the killed process had flushed."""
     proof = session.verify()
     assert proof.ok, proof.problems
     newest = max(int(str(value)) for name, value in said if name == "flushed")
@@ -48,7 +52,7 @@ def flushed_whole(session: Session, said: list[list[object]]) -> None:
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
 def test_no_kill_parts_a_summary_from_its_coverage(path: Path | str, dice: random.Random, rounds: int) -> None:
-    """Killed before, in or after the model call, or in the commit: the session verifies, every turn is there."""
+    """After a kill at any step of a compaction, the session verifies and has every turn."""
     added: set[int] = set()
     versions = 0
     for i, step in enumerate(dice.sample(["added", "asked", "compacted"] * rounds, 3 * rounds)):
@@ -75,7 +79,7 @@ def test_no_kill_parts_a_summary_from_its_coverage(path: Path | str, dice: rando
 
 @pytest.mark.parametrize("kills", KILLS)
 def test_no_kill_leaves_an_erasure_in_between(path: Path | str, dice: random.Random, kills: int) -> None:
-    """Killed anywhere in a neuralyzer's run: what it took is gone whole or there whole, and the session verifies."""
+    """After a kill during a neuralyzer's run, each interaction is erased completely or not at all."""
     start = 0
     for _ in range(kills):
         said = killed_at(dice.choice(["added", "erased"]), "neuralyze", path, start, dice)
@@ -93,7 +97,7 @@ def test_no_kill_leaves_an_erasure_in_between(path: Path | str, dice: random.Ran
 
 @pytest.mark.parametrize("kills", KILLS)
 def test_a_flush_is_all_or_nothing(path: Path | str, dice: random.Random, kills: int) -> None:
-    """FLUSH killed at any step leaves the old or the new state: the session verifies, and the newest turn is there."""
+    """After a kill at any step of a flush, the session is in its old or its new state and has the newest turn."""
     start = 0
     for _ in range(kills):
         said = killed_at("flushed", "flush", path, start, dice)
@@ -111,7 +115,8 @@ def filled(path: Path | str) -> None:
 
 
 def test_two_processes_pay_for_one_summary(path: Path | str) -> None:
-    """Of two processes that compact one session at once one is told that it is pending, or finds it done."""
+    """Of two processes that compact a session at once, only one asks a model; the other returns pending or nothing to
+    do."""
     filled(path)
 
     first, second = (
@@ -129,7 +134,7 @@ def test_two_processes_pay_for_one_summary(path: Path | str) -> None:
 
 
 def test_without_leases_one_wins_and_one_plans_anew(path: Path | str) -> None:
-    """Correctness rests on compare-and-set: where a lease has been lost the loser plans again and nothing is lost."""
+    """Even without a lease two compactions are correct: compare-and-set makes the slower one plan again."""
     filled(path)
     with Memory.open(path) as memory, Memory.open(path) as other:
 

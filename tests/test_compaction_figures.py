@@ -1,4 +1,4 @@
-"""One scale of tokens: what a session, a compaction and a context tell are the same figures, fences included."""
+"""Sessions, compactions and contexts report the same token figures, fences included."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ FORMATS = ("openai", "openai-responses", "anthropic", "gemini", "text")
 
 
 def of_log(context: Context) -> int:
-    """What a context says of the log, by its own account: all but what its call brings."""
+    """Return the tokens of a context's log: all but what its call brings."""
     parts = context.parts
     return parts.head + parts.summaries + parts.log
 
 
 def held_back(context: Context) -> bool:
-    """Whether a group at the end of the log waits for what belongs to it."""
+    """Whether a group at the end of the log is held back until it is complete."""
     return any(left.reason == "open calls" for left in context.report.left_out)
 
 
 def fill(session: Session, turns: int = 6) -> None:
-    """Interactions with names, calls, results and an image."""
+    """Add interactions with names, calls, results and an image."""
     for i in range(turns):
         picture = Image(source="https://example.com/a.png", detail="low")
         session.add_user_message((Text(text=f"What is in picture {i}? {filler(30)}"), picture), name="ann")
@@ -42,8 +42,8 @@ def fill(session: Session, turns: int = 6) -> None:
 
 
 @pytest.mark.parametrize("how", ["evicted", "hidden"])
-def test_what_is_pinned_after_it_left_counts_again(memory: Memory, how: str) -> None:
-    """It is active, and is shown, with its group."""
+def test_an_evicted_or_hidden_entry_counts_again_once_pinned(memory: Memory, how: str) -> None:
+    """Pinning an evicted or hidden entry makes its group active, shown and counted again."""
     session = memory.session("one", model="gpt-4o", max_tokens=8_000)
     fill(session)
     if how == "hidden":
@@ -64,8 +64,8 @@ def test_what_is_pinned_after_it_left_counts_again(memory: Memory, how: str) -> 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("strategy", ["summarizer", "ladder", "lru"])
-def test_what_is_pinned_after_it_was_covered_counts_and_stays(memory: Memory, seed: int, strategy: str) -> None:
-    """Contexts show it beside the summary, stats and compactions count it, and no later compaction takes it."""
+def test_a_covered_entry_counts_once_pinned_and_is_not_taken_again(memory: Memory, seed: int, strategy: str) -> None:
+    """A covered entry that is pinned is shown beside the summary, counted, and taken by no later compaction."""
     chance = random.Random(seed)
     session = memory.session("one", model="gpt-4o", max_tokens=8_000)
     fill(session)
@@ -86,8 +86,8 @@ def test_what_is_pinned_after_it_was_covered_counts_and_stays(memory: Memory, se
         session.verify()
 
 
-def test_an_evicted_question_that_contexts_show_again_counts(memory: Memory) -> None:
-    """It is not answered yet: it stands before the log, and strategies that look again leave it there."""
+def test_an_evicted_question_without_answer_is_shown_and_counted(memory: Memory) -> None:
+    """An evicted question without an answer stands before the log, is counted, and is not evicted again."""
     session = memory.session("one", model="gpt-4o", max_tokens=100, auto_compact="off")
     session.add_user_message("what is " * 5)
     session.add_tool_call("t", {"a": "b " * 15})
@@ -107,7 +107,7 @@ def test_an_evicted_question_that_contexts_show_again_counts(memory: Memory) -> 
 
 @pytest.mark.parametrize("question", [5, 70, 400])
 def test_a_report_warns_of_current_summaries_that_have_no_room(memory: Memory, question: int) -> None:
-    """Whether a summary is left out or cut short, for a share or for a question that needs the room, it says so."""
+    """A context warns when a current summary is left out or cut short for lack of room."""
     session = memory.session("one", model="gpt-4o", max_tokens=600, auto_compact="off", summary_share=0.5)
     fill(session)
     session.add_user_message("tell me " * question)
@@ -127,8 +127,8 @@ def test_a_report_warns_of_current_summaries_that_have_no_room(memory: Memory, q
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_session_compaction_and_context_tell_the_same_figures(memory: Memory, format: str) -> None:
-    """Texts, roles, names, arguments, media and fences count alike in stats, in a compaction's figures, in contexts."""
+def test_session_compaction_and_context_report_the_same_tokens(memory: Memory, format: str) -> None:
+    """Texts, roles, names, arguments, media and fences cost the same in stats, compactions and contexts."""
     session = memory.session("one", model="gpt-4o", format=format)
     fill(session)
 
@@ -147,8 +147,8 @@ def test_session_compaction_and_context_tell_the_same_figures(memory: Memory, fo
 
 
 @pytest.mark.parametrize("strategy", ["summarizer", "mask_results", "simple_fifo", "ladder", "neuralyzer"])
-def test_what_a_compaction_tells_is_what_the_next_context_holds(strategy: str) -> None:
-    """Whatever a strategy did, after a cut or before one, its figures and its event are those of the next context."""
+def test_a_compaction_reports_the_figures_of_the_next_context(strategy: str) -> None:
+    """The figures of a compaction's result and event are those of the next context, after a cut or without one."""
     with Memory.open("memory://") as memory:
         heard = Listener().to(memory, "compressed")
         session = memory.session("one", model="gpt-4o", max_tokens=2_200)
@@ -177,7 +177,7 @@ def test_what_a_compaction_tells_is_what_the_next_context_holds(strategy: str) -
     model=st.sampled_from([None, "gpt-4o"]),
 )
 def test_figures_agree_for_every_log(log: list[Any], more: list[Any], strategy: str, model: str | None) -> None:
-    """Before and after a compaction of any log stats tell what a context holds, where nothing is held back."""
+    """For any log, stats and contexts agree before and after a compaction, unless a group is held back."""
     clock = FakeClock()
     counter: dict[str, Any] = {"model": model} if model else {"counter": strategies.WORDS}
     with Memory.open("memory://", clock=clock) as memory:
@@ -195,8 +195,8 @@ def test_figures_agree_for_every_log(log: list[Any], more: list[Any], strategy: 
                 assert done.tokens_after == session.stats().active_tokens == of_log(context)
 
 
-def test_a_summary_that_its_fence_makes_larger_is_none(memory: Memory) -> None:
-    """Where text and fence are not smaller than what they stand for all stays, and no summarizer is paid for that."""
+def test_no_summary_is_made_if_its_fence_would_outweigh_it(memory: Memory) -> None:
+    """If summary and fence cannot be smaller than their source, nothing changes and no summarizer is asked."""
     asked = Scripted("Order 7 ships on Monday.")
     session = memory.session("one", model="gpt-4o", max_tokens=8000, summarizer=asked)
     session.add_user_message("When will my order number 7 be shipped to me?")
@@ -212,8 +212,9 @@ def test_a_summary_that_its_fence_makes_larger_is_none(memory: Memory) -> None:
 
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sizes=st.lists(st.integers(2, 120), min_size=2, max_size=6), answer=st.integers(1, 150))
-def test_a_summary_of_what_is_active_never_makes_a_context_larger(sizes: list[int], answer: int) -> None:
-    """Whatever a summarizer answers, the context after a compaction that did something is smaller, by what it tells."""
+def test_a_compaction_never_makes_a_context_larger(sizes: list[int], answer: int) -> None:
+    """After a compaction that did something the context is smaller by the tokens that it reports, whatever the
+    answer."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", model="gpt-4o", summarizer=lambda _: f"They spoke. {filler(answer)}")
         talk(session, *sizes)
@@ -226,7 +227,7 @@ def test_a_summary_of_what_is_active_never_makes_a_context_larger(sizes: list[in
 
 
 def test_another_counter_recounts_what_summaries_cost(memory: Memory) -> None:
-    """A summary that was counted by another counter is counted anew: figures of two counters are never added up."""
+    """A summary that another counter has counted is counted again: figures of two counters are never added up."""
     session = memory.session("one", counter=words)
     talk(session, *[100] * 4)
     assert session.compact({"strategy": "summarizer", "interaction_keep": 1}).done
@@ -238,8 +239,8 @@ def test_another_counter_recounts_what_summaries_cost(memory: Memory) -> None:
 
 
 @pytest.mark.sampled
-def test_a_trigger_compares_what_stats_tell(memory: Memory) -> None:
-    """`max_active_tokens` fires when the active set, with what the provider adds to messages, is over it."""
+def test_max_active_tokens_compares_the_figure_of_stats(memory: Memory) -> None:
+    """`max_active_tokens` fires once the active tokens, as `stats` reports them, exceed it."""
     heard = Listener().to(memory, "evicted")
     rules = {"max_active_tokens": 500}
     session = memory.session("one", model="gpt-4o", long_term={"strategy": "simple_fifo", "triggers": rules})
@@ -257,9 +258,11 @@ def test_a_trigger_compares_what_stats_tell(memory: Memory) -> None:
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("seen", [True, False])
 @pytest.mark.parametrize("how", ["summarizer", "simple_fifo", "token_aware_lru", "hide"])
-def test_an_older_version_never_stands_again(memory: Memory, how: str, seen: bool, pinned: bool) -> None:
-    """When the newer version of a named context leaves, contexts do not show the older one in its place, pinned or
-    not: stats, listings and compactions say so, too, before the next context and after it."""
+def test_an_older_version_of_a_context_is_never_shown_again(memory: Memory, how: str, seen: bool, pinned: bool) -> None:
+    """When the newest version of a named context leaves, no older one, pinned or not, takes its place.
+
+    Contexts, stats, listings and compactions agree on that.
+    """
     session = memory.session("one", model="gpt-4o", max_tokens=2_000)
     for text, keeps in ((filler(30), pinned), (filler(200), False), ("", False)):
         session.add_user_message("look at it")
@@ -288,9 +291,8 @@ def test_an_older_version_never_stands_again(memory: Memory, how: str, seen: boo
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 4])
-def test_what_a_cut_left_out_stays_out_where_a_summary_is_erased(memory: Memory, keep: int) -> None:
-    """Kept interactions that a full context has left out stay in the archive, though the summary before them goes: what
-    was active is active, and the figures are those of the next context."""
+def test_erasing_a_summary_brings_back_nothing_that_a_cut_left_out(memory: Memory, keep: int) -> None:
+    """Interactions that a cut has left out stay in the archive when a neuralyzer takes the summary before them."""
     session = memory.session("one", counter=words, max_tokens=200)
     talk(session, *[20] * 4)
     assert session.compact({"strategy": "summarizer", "interaction_keep": 1}).done
@@ -301,17 +303,17 @@ def test_what_a_cut_left_out_stays_out_where_a_summary_is_erased(memory: Memory,
     done = session.compact({"strategy": "neuralyzer", "interaction_keep": keep})
 
     assert done.erased
-    left = [entry.seq for entry in session.active_entries()]
-    assert left == [seq for seq in before if not session.entry(seq).erased]
+    remaining = [entry.seq for entry in session.active_entries()]
+    assert remaining == [seq for seq in before if not session.entry(seq).erased]
     assert done.tokens_after == session.stats().active_tokens == of_log(session.context())
     assert session.verify().problems == ()
 
 
 @pytest.mark.parametrize("verb", ["erase", "query", "sweep", "forget"])
 @pytest.mark.parametrize("more", ["nothing", "pinned", "hidden", "rewound"])
-def test_an_erasure_brings_nothing_back_that_had_left(memory: Memory, clock: FakeClock, verb: str, more: str) -> None:
-    """Whatever destroys an entry of which a summary tells: what was active is active, here and in a branch, and what a
-    full context has left out stays where it is."""
+def test_an_erasure_brings_back_no_archived_entries(memory: Memory, clock: FakeClock, verb: str, more: str) -> None:
+    """Destroying an entry that a summary covers leaves the other entries active or archived as they were, in branches,
+    too."""
     session = memory.session("one", counter=words, max_tokens=200)
     ends = datetime.fromtimestamp(clock.now // 1_000_000 + 60, UTC)
     said = session.add_user_message(f"zanzibar {filler(9)}", expires_at=ends)
@@ -350,8 +352,8 @@ def test_an_erasure_brings_nothing_back_that_had_left(memory: Memory, clock: Fak
         assert each.verify().problems == ()
 
 
-def test_what_another_view_shows_does_not_leave_it_by_an_erasure(memory: Memory) -> None:
-    """The archive takes what the contexts of every view have left out, and nothing that one of them shows."""
+def test_an_erasure_archives_nothing_that_a_view_shows(memory: Memory) -> None:
+    """After an erasure the archive takes only what the contexts of every view have left out."""
     small = memory.session("one", counter=words, max_tokens=200)
     large = memory.session("one", counter=words, max_tokens=400, view="large")
     talk(small, *[20] * 4)
@@ -367,8 +369,7 @@ def test_what_another_view_shows_does_not_leave_it_by_an_erasure(memory: Memory)
 
 
 def test_a_result_without_its_call_is_active_nowhere(memory: Memory) -> None:
-    """A result whose call was erased is in no context, and so among no active entries, wherever a cut begins: listings,
-    figures and `verify` agree."""
+    """A result whose call was erased is neither in a context nor active, wherever a cut begins."""
     session = memory.session("one", counter=words, max_tokens=100)
     session.add_tool_call("look", {"at": 1}, call_id="c")
     session.add_tool_result("look", filler(9), call_id="c")

@@ -25,7 +25,7 @@ KEEP = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "su
 
 @pytest.fixture
 def chat(memory: Memory) -> Session:
-    """A system message and six interactions of 100 tokens, the first five of which are covered."""
+    """A system message and six interactions of 100 tokens, the first five of which are covered by a summary."""
     session = memory.session("chat", counter=words)
     session.add_system_message("be kind")
     talk(session, *[100] * 6)
@@ -42,7 +42,7 @@ def seqs(session: Session) -> list[int]:
 
 
 def whole(session: Session) -> None:
-    """Assert that a session verifies, and that each current summary expands to what it covers."""
+    """Assert that a session verifies and that each current summary expands to the entries it covers."""
     proof = session.verify()
     assert proof.ok, proof.problems
     found = [entry.seq for made in session.summaries() for entry in session.expand(made)]
@@ -54,7 +54,7 @@ def whole(session: Session) -> None:
 
 
 def test_a_branch_has_what_was_compacted_then(chat: Session) -> None:
-    """A branch from before a compaction knows nothing of it; one from after has the same summary and context."""
+    """A branch from before a compaction does not have it; one from after has its summary and context."""
     revision = chat.stats().revision
     before, after = chat.fork(at=revision - 1), chat.fork(at=revision)
 
@@ -67,7 +67,7 @@ def test_a_branch_has_what_was_compacted_then(chat: Session) -> None:
 
 
 def test_a_compaction_in_a_branch_leaves_the_parent_alone(chat: Session) -> None:
-    """What a branch compacts, restores, masks or evicts is its own, in either direction."""
+    """What a branch compacts, restores or evicts does not affect its parent, nor the other way round."""
     branch = chat.fork("branch")
     context, entries = chat.context().messages, chat.entries()
 
@@ -87,7 +87,7 @@ def test_a_compaction_in_a_branch_leaves_the_parent_alone(chat: Session) -> None
 
 
 def test_an_erasure_reaches_the_summaries_of_every_branch(chat: Session) -> None:
-    """Erasing what is covered takes its words from summaries of all branches, and each is made anew at once."""
+    """Erasing a covered entry takes its words from the summaries of all branches, and each is made again at once."""
     secret = chat.add_user_message("the password is swordfish")
     chat.add_assistant_message("noted")
     chat.compact({**KEEP, "interaction_keep": 0})
@@ -105,13 +105,13 @@ def test_an_erasure_reaches_the_summaries_of_every_branch(chat: Session) -> None
         whole(session)
 
 
-def test_a_fork_of_the_access_clock(tmp_path: Path) -> None:
-    """Fetches are remembered by the session: after it is opened again, and in its branches, which then go their way."""
+def test_accesses_survive_reopening_and_part_in_a_fork(tmp_path: Path) -> None:
+    """Accesses survive reopening; a branch starts with its parent's and continues on its own."""
     options: dict[str, Any] = {"counter": words, "max_messages": 4, "long_term": "lru", "auto_compact": "off"}
     with Memory.open(tmp_path / "log.db") as memory:
         session = memory.session("s", **options)
         said = [session.add_assistant_message(f"m{i}") for i in range(1, 5)]
-        for i in (0, 1, 0, 1, 0, 2):  # the newest fetches are those of m3, m1, m2
+        for i in (0, 1, 0, 1, 0, 2):  # most recently fetched, newest first: m3, m1, m2
             session.entry(said[i].id)
     with Memory.open(tmp_path / "log.db") as memory:
         session = memory.session("s", **options)
@@ -124,7 +124,7 @@ def test_a_fork_of_the_access_clock(tmp_path: Path) -> None:
 
 
 def test_what_is_added_later_is_fresher_than_what_was_fetched_often(memory: Memory) -> None:
-    """However often one entry was fetched, an entry appended after that was accessed later."""
+    """An entry appended later counts as accessed later than one that was fetched often before."""
     session = memory.session("s", counter=words, max_messages=4, long_term="lru", auto_compact="off")
     first = session.add_assistant_message("m1")
     for _ in range(10):
@@ -136,7 +136,7 @@ def test_what_is_added_later_is_fresher_than_what_was_fetched_often(memory: Memo
 
 
 def test_reading_writes_nothing(tmp_path: Path) -> None:
-    """Fetching by id and planning in a readonly session, and every dry run, leave each byte of the store."""
+    """Fetches and plans of a read-only session, and every dry run, change no byte of the store."""
     with Memory.open(tmp_path / "log.db") as memory:
         talk(memory.session("s"), *[60] * 6)
 
@@ -158,8 +158,8 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
 # --- back and forth
 
 
-def test_a_rewind_takes_a_compaction_back_and_brings_it_again(chat: Session) -> None:
-    """Before the compaction everything is active again; a rewind to behind it gives the same contexts as then."""
+def test_a_rewind_undoes_and_redoes_a_compaction(chat: Session) -> None:
+    """A rewind to before a compaction makes all entries active; one to after it gives the contexts of then."""
     compacted = chat.context()
     talk(chat, 100, start=6)
     later = chat.context()
@@ -182,7 +182,7 @@ def test_a_rewind_takes_a_compaction_back_and_brings_it_again(chat: Session) -> 
 
 
 def test_a_rewind_into_what_is_covered(chat: Session) -> None:
-    """Behind an entry in the middle of what is covered, what was before it is active, the rest is taken back."""
+    """After a rewind to a covered entry, that and the earlier entries are active and the later ones rewound."""
     chat.rewind(chat.entries()[6])
     assert seqs(chat) == list(range(1, 8))
     assert chat.verify().rewound == 6
@@ -192,7 +192,8 @@ def test_a_rewind_into_what_is_covered(chat: Session) -> None:
 
 
 def test_every_context_of_a_long_history_is_found_again(memory: Memory, clock: FakeClock) -> None:
-    """`context(at=…)` gives what was given at each revision: compactions, masks, evictions, restores, pins, cuts."""
+    """`context(at=…)` rebuilds the context of each revision, over compactions, masks, evictions, restores, pins and
+    cuts."""
     session = memory.session("s", counter=words, max_tokens=700)
     given: dict[int, Any] = {}
 
@@ -229,7 +230,7 @@ def test_every_context_of_a_long_history_is_found_again(memory: Memory, clock: F
 
 @pytest.mark.parametrize("which", ["covered", "evicted", "pinned", "kept"])
 def test_erasing_leaves_a_session_whole(memory: Memory, which: str) -> None:
-    """Whatever state an entry is in, it can be erased: no context or summary has its words, the rest is as it was."""
+    """An entry in any state can be erased: no context or summary has its words, and the rest is as it was."""
     session = memory.session("s", counter=words, max_messages=20)
     said = [session.add_user_message(f"swordfish{i} {filler(20)}") for i in range(1)]
     session.add_assistant_message("ok")
@@ -256,7 +257,7 @@ def test_erasing_leaves_a_session_whole(memory: Memory, which: str) -> None:
 
 
 def test_a_pinned_entry_of_a_lost_summary_is_not_covered_again(chat: Session) -> None:
-    """An entry that was pinned while covered stays out of the summary that an erasure makes anew."""
+    """An entry pinned while it was covered stays out of the summary that an erasure makes again."""
     chat.pin(5)
     chat.erase([2])
     (made,) = chat.summaries()
@@ -266,7 +267,7 @@ def test_a_pinned_entry_of_a_lost_summary_is_not_covered_again(chat: Session) ->
 
 
 def test_erasing_all_that_is_covered_withdraws_the_summary(chat: Session) -> None:
-    """Where nothing is left of what a summary covered it is withdrawn: there is no text, and nothing to restore."""
+    """A summary of which every entry was erased is withdrawn: it has no text and cannot be restored."""
     made = chat.summaries()[0]
     chat.erase([entry.id for entry in chat.expand()])
     assert chat.summaries() == []
@@ -277,8 +278,8 @@ def test_erasing_all_that_is_covered_withdraws_the_summary(chat: Session) -> Non
     whole(chat)
 
 
-def test_what_expires_while_covered_is_swept_with_its_words(memory: Memory, clock: FakeClock) -> None:
-    """A sweep of an expired entry that is covered takes the summary along, and makes another of the rest."""
+def test_sweeping_a_covered_entry_replaces_the_summary(memory: Memory, clock: FakeClock) -> None:
+    """Sweeping an expired entry that is covered removes its summary and makes another of the rest."""
     session = memory.session("s", counter=words)
     session.add_user_message("swordfish for an hour " + filler(30), expires_at=moment(clock.now) + timedelta(hours=1))
     session.add_assistant_message("ok")
@@ -295,8 +296,8 @@ def test_what_expires_while_covered_is_swept_with_its_words(memory: Memory, cloc
     whole(session)
 
 
-def test_what_had_expired_before_its_group_was_covered_is_no_gap(memory: Memory, clock: FakeClock) -> None:
-    """A summary covers what of a group is still there; the member that had expired by then counts as expired."""
+def test_an_entry_expired_before_its_group_is_covered_leaves_no_gap(memory: Memory, clock: FakeClock) -> None:
+    """A summary covers the members of a group that have not expired; `verify` counts the others as expired."""
     session = memory.session("s", counter=words)
     session.add_user_message("question " + filler(30))
     session.add_entries(
@@ -317,8 +318,8 @@ def test_what_had_expired_before_its_group_was_covered_is_no_gap(memory: Memory,
     whole(session)
 
 
-def test_what_has_expired_is_no_gap_in_a_summary_made_anew(memory: Memory, clock: FakeClock) -> None:
-    """An erasure makes the summary anew of what is still there of each group: what has expired since is left out."""
+def test_a_summary_made_again_leaves_out_expired_entries(memory: Memory, clock: FakeClock) -> None:
+    """A summary that an erasure makes again leaves out what has expired since, and `verify` finds no gap."""
     session = memory.session("s", counter=words)
     session.add_user_message("the first " + filler(30))
     session.add_user_message("question " + filler(30))
@@ -339,8 +340,8 @@ def test_what_has_expired_is_no_gap_in_a_summary_made_anew(memory: Memory, clock
     whole(session)
 
 
-def test_a_neuralyzer_takes_summaries_along_and_says_so(chat: Session) -> None:
-    """Its figures count what was covered, too, in a dry run as in the real one, and events name all of it."""
+def test_a_neuralyzer_erases_covered_entries_and_their_summaries(chat: Session) -> None:
+    """A neuralyzer also erases covered entries, and counts them in its figures, dry or real, and in its event."""
     heard = Listener().to(chat._core._scope.observers, "erased")
     forget = {"strategy": "neuralyzer", "interaction_keep": 1}
     planned = chat.compact(forget, dry_run=True)
@@ -356,8 +357,8 @@ def test_a_neuralyzer_takes_summaries_along_and_says_so(chat: Session) -> None:
     whole(chat)
 
 
-def test_a_neuralyzer_takes_along_what_a_flush_has_left(memory: Memory) -> None:
-    """Of entries that a FLUSH has destroyed only the summary tells; a neuralyzer takes that, too."""
+def test_a_neuralyzer_erases_the_summary_that_a_flush_left(memory: Memory) -> None:
+    """A neuralyzer erases the summary that is all that is left of entries that a flush destroyed."""
     block = {**KEEP, "interaction_threshold_qty": 2}
     session = memory.session(
         "s", counter=words, persistence="flush", archive=False, long_term=block, summarizer=Scripted("swordfish it was")
@@ -376,7 +377,7 @@ def test_a_neuralyzer_takes_along_what_a_flush_has_left(memory: Memory) -> None:
 
 
 def test_a_neuralyzer_leaves_what_a_branch_alone_has(memory: Memory) -> None:
-    """A branch loses what it shares, and no word of a summary of its own entries, whose numbers are the same."""
+    """A branch loses the shared entries, but not the summary of its own entries, which have the same seqs."""
     session = memory.session("s", counter=words)
     talk(session, 40)
     branch = session.fork("branch")
@@ -396,10 +397,10 @@ def test_a_neuralyzer_leaves_what_a_branch_alone_has(memory: Memory) -> None:
 
 @pytest.mark.parametrize("what", ["delete", "clear", "replace"])
 @pytest.mark.parametrize("answer", ["too late.", RuntimeError("down")])
-def test_what_ends_a_session_is_not_undone_by_a_compaction(
+def test_a_compaction_does_not_revive_a_session_that_ended_meanwhile(
     memory: Memory, clock: FakeClock, what: str, answer: Any
 ) -> None:
-    """A session that was deleted, cleared or replaced while its summarizer ran stays so, whatever comes of that."""
+    """A session deleted, cleared or replaced while its summarizer ran stays so."""
     talk(memory.session("other", counter=words), 30)
     export = {**memory.session("other").export(), "session_id": "s"}
 
@@ -427,8 +428,8 @@ def test_what_ends_a_session_is_not_undone_by_a_compaction(
     whole(session)
 
 
-def test_a_session_deleted_and_begun_anew_gets_no_summary_of_the_old(memory: Memory, clock: FakeClock) -> None:
-    """A session of the same id that was begun while a summarizer ran is another one."""
+def test_a_recreated_session_gets_no_summary_of_the_old_one(memory: Memory, clock: FakeClock) -> None:
+    """A session of the same id that was created while a summarizer ran does not get the old session's summary."""
     asked = []
 
     def late(prompt: str) -> str:
@@ -449,7 +450,7 @@ def test_a_session_deleted_and_begun_anew_gets_no_summary_of_the_old(memory: Mem
 
 
 class Pinning:
-    """A neuralyzer that is slow to plan: meanwhile somebody pins an entry, once."""
+    """A neuralyzer during whose first plan somebody pins an entry."""
 
     name, summarizes, erases, style, triggers = "pinning", False, True, Style(), Triggers()
 
@@ -464,8 +465,8 @@ class Pinning:
         return plan
 
 
-def test_a_pin_saves_from_being_erased(memory: Memory) -> None:
-    """An entry that is pinned between a neuralyzer's plan and its commit stays."""
+def test_an_entry_pinned_after_the_plan_is_not_erased(memory: Memory) -> None:
+    """An entry that is pinned between a neuralyzer's plan and its commit is not erased."""
     session = memory.session("s", counter=words)
     talk(session, *[50] * 3)
     strategy = Pinning(session)
@@ -480,9 +481,11 @@ def test_a_pin_saves_from_being_erased(memory: Memory) -> None:
 # --- pins, open calls, late results
 
 
-def test_pinning_brings_back_what_the_context_has_left(memory: Memory) -> None:
-    """A covered, evicted or cut entry that is pinned is in the next context; then it may go. It is among the active,
-    but where a summary stands for it: that one is covered, whatever shows it beside."""
+def test_pinning_an_entry_brings_it_back_into_the_context(memory: Memory) -> None:
+    """A covered, evicted or cut entry that is pinned is in the next context, until it is unpinned.
+
+    It counts as active, unless a summary covers it: then it stays covered although it is shown.
+    """
     for how in ("covered", "evicted", "cut"):
         session = memory.session(how, counter=words, max_tokens=500)
         for i in range(8):
@@ -511,7 +514,7 @@ def test_pinning_brings_back_what_the_context_has_left(memory: Memory) -> None:
 
 
 def test_an_expired_pin_costs_no_cut_after_the_first(memory: Memory, clock: FakeClock) -> None:
-    """A pinned entry that has expired leaves once; contexts after that go on from each other."""
+    """A pinned entry that expires causes one cut; later contexts continue from each other."""
     session = memory.session("s", counter=words, max_tokens=500)
     session.add_user_message("for an hour", pinned=True, expires_at=moment(clock.now) + timedelta(hours=1))
     session.add_assistant_message("ok")
@@ -528,7 +531,7 @@ def test_an_expired_pin_costs_no_cut_after_the_first(memory: Memory, clock: Fake
 
 
 def test_a_pin_inside_what_is_covered_stays_in_the_log_order(memory: Memory) -> None:
-    """System and pinned entries inside a covered span come before the summary, in their order, and are active."""
+    """System and pinned entries inside a covered span stand before the summary in log order, and are active."""
     session = memory.session("s", counter=words)
     session.add_system_message("first rule")
     talk(session, 100)
@@ -546,7 +549,7 @@ def test_a_pin_inside_what_is_covered_stays_in_the_log_order(memory: Memory) -> 
 
 
 def test_open_calls_stay_and_late_results_of_covered_calls_are_data(memory: Memory) -> None:
-    """A group that waits for results is not covered; a result that comes after its call was covered is plain data."""
+    """A group that waits for results is not covered; a late result for a covered call is plain data."""
     session = memory.session("s", counter=words)
     session.add_user_message("look twice")
     one, two = (session.add_tool_call("look", {"n": n}, call_id=f"c{n}") for n in (1, 2))
@@ -565,7 +568,7 @@ def test_open_calls_stay_and_late_results_of_covered_calls_are_data(memory: Memo
 
 
 def test_an_open_interaction_of_many_calls_is_covered_but_for_its_question(memory: Memory) -> None:
-    """Where entries are counted, old steps of one long open interaction leave in whole groups; the question stays."""
+    """With a window of entries, old groups of a long open interaction are covered; its question stays."""
     session = memory.session("s", counter=words, max_tokens=600)
     question = session.add_user_message("do all of it")
     for i in range(60):
@@ -585,7 +588,7 @@ def test_an_open_interaction_of_many_calls_is_covered_but_for_its_question(memor
 
 
 def test_a_summary_of_another_session_is_not_restored(memory: Memory) -> None:
-    """A summary object of another session names nothing here, whatever its revision."""
+    """A summary object of another session is unknown here, even if its revision exists."""
     one, other = memory.session("one", counter=words), memory.session("other", counter=words)
     for session, keep in ((one, 1), (other, 3)):
         talk(session, *[100] * 5)
@@ -599,7 +602,7 @@ def test_a_summary_of_another_session_is_not_restored(memory: Memory) -> None:
 
 
 def test_one_of_a_chain_is_restored_alone(memory: Memory) -> None:
-    """Of several current summaries each brings back its own entries, and the others stay where they are."""
+    """Restoring one summary of a chain brings back its own entries and leaves the other summaries."""
     session = memory.session("s", counter=words)
     for i in range(3):
         talk(session, 100, 100, start=2 * i)
@@ -621,7 +624,7 @@ def test_one_of_a_chain_is_restored_alone(memory: Memory) -> None:
 
 @pytest.mark.parametrize("mode", ["error", "replace", "merge"])
 def test_an_export_of_a_compacted_session_comes_back(memory: Memory, chat: Session, mode: Any) -> None:
-    """Into a new session in every mode, and over a session as its mode says; contexts, summaries and proofs agree."""
+    """An export is imported in every mode with the same contexts, summaries and proofs."""
     chat.context()
     chat.pin(4)
     data = json.loads(json.dumps(chat.export()))
@@ -648,7 +651,7 @@ def test_an_export_of_a_compacted_session_comes_back(memory: Memory, chat: Sessi
 
 
 def test_an_export_with_compactions_is_stable(memory: Memory, chat: Session) -> None:
-    """Export, import, export gives the same but for the time of the export."""
+    """Exporting an imported export gives the same data, apart from the time of the export."""
     chat.context()
     talk(chat, 100, start=6)
     chat.compact({**KEEP, "summaries": "chain"})
@@ -661,7 +664,7 @@ def test_an_export_with_compactions_is_stable(memory: Memory, chat: Session) -> 
 
 
 def test_history_tells_compactions(chat: Session) -> None:
-    """Every compaction and restore is one record with its reason and figures, between the additions."""
+    """Every compaction and restore is one record of the history, with its reason and figures."""
     chat.context()
     chat.restore()
     chat.compact({"strategy": "simple_fifo", "max_messages": 4})
@@ -672,8 +675,8 @@ def test_history_tells_compactions(chat: Session) -> None:
     assert first.detail["tokens_after"] < first.detail["tokens_before"]
 
 
-def test_the_command_line_tells_compactions(here: Path) -> None:
-    """`history` and `diff` of a compacted session name what happened, in words and as JSON."""
+def test_the_command_line_shows_compactions(here: Path) -> None:
+    """The commands `history` and `diff` show a compaction, in words and as JSON."""
     with Memory.open(here / "chats.db") as memory:
         session = memory.session("chat", counter=words)
         talk(session, *[100] * 4)
@@ -690,7 +693,7 @@ def test_the_command_line_tells_compactions(here: Path) -> None:
 
 
 def test_clearing_a_compacted_session_leaves_nothing(tmp_path: Path) -> None:
-    """After `clear` no summary is there, no byte of it in the store, and the session goes on."""
+    """After `clear`, no summary and no byte of one is left in the store, and the session can go on."""
     path = tmp_path / "log.db"
     with Memory.open(path) as memory:
         session = memory.session("s", counter=words, summarizer=Scripted("swordfish was caught."))
@@ -708,8 +711,8 @@ def test_clearing_a_compacted_session_leaves_nothing(tmp_path: Path) -> None:
     assert b"swordfish" not in path.read_bytes()
 
 
-def test_what_cannot_fit_says_so_with_a_summary_too(chat: Session, memory: Memory) -> None:
-    """Where what must be sent is too much, the summary gives way first, and only then the figures are told."""
+def test_a_summary_gives_way_before_a_context_is_refused(chat: Session, memory: Memory) -> None:
+    """If what must be sent needs the room, the summary is left out first; only then is the context refused."""
     chat.add_user_message(filler(300))
     tight = memory.session("chat", counter=words, max_tokens=305)
     ctx = tight.context()
@@ -720,7 +723,7 @@ def test_what_cannot_fit_says_so_with_a_summary_too(chat: Session, memory: Memor
 
 
 def test_a_pin_that_says_nothing_costs_one_cut(memory: Memory) -> None:
-    """A pinned entry without content is shown by no context, and makes none of them cut anew."""
+    """A pinned entry without content is in no context and does not cause a cut at each call."""
     session = memory.session("s", counter=words, max_tokens=300)
     session.add_entries([Entry(content="", pinned=True)])
     for i in range(6):
@@ -735,7 +738,7 @@ def test_a_pin_that_says_nothing_costs_one_cut(memory: Memory) -> None:
 
 
 def test_a_group_that_a_cut_has_passed_is_not_split_by_a_pin(memory: Memory) -> None:
-    """Where one member of an evicted group is pinned, none of the group is covered."""
+    """If a member of an evicted group is pinned, no member of the group is covered."""
     session = memory.session("s", counter=words, max_tokens=200)
     session.add_user_message("look")
     call = session.add_tool_call("look", {"n": 1})

@@ -1,4 +1,4 @@
-"""Laws of compaction plans: they hold for any snapshot and any strategy."""
+"""Laws of compaction plans, for any snapshot and any strategy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PIECES = st.sampled_from(
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """Any log, any of its groups covered or in the archive, any limits, accesses, mask and last run."""
+    """Draw a snapshot: any log, any groups covered or archived, any limits, accesses, mask and last run."""
     log = entries(" ".join(draw(st.lists(PIECES, max_size=14))))
     whole = snapshot(log)
     free = [group for group in whole.groups if is_free(group, whole)]
@@ -115,28 +115,28 @@ EVERY = st.one_of(ANY, BY_ENTRIES)
 
 
 def law(of: st.SearchStrategy[Strategy]) -> Callable[[Any], Any]:
-    """A test that holds for any snapshot and any of these strategies."""
+    """Decorate a test that holds for any snapshot and any of these strategies."""
     return lambda test: settings(max_examples=examples(150))(given(snapshots(), of)(test))
 
 
 def all_groups(before: Snapshot) -> list[Group]:
-    """Every group that a plan may name: active and archived ones."""
+    """Return every group that a plan may name: active and archived ones."""
     return [group for one in (*before.interactions, *before.archived) for group in one.groups]
 
 
 def places(groups: Iterable[Group]) -> set[int]:
-    """The places of the entries of these groups."""
+    """Return the seqs of the entries of these groups."""
     return {entry.seq for group in groups for entry in group.entries}
 
 
 def taken(where: Iterable[spans.Span]) -> set[int]:
-    """The places in these spans."""
+    """Return the seqs in these spans."""
     return set(spans.members(where))
 
 
 @law(EVERY)
 def test_a_plan_takes_whole_groups(before: Snapshot, strategy: Strategy) -> None:
-    """Of a group all entries or none are covered, evicted or erased, and nothing is named that is not there."""
+    """A plan covers, evicts or erases all entries of a group or none, and names only entries that exist."""
     plan = strategy.plan(before)
     known = places(all_groups(before)) | taken(spans.union(*(made.covers for made in before.summaries)))
 
@@ -149,7 +149,7 @@ def test_a_plan_takes_whole_groups(before: Snapshot, strategy: Strategy) -> None
 
 @law(EVERY)
 def test_a_plan_takes_nothing_twice(before: Snapshot, strategy: Strategy) -> None:
-    """What is covered, evicted and erased has nothing in common; what a summary covers is not covered again."""
+    """The entries that a plan covers, evicts and erases are disjoint; covered entries are not covered again."""
     plan = strategy.plan(before)
     standing = taken(spans.union(*(made.covers for made in before.summaries)))
     named = [taken(plan.cover), taken(plan.evict), taken(plan.erase)]
@@ -160,8 +160,8 @@ def test_a_plan_takes_nothing_twice(before: Snapshot, strategy: Strategy) -> Non
 
 
 @law(EVERY)
-def test_what_must_stay_stays(before: Snapshot, strategy: Strategy) -> None:
-    """System and pinned entries and calls that may still be answered are in no plan."""
+def test_no_plan_takes_system_pinned_or_open_entries(before: Snapshot, strategy: Strategy) -> None:
+    """No plan takes system entries, pinned entries, or calls that may still be answered."""
     plan = strategy.plan(before)
     kept = [group for group in before.groups if not is_free(group, before)]
 
@@ -170,7 +170,7 @@ def test_what_must_stay_stays(before: Snapshot, strategy: Strategy) -> None:
 
 @law(ANY)
 def test_open_interactions_stay(before: Snapshot, strategy: Strategy) -> None:
-    """What has no answer yet is in no plan of a strategy that counts in interactions."""
+    """A strategy that counts interactions takes nothing of an open one."""
     plan = strategy.plan(before)
     kept = [group for one in before.interactions if one.open for group in one.groups]
 
@@ -179,7 +179,7 @@ def test_open_interactions_stay(before: Snapshot, strategy: Strategy) -> None:
 
 @law(BY_ENTRIES)
 def test_by_entries_the_newest_human_message_without_answer_stays(before: Snapshot, strategy: Strategy) -> None:
-    """A window of entries leaves the newest open human message, however long its interaction is."""
+    """A strategy with a window of entries keeps the newest open human message, however long its interaction is."""
     newest = before.interactions[-1] if before.interactions else None
     plan = strategy.plan(before)
 
@@ -189,10 +189,10 @@ def test_by_entries_the_newest_human_message_without_answer_stays(before: Snapsh
 
 @law(EVERY)
 def test_compacting_again_without_new_entries_changes_nothing(before: Snapshot, strategy: Strategy) -> None:
-    """A plan carried out leaves nothing to do, until something is appended."""
+    """After a plan is carried out, the next plan does nothing until something is appended."""
     rolls = getattr(strategy, "summaries", "") == "chain"
     plan = strategy.plan(before)
-    if rolls and plan.fold:  # a chain is rolled up first, on its own
+    if rolls and plan.fold:  # rolling up a chain is a plan of its own and comes first
         before = applied(before, plan)
         plan = strategy.plan(before)
     after = applied(before, plan)
@@ -207,7 +207,7 @@ def test_compacting_again_without_new_entries_changes_nothing(before: Snapshot, 
 
 @law(EVERY)
 def test_a_plan_that_does_something_says_what(before: Snapshot, strategy: Strategy) -> None:
-    """Its steps name entries and why; one that does nothing has a reason and no step."""
+    """The steps of a plan have entries and a reason; a plan that does nothing has a reason and no steps."""
     plan = strategy.plan(before)
 
     if plan.does_nothing:
@@ -221,9 +221,9 @@ def test_a_plan_that_does_something_says_what(before: Snapshot, strategy: Strate
 
 @law(st.one_of(EVICTING, MASK, NEURALYZER, LADDER, st.builds(SupersededContexts)))
 def test_the_active_set_never_grows(before: Snapshot, strategy: Strategy) -> None:
-    """What masks, evicts, erases or climbs leaves no more tokens and messages than there were.
+    """After masking, evicting, erasing or the ladder there are no more tokens and messages than before.
 
-    But for a summary of what a cut has evicted before, for which there is room up to low water.
+    Except for a summary of what a cut has evicted, for which there is room up to low water.
     """
     after = applied(before, strategy.plan(before))
 
@@ -235,7 +235,7 @@ def test_the_active_set_never_grows(before: Snapshot, strategy: Strategy) -> Non
 
 @law(st.one_of(BY_INTERACTION, BY_ENTRIES, CHAIN, HYBRID, LADDER))
 def test_a_summary_is_smaller_than_what_it_takes_the_place_of(before: Snapshot, strategy: Strategy) -> None:
-    """Of at least one token, and of fewer than the entries and summaries that it stands for from then on."""
+    """A summary has at least one token, and fewer than the entries and summaries that it replaces."""
     plan = strategy.plan(before)
 
     if plan.cover or plan.fold:
@@ -246,7 +246,7 @@ def test_a_summary_is_smaller_than_what_it_takes_the_place_of(before: Snapshot, 
 
 @law(EVICTING)
 def test_eviction_reaches_low_water_unless_nothing_may_leave(before: Snapshot, strategy: Any) -> None:
-    """What remains fits low water, or is protected, or is the last group."""
+    """After an eviction the rest fits low water, is protected, or is the last group."""
     after = applied(before, strategy.plan(before))
     tokens = strategy.max_tokens or before.max_tokens
     messages = strategy.max_messages or before.max_messages
@@ -261,7 +261,7 @@ def test_eviction_reaches_low_water_unless_nothing_may_leave(before: Snapshot, s
 
 @law(EVERY)
 def test_a_plan_depends_on_nothing_but_the_snapshot(before: Snapshot, strategy: Strategy) -> None:
-    """The same snapshot gives the same plan, and planning changes nothing of it."""
+    """Equal snapshots give equal plans, and planning does not change the snapshot."""
     costs = [(group.seq, group.cost, group.messages) for group in before.groups]
 
     assert strategy.plan(before) == strategy.plan(before)

@@ -1,4 +1,4 @@
-"""How strategies are given: objects, names, native keys, blocks of Alquimia's and Compozy's; what options may be."""
+"""How strategies are configured: objects, names, native keys, Alquimia's and Compozy's blocks, and their options."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from palimpsest.context import short_term
 
 
 def one(given: Any) -> Any:
-    """The one strategy that this is."""
+    """Return the single strategy that this configuration loads."""
     (strategy,), _ = load(given)
     return strategy
 
 
 def refusal(given: Any) -> ConfigError:
-    """The refusal of this configuration."""
+    """Return the ConfigError that this configuration raises."""
     with pytest.raises(ConfigError) as refused:
         load(given)
     return refused.value
 
 
 def test_strategies_are_objects_names_mappings_or_a_list() -> None:
-    """Each form loads; a list keeps its order, and nothing given is no strategy."""
+    """Strategies load from objects, names, mappings or a list of these, in order; nothing gives no strategy."""
     own = Summarize(name="mine", triggers=Triggers(message_count=9))
 
     found, warnings = load([own, "lru", {"strategy": "ladder", "low_water": 0.2, "threshold": 0.7}])
@@ -48,7 +48,8 @@ def test_strategies_are_objects_names_mappings_or_a_list() -> None:
 
 
 def test_a_name_alone_has_the_usual_rules() -> None:
-    """Flushing strategies run at 0.8 of the limits, the ladder at all of them, the summarizer at 20 interactions."""
+    """A name alone has default triggers: flushes at 0.8 of the limits, the ladder at 1.0, the summarizer at 20
+    interactions."""
     assert one("fifo") == SimpleFifo(triggers=Triggers(threshold=0.8))
     assert one("ladder").triggers == Triggers(threshold=1.0)
     usual = Triggers(interaction_threshold_qty=20, interaction_threshold_tokens=20_000)
@@ -57,7 +58,7 @@ def test_a_name_alone_has_the_usual_rules() -> None:
 
 @pytest.mark.parametrize("given", ["neuralyzer", {"strategy": "lru", "triggers": {}}, Lru()])
 def test_without_a_rule_a_strategy_warns(given: Any) -> None:
-    """It loads, and says that it can never fire by itself."""
+    """A strategy without a trigger loads with the warning that it never fires by itself."""
     _, warnings = load(given)
 
     assert len(warnings) == 1
@@ -65,7 +66,7 @@ def test_without_a_rule_a_strategy_warns(given: Any) -> None:
 
 
 def test_rules_stand_beside_the_options_or_under_triggers() -> None:
-    """Both say the same; lists from a file become tuples, and both at once are refused."""
+    """Triggers stand among the options or under `triggers`, not both; lists from a file become tuples."""
     rules = {"interaction_threshold_qty": 5, "on_tools_success_threshold": ["close_*"]}
     flat = one({"strategy": "summarizer", "interaction_keep": 2, **rules})
     nested = one({"strategy": "summarizer", "interaction_keep": 2, "triggers": rules})
@@ -75,7 +76,7 @@ def test_rules_stand_beside_the_options_or_under_triggers() -> None:
 
 
 def test_a_block_of_alquimias_summarizer_has_its_defaults() -> None:
-    """20 interactions, 20,000 tokens and five passes, of which a block says only what is different."""
+    """Alquimia's summarizer defaults to 20 interactions, 20,000 tokens and five passes."""
     found = one({"long_term_memory_id": "cod-summarizer", "interaction_threshold_qty": 15, "interaction_keep": 3})
 
     assert found.triggers == Triggers(interaction_threshold_qty=15, interaction_threshold_tokens=20_000)
@@ -86,14 +87,14 @@ def test_a_block_of_alquimias_summarizer_has_its_defaults() -> None:
 
 @pytest.mark.parametrize("loops", [11, -1, True, "3"])
 def test_passes_are_0_to_10(loops: object) -> None:
-    """Anything else is refused by its place."""
+    """`cod_max_loops` has to be a whole number from 0 to 10."""
     refused = refusal([{"long_term_memory_id": "summarizer", "cod_max_loops": loops}])
 
     assert refused.where == "long_term[0].cod_max_loops"
 
 
 def test_a_block_of_alquimias_neuralyzer() -> None:
-    """It fires at its quantity alone, must keep fewer than that, and warns where it has no trigger."""
+    """A neuralyzer must keep fewer interactions than fire it, and warns without a trigger."""
     block = {"long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 30}
 
     assert one({**block, "interaction_keep": 29}).triggers.enabled == ("interaction_threshold_qty",)
@@ -120,8 +121,8 @@ def test_a_block_of_alquimias_neuralyzer() -> None:
         ("text_splitter", {"separators": "x"}, "separators"),
     ],
 )
-def test_what_is_wrong_with_a_knowledge_base_is_named(key: str, block: dict[str, Any], where: str) -> None:
-    """By its own place inside of the block."""
+def test_a_fault_in_a_knowledge_base_is_named_by_its_place(key: str, block: dict[str, Any], where: str) -> None:
+    """A fault in a block's knowledge base is named by its place inside the block."""
     refused = refusal({"long_term_memory_id": "summarizer", key: block})
 
     assert refused.where.startswith(f"long_term.{key}.{where}")
@@ -131,8 +132,9 @@ def test_what_is_wrong_with_a_knowledge_base_is_named(key: str, block: dict[str,
     ("mode", "meant"),
     [("alwys", "always"), ("Always", "always"), ("on-demand", "on_demand"), ("nevr", "never"), ("sometimes", None)],
 )
-def test_a_word_that_is_no_search_mode_is_told_which_there_are(mode: str, meant: str | None) -> None:
-    """And not what a condition may be made of; a condition is one still, also one of a single word."""
+def test_an_unknown_search_mode_is_refused_with_the_allowed_ones(mode: str, meant: str | None) -> None:
+    """The error for an unknown search mode names the allowed modes and the nearest one; a condition, also of a single
+    word, is still accepted."""
     refused = refusal(
         {"long_term_memory_id": "summarizer", "knowledge_base": {"collection_id": "x", "search_mode": mode}}
     )
@@ -144,7 +146,7 @@ def test_a_word_that_is_no_search_mode_is_told_which_there_are(mode: str, meant:
 
 
 def test_a_knowledge_base_of_a_block() -> None:
-    """It has the documented defaults, and so has the splitter."""
+    """A block's knowledge base and its splitter have the documented defaults."""
     found = one(
         {
             "long_term_memory_id": "summarizer",
@@ -160,7 +162,7 @@ def test_a_knowledge_base_of_a_block() -> None:
 
 
 def test_a_block_of_compozys() -> None:
-    """`type` and `summarize_threshold`, 0.8 unless given; low water keeps under a low threshold by itself."""
+    """Compozy's `summarize_threshold` is 0.8 by default; a low threshold lowers low water with it."""
     assert one({"type": "fifo"}) == one({"type": "simple_fifo", "summarize_threshold": 0.8})
     assert one({"type": "lru", "summarize_threshold": 0.4}).low_water == 0.25
     hybrid = one({"type": "hybrid_summary", "summary_tokens": 300, "summarize_oldest_percent": 0.3, "low_water": 0.4})
@@ -170,7 +172,7 @@ def test_a_block_of_compozys() -> None:
 
 
 def test_strategies_of_one_kind_are_numbered() -> None:
-    """A list may hold several of one kind: those without a name of their own are told apart by a number."""
+    """Strategies of one kind in a list without names are told apart by a number."""
     rules = Triggers(interaction_threshold_qty=9)
     many = ["summarizer", {"long_term_memory_id": "summarizer"}, Summarize(triggers=rules), "lru", "summarizer"]
 
@@ -182,7 +184,7 @@ def test_strategies_of_one_kind_are_numbered() -> None:
 
 
 def test_a_native_strategy_keeps_two_interactions() -> None:
-    """Natively the two newest interactions stay; blocks have the defaults of their documents."""
+    """Native strategies keep the two newest interactions; blocks have the defaults of their documentation."""
     for given in (Summarize(), HybridSummary(summary_tokens=9), Neuralyzer(), Ladder(), one("summarizer")):
         assert given.interaction_keep == 2  # type: ignore[attr-defined]
     assert Summarize(recent_entries=9).interaction_keep == 0
@@ -216,13 +218,14 @@ def test_a_native_strategy_keeps_two_interactions() -> None:
         ({}, "strategy"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_place(block: dict[str, Any], where: str) -> None:
-    """The list's index and the key, and the nearest name where there is one."""
+def test_a_fault_is_named_by_its_place(block: dict[str, Any], where: str) -> None:
+    """A fault is named by the list's index and the key, with the nearest valid name where there is one."""
     assert refusal(["lru", block]).where.startswith(f"long_term[1].{where}")
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    """Flushing has four of its own; natively all are listed, with the nearest."""
+    """An unknown name is refused with the allowed ones: four for flushes, all for native strategies, and the
+    nearest."""
     assert refusal({"type": "magic"}).allowed == "simple_fifo, lru, hybrid_summary, token_aware_lru"
     refused = refusal("neuralizer")
     assert refused.where == "long_term"
@@ -230,8 +233,9 @@ def test_an_unknown_name_lists_those_there_are() -> None:
     assert "token_aware_lru" in refused.allowed
 
 
-def test_a_strategy_in_the_place_of_the_other_kind_is_told_where_it_belongs() -> None:
-    """What limits a context is none of those that summarise or erase, and the other way round."""
+def test_a_strategy_of_the_other_kind_is_refused_with_its_right_place() -> None:
+    """A strategy for contexts is refused under `long_term`, and one that compacts under `short_term`, with the place
+    where it belongs."""
     refused = refusal({"memory_strategy_id": "max_tokens"})
     assert (refused.where, refused.nearest) == ("long_term.memory_strategy_id", None)
     assert "short_term_memory_strategy" in refused.allowed
@@ -241,12 +245,12 @@ def test_a_strategy_in_the_place_of_the_other_kind_is_told_where_it_belongs() ->
 
 @pytest.mark.parametrize("given", [3, object(), Lru])
 def test_what_is_no_strategy_is_refused(given: object) -> None:
-    """Neither a name, nor a mapping, nor an object of the seam."""
+    """Anything but a name, a mapping or a strategy object is refused."""
     assert refusal(given).where == "long_term"
 
 
-def test_keys_without_effect_are_checked_and_told() -> None:
-    """A flush that makes no summaries accepts the keys of one that does, and warns."""
+def test_keys_without_effect_are_checked_and_warned_about() -> None:
+    """A flush that makes no summaries accepts the keys of one that does, and warns about them."""
     (strategy,), warnings = load({"type": "lru", "summary_tokens": 300, "summarize_oldest_percent": 0.5})
 
     assert strategy == Lru(triggers=Triggers(threshold=0.8))
@@ -254,14 +258,14 @@ def test_keys_without_effect_are_checked_and_told() -> None:
 
 
 def test_two_strategies_of_one_session_need_two_names() -> None:
-    """What a strategy did last is remembered by its name: one that two are given is refused."""
+    """Two strategies of a session may not have the same given name, since their last runs are stored by name."""
     deep = {"strategy": "lru", "name": "deep"}
     assert refusal([deep, deep]).where == "long_term[1].name"
     assert len(load(["lru", {"strategy": "lru", "name": "deep", "low_water": 0.1}])[0]) == 2
 
 
 class Nothing:
-    """A strategy of a user's own."""
+    """A user's own strategy."""
 
     name, summarizes, erases, style, triggers = "nothing", False, False, Style(), Triggers(message_count=3)
 
@@ -273,7 +277,7 @@ class Nothing:
 
 
 def test_a_registered_strategy_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class or a function that returns one takes options; an object does not. Unknown options are refused."""
+    """A registered class or function takes options, a registered object takes none; unknown options are refused."""
     monkeypatch.setattr(STRATEGIES, "_registered", {})
     STRATEGIES.register("nothing", Nothing)
     STRATEGIES.register("made", Nothing(7))
@@ -288,8 +292,9 @@ def test_a_registered_strategy_goes_by_its_name(monkeypatch: pytest.MonkeyPatch)
     ("field", "wrong"),
     [("name", 5), ("name", " "), ("style", None), ("triggers", None), ("triggers", {"threshold": 1})],
 )
-def test_a_strategy_of_ones_own_is_checked_before_it_is_asked(field: str, wrong: object) -> None:
-    """A name, style or triggers of another type is a ConfigError that names it, not an error from within."""
+def test_a_user_s_strategy_is_checked_when_it_is_loaded(field: str, wrong: object) -> None:
+    """A user's strategy whose name, style or triggers have a wrong type raises a ConfigError that names the
+    attribute."""
     mine = Nothing()
     setattr(mine, field, wrong)
 
@@ -324,8 +329,8 @@ def test_a_strategy_of_ones_own_is_checked_before_it_is_asked(field: str, wrong:
         (lambda: Ladder(summarize="yes"), "summarize"),
     ],
 )
-def test_a_strategy_refuses_what_an_option_cannot_be(make: Any, option: str) -> None:
-    """The option is named when the strategy is made."""
+def test_a_strategy_checks_its_options_when_it_is_made(make: Any, option: str) -> None:
+    """An option out of range is refused by name when the strategy is made."""
     with pytest.raises(ConfigError) as refused:
         make()
 

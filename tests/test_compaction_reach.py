@@ -1,4 +1,4 @@
-"""What triggers count and strategies may take beside a budget, and of messages that nobody has answered."""
+"""What triggers count and strategies may take when there is a budget, and messages without an answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def texts(chat: Session) -> list[str]:
 
 
 def say(chat: Session, *costs: int, start: int = 0) -> None:
-    """Add human messages of so many tokens each, which nobody answers."""
+    """Add human messages of so many tokens each, without answers."""
     for i, cost in enumerate(costs, start):
         chat.add_user_message(f"m{i} {filler(cost - 1)}".strip())
 
@@ -41,8 +41,8 @@ def say(chat: Session, *costs: int, start: int = 0) -> None:
 
 
 @pytest.mark.parametrize("long_term", ["simple_fifo", "ladder"])
-def test_a_share_of_the_limits_is_of_the_room_that_a_system_text_leaves(long_term: str) -> None:
-    """By its tokens, not by a bound of them, which is four times as much."""
+def test_a_threshold_is_a_share_of_the_room_beside_the_system_text(long_term: str) -> None:
+    """A threshold is a share of the room beside the system text, which is counted, not bounded by its bytes."""
     system = f"You answer for a shop that sells tools, {long_term} among them. " * 60
     with Memory.open("memory://") as memory:
         rule = {"strategy": long_term, "triggers": {"threshold": 0.8}}
@@ -51,7 +51,7 @@ def test_a_share_of_the_limits_is_of_the_room_that_a_system_text_leaves(long_ter
         while not made:
             chat.add_user_message("question " * 60)
             chat.add_assistant_message("answer " * 60)
-            chat.count()  # else bounds of the log leave its fit open, too
+            chat.count()  # otherwise bounds alone would not decide whether the log fits
             parts = chat.context(system=system).parts
             made = [record.detail for record in chat.history() if record.kind == "compact"]
 
@@ -64,7 +64,7 @@ def test_a_share_of_the_limits_is_of_the_room_that_a_system_text_leaves(long_ter
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_a_neuralyzer_erases_at_its_number_whatever_the_budget_is(tmp_path: Path, limit: dict[str, Any]) -> None:
-    """At 30 interactions 25 are erased for good, though cuts took most of them out of sight before: no byte is left."""
+    """At 30 interactions a neuralyzer erases 25, even those that cuts took out of the context before."""
     path = tmp_path / "log.db"
     with Memory.open(path) as memory:
         chat = memory.session("one", counter=words, long_term=FORGETFUL, **limit)
@@ -89,7 +89,7 @@ def test_a_neuralyzer_erases_at_its_number_whatever_the_budget_is(tmp_path: Path
 @pytest.mark.parametrize("kind", ["summarizer", "hybrid_summary", "neuralyzer", "simple_fifo", "lru"])
 @pytest.mark.parametrize("rule", [{"interaction_threshold_qty": 12}, {"interaction_threshold_tokens": 230}], ids=str)
 def test_a_budget_starves_no_trigger_on_interactions(kind: str, rule: dict[str, int]) -> None:
-    """A rule that counts interactions, or their tokens, fires at the twelfth though a budget shows three."""
+    """A trigger on interactions or their tokens fires at its number, although the budget shows only a few of them."""
     options: dict[str, Any] = {"summary_tokens": 5} if kind == "hybrid_summary" else {}
     with Memory.open("memory://") as memory:
         heard = Listener().to(memory, "compressed", "evicted", "erased", "compaction:skipped", "compaction:failed")
@@ -109,8 +109,8 @@ def test_a_budget_starves_no_trigger_on_interactions(kind: str, rule: dict[str, 
         assert chat.verify().ok
 
 
-def test_what_a_strategy_has_evicted_keeps_no_evicting_strategy_busy(memory: Memory) -> None:
-    """After an eviction its rule counts from nothing again, also what cuts had evicted before."""
+def test_an_evicting_strategy_counts_from_zero_after_it_ran(memory: Memory) -> None:
+    """After an evicting strategy has run, its trigger counts from zero, including what cuts had evicted before."""
     heard = Listener().to(memory, "evicted", "compaction:skipped")
     rules = {"interaction_threshold_qty": 10}
     chat = memory.session("one", counter=words, max_tokens=60, long_term={"strategy": "simple_fifo", "triggers": rules})
@@ -135,7 +135,7 @@ def test_what_a_strategy_has_evicted_keeps_no_evicting_strategy_busy(memory: Mem
     answered=st.lists(st.booleans(), min_size=10, max_size=10),
 )
 def test_contexts_move_no_trigger(costs: list[int], keep: int, budget: int, answered: list[bool]) -> None:
-    """An eraser takes the same entries at the same time, whether contexts were given, and cut, in between or not."""
+    """An erasing strategy takes the same entries at the same time, whether contexts are made in between or not."""
     rules = {"interaction_threshold_qty": 4, "interaction_threshold_tokens": 90}
     block = {"strategy": "neuralyzer", "interaction_keep": keep, "triggers": rules}
     with Memory.open("memory://", clock=FakeClock()) as memory:
@@ -157,7 +157,7 @@ def test_contexts_move_no_trigger(costs: list[int], keep: int, budget: int, answ
 
 @pytest.fixture
 def plain(memory: Memory) -> Session:
-    """Eighty human messages without any answer."""
+    """A session of eighty human messages without any answer."""
     chat = memory.session("one", counter=words, max_messages=100, auto_compact="off")
     say(chat, *[3] * 80)
     return chat
@@ -165,7 +165,7 @@ def plain(memory: Memory) -> Session:
 
 @pytest.mark.parametrize("kind", ["simple_fifo", "lru", "token_aware_lru", "hybrid_summary", "summarizer", "ladder"])
 def test_every_strategy_compacts_a_log_of_human_messages_alone(memory: Memory, kind: str) -> None:
-    """Messages that nobody has answered leave like others; the newest one, which may yet be answered, stays."""
+    """Human messages without an answer are compacted like others, except the newest, which may yet be answered."""
     options: dict[str, Any] = {"summary_tokens": 40} if kind == "hybrid_summary" else {}
     chat = memory.session("one", counter=words, max_tokens=800, max_messages=100, auto_compact="off")
     say(chat, *[10] * 60)
@@ -179,7 +179,7 @@ def test_every_strategy_compacts_a_log_of_human_messages_alone(memory: Memory, k
 
 
 def test_a_neuralyzer_erases_what_nobody_has_answered(memory: Memory) -> None:
-    """Of human messages alone all but the kept and the newest are erased, which is extra while it is open."""
+    """Among human messages alone, a neuralyzer keeps `interaction_keep` of them and the newest, which is open."""
     chat = memory.session("one", counter=words)
     say(chat, *[3] * 10)
 
@@ -187,7 +187,7 @@ def test_a_neuralyzer_erases_what_nobody_has_answered(memory: Memory) -> None:
 
 
 def test_only_the_newest_interaction_is_open(memory: Memory) -> None:
-    """Two human messages in a row are two interactions; what comes after completes the first, answered or not."""
+    """Two human messages in a row are two interactions, of which only the newer one is open."""
     chat = memory.session("one", counter=words)
     chat.add_user_message("one")
     chat.add_user_message("two")
@@ -199,7 +199,7 @@ def test_only_the_newest_interaction_is_open(memory: Memory) -> None:
 
 @pytest.mark.parametrize("how", ["one by one", "one batch"])
 def test_the_next_human_message_completes_an_interaction_without_an_answer(memory: Memory, how: str) -> None:
-    """A rule of five interactions fires when the sixth message in a row comes, and not before."""
+    """A trigger of five interactions fires when the sixth human message in a row comes, not before."""
     block = {"strategy": "neuralyzer", "interaction_keep": 0, "triggers": {"interaction_threshold_qty": 5}}
     chat = memory.session("one", counter=words, long_term=block)
     say(chat, *[3] * 5)
@@ -215,7 +215,7 @@ def test_the_next_human_message_completes_an_interaction_without_an_answer(memor
 
 
 def test_a_human_message_after_an_answer_completes_nothing(memory: Memory) -> None:
-    """A rule waits for the interaction's end, not for the next question: usage told in between fires at the answer."""
+    """Usage that is reported between two interactions fires at the end of the next one, not at its question."""
     heard = Listener().to(memory, "compressed")
     rules = {"input_tokens_threshold": 100}
     chat = memory.session("one", counter=words, long_term={"strategy": "summarizer", "triggers": rules})
@@ -233,7 +233,7 @@ def test_a_human_message_after_an_answer_completes_nothing(memory: Memory) -> No
 
 
 def test_simple_fifo_by_request_keeps_the_newest_half(plain: Session) -> None:
-    """80 plain messages of at most 100: the newest 50 stay."""
+    """With 80 messages of at most 100, `simple_fifo` keeps the newest 50."""
     done = plain.compact("simple_fifo")
 
     assert (done.evicted, done.messages_before, done.messages_after) == (30, 80, 50)
@@ -241,7 +241,7 @@ def test_simple_fifo_by_request_keeps_the_newest_half(plain: Session) -> None:
 
 
 def test_simple_fifo_by_request_takes_a_quarter_where_messages_are_not_limited(memory: Memory) -> None:
-    """40 messages with only a limit of tokens far off: 30 stay; 30 of 100 messages stay unchanged."""
+    """Without a limit of messages `simple_fifo` evicts a quarter; below half of the limit it evicts nothing."""
     by_tokens = memory.session("tokens", counter=words, max_tokens=10_000, auto_compact="off")
     say(by_tokens, *[5] * 40)
     by_count = memory.session("count", counter=words, max_messages=100, auto_compact="off")
@@ -254,7 +254,7 @@ def test_simple_fifo_by_request_takes_a_quarter_where_messages_are_not_limited(m
 
 
 def test_simple_fifo_by_request_goes_to_low_water_in_tokens(memory: Memory) -> None:
-    """5 messages of 180 tokens with limits of 1000 and 100: 2 are left, 360 tokens."""
+    """With limits of tokens and messages, `simple_fifo` evicts until both are at low water."""
     chat = memory.session("one", counter=words, max_tokens=1000, max_messages=100, auto_compact="off")
     say(chat, *[180] * 5)
 
@@ -264,7 +264,7 @@ def test_simple_fifo_by_request_goes_to_low_water_in_tokens(memory: Memory) -> N
 
 
 def test_one_message_over_low_water_stays_and_nothing_runs_again(memory: Memory) -> None:
-    """300 then 600 tokens of 1000: the 600 stay, and no second flush tries to take them."""
+    """A single message over low water stays, and no second flush is tried for it."""
     heard = Listener().to(memory, "evicted", "compaction:skipped")
     rules = {"threshold": 0.8}
     chat = memory.session(
@@ -277,7 +277,7 @@ def test_one_message_over_low_water_stays_and_nothing_runs_again(memory: Memory)
 
 
 def test_token_aware_lru_by_request_evicts_the_largest_stale_ones(memory: Memory) -> None:
-    """20 messages of 10 tokens, limit 100: the newest 5. Of 1, 17, 5 and 1 tokens, limit 30: the 17 goes."""
+    """`token_aware_lru` evicts what is large and stale first: of equal sizes the oldest."""
     counter = FunctionCounter(quarters, name="quarters")
     many = memory.session("many", counter=counter, max_tokens=100, auto_compact="off")
     for i in range(20):
@@ -296,8 +296,10 @@ def test_token_aware_lru_by_request_evicts_the_largest_stale_ones(memory: Memory
 
 @pytest.mark.sampled
 def test_limits_hold_for_messages_that_nobody_has_answered(memory: Memory) -> None:
-    """50 messages of 10 tokens with limits of 100 and 7: off, all are active and each context is within both; inline,
-    the active set is within both when each add returns; with the summarizer down each context still is."""
+    """Messages without answers keep both limits: contexts always, the active set with inline compaction.
+
+    Each context also fits while the summarizer is down.
+    """
     limits: dict[str, Any] = {"counter": words, "max_tokens": 100, "max_messages": 7}
     off = memory.session("off", **limits, auto_compact="off", long_term="simple_fifo")
     inline = memory.session("inline", **limits, long_term={"strategy": "simple_fifo", "triggers": {"threshold": 0.8}})
@@ -325,7 +327,7 @@ def test_limits_hold_for_messages_that_nobody_has_answered(memory: Memory) -> No
 
 
 def test_a_tool_that_succeeds_fires_once_beside_a_budget(memory: Memory) -> None:
-    """A listed tool that finished well fires at its interaction's end, once, though cuts took what came before."""
+    """A listed tool's success fires once, at the end of its interaction, although cuts took what came before."""
     heard = Listener().to(memory, "erased")
     rules = {"on_tools_success_threshold": ["close_*"]}
     block = {"strategy": "neuralyzer", "interaction_keep": 1, "triggers": rules}

@@ -1,4 +1,4 @@
-"""What stores, past, branches and exports make of compaction records: no word outlives what it stands for."""
+"""What stores, the past, branches and exports make of compaction records: no text outlives its source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRITE = os.write
 
 @pytest.fixture(params=["sqlite", "file"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """Where the store of a test lives: a file of SQLite, or the address of a folder of files."""
+    """The store of a test: an SQLite file, or the address of a folder of files."""
     return tmp_path / "log.db" if request.param == "sqlite" else f"file://{tmp_path}/logs"
 
 
@@ -55,13 +55,13 @@ def key_of(session: Session) -> SessionKey:
 
 
 def summarised(session: Session, text: str, *cover: Span, fold: tuple[Summary, ...] = ()) -> Summary:
-    """Cover entries of the session by a summary of this text."""
+    """Cover entries of the session by a summary with this text."""
     store, key = store_of(session), key_of(session)
     return drive(compact(store, key, covering(drive(state_of(store, key)), text, *cover, fold=fold)))
 
 
-def told(session: Session) -> list[str]:
-    """The texts of the summaries that the session's records hold."""
+def recorded_texts(session: Session) -> list[str]:
+    """Return the texts of the summaries that the session's records hold."""
     return [made.text for made in drive(summaries(store_of(session), key_of(session))).values()]
 
 
@@ -70,15 +70,15 @@ def state(session: Session) -> Compaction:
 
 
 def is_sound(session: Session) -> bool:
-    """Whether the session verifies, its records of whatever time included."""
+    """Whether the session and its records verify at every revision."""
     return drive(sound(store_of(session), key_of(session))) and session.verify().problems == ()
 
 
 # --- no byte is left
 
 
-def test_an_erasure_leaves_no_byte_of_what_was_made_from_it(stored: Session, path: Path | str) -> None:
-    """Every version of a summary of an erased entry is gone from the files, those of branches included; others stay."""
+def test_an_erasure_leaves_no_byte_of_summaries_of_the_entry(stored: Session, path: Path | str) -> None:
+    """Every version of a summary of an erased entry is gone from the files, branches included; other summaries stay."""
     for number in range(4):
         stored.add(turn(str(number)))
     first = summarised(stored, f"{MARKER} first", (1, 6))
@@ -95,17 +95,17 @@ def test_an_erasure_leaves_no_byte_of_what_was_made_from_it(stored: Session, pat
     left = remains(path)
     assert MARKER.encode() not in left
     assert left.count(b"plugh stays") >= 2
-    assert told(stored) == ["", "", "plugh stays"]
+    assert recorded_texts(stored) == ["", "", "plugh stays"]
     assert (state(stored).covered, state(stored).evicted) == (((13, 18),), ((2, 6), (8, 12)))
-    assert told(branch) == ["", "", "plugh stays in the branch"]
+    assert recorded_texts(branch) == ["", "", "plugh stays in the branch"]
     for session in (stored, branch):
         assert is_sound(session)
         assert MARKER not in str(session.context().messages)
         assert "plugh stays" in str(session.context().messages)
 
 
-def test_an_erasure_leaves_no_byte_of_what_was_taken_back(stored: Session, path: Path | str) -> None:
-    """A summary that a rewind has taken back, and that no head names, loses its words like any other."""
+def test_an_erasure_leaves_no_byte_of_a_rewound_summary(stored: Session, path: Path | str) -> None:
+    """A summary that was rewound loses its text when a covered entry is erased, although no head refers to it."""
     stored.add(turn("1"))
     revision = stored.stats().revision
     summarised(stored, MARKER, (1, 6))
@@ -118,10 +118,10 @@ def test_an_erasure_leaves_no_byte_of_what_was_taken_back(stored: Session, path:
     assert is_sound(stored)
 
 
-def test_what_expires_leaves_no_byte_of_what_was_made_from_it(
+def test_a_sweep_leaves_no_byte_of_summaries_of_expired_entries(
     stored: Session, path: Path | str, clock: FakeClock
 ) -> None:
-    """A sweep takes the words of summaries of what has expired, in every branch."""
+    """A sweep removes the text of summaries of expired entries, in every branch."""
     stored.add_user_message("soon gone", expires_at=moment(clock.now + 5_000_000))
     stored.add(turn("1"))
     summarised(stored, MARKER, (1, 2))
@@ -132,8 +132,8 @@ def test_what_expires_leaves_no_byte_of_what_was_made_from_it(
     assert drive(store_of(stored).sweep(key_of(stored).tenant, clock.now)) == 1
     assert drive(store_of(stored).scrub()).remains == ()
 
-    assert told(stored) == [""]
-    assert told(branch) == ["", f"{MARKER} too"]
+    assert recorded_texts(stored) == [""]
+    assert recorded_texts(branch) == ["", f"{MARKER} too"]
     assert remains(path).count(MARKER.encode()) == 1
     assert is_sound(stored)
     assert is_sound(branch)
@@ -142,10 +142,9 @@ def test_what_expires_leaves_no_byte_of_what_was_made_from_it(
 # --- failures
 
 
-def test_an_erasure_that_fails_takes_no_words(
-    stored: Session, path: Path | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a write fails in the middle, entries, summaries and head are as before; the same call again does it all."""
+def test_a_failed_erasure_changes_nothing(stored: Session, path: Path | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a write fails in the middle of an erasure, entries, summaries and head are as before, and it can be
+    repeated."""
     stored.add(turn("1"))
     made = summarised(stored, MARKER, (1, 6))
     before = stored.export()
@@ -164,7 +163,7 @@ def test_an_erasure_that_fails_takes_no_words(
 
 @contextmanager
 def failing_records(path: Path | str) -> Iterator[None]:
-    """In SQLite no record can be written: an erased entry's words are gone by then, and its summary's are not."""
+    """Make SQLite refuse to write records, so that an erasure fails after the entry and before its summary."""
     if isinstance(path, str):
         yield
         return
@@ -178,17 +177,17 @@ def failing_records(path: Path | str) -> Iterator[None]:
 
 
 def torn(fd: int, data: bytes) -> int:
-    """Write half of it, and fail."""
+    """Write half of the data, then fail."""
     WRITE(fd, data[: len(data) // 2])
     raise OSError(5, "Input/output error", "a log")
 
 
-def test_an_erasure_of_files_that_fails_has_happened_in_no_branch(
+def test_a_failed_erasure_in_files_changes_no_branch(
     clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where its line cannot be written all branches are as before; the same call again does it in all of them.
+    """If the line of an erasure cannot be written, every branch is as before, and it can be repeated.
 
-    Where the log cannot be written anew after that, the erasure says what may remain, and the next one takes it out.
+    If the log cannot be rewritten after that, the erasure says what may remain, and the next one removes it.
     """
     path = f"file://{tmp_path}/logs"
     with Memory.open(path, clock=clock) as memory:
@@ -205,14 +204,14 @@ def test_an_erasure_of_files_that_fails_has_happened_in_no_branch(
             patch.setattr(os, "write", torn)
             with pytest.raises(StoreUnavailable):
                 session.erase([1])
-        assert [told(each) for each in family] == [[MARKER]] * 3
+        assert [recorded_texts(each) for each in family] == [[MARKER]] * 3
         assert all(map(is_sound, family))
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", failing)
             done = session.erase([1])
         assert "Input/output error" in done.remains[0]
-        assert [told(each) for each in family] == [[""]] * 3
+        assert [recorded_texts(each) for each in family] == [[""]] * 3
         assert all(map(is_sound, family))
 
         assert session.erase([7]).remains == ()
@@ -223,10 +222,10 @@ def test_an_erasure_of_files_that_fails_has_happened_in_no_branch(
 # --- what it costs
 
 
-def test_an_erasure_reads_no_record_that_tells_of_no_compaction(
+def test_an_erasure_reads_only_records_of_compactions(
     clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many cuts and pins a session has seen, an erasure decodes only what a compaction has left."""
+    """An erasure decodes only the records of compactions, however many cuts and pins a session has."""
     with Memory.open(tmp_path / "log.db", clock=clock) as memory:
         session = memory.session("one", max_tokens=200, counter=quarters)
         for number in range(30):
@@ -248,7 +247,7 @@ def test_an_erasure_reads_no_record_that_tells_of_no_compaction(
 
 
 def test_records_of_what_is_not_erased_stay_as_they_are(clock: FakeClock, tmp_path: Path) -> None:
-    """In the file store summaries of other entries are copied byte for byte."""
+    """In the file store, an erasure copies the summaries of other entries byte for byte."""
     with Memory.open(f"file://{tmp_path}/logs", clock=clock) as memory:
         session = memory.session("one", counter=quarters)
         session.add(turn("1"))
@@ -260,14 +259,14 @@ def test_records_of_what_is_not_erased_stay_as_they_are(clock: FakeClock, tmp_pa
         session.erase([7])
 
         assert log.read_bytes().count(kept) == 1
-        assert told(session) == ["kept"]
+        assert recorded_texts(session) == ["kept"]
 
 
 # --- the past
 
 
-def test_going_back_behind_a_compaction_and_forth_again(session: Session) -> None:
-    """A rewind takes a compaction back, with or without entries since, and going forth brings it back as it was."""
+def test_a_rewind_undoes_a_compaction_and_another_redoes_it(session: Session) -> None:
+    """A rewind undoes a compaction, with or without later entries, and a rewind forward restores it."""
     session.add(turn("1"))
     plain = session.stats().revision
     summarised(session, "short", (1, 6))
@@ -285,7 +284,7 @@ def test_going_back_behind_a_compaction_and_forth_again(session: Session) -> Non
 
 
 def test_a_branch_has_the_state_of_its_time(session: Session) -> None:
-    """Of two compactions a branch of the time between has the first, and gives the context of then."""
+    """A branch made between two compactions has the first one and gives the context of its revision."""
     session.add(turn("1"))
     first = summarised(session, "first", (1, 6))
     session.add(turn("2"))
@@ -299,8 +298,8 @@ def test_a_branch_has_the_state_of_its_time(session: Session) -> None:
 
     assert branch.context().messages == context.messages
     assert not branch.context().report.new_cut
-    assert (state(branch).current, told(branch)) == ((first.revision,), ["first"])
-    assert (state(early), told(early)) == (Compaction(), [])
+    assert (state(branch).current, recorded_texts(branch)) == ((first.revision,), ["first"])
+    assert (state(early), recorded_texts(early)) == (Compaction(), [])
     heads = [drive(store_of(one).head(key_of(one))) or Head() for one in (branch, early)]
     assert [head.attempts and head.attempts.failures for head in heads] == [2, 2]
     assert [head.attempts and head.attempts.cursors for head in heads] == [
@@ -312,8 +311,8 @@ def test_a_branch_has_the_state_of_its_time(session: Session) -> None:
 
 
 @pytest.mark.parametrize("how", ["fork", "rewind"])
-def test_going_back_to_a_summary_that_was_withdrawn_since(session: Session, how: str) -> None:
-    """At that time nothing is current that has no words: what it covered and is left is in the archive."""
+def test_a_past_revision_has_no_summary_withdrawn_since(session: Session, how: str) -> None:
+    """Going back to a summary that was withdrawn since shows no summary; its remaining entries are archived."""
     session.add(turn("1"))
     summarised(session, MARKER, (1, 5))
     then = session.context()
@@ -332,8 +331,8 @@ def test_going_back_to_a_summary_that_was_withdrawn_since(session: Session, how:
     assert MARKER not in str(shown.messages)
 
 
-def test_a_context_of_then_shows_the_summaries_of_then(session: Session) -> None:
-    """What was given before and after a compaction is given for those revisions again, less what was erased since."""
+def test_past_contexts_show_the_summaries_of_their_time(session: Session) -> None:
+    """Past contexts show the summaries of their revision, apart from those of entries erased since."""
     given = {}
     for number in range(3):
         session.add(turn(str(number)))
@@ -360,7 +359,7 @@ def without_time(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def compacted(memory: Memory) -> Session:
-    """A session with summaries of every fate: superseded, current, withdrawn, taken back."""
+    """Return a session with superseded, current, withdrawn and rewound summaries."""
     session = memory.session("one", counter=quarters)
     for number in range(4):
         session.add(turn(str(number)))
@@ -378,7 +377,7 @@ def compacted(memory: Memory) -> Session:
 
 
 def test_an_export_with_compactions_comes_back_equal(memory: Memory, clock: FakeClock, tmp_path: Path) -> None:
-    """Export, import elsewhere, export: equal but for `exported_at`; contexts and figures are the same, too."""
+    """An export that is imported elsewhere is exported the same, apart from the time, with the same contexts."""
     session = compacted(memory)
     data = json.loads(json.dumps(session.export()))
     assert [(one["text"], one["covers"]) for one in data["summaries"]] == [
@@ -401,12 +400,12 @@ def test_an_export_with_compactions_comes_back_equal(memory: Memory, clock: Fake
         assert copy.stats() == session.stats()
         assert is_sound(copy)
         other.import_session(data, on_conflict="replace")
-        assert (told(copy), state(copy)) == (told(session), state(session))
+        assert (recorded_texts(copy), state(copy)) == (recorded_texts(session), state(session))
         assert is_sound(copy)
 
 
 def test_a_merge_takes_the_entries_and_leaves_the_compactions(memory: Memory) -> None:
-    """Merged into a session that has summaries of its own, an export adds what is not there, uncompacted."""
+    """A merge into a session with summaries adds the missing entries without their compactions."""
     session = compacted(memory)
     data = session.export()
     session.add(turn("more"))
@@ -416,12 +415,12 @@ def test_a_merge_takes_the_entries_and_leaves_the_compactions(memory: Memory) ->
     memory.import_session(data, session_id="other", on_conflict="merge")
 
     assert (state(session), len(session.entries())) == (before, 30)
-    assert told(memory.session("other")) == told(session)
+    assert recorded_texts(memory.session("other")) == recorded_texts(session)
     assert is_sound(session)
 
 
-def test_an_export_of_before_there_were_compactions_is_taken(memory: Memory) -> None:
-    """Without `compaction`, `attempts` and `summaries` an export comes in as it did."""
+def test_an_export_without_compaction_fields_is_imported(memory: Memory) -> None:
+    """An export without `compaction`, `attempts` and `summaries` is imported."""
     session = memory.session("one", counter=quarters)
     session.add(turn("1"))
     data = session.export()
@@ -436,7 +435,7 @@ def test_an_export_of_before_there_were_compactions_is_taken(memory: Memory) -> 
 
 
 def doctored(data: dict[str, Any], place: str, value: Any) -> str:
-    """Put a value at a place such as `records[2].compaction.covered`; return the place."""
+    """Set the value at a place such as `records[2].compaction.covered`."""
     *path, last = place.replace("[", ".[").split(".")
     target: Any = data
     for step in path:
@@ -470,10 +469,10 @@ def doctored(data: dict[str, Any], place: str, value: Any) -> str:
         ("head.views.main.summaries", [[7, -1, 0]], "head.views.main.summaries[0]", "7 is no compaction that made"),
     ],
 )
-def test_an_import_refuses_compactions_that_do_not_hold_together(
+def test_an_import_refuses_inconsistent_compactions(
     memory: Memory, place: str, value: Any, where: str, says: str
 ) -> None:
-    """Each reference that leads nowhere is named by its place, and nothing is imported."""
+    """A reference that leads nowhere is refused by its place, and nothing is imported."""
     data = json.loads(json.dumps(compacted(memory).export()))
     assert [record["revision"] for record in data["records"][:3]] == [5, 6, 7]
     doctored(data, place, value)
@@ -486,7 +485,7 @@ def test_an_import_refuses_compactions_that_do_not_hold_together(
 
 
 def test_spared_summaries_survive_an_export(memory: Memory) -> None:
-    """What stands for entries that were destroyed on purpose, the summary apart, comes back and verifies."""
+    """A summary that was spared while its entries were destroyed is exported and imported, and verifies."""
     session = memory.session("one", counter=quarters)
     session.add(turn("1"))
     session.add(turn("2"))
@@ -497,7 +496,7 @@ def test_spared_summaries_survive_an_export(memory: Memory) -> None:
     memory.import_session(session.export(), session_id="copy")
 
     copy = memory.session("copy", counter=quarters)
-    assert told(copy) == ["stays"]
+    assert recorded_texts(copy) == ["stays"]
     assert "stays" in str(copy.context().messages)
     assert replace(state(copy), summary=None).covered == ()
     assert copy.verify().problems == ()

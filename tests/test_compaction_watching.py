@@ -1,4 +1,4 @@
-"""When a session compacts by itself, who may make it, and what a turn leaves: through the public interface."""
+"""When a session compacts by itself, which strategies may do it, and what a turn leaves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def texts(session: Session) -> str:
 def test_a_summarizer_that_fails_is_logged_where_nobody_listens(
     memory: Memory, caplog: pytest.LogCaptureFixture, on_failure: str
 ) -> None:
-    """Who has given a wrong key sees why no summary is the model's; who listens is told, and nothing is logged."""
+    """A failing summarizer is logged if nobody listens to its event, and not logged otherwise."""
     strategy = summarizing(interaction_threshold_qty=2, on_failure=on_failure)
     wrong = Scripted(RuntimeError("the key is wrong"))
     event = "summarizer:failed" if on_failure == "heuristic" else "compaction:failed"
@@ -66,7 +66,7 @@ def test_a_summarizer_that_fails_is_logged_where_nobody_listens(
 
 
 def test_the_first_that_fires_runs_and_all_run_on_request(memory: Memory) -> None:
-    """Of two strategies that are due the first runs; with "all" each runs on what the one before left."""
+    """Of two strategies that are due the first runs; with "all" each runs on the result of the one before."""
     both = [
         {"strategy": "mask_results", "interaction_keep": 0, "interaction_threshold_qty": 3},
         summarizing(interaction_threshold_qty=3, interaction_keep=1),
@@ -85,7 +85,7 @@ def test_the_first_that_fires_runs_and_all_run_on_request(memory: Memory) -> Non
 
 
 def test_a_rule_that_failed_is_looked_at_again_with_the_next_entry(memory: Memory) -> None:
-    """After a summarizer has failed a rule of tokens fires again as soon as something is new, not a budget later."""
+    """After a failed compaction, a trigger on tokens fires again at the next entry, not a whole budget later."""
     session = memory.session(
         "s",
         counter=words,
@@ -101,7 +101,7 @@ def test_a_rule_that_failed_is_looked_at_again_with_the_next_entry(memory: Memor
 
 
 def test_a_tool_that_fired_in_vain_fires_again(memory: Memory) -> None:
-    """A result whose compaction failed still counts when the next interaction completes, and only once."""
+    """A tool's success whose compaction failed counts again at the end of the next interaction, once."""
     asked = Scripted(RuntimeError("down"), "fine.")
     session = memory.session(
         "s", counter=words, summarizer=asked, long_term=summarizing(on_tools_success_threshold=["close_*"])
@@ -115,8 +115,8 @@ def test_a_tool_that_fired_in_vain_fires_again(memory: Memory) -> None:
     assert asked.calls == 2
 
 
-def test_input_tokens_of_an_outdated_context_say_nothing(memory: Memory) -> None:
-    """Usage reported for a context from before a compaction is kept in the account and fires nothing."""
+def test_input_tokens_of_an_outdated_context_fire_nothing(memory: Memory) -> None:
+    """Usage for a context from before a compaction is added to the totals but fires no trigger."""
     session = memory.session("s", counter=words, long_term=summarizing(input_tokens_threshold=100))
     talk(session, 60)
     sent = session.context()
@@ -135,7 +135,7 @@ def test_input_tokens_of_an_outdated_context_say_nothing(memory: Memory) -> None
 
 
 def test_without_usage_the_last_context_counts(memory: Memory) -> None:
-    """Where no usage was ever reported, the exact count of the last context is what the rule sees."""
+    """If no usage was ever reported, a trigger on input tokens uses the exact count of the last context."""
     session = memory.session("s", counter=words, long_term=summarizing(input_tokens_threshold=100))
     talk(session, 101)
     assert session.summaries() == []
@@ -147,10 +147,10 @@ def test_without_usage_the_last_context_counts(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("how", ["the same object", "another object"])
-def test_usage_says_nothing_of_a_later_context(memory: Memory, how: str) -> None:
-    """One report over the threshold fires for the call that it is about: a context given later decides by its count."""
+def test_usage_applies_to_its_own_context_only(memory: Memory, how: str) -> None:
+    """A report over the threshold fires for its own call; a later context is judged by its own count."""
     heard = Listener().to(memory, "compressed", "compaction:skipped", "compaction:failed")
-    rules = summarizing(input_tokens_threshold=100, interaction_keep=50)  # it finds nothing to take
+    rules = summarizing(input_tokens_threshold=100, interaction_keep=50)  # keeps more interactions than there are
     session = memory.session("s", counter=words, long_term=rules)
     session.add_user_message("how are you?")
     session.record_usage(input_tokens=101, context=session.context())
@@ -170,7 +170,7 @@ def test_usage_says_nothing_of_a_later_context(memory: Memory, how: str) -> None
 
 @pytest.mark.parametrize("where", ["another object", "another program"])
 def test_the_count_of_the_last_context_is_kept_with_the_session(tmp_path: Path, where: str) -> None:
-    """Whoever looks at the triggers sees what the last context came to, not only the object that gave it."""
+    """The count of the last context is stored with the session, so that every object and process sees it."""
     rules = summarizing(input_tokens_threshold=100)
     with Memory.open(tmp_path / "log.db") as memory, Memory.open(tmp_path / "log.db") as elsewhere:
         giver = memory.session("s", counter=words, long_term=rules)
@@ -187,7 +187,7 @@ def test_the_count_of_the_last_context_is_kept_with_the_session(tmp_path: Path, 
 
 
 def test_a_context_that_stores_nothing_leaves_no_count(memory: Memory) -> None:
-    """A dry run, a past one, another view, a session that only reads, and one without such a rule note nothing."""
+    """Dry runs, past contexts, other views, read-only sessions and sessions without such a trigger store no count."""
     rules = summarizing(input_tokens_threshold=100)
     session = memory.session("s", counter=words, long_term=rules)
     talk(session, 101)
@@ -204,8 +204,8 @@ def test_a_context_that_stores_nothing_leaves_no_count(memory: Memory) -> None:
     assert session.summaries() == []
 
 
-def test_who_comes_back_after_a_while_finds_it_summarised(memory: Memory, clock: FakeClock) -> None:
-    """`idle_seconds` fires with the first entry after the pause, whether or not the session was opened anew."""
+def test_idle_seconds_fires_at_the_first_entry_after_the_pause(memory: Memory, clock: FakeClock) -> None:
+    """`idle_seconds` fires with the first entry after the pause, even in a session opened again."""
     for name in ("same object", "new object"):
         session = memory.session(name, counter=words, long_term=summarizing(idle_seconds=3600))
         talk(session, 100, 100)
@@ -221,7 +221,7 @@ def test_who_comes_back_after_a_while_finds_it_summarised(memory: Memory, clock:
 
 
 def test_before_turn_looks_before_each_context(memory: Memory) -> None:
-    """With `before_turn` a context is given of what is left, where another writer has made a rule hold."""
+    """With `before_turn`, triggers are checked before each context, so that additions of other writers count."""
     session = memory.session("s", counter=words, long_term=summarizing(interaction_threshold_qty=3), before_turn=True)
     talk(memory.session("s", counter=words), *[50] * 3)
     assert session.summaries() == []
@@ -230,7 +230,7 @@ def test_before_turn_looks_before_each_context(memory: Memory) -> None:
 
 @pytest.mark.parametrize("how", ["one batch", "a turn", "an atomic turn", "one by one"])
 def test_an_interaction_completes_however_it_is_added(memory: Memory, how: str) -> None:
-    """Call, result and answer complete an interaction in one batch, in several appends, and in turns of either kind."""
+    """An interaction is complete with its answer, whether added in a batch, in several appends or in a turn."""
     rules = summarizing(interaction_threshold_qty=2, on_tools_success_threshold=["never"])
     session = memory.session("s", counter=words, long_term=rules)
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -253,8 +253,8 @@ def test_an_interaction_completes_however_it_is_added(memory: Memory, how: str) 
     assert [made.entries for made in session.summaries()] == [8]
 
 
-def test_a_turn_tells_what_its_end_has_led_to(memory: Memory) -> None:
-    """What an atomic turn has gathered is compacted at its end, and `end_turn` tells of it."""
+def test_the_end_of_a_turn_returns_its_compactions(memory: Memory) -> None:
+    """The entries of an atomic turn are compacted at its end, and `end_turn` returns the results."""
     session = memory.session("s", counter=words, long_term=summarizing(interaction_threshold_qty=2))
     with session.turn(atomic=True):
         talk(session, 50, 50)
@@ -263,8 +263,8 @@ def test_a_turn_tells_what_its_end_has_led_to(memory: Memory) -> None:
     assert [result.done for result in end.compactions] == [True]
 
 
-def test_what_another_writer_adds_hides_no_trigger(memory: Memory) -> None:
-    """A session object that has just looked sees at its next append what others have added meanwhile."""
+def test_entries_of_other_writers_count_at_the_next_append(memory: Memory) -> None:
+    """At its next append a session object counts what others have added since it last looked."""
     one = memory.session("s", counter=words, long_term=summarizing(max_entries=10))
     other = memory.session("s", counter=words)
     talk(one, 10, 10)
@@ -275,8 +275,8 @@ def test_what_another_writer_adds_hides_no_trigger(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("what", ["restore", "erase", "rewind", "clear"])
-def test_triggers_see_what_a_change_has_left(memory: Memory, what: str) -> None:
-    """After a restore, erasure, rewind or clear the rules look at what is there then."""
+def test_triggers_see_the_state_after_a_change(memory: Memory, what: str) -> None:
+    """After a restore, erasure, rewind or clear, triggers see the entries that are active then."""
     session = memory.session("s", counter=words, long_term=summarizing(max_entries=10))
     talk(session, *[20] * 5)
     session.add_user_message("eleven")
@@ -303,8 +303,8 @@ def test_triggers_see_what_a_change_has_left(memory: Memory, what: str) -> None:
     assert session.verify().ok
 
 
-def test_a_condition_that_fails_is_told_once(memory: Memory) -> None:
-    """A condition that cannot be evaluated counts its interaction and is told once for a session, not at every look."""
+def test_a_failing_condition_sends_one_event_for_a_session(memory: Memory) -> None:
+    """A condition that cannot be evaluated counts its interaction and sends one event for a session."""
     heard = Listener().to(memory, "condition:error")
     rules = summarizing(interaction_threshold_qty=3, interaction_conditions=["message.metadata['n'] > 3"])
     session = memory.session("s", counter=words, long_term=rules)
@@ -313,8 +313,8 @@ def test_a_condition_that_fails_is_told_once(memory: Memory) -> None:
     assert len(session.summaries()) == 1
 
 
-def test_background_looks_do_not_pile_up(memory: Memory) -> None:
-    """Appends that come while one compaction runs in the background ask for one more look, and all is covered."""
+def test_background_compactions_do_not_pile_up(memory: Memory) -> None:
+    """Appends during a background compaction ask for one more run, after which everything is covered."""
     begun, release = threading.Event(), threading.Event()
 
     def slow(prompt: str) -> str:
@@ -337,8 +337,8 @@ def test_background_looks_do_not_pile_up(memory: Memory) -> None:
     memory.close()
 
 
-def test_an_append_never_fails_by_a_look_in_another_thread(memory: Memory) -> None:
-    """Threads that share one session object add while compactions run in the background: none of them fails."""
+def test_appends_do_not_fail_beside_background_compactions(memory: Memory) -> None:
+    """Threads that share a session object add without failure while compactions run in the background."""
     session = memory.session(
         "s", counter=words, auto_compact="background", long_term=summarizing(max_entries=6, interaction_keep=1)
     )
@@ -354,7 +354,7 @@ def test_an_append_never_fails_by_a_look_in_another_thread(memory: Memory) -> No
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("auto", ["inline", "background"])
 def test_a_flush_destroys_what_its_turn_has_replaced(tmp_path: Path, atomic: bool, auto: Any) -> None:
-    """However a turn is held and wherever its end is compacted: what was replaced is found nowhere afterwards."""
+    """A flush without archive destroys what its turn's summary replaced, however the turn is held."""
     path = tmp_path / "s.db"
     with Memory.open(path) as memory:
         session = memory.session(
@@ -379,7 +379,7 @@ def test_a_flush_destroys_what_its_turn_has_replaced(tmp_path: Path, atomic: boo
 
 
 def test_a_turn_that_fails_flushes_nothing(memory: Memory) -> None:
-    """A turn that raises destroys and compacts nothing; what was added in it is there, unless it was atomic."""
+    """A turn that raises compacts and destroys nothing; its entries stay, unless it was atomic."""
     rules = summarizing(interaction_threshold_qty=2)
     for atomic, there in ((False, 4), (True, 0)):
         session = memory.session(f"{atomic}", counter=words, persistence="flush", archive=False, long_term=rules)
@@ -401,7 +401,7 @@ def test_a_turn_that_fails_flushes_nothing(memory: Memory) -> None:
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
 def test_an_ephemeral_turn_leaves_nothing(memory: Memory, atomic: bool, fails: bool) -> None:
-    """What an EPHEMERAL session has added, compacted and forked is gone at the turn's end, also where it raised."""
+    """At the end of an ephemeral turn, all it added, compacted and forked is gone, even if it raised."""
     talk(memory.session("s", counter=words), 50)
     guest = memory.session(
         "s", counter=words, persistence="ephemeral", long_term=summarizing(interaction_threshold_qty=2)
@@ -434,7 +434,7 @@ def test_an_ephemeral_turn_leaves_nothing(memory: Memory, atomic: bool, fails: b
 
 
 class Mine:
-    """A strategy that plans what it is told."""
+    """A strategy that returns the plan it was given."""
 
     name, summarizes, erases, style = "mine", True, True, Style()
     triggers = Triggers(interaction_threshold_qty=2)
@@ -449,7 +449,7 @@ class Mine:
 
 
 class Reader(Mine):
-    """One that says that it neither covers nor erases."""
+    """A strategy that declares that it neither summarizes nor erases."""
 
     summarizes = erases = False
 
@@ -481,7 +481,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
 
 @pytest.fixture
 def mixed(memory: Memory) -> Session:
-    """A system message, three interactions, one of them with a tool, a pin, and an open question."""
+    """A session with a system message, three interactions, one of them with a tool, a pin, and an open question."""
     session = memory.session("s", counter=words)
     session.add_system_message("be kind")
     talk(session, 100)
@@ -493,8 +493,9 @@ def mixed(memory: Memory) -> Session:
 
 
 @pytest.mark.parametrize("fault", REFUSED)
-def test_a_plan_that_may_not_be_done_is_refused(mixed: Session, fault: str) -> None:
-    """A strategy that raises, or plans halves, pins, overlaps or what is not there, is named; nothing has changed."""
+def test_an_invalid_plan_is_refused(mixed: Session, fault: str) -> None:
+    """A strategy that raises, or whose plan splits groups, takes pins, overlaps or names unknown entries, is
+    refused."""
     field, answer = REFUSED[fault]
     before = {**mixed.export(), "exported_at": ""}
 
@@ -506,14 +507,14 @@ def test_a_plan_that_may_not_be_done_is_refused(mixed: Session, fault: str) -> N
 
 
 @pytest.mark.parametrize("plan", [Plan(cover=((2, 3),), summary_tokens=5), Plan(erase=((2, 3),))])
-def test_a_plan_does_only_what_its_strategy_says(mixed: Session, plan: Plan) -> None:
-    """One that says that it does not summarise, or erase, may not."""
+def test_a_plan_is_held_to_its_strategy_s_declaration(mixed: Session, plan: Plan) -> None:
+    """A strategy that declares that it does not summarize or erase may not plan to do so."""
     with pytest.raises(ConfigError, match="strategy mine"):
         mixed.compact(Reader(plan))
 
 
-def test_a_good_plan_of_a_users_own_is_done(mixed: Session) -> None:
-    """What whole, loose groups a strategy names is covered, evicted, masked, or erased with all that is older."""
+def test_a_valid_plan_of_a_user_s_strategy_is_carried_out(mixed: Session) -> None:
+    """The groups in a valid plan are covered, evicted, masked, or erased with everything older."""
     done = mixed.compact(Mine(Plan(cover=((2, 3),), summary_tokens=40, evict=((4, 7),))))
     assert (done.covered, done.evicted) == (2, 4)
     erased = mixed.compact(Mine(Plan(erase=((2, 3), (8, 8)))))
@@ -523,8 +524,8 @@ def test_a_good_plan_of_a_users_own_is_done(mixed: Session) -> None:
     assert mixed.verify().ok
 
 
-def test_a_strategy_that_plans_badly_by_itself_is_paused(memory: Memory) -> None:
-    """By trigger a bad plan is a failure like any other: it is told, no add fails, and after three it is left alone."""
+def test_a_strategy_that_keeps_failing_is_paused(memory: Memory) -> None:
+    """If a trigger leads to an invalid plan, no add fails, an event says so, and after three the strategy is paused."""
     heard = Listener().to(memory, "compaction:failed", "compaction:skipped")
     session = memory.session("s", counter=words, long_term=Mine(ValueError("boom")))
     talk(session, *[10] * 8)
@@ -537,9 +538,8 @@ def test_a_strategy_that_plans_badly_by_itself_is_paused(memory: Memory) -> None
 @pytest.mark.parametrize(
     "triggers", [{"interaction_threshold_tokens": 60}, {"max_active_tokens": 60}, {"interaction_threshold_qty": 3}]
 )
-def test_what_is_stored_is_acknowledged_whatever_a_counter_raises(when: str, triggers: dict[str, int]) -> None:
-    """A counter of the program's that cannot count a text, such as one with the name of a special token, has no append
-    raise that has stored it, or it would be added again; what went wrong is told."""
+def test_a_failing_counter_does_not_fail_a_stored_append(when: str, triggers: dict[str, int]) -> None:
+    """An append that is stored does not raise because a counter failed: it would be added again. An event says so."""
 
     def counter(text: str) -> int:
         if "<|endoftext|>" in text:
@@ -561,7 +561,7 @@ def test_what_is_stored_is_acknowledged_whatever_a_counter_raises(when: str, tri
 
 
 def test_wrong_types_are_named(mixed: Session) -> None:
-    """Whatever a verb is given that it cannot take it names, and nothing has changed."""
+    """An argument of a wrong type is refused by its name, and nothing changes."""
     before = {**mixed.export(), "exported_at": ""}
     given: Any
     for name, act in {

@@ -107,7 +107,7 @@ happenings = st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 10_0
 
 
 def check(ctx: Context, format: str, budget: int | None) -> None:
-    """Assert that a context is valid by all who judge it, says no more than it counts, and is within its budget."""
+    """Assert that a context is valid for all judges, counts all that it says, and fits its budget."""
     provider, request = PROVIDERS[format], ctx.request()
     assert provider.faults(ctx.messages) == []
     assert provider.sdk_faults(request) == []
@@ -130,7 +130,7 @@ def check(ctx: Context, format: str, budget: int | None) -> None:
 def test_the_promises_hold_whatever_is_compacted(
     format: str, parts: list[Any], budget: int | None, answer: Any, system: str | None
 ) -> None:
-    """Between any compactions, restores, erasures, pins, rewinds and forks a context is valid, fits, and only grows."""
+    """Between any compactions, restores, erasures, pins, rewinds and forks, contexts are valid, fit, and only grow."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session(
@@ -184,14 +184,14 @@ def _goes_on(
 
 
 def billed(ctx: Context) -> int:
-    """What OpenAI bills for the messages of a context, by its published rule, counted anew from the texts."""
+    """Return what OpenAI bills for a context's messages by its published rule, counted from the texts."""
     count = encoding("o200k_base").count
     return 3 + sum(3 + sum(count(str(value)) for value in message.values()) for message in ctx.messages)
 
 
 @pytest.fixture
 def vienna(memory: Memory) -> Session:
-    """A session of gpt-4o, compacted, with a summary of many short sentences."""
+    """A compacted session of gpt-4o, with a summary of many short sentences."""
     said = " ".join(f"On day {i} they chose Vienna and hotel H-{i}." for i in range(30))
     session = memory.session("s", model="gpt-4o", max_tokens=1500, summarizer=Scripted(said))
     talk(session, *[120] * 10)
@@ -202,7 +202,7 @@ def vienna(memory: Memory) -> Session:
 
 
 def test_a_context_with_a_summary_costs_exactly_what_is_billed(vienna: Session) -> None:
-    """Stored figures of a summary and its fence come to what a tokenizer counts in the request, whole or cut short."""
+    """A context's tokens, summary and fence included, are those of its request, whole or cut short."""
     whole = vienna.context()
     assert whole.tokens == billed(whole)
     assert len(whole.summaries) == 1
@@ -230,7 +230,8 @@ def test_a_long_summary_ends_at_a_sentence_within_its_share(vienna: Session) -> 
 
 
 def test_two_views_show_what_fits_each(memory: Memory, vienna: Session) -> None:
-    """A view with a small budget shortens the summary, while the session's own shows it whole; both are stable."""
+    """A view with a small budget shows a shortened summary, and the session's own view the whole one; both are
+    stable."""
     side = memory.session("s", model="gpt-4o", max_tokens=700, view="side")
 
     for session, limit in ((vienna, 1500), (side, 700), (vienna, 1500), (side, 700)):
@@ -241,7 +242,7 @@ def test_two_views_show_what_fits_each(memory: Memory, vienna: Session) -> None:
 
 
 def test_a_side_view_does_not_compact_the_session(memory: Memory) -> None:
-    """A view with a small budget, or a call with one of its own, evicts for itself and summarises nothing."""
+    """A view or a call with a small budget evicts only for itself and does not compact the session."""
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "triggers": {"interaction_threshold_qty": 50}}
     session = memory.session("s", counter=words, max_tokens=5000, long_term=strategy)
     talk(session, *[100] * 10)
@@ -257,7 +258,8 @@ def test_a_side_view_does_not_compact_the_session(memory: Memory) -> None:
 
 
 def test_another_counter_counts_anew(memory: Memory, vienna: Session) -> None:
-    """Reopened with another counter, and back, a context is within its budget by whichever counts."""
+    """A session that is opened with another counter fits its budget by that counter, and by the first one
+    afterwards."""
     for i in range(9):
         talk(vienna, 120, start=20 + i)
     before = vienna.context()
@@ -270,7 +272,7 @@ def test_another_counter_counts_anew(memory: Memory, vienna: Session) -> None:
 
 
 def test_messages_are_limited_with_summaries_among_them(memory: Memory) -> None:
-    """`max_messages` holds with a chain of summaries, which leaves most of the room to interactions."""
+    """`max_messages` counts a chain of summaries, too, and leaves most of the room to interactions."""
     session = memory.session("s", counter=words, max_messages=8)
     for i in range(6):
         talk(session, 200, 200, start=2 * i)
@@ -284,7 +286,7 @@ def test_messages_are_limited_with_summaries_among_them(memory: Memory) -> None:
 
 @pytest.mark.parametrize(("limit", "messages"), [(-1, 0), (60, 2), (200, 3)])
 def test_an_exact_walk_has_room_for_interactions_first(memory: Memory, limit: int, messages: int) -> None:
-    """A `max_tokens` block takes summaries off its budget; where it allows nothing there is no summary either."""
+    """A `max_tokens` block deducts summaries from its budget; a budget of 0 shows no summary either."""
     block = {"memory_strategy_id": "max_tokens", "memory_max_tokens": limit}
     session = memory.session("s", counter=words, short_term=block, summarizer=Scripted(filler(150, "long.")))
     talk(session, *[400] * 4)
@@ -298,7 +300,7 @@ def test_an_exact_walk_has_room_for_interactions_first(memory: Memory, limit: in
 
 
 def test_stored_counts_make_a_compacted_session_do_without_the_vocabulary(tmp_path: Path) -> None:
-    """A fresh process hands out a context with a summary without loading the tokenizer."""
+    """A new process makes a context with a summary without loading the tokenizer."""
     with Memory.open(tmp_path / "s.db") as memory:
         chat = memory.session("s", max_tokens=2_000)
         talk(chat, *[120] * 30)
@@ -321,7 +323,7 @@ with Memory.open(f"sqlite:///{sys.argv[1]}") as memory:
 
 
 def test_a_summary_holds_only_what_providers_take(memory: Memory) -> None:
-    """A lone surrogate of an entry, which no provider takes, is in no summary of it."""
+    """A lone surrogate of an entry, which no provider takes, is replaced in its summary."""
     session = memory.session("s", counter=words)
     session.add_user_message("half of a \ud800 smiley " + filler(200))
     session.add_assistant_message("ok")
@@ -360,7 +362,7 @@ async def turns(session: Any, *numbers: int) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("auto", ["inline", "background", "off"])
 async def test_the_verbs_are_the_same_under_a_loop(place: str, auto: Any) -> None:
-    """Inline compacts before the append returns, background soon after, off only by hand; all of it can be undone."""
+    """Under an event loop compactions run inline, in the background or by hand, and can be restored."""
     async with AsyncMemory.open(place) as memory:
         chat = memory.session("s", counter=words, long_term=EVERY, auto_compact=auto, summarizer=Scripted("all fine."))
         await turns(chat, 0, 1, 2, 3)
@@ -379,7 +381,7 @@ async def test_the_verbs_are_the_same_under_a_loop(place: str, auto: Any) -> Non
 
 @pytest.mark.anyio
 async def test_many_tasks_add_while_compactions_run(place: str) -> None:
-    """Tasks of two memories on one store add and compact at once: each entry is there once, in one state."""
+    """When tasks of two memories add and compact at once, each entry is there once and in one state."""
     async with AsyncMemory.open(place) as one, AsyncMemory.open(place) as other:
         summarizer = Scripted("short.")
 
@@ -406,7 +408,7 @@ async def test_many_tasks_add_while_compactions_run(place: str) -> None:
 
 @pytest.mark.anyio
 async def test_a_cancelled_task_has_appended_and_leaves_no_lease(place: str) -> None:
-    """Cancelled while it compacts inline a task has its entry stored, nothing half done, and others may compact."""
+    """A task that is cancelled during an inline compaction has its entry stored and leaves no lease."""
     begun, never = asyncio.Event(), asyncio.Event()
 
     async def hanging(prompt: str) -> str:
@@ -431,7 +433,7 @@ async def test_a_cancelled_task_has_appended_and_leaves_no_lease(place: str) -> 
 
 @pytest.mark.anyio
 async def test_a_blocking_summarizer_does_not_block_the_loop(place: str) -> None:
-    """While a plain function blocks, the loop runs on, and other sessions are read and written."""
+    """While a blocking summarizer runs, the event loop goes on, and other sessions are read and written."""
     begun, release = threading.Event(), threading.Event()
 
     def blocking(prompt: str) -> str:
@@ -455,7 +457,7 @@ async def test_a_blocking_summarizer_does_not_block_the_loop(place: str) -> None
 
 @pytest.mark.anyio
 async def test_closing_waits_for_what_runs_in_the_background(place: str) -> None:
-    """A compaction that has begun is done when the memory is closed."""
+    """`close` waits until a background compaction that has begun is done."""
     begun = asyncio.Event()
 
     async def slow(prompt: str) -> str:
@@ -480,7 +482,7 @@ async def test_closing_waits_for_what_runs_in_the_background(place: str) -> None
 
 @pytest.mark.anyio
 async def test_a_summarizer_may_use_the_session_that_it_summarises(place: str) -> None:
-    """It may read, add, and ask for a compaction, which is told that one is under way: there is no deadlock."""
+    """A summarizer may read and add to its session; a compaction that it asks for returns "pending"."""
     async with AsyncMemory.open(place) as memory:
         reasons: list[Any] = []
 
@@ -501,7 +503,7 @@ async def test_a_summarizer_may_use_the_session_that_it_summarises(place: str) -
 
 
 def test_an_interrupt_during_a_summary_leaves_all_as_it_was(memory: Memory) -> None:
-    """Ctrl-C while a summarizer runs comes through at once; the entries are stored and the next compaction works."""
+    """Ctrl-C during a summary is raised at once; the entries are stored, and the next compaction works."""
     main, never = threading.get_ident(), threading.Event()
 
     def interrupting(prompt: str) -> str:

@@ -28,13 +28,13 @@ Start = Callable[[str, Path | str], Process]
 
 @pytest.fixture(params=["sqlite", "file"])
 def place(request: pytest.FixtureRequest, path: Path) -> Path | str:
-    """Where a store of each kind on a disk lives, for what is true of both."""
+    """The store of a test, for rules that hold for SQLite and for files."""
     return path if request.param == "sqlite" else f"file://{path.parent}/logs"
 
 
 @pytest.fixture
 def memory(path: Path) -> Iterator[Memory]:
-    """A store that other processes open, too."""
+    """A memory over a file that other processes open, too."""
     with Memory.open(path) as memory:
         yield memory
 
@@ -50,7 +50,7 @@ def statements(memory: Memory) -> Iterator[list[str]]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start processes that are ended with the test, however it goes."""
+    """Start processes that are ended with the test in any case."""
     with contextlib.ExitStack() as started:
         yield lambda mode, path: started.enter_context(Process(mode, path))
 
@@ -59,7 +59,8 @@ def start() -> Iterator[Start]:
 
 
 def test_two_processes_of_four_threads_lose_and_mix_nothing(place: Path | str) -> None:
-    """200 turns by 2 processes of 4 threads: each is there once, in one piece, with its calls and results linked."""
+    """Of 200 turns by two processes of four threads, each is stored once, in one piece, with calls and results
+    linked."""
     acknowledged = together([Process("threads", place, name, 4, 25) for name in ("one", "two")])
 
     with Memory.open(place) as memory:
@@ -71,7 +72,7 @@ def test_two_processes_of_four_threads_lose_and_mix_nothing(place: Path | str) -
 
 
 def test_the_order_of_one_thread_is_the_order_of_the_log(path: Path) -> None:
-    """What one thread adds is in the log in the order in which it was added, whoever else writes."""
+    """The entries of a thread are in the log in the order in which it added them, whoever else writes."""
     together([Process("threads", path, name, 2, 10) for name in ("one", "two")])
 
     with Memory.open(path) as memory:
@@ -82,7 +83,7 @@ def test_the_order_of_one_thread_is_the_order_of_the_log(path: Path) -> None:
 
 
 def test_eight_processes_open_a_new_store_at_once(place: Path | str) -> None:
-    """Whoever is first makes it; every one of the others opens the same store and writes to it."""
+    """When eight processes open a new store at once, one creates it, and all write to the same store."""
     names = [str(number) for number in range(8)]
 
     said = together([Process("first", place, name) for name in names])
@@ -95,7 +96,7 @@ def test_eight_processes_open_a_new_store_at_once(place: Path | str) -> None:
 
 
 def test_a_key_that_two_processes_use_adds_once(place: Path | str) -> None:
-    """Of two processes that add the same batch under the same key one adds it, and both get the same entries."""
+    """If two processes add a batch under the same key, it is stored once, and both get the same entries."""
     one, two = together([Process("keyed", place, 30) for _ in range(2)])
 
     with Memory.open(place) as memory:
@@ -107,7 +108,7 @@ def test_a_key_that_two_processes_use_adds_once(place: Path | str) -> None:
 
 
 def test_a_conflict_in_a_shared_commit_fails_alone(path: Path, memory: Memory) -> None:
-    """Of many threads whose adds share a commit, one with a conflicting key fails, and the others are stored."""
+    """Of many adds that share a commit, only the one with a conflicting key fails."""
     session = memory.session(SESSION)
     session.add(turn("0"), key="key")
     refused = []
@@ -132,7 +133,7 @@ def test_a_conflict_in_a_shared_commit_fails_alone(path: Path, memory: Memory) -
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Keep the database locked against writing, as another process's write would."""
+    """Lock the database against writing, as another process's write does."""
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -143,7 +144,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def test_memories_of_one_process_take_turns_at_a_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has a file open in one process waits for the others there by a lock: nobody tries in vain."""
+    """Memories of one process that write to one file wait for each other by a lock, without polling."""
     tried: list[str] = []
     with contextlib.ExitStack() as opened:
         memories = [opened.enter_context(Memory.open(path)) for _ in range(4)]
@@ -158,7 +159,7 @@ def test_memories_of_one_process_take_turns_at_a_file(path: Path, monkeypatch: p
 
 
 def test_threads_that_write_at_once_share_commits(path: Path, memory: Memory, statements: list[str]) -> None:
-    """Adds that wait while another is written are committed together: fewer commits than adds, none lost."""
+    """Adds that wait for another write are committed together, and none is lost."""
     started = threading.Semaphore(0)
 
     def work(number: int) -> None:
@@ -192,7 +193,7 @@ def test_threads_that_write_at_once_share_commits(path: Path, memory: Memory, st
 def test_an_add_is_exactly_one_commit(
     memory: Memory, statements: list[str], add: Callable[[Session], object], existing: bool
 ) -> None:
-    """Whatever is added, to a new session or a known one, is one transaction and one commit."""
+    """Every add, to a new session or an existing one, is one transaction."""
     session = memory.session(SESSION)
     if existing:
         session.add_user_message("before")
@@ -205,7 +206,7 @@ def test_an_add_is_exactly_one_commit(
 
 
 def test_a_turn_costs_two_commits_beside_its_adds(memory: Memory, statements: list[str]) -> None:
-    """It takes a lease and gives it back; adds in between renew nothing, for a thread does that."""
+    """A turn commits only its lease and its end beside its adds; a thread renews the lease."""
     session = memory.session(SESSION)
     session.add_user_message("before")
     statements.clear()
@@ -218,7 +219,7 @@ def test_a_turn_costs_two_commits_beside_its_adds(memory: Memory, statements: li
 
 
 def test_an_atomic_turn_is_exactly_one_commit(memory: Memory, statements: list[str]) -> None:
-    """All adds of an atomic turn are one commit, beside the one that stores the counts of its texts."""
+    """All adds of an atomic turn are one commit."""
     with memory.session(SESSION).turn(atomic=True) as session:
         for number in range(5):
             session.add(turn(str(number)))
@@ -231,7 +232,7 @@ def test_an_atomic_turn_is_exactly_one_commit(memory: Memory, statements: list[s
 
 
 def test_a_context_in_the_steady_state_commits_nothing(memory: Memory, statements: list[str]) -> None:
-    """While all fits, `context` after each add reads and writes nothing."""
+    """While everything fits, `context` after each add writes nothing."""
     session = memory.session(SESSION, max_tokens=100_000)
     for number in range(3):
         session.add(turn(str(number)))
@@ -246,7 +247,7 @@ def test_a_context_in_the_steady_state_commits_nothing(memory: Memory, statement
 
 
 def test_two_processes_that_cut_at_once_make_one_cut(path: Path, memory: Memory, start: Start) -> None:
-    """Two processes make a context of a session that is due for a cut: both are valid, and one cut is stored."""
+    """If two processes make contexts that need a cut at once, both are valid, and one cut is stored."""
     session = budgeted(memory)
     others = [start("contexts", path) for _ in range(2)]
     for other in others:
@@ -274,7 +275,7 @@ def test_two_processes_that_cut_at_once_make_one_cut(path: Path, memory: Memory,
 
 
 def test_holders_of_a_turn_go_one_after_the_other(place: Path | str) -> None:
-    """Between the first and the last add of a turn there is no add of another process's turn."""
+    """Between the adds of a turn there is no add of another process's turn."""
     together([Process("turns", place, name, 15) for name in ("one", "two")])
 
     with Memory.open(place) as memory:
@@ -286,7 +287,7 @@ def test_holders_of_a_turn_go_one_after_the_other(place: Path | str) -> None:
 
 
 def test_a_turn_waits_for_another_process_to_end_its_own(path: Path, memory: Memory, start: Start) -> None:
-    """While another process holds a turn `turn()` waits; it begins when that one has ended."""
+    """`turn()` waits while another process holds a turn, and begins when that has ended."""
     holder = start("hold", path)
     assert holder.hear() == "ready"
     steps: SimpleQueue[str] = SimpleQueue()
@@ -313,7 +314,7 @@ def test_a_turn_waits_for_another_process_to_end_its_own(path: Path, memory: Mem
 
 
 def test_a_turn_waits_as_long_as_the_other_one_lives(path: Path, memory: Memory, start: Start) -> None:
-    """However long another process holds a turn, `turn()` does not begin before that one has ended."""
+    """`turn()` waits for a live turn of another process, however long that takes."""
     holder = start("hold", path)
     assert holder.hear() == "ready"
     waited: list[float] = []
@@ -334,7 +335,7 @@ def test_a_turn_waits_as_long_as_the_other_one_lives(path: Path, memory: Memory,
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_an_asynchronous_turn_waits_for_another_process(kind: str, tmp_path: Path, start: Start) -> None:
-    """On a store of either kind, `async with turn()` begins when the other process's call of a minute is over."""
+    """`async with turn()` waits for a live turn of another process, over SQLite and files."""
     where = f"sqlite:///{tmp_path}/log.db" if kind == "sqlite" else f"file:{tmp_path}/logs"
     holder = start("hold", where)
     assert holder.hear() == "ready"
@@ -364,7 +365,7 @@ def test_an_asynchronous_turn_waits_for_another_process(kind: str, tmp_path: Pat
 def test_a_turn_says_that_it_has_waited_in_vain(
     path: Path, memory: Memory, start: Start, given: timedelta | float | str, wait: float
 ) -> None:
-    """With `wait`, a length of time, a turn that does not begin in that time raises LockTimeout, nothing is done."""
+    """A turn that does not begin within `wait` raises LockTimeout."""
     holder = start("hold", path)
     assert holder.hear() == "ready"
     waited = []
@@ -387,7 +388,7 @@ def test_a_turn_says_that_it_has_waited_in_vain(
 
 
 def test_a_turn_whose_process_was_killed_is_over_when_its_lease_is(path: Path, start: Start) -> None:
-    """Nobody renews the lease of a process that is no more: half a minute later the next turn begins."""
+    """The turn of a killed process is over when its lease ends, half a minute later."""
     holder = start("hold", path)
     assert holder.hear() == "ready"
     holder.kill()
@@ -399,7 +400,7 @@ def test_a_turn_whose_process_was_killed_is_over_when_its_lease_is(path: Path, s
 
 
 def test_a_plain_add_does_not_wait_for_a_turn(path: Path, memory: Memory, statements: list[str], start: Start) -> None:
-    """A plain add is stored while another process holds a turn, without so much as a look at its lease."""
+    """A plain add is stored at once while another process holds a turn, without a look at the lease."""
     holder = start("hold", path)
     assert holder.hear() == "ready"
 
@@ -413,7 +414,7 @@ def test_a_plain_add_does_not_wait_for_a_turn(path: Path, memory: Memory, statem
 
 
 def test_adds_inside_a_turn_are_durable_at_once(path: Path, memory: Memory, start: Start) -> None:
-    """Another process sees what a turn has added before the turn ends, and a kill in it loses none of that."""
+    """Other processes see the adds of a turn before it ends, and a kill loses none of them."""
     holder = start("hold", path)
     assert holder.hear() == "ready"
 
@@ -428,7 +429,7 @@ def add_and_fail(session: Session) -> None:
 
 
 def test_an_atomic_turn_that_raises_stores_nothing(memory: Memory) -> None:
-    """An exception inside `turn(atomic=True)` comes out as it is, and nothing of the turn is stored."""
+    """An exception in `turn(atomic=True)` comes out unchanged, and nothing of the turn is stored."""
     session = memory.session(SESSION)
 
     with pytest.raises(ZeroDivisionError), session.turn(atomic=True):
@@ -441,7 +442,7 @@ def test_an_atomic_turn_that_raises_stores_nothing(memory: Memory) -> None:
 
 
 def test_a_turn_that_raises_keeps_what_it_added(memory: Memory) -> None:
-    """An exception inside a plain turn comes out as it is; what was added before it stays, and the turn is over."""
+    """An exception in a plain turn comes out unchanged; earlier adds stay, and the turn is over."""
     session = memory.session(SESSION)
 
     with pytest.raises(ZeroDivisionError), session.turn():
@@ -453,7 +454,7 @@ def test_a_turn_that_raises_keeps_what_it_added(memory: Memory) -> None:
 
 
 def test_atomic_turns_at_once_do_not_interleave(memory: Memory) -> None:
-    """The adds of one atomic turn are neighbours in the log, however many threads write."""
+    """The entries of an atomic turn are neighbours in the log, however many threads write."""
 
     def work(number: int) -> None:
         with memory.session(SESSION).turn(atomic=True) as session:
@@ -471,7 +472,7 @@ def test_atomic_turns_at_once_do_not_interleave(memory: Memory) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_is_refused_and_the_parent_goes_on(place: Path | str) -> None:
-    """In a child of the process that opened the memory every use raises ForkedProcess; the parent is unharmed."""
+    """In a forked child every use of the memory raises ForkedProcess, and the parent is unharmed."""
     *child, parent = run("fork", place)
 
     assert child == ["ForkedProcess", "ForkedProcess", "ForkedProcess", "Closed"]
@@ -480,7 +481,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(place: Path | str) -> 
 
 
 def test_closing_while_others_write_ends_them_with_an_error(path: Path) -> None:
-    """Threads that write while the memory closes end with Closed, none hangs, and what was acknowledged is there."""
+    """Threads that write while the memory closes get Closed, none hangs, and acknowledged adds are stored."""
     memory = Memory.open(path)
     acknowledged, faults, busy = [], [], threading.Semaphore(0)
 
@@ -515,7 +516,7 @@ def test_closing_while_others_write_ends_them_with_an_error(path: Path) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_branches_are_made_while_others_write(tmp_path: Path, kind: str) -> None:
-    """A fork now, and one of an earlier time, wait for no pause of a busy writer; each branch is whole."""
+    """Forks, of now and of the past, succeed beside a busy writer, and each branch is whole."""
     where: Path | str = tmp_path / "log.db" if kind == "sqlite" else f"file://{tmp_path}/logs"
     with Process("append", where) as writer:
         for _ in range(20):

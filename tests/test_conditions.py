@@ -1,4 +1,4 @@
-"""Conditions: what may be written, what is refused at load, and what each expression means."""
+"""Conditions: their language, what is refused when they are loaded, and what each expression means."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("text", [text for texts in ATTACKS.values() for text in texts])
 def test_an_attack_is_refused_at_load(text: str) -> None:
-    """Whatever the language has not is one config error at load, at once, whatever Python's parser makes of it."""
+    """Whatever the language does not have is a ConfigError at load."""
     with pytest.raises(ConfigError) as caught:
         parse(text)
 
@@ -167,7 +167,7 @@ def test_the_language(text: str) -> None:
 
 
 def test_every_documented_field_is_known() -> None:
-    """Each field of message, interaction and session may be named, and is None where the values lack it."""
+    """Each documented field may be named, and is None if a value lacks it."""
     for root, fields in FIELDS.items():
         for name in fields:
             assert parse(f"{root}.{name} is None").holds({root: {}})
@@ -196,7 +196,7 @@ def test_an_error_quotes_the_expression_the_column_and_the_nearest_name() -> Non
     ],
 )
 def test_a_near_name_is_suggested(text: str, near: str | None) -> None:
-    """An unknown name, function or field is answered with the closest one that exists, if one is close."""
+    """An unknown name, function or field is refused with the closest existing one."""
     with pytest.raises(ConfigError) as caught:
         parse(text)
 
@@ -204,7 +204,7 @@ def test_a_near_name_is_suggested(text: str, near: str | None) -> None:
 
 
 def test_an_error_in_a_later_line_names_the_line() -> None:
-    """Where the expression has several lines the position is line and column."""
+    """An error in an expression of several lines gives line and column."""
     with pytest.raises(ConfigError, match=r"line 2, column 6, at 'message\.x'"):
         parse("(True\n and message.x)")
 
@@ -255,8 +255,8 @@ def test_the_cap_on_depth() -> None:
         ("True", set(), False, False),
     ],
 )
-def test_what_a_condition_uses(text: str, names: set[str], per_message: bool, dynamic: bool) -> None:
-    """A condition tells which names it uses, whether it is asked of messages, and whether its answer can change."""
+def test_a_condition_knows_which_names_it_uses(text: str, names: set[str], per_message: bool, dynamic: bool) -> None:
+    """A condition knows which names it uses, whether it judges messages, and whether its answer can change."""
     condition = parse(text)
 
     assert (set(condition.names), condition.per_message, condition.dynamic) == (names, per_message, dynamic)
@@ -266,7 +266,7 @@ def test_what_a_condition_uses(text: str, names: set[str], per_message: bool, dy
     ("alias", "role"), [("human", "user"), ("ai", "assistant"), ("function", "tool"), ("developer", "system")]
 )
 def test_a_role_alias_is_read_as_the_canonical_role(alias: str, role: str) -> None:
-    """In what is compared with `message.role`, on either side and in lists, an alias means the canonical role."""
+    """A role alias compared with `message.role` means the canonical role."""
     for text in (
         f"message.role == '{alias}'",
         f"'{alias}' == message['role']",
@@ -283,7 +283,7 @@ def test_a_role_alias_is_read_as_the_canonical_role(alias: str, role: str) -> No
 
 
 def test_an_alias_beside_another_field_is_only_text() -> None:
-    """A role alias compared with anything but `message.role` stays what it is."""
+    """A role alias compared with anything else is plain text."""
     assert holds("message.name == 'ai' and message.metadata.role == 'human'", name="ai", metadata={"role": "human"})
 
 
@@ -303,7 +303,7 @@ def test_an_alias_beside_another_field_is_only_text() -> None:
     ],
 )
 def test_keys_are_looked_up_in_mappings(text: str) -> None:
-    """A path reads mapping keys, at any depth of metadata; what is not there is None."""
+    """A path reads keys of metadata at any depth; a missing key is None."""
     assert holds(text)
 
 
@@ -354,7 +354,7 @@ def test_the_functions(text: str) -> None:
     ],
 )
 def test_a_question_without_answer_fails_as_one_error(text: str) -> None:
-    """Whatever goes wrong while computing is a ConditionFailed with the text and the cause."""
+    """Any error while evaluating is a ConditionFailed with the text and the cause."""
     with pytest.raises(ConditionFailed) as caught:
         holds(text)
 
@@ -408,7 +408,7 @@ def test_a_condition_is_a_value() -> None:
 
 
 def test_threads_do_not_see_each_others_values() -> None:
-    """One condition may be asked from many threads at once; each gets the answer for its own values."""
+    """Threads that evaluate one condition at once get the answers for their own values."""
     condition = parse("message.tokens == interaction.tokens and message.tokens - interaction.tokens == 0")
     wrong: list[int] = []
 
@@ -464,7 +464,7 @@ WORDS = st.sampled_from(
 @given(st.text(max_size=60) | st.lists(WORDS, max_size=25).map(" ".join) | st.lists(WORDS, max_size=25).map("".join))
 @pytest.mark.filterwarnings("ignore")
 def test_any_text_gives_a_condition_or_a_config_error(text: str) -> None:
-    """No text makes `parse` raise anything but ConfigError, nor `holds` anything but ConditionFailed."""
+    """`parse` raises nothing but ConfigError for any text, and `holds` nothing but ConditionFailed."""
     try:
         condition = parse(text)
     except ConfigError:

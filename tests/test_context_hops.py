@@ -1,7 +1,7 @@
-"""How often a context over a driver leaves the event loop for a thread: not at all where there is little to compute.
+"""How often a context over a driver leaves the event loop for a thread: never, if there is little to compute.
 
-A change of threads costs as much as a good part of a context, so a context of the usual size is made where its driver
-is awaited. What may take long (a large window, a counter of the user's, exact figures) goes to a thread, in one go.
+A change of threads costs as much as a good part of a context, so a context of the usual size is computed where its
+driver is awaited. Work that may take long (a large window, a user's counter, exact figures) goes to a thread at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def talk(turns: int, times: int = 8) -> list[dict[str, Any]]:
 
 
 class Hops:
-    """Notes what a memory's store hands to threads."""
+    """Counts the functions that a memory's store hands to threads."""
 
     def __init__(self, memory: AsyncMemory, patch: pytest.MonkeyPatch) -> None:
         self.memory, self.backend = memory, memory.store.backend
@@ -43,7 +43,7 @@ class Hops:
         patch.setattr(self.backend, "apart", apart)
 
     async def of(self, make: Callable[[], Awaitable[Context]]) -> tuple[int, list[str], Context]:
-        """How often a context changed threads, and what it asked of the driver."""
+        """Make a context; return how often it changed threads, what it asked of the driver, and the context."""
         self.count, begun = 0, len(self.backend.calls)
         made = await make()
         return self.count, self.backend.calls[begun:], made
@@ -52,7 +52,7 @@ class Hops:
 def counted(
     patch: pytest.MonkeyPatch, turns: int, play: Callable[[Any, Hops], Awaitable[None]], **options: Any
 ) -> None:
-    """Play in a session of so many turns, every entry of which has been counted."""
+    """Run `play` on a session of so many turns, every entry of which has been counted."""
 
     async def run() -> None:
         own = {"view_bytes": options.pop("view_bytes")} if "view_bytes" in options else {}
@@ -69,7 +69,7 @@ def counted(
 @pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
 @pytest.mark.parametrize("call", [{}, {"system": "Be brief.", "tools": TOOLS}], ids=["bare", "system and tools"])
 def test_a_usual_context_stays_on_the_loop(monkeypatch: pytest.MonkeyPatch, view_bytes: int, call: Any) -> None:
-    """It is one read; after a turn, which nobody has counted yet, and after none."""
+    """A context of usual size makes one read and changes no threads, whether there is an uncounted new turn or not."""
 
     async def play(session: Any, hops: Hops) -> None:
         await session.context(**call)
@@ -84,8 +84,7 @@ def test_a_usual_context_stays_on_the_loop(monkeypatch: pytest.MonkeyPatch, view
 
 
 def test_a_first_context_stays_on_the_loop_but_for_its_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody has counted is counted in one change of threads, in which a new cut is planned, too; it is given in
-    another, once it is stored."""
+    """Entries are counted, and a cut is planned, in one change of threads; showing a stored cut takes another."""
 
     async def play(session: Any, hops: Hops) -> None:
         for _ in range(8):
@@ -99,7 +98,7 @@ def test_a_first_context_stays_on_the_loop_but_for_its_cut(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
 def test_a_large_window_is_computed_beside_the_loop(monkeypatch: pytest.MonkeyPatch, view_bytes: int) -> None:
-    """In one go for each read."""
+    """A large window is computed in a thread, with at most one change of threads for each read."""
 
     async def play(session: Any, hops: Hops) -> None:
         hopped, asked, made = await hops.of(session.context)
@@ -110,7 +109,7 @@ def test_a_large_window_is_computed_beside_the_loop(monkeypatch: pytest.MonkeyPa
 
 
 STORED: tuple[list[str], ...] = ([], ["read", "write"])
-"""What is asked for to store what was counted."""
+"""The calls of the driver, behind a context's own read, that store new counts."""
 
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a tail": ({"tail_share": 0.1}, {"tail": "It is Thursday."}),
@@ -122,15 +121,17 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
 @pytest.mark.parametrize("how", OPTIONS)
-def test_what_may_take_long_changes_threads_once(monkeypatch: pytest.MonkeyPatch, how: str, view_bytes: int) -> None:
-    """Whatever else it needs, one read and one change of threads are all."""
+def test_long_work_changes_threads_once(monkeypatch: pytest.MonkeyPatch, how: str, view_bytes: int) -> None:
+    """A context that may take long needs one read and one change of threads."""
     options, call = OPTIONS[how]
 
     async def play(session: Any, hops: Hops) -> None:
         await session.context(**call)
         for _ in range(2):
             hopped, asked, _ = await hops.of(lambda: session.context(**call))
-            walked = how == "conditions"  # which is a cut each time, given when it is known not to be stored
+            walked = (
+                how == "conditions"
+            )  # such a strategy cuts at each call, and the context is built once the cut is known not to be stored
             assert (hopped, asked[0] in ("look", "read"), asked[1:] in STORED) == (1 + walked, True, True)
             await session.add(talk(1, times=1))
 
@@ -139,7 +140,7 @@ def test_what_may_take_long_changes_threads_once(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
 def test_a_counter_of_the_users_is_never_called_on_the_loop(monkeypatch: pytest.MonkeyPatch, view_bytes: int) -> None:
-    """It may take as long as it likes: for the entries, for the system prompt, and in a session with nothing in it."""
+    """A user's counter, which may take long, is never called on the event loop, whatever it counts."""
     callers: set[int] = set()
 
     def count(text: str) -> int:
@@ -160,8 +161,10 @@ def test_a_counter_of_the_users_is_never_called_on_the_loop(monkeypatch: pytest.
 
 
 def test_exact_figures_are_counted_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where bounds on what nobody has counted leave it open whether all fits, that is counted in one change: where it
-    is more than is counted while the store is waited for."""
+    """If bounds on uncounted entries leave the fit open, they are counted in one change of threads.
+
+    That applies to more entries than are counted while the store is awaited.
+    """
 
     async def play(session: Any, hops: Hops) -> None:
         await session.add(talk(9, times=11))
@@ -172,7 +175,7 @@ def test_exact_figures_are_counted_beside_the_loop(monkeypatch: pytest.MonkeyPat
 
 
 async def contexts(slices: Slices, turns: int, max_tokens: int, view_bytes: int) -> None:
-    """Contexts over a driver, each as it may come."""
+    """Make every kind of context over a driver."""
     note = slices.note
     async with AsyncMemory.open("suspending://", view_bytes=view_bytes) as memory:
         session = memory.session("s", max_tokens=max_tokens, tail_share=0.1)
@@ -190,13 +193,12 @@ async def contexts(slices: Slices, turns: int, max_tokens: int, view_bytes: int)
 @pytest.mark.parametrize("max_tokens", [8_000, 128_000])
 @pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
 def test_no_context_over_a_driver_holds_the_loop(max_tokens: int, view_bytes: int) -> None:
-    """Whatever its window."""
+    """No context over a driver blocks the event loop for long, however large its window."""
     assert Slices().run(lambda slices: contexts(slices, 600, max_tokens, view_bytes)) == []
 
 
 def test_counts_of_turns_are_stored_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A context after a turn is one read, and changes no threads: the turn was counted while the store was waited for,
-    and its counts wait for more."""
+    """The counts of new turns are stored together, so that a context after a turn is one read without a thread."""
 
     async def play(session: Any, hops: Hops) -> None:
         written = gone_on = 0

@@ -1,4 +1,4 @@
-"""What a context reads of its log: rows and calls of the backend, which no machine makes more or fewer."""
+"""How many rows a context reads of its log, and with how many calls of the backend, which no machine changes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from writer import quarters
 
 BUDGETS = [8_000, 64_000]
 CHUNK = 256
-"""Entries that are read at once."""
+"""The number of entries that one look reads at most."""
 
 GIVEN = {"by": "somebody"}
-"""What an entry holds that its giver could change: such a one is not remembered as it was given, but read."""
+"""Metadata that the caller could still change: such an entry is read from the store, not kept as it was given."""
 
 
 def turn(number: int, size: int = 400) -> list[dict[str, Any]]:
-    """A question, a call, a result that is worth a note when it is old, and an answer."""
+    """Return a question, a call, a result that is masked when it is old, and an answer."""
     call = {"id": f"c{number}", "type": "function", "function": {"name": "find", "arguments": "{}"}}
     return [
         {"role": "user", "content": f"what of {number}? " + "so " * (size // 8)},
@@ -40,7 +40,7 @@ def turn(number: int, size: int = 400) -> list[dict[str, Any]]:
 
 
 def grown(memory: Memory, budget: int) -> Session:
-    """A session that has been cut, and whose window is about to be full again."""
+    """Return a session that has been cut and whose window is nearly full again."""
     session = memory.session("s", max_tokens=budget, counter=quarters)
     number, step, tokens = 0, budget // 4_000, 0
     while session.context().epoch == 0 or tokens < 0.8 * budget:
@@ -52,7 +52,7 @@ def grown(memory: Memory, budget: int) -> Session:
 
 @pytest.fixture(params=["memory", "sqlite", "file"])
 def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
-    """An empty store of each embedded kind, in a memory that remembers no context."""
+    """An empty embedded store in a memory that caches no context."""
     where = {"memory": "memory://", "file": f"file://{tmp_path}/logs"}.get(request.param, tmp_path / "log.db")
     with Memory.open(where, view_bytes=0) as memory:
         yield memory
@@ -60,21 +60,21 @@ def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_a_window_is_read_once(forgetful: Memory, budget: int) -> None:
-    """However large it is, and though old results in it would be too much if they were whole."""
+    """A context reads its window once, however large it is and however much of it is masked."""
     session = grown(forgetful, budget)
 
     with watched(forgetful) as reads:
         report = session.context().report
 
-    there = report.last_seq - report.first_seq + 1
+    size = report.last_seq - report.first_seq + 1
     assert report.masked
-    assert there > budget / 200
-    assert reads.rows == there
-    assert reads.looks == max(-(-there // CHUNK), 1)
+    assert size > budget / 200
+    assert reads.rows == size
+    assert reads.looks == max(-(-size // CHUNK), 1)
 
 
 class Evicts:
-    """A strategy that evicts these spans."""
+    """A strategy that evicts the given spans."""
 
     name, summarizes, erases, style = "evicts", False, False, Style()
     triggers = Triggers(interaction_threshold_qty=2)
@@ -89,7 +89,7 @@ class Evicts:
 @pytest.mark.sampled
 @pytest.mark.parametrize("gap", [1, GAP, GAP + 1])
 def test_small_gaps_are_read_over(forgetful: Memory, gap: int) -> None:
-    """Of a log of which much was evicted here and there, what is left is read in few calls, but over no wide gap."""
+    """Small evicted gaps are read with their surroundings, so that few calls suffice; wide gaps are not read."""
     evicted = [(low, low + gap - 1) for low in range(3, 300, gap + 2)]
     session = forgetful.session("s", max_tokens=64_000, counter=quarters, long_term=Evicts(evicted))
     for number in range(1, 401, 2):
@@ -97,23 +97,23 @@ def test_small_gaps_are_read_over(forgetful: Memory, gap: int) -> None:
         session.add([{"role": role, "content": f"number {each}"} for role, each in said])
     session.compact()
     session.context()
-    left = [number for number in range(1, 401) if not spans.within(evicted, number)]
+    remaining = [number for number in range(1, 401) if not spans.within(evicted, number)]
 
     with watched(forgetful) as reads:
         context = session.context()
 
-    assert [one["content"] for one in context.messages] == [f"number {number}" for number in left]
+    assert [one["content"] for one in context.messages] == [f"number {number}" for number in remaining]
     if gap <= GAP:
         assert reads.looks <= 4
-        assert len(left) < reads.rows <= 400
+        assert len(remaining) < reads.rows <= 400
     else:
         assert reads.looks > len(evicted)
-        assert reads.rows == len(left)
+        assert reads.rows == len(remaining)
 
 
 @pytest.mark.sampled
 def test_a_new_cut_reads_nothing_twice(forgetful: Memory) -> None:
-    """Of a window that holds no more, what is not shown any longer is read once, too."""
+    """A new cut reads each entry once, including those that the window no longer holds."""
     session = grown(forgetful, 64_000)
     before = session.context().report
     session.add(turn(10_000, 20_000))
@@ -122,15 +122,15 @@ def test_a_new_cut_reads_nothing_twice(forgetful: Memory) -> None:
         report = session.context().report
 
     assert report.new_cut
-    counted = 4  # of these entries it is seen that they are there, as their counts are stored
+    counted = 4  # entries whose existence is checked when their counts are stored
     assert reads.rows <= report.last_seq - before.first_seq + 1 + counted
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_the_next_context_reads_what_is_new(memory: Memory, budget: int) -> None:
-    """Of a session whose context was made before, one look reads the entries that have come since, and no other.
+    """The next context of a session reads only the new entries, with one look.
 
-    They hold what their giver could change.
+    Their metadata could be changed by the caller, so that they have to be read.
     """
     session = grown(memory, budget)
     session.context()
@@ -146,8 +146,8 @@ def test_the_next_context_reads_what_is_new(memory: Memory, budget: int) -> None
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_what_was_added_here_is_not_read(memory: Memory, budget: int) -> None:
-    """One look tells that nobody else has changed the session: what was added is shown as it was given."""
+def test_entries_added_by_this_memory_are_not_read(memory: Memory, budget: int) -> None:
+    """Entries that this memory added are shown as they were given, after one look for changes by others."""
     session = grown(memory, budget)
     session.context()
     for number in range(3):
@@ -160,8 +160,8 @@ def test_what_was_added_here_is_not_read(memory: Memory, budget: int) -> None:
     assert (reads.looks, reads.rows) == (1, 0)
 
 
-def test_of_what_was_added_here_so_much_is_remembered(memory: Memory) -> None:
-    """What is beyond that is read: who adds and asks for no context has not all of it in memory."""
+def test_entries_added_ahead_of_a_context_are_remembered_to_a_limit(memory: Memory) -> None:
+    """Without a context in between, added entries are kept in memory up to a limit; those beyond it are read."""
     session = small(memory, "s")
     for number in range(AHEAD // 4 + 3):
         session.add(turn(10_000 + number, 4))
@@ -171,8 +171,8 @@ def test_of_what_was_added_here_so_much_is_remembered(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize(("messages", "size"), [(1, SHORT + 1), (AHEAD + 1, 1)], ids=["long", "many"])
-def test_much_that_was_added_here_is_read(memory: Memory, messages: int, size: int) -> None:
-    """To look whether all of it is as it will be read would take as long as to read it."""
+def test_long_or_many_added_entries_are_read(memory: Memory, messages: int, size: int) -> None:
+    """Long or many added entries are read, because checking that they read back unchanged would take as long."""
     session = memory.session("s", max_tokens=1_000_000, counter=quarters)
     session.add_user_message("first")
     session.context()
@@ -183,8 +183,8 @@ def test_much_that_was_added_here_is_read(memory: Memory, messages: int, size: i
 
 
 @pytest.mark.parametrize("given", ["caf\u00e9 \U0001f600", "half of one \ud83d", "</context>", "NUL \0"])
-def test_what_was_added_here_is_shown_as_it_is_read(tmp_path: Path, given: str) -> None:
-    """Whatever its text is: by the memory that added it, and by one that has to read it."""
+def test_added_entries_are_shown_as_they_would_be_read(tmp_path: Path, given: str) -> None:
+    """An added entry is shown the same by the memory that added it and by one that reads it, whatever its text."""
     with Memory.open(tmp_path / "log.db") as one, Memory.open(tmp_path / "log.db") as other:
         session = small(one, "s")
         session.add([{"role": "user", "content": given}, {"role": "assistant", "name": "ann", "content": given}])
@@ -194,8 +194,8 @@ def test_what_was_added_here_is_shown_as_it_is_read(tmp_path: Path, given: str) 
         assert shown.request() == other.session("s", max_tokens=8_000, counter=quarters).context().request()
 
 
-def test_what_others_added_is_read(tmp_path: Path) -> None:
-    """Before, between and behind what was added here."""
+def test_entries_of_other_writers_are_read(tmp_path: Path) -> None:
+    """Entries that others added before, between and behind this memory's own are read."""
     with Memory.open(tmp_path / "log.db") as one, Memory.open(tmp_path / "log.db") as other:
         session, theirs = small(one, "s"), other.session("s")
         for number, who in enumerate([theirs, session, theirs, session, theirs]):
@@ -209,7 +209,7 @@ def test_what_others_added_is_read(tmp_path: Path) -> None:
 
 
 def test_a_context_of_nothing_new_reads_no_entry(memory: Memory) -> None:
-    """It looks whether the session is as it was, and that is all; so does another object of the session."""
+    """A context without new entries only looks at the session's head, even through another session object."""
     session = grown(memory, 8_000)
     before = session.context()
 
@@ -220,8 +220,8 @@ def test_a_context_of_nothing_new_reads_no_entry(memory: Memory) -> None:
     assert (reads.looks, reads.rows) == (1, 0)
 
 
-def test_what_a_new_cut_shows_is_not_read_again(memory: Memory) -> None:
-    """The context behind one that has cut goes on with what that one had read."""
+def test_the_context_after_a_cut_reads_only_new_entries(memory: Memory) -> None:
+    """The context after a cut uses what the cut has read and reads only new entries."""
     session = grown(memory, 8_000)
     session.add(turn(10_000, 4_000))
     assert session.context().report.new_cut
@@ -236,7 +236,7 @@ def test_what_a_new_cut_shows_is_not_read_again(memory: Memory) -> None:
 
 
 def test_another_format_or_budget_reads_nothing_again(memory: Memory) -> None:
-    """What was read is remembered apart from how it was shown."""
+    """A context in another format or with another budget reads nothing, since entries are cached in no format."""
     session = grown(memory, 8_000)
     session.context()
 
@@ -249,7 +249,7 @@ def test_another_format_or_budget_reads_nothing_again(memory: Memory) -> None:
 
 
 def small(memory: Memory, name: str, turns: int = 5) -> Session:
-    """A session of a few turns, of which a context was made."""
+    """Return a session of a few turns of which a context was made."""
     session = memory.session(name, max_tokens=8_000, counter=quarters)
     for number in range(turns):
         session.add(turn(number, 40))
@@ -258,7 +258,7 @@ def small(memory: Memory, name: str, turns: int = 5) -> Session:
 
 
 def rows_of(memory: Memory, session: Session) -> int:
-    """How many entries the session's next context reads."""
+    """Return how many entries the session's next context reads."""
     with watched(memory) as reads:
         session.context()
     return reads.rows
@@ -274,8 +274,8 @@ DESTROYING: dict[str, Callable[[Memory, Session], object]] = {
 
 
 @pytest.mark.parametrize("verb", DESTROYING)
-def test_who_destroys_anything_remembers_nothing(memory: Memory, verb: str) -> None:
-    """Of no session: a branch, a copy or a summary elsewhere may say what is gone."""
+def test_destroying_anything_drops_the_whole_cache(memory: Memory, verb: str) -> None:
+    """Destroying anything drops the cache of all sessions: a branch, copy or summary elsewhere may hold the text."""
     session, other = small(memory, "s"), small(memory, "other")
     assert rows_of(memory, session) == 0
 
@@ -285,8 +285,8 @@ def test_who_destroys_anything_remembers_nothing(memory: Memory, verb: str) -> N
     assert rows_of(memory, session) == 0
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """Of several sessions some stay, within the bytes that are given, the one that was asked for last among them."""
+def test_the_cache_is_bounded_in_bytes() -> None:
+    """Within `view_bytes` some of several sessions stay cached, among them the one used last."""
     with Memory.open("memory://", view_bytes=100_000) as memory:
         sessions = [small(memory, f"s{number}") for number in range(20)]
 
@@ -296,8 +296,8 @@ def test_what_is_remembered_is_bounded() -> None:
     assert kept[0] == "s19"
 
 
-def test_one_that_is_too_large_is_not_remembered() -> None:
-    """A session whose window is more than all that may be remembered is read each time."""
+def test_a_session_larger_than_the_cache_is_read_each_time() -> None:
+    """A session whose window exceeds the whole cache is read each time."""
     with Memory.open("memory://", view_bytes=10_000) as memory:
         session = small(memory, "s")
 
@@ -306,13 +306,13 @@ def test_one_that_is_too_large_is_not_remembered() -> None:
 
 
 EVENTS = {"first": 0, "behind a cut": 40, "next": 40, "nothing new": 0, "cut": 8_000}
-"""How large a turn comes before a context of each kind."""
+"""The size of the turn that precedes a context of each kind."""
 
 
-def test_contexts_look_at_no_whole_table(tmp_path: Path) -> None:
-    """Every statement finds what it asks for by an index, in a file of several sessions, with a pin and a summary.
+def test_contexts_scan_no_table(tmp_path: Path) -> None:
+    """Every statement of a context uses an index, in a file of several sessions, with a pin and a summary.
 
-    The next context takes four statements that read: the file's generation, the head, entries and counts.
+    The next context takes four reading statements: the file's generation, the head, entries and counts.
     """
     statements: dict[str, list[str]] = {}
     with Memory.open(tmp_path / "log.db") as memory:
@@ -320,7 +320,7 @@ def test_contexts_look_at_no_whole_table(tmp_path: Path) -> None:
         session = grown(memory, 8_000)
         session.pin(1)
         session.compact({"strategy": "summarizer", "interaction_keep": 2})
-        memory.delete_session("other")  # nothing is remembered then
+        memory.delete_session("other")  # this empties the cache
         for number, (what, size) in enumerate(EVENTS.items()):
             if size:
                 session.add(turn(10_000 + number, size), metadata=GIVEN)
@@ -338,7 +338,7 @@ def test_contexts_look_at_no_whole_table(tmp_path: Path) -> None:
 
 
 def test_counts_are_stored_by_few_statements(tmp_path: Path) -> None:
-    """Whether entries are there whose counts are stored is asked of all of them at once."""
+    """Before counts are stored, one statement checks for all entries together that they exist."""
     with Memory.open(tmp_path / "log.db") as memory:
         session = memory.session("s", counter=quarters)
         for number in range(50):
@@ -350,8 +350,8 @@ def test_counts_are_stored_by_few_statements(tmp_path: Path) -> None:
     assert sum(one.startswith("SELECT") for one in statements) < 20
 
 
-def test_what_cannot_be_read_is_not_remembered(tmp_path: Path) -> None:
-    """An entry that is damaged, or that something is in the way of, is looked at again by the next context."""
+def test_an_unreadable_entry_is_not_cached(tmp_path: Path) -> None:
+    """An entry that is damaged or unreadable is read again by the next context."""
     with Memory.open(tmp_path / "log.db", view_bytes=0) as other:
         session = small(other, "s", 2)
         writing = connection(other)
@@ -364,9 +364,9 @@ def test_what_cannot_be_read_is_not_remembered(tmp_path: Path) -> None:
             writing.execute("UPDATE entry SET value = ? WHERE value = ?", (sound, sound[:-1] + b"?"))
 
             assert len(damaged.context().messages) == before + 1
-            assert told(damaged) == told(session)
+            assert messages_of(damaged) == messages_of(session)
 
 
-def told(session: Session) -> list[Any]:
-    """What a session's context gives."""
+def messages_of(session: Session) -> list[Any]:
+    """Return the messages of the session's next context."""
     return session.context().messages

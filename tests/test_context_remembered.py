@@ -1,4 +1,4 @@
-"""What a memory remembers of the contexts that it gave changes nothing of the next ones."""
+"""What a memory caches of its contexts never changes a later context."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from watched import Blocking
 from writer import quarters
 
 KINDS = ("sqlite", "loop", "file", "encrypted")
-"""Stores of the two memories; `loop`: an SQLite file of which the one that remembers is on an event loop."""
+"""The stores of the two memories; with "loop", the caching memory uses an SQLite file on an event loop."""
 
 KEYS = Keys({"one": bytes(range(32))})
 FORMATS = ("openai", "openai", "openai", "anthropic", "gemini", "openai-responses", "text")
@@ -44,7 +44,7 @@ ODD = ("</context>", "\ud800 alone", "", "[old result left out: entry 1]", "naï
 
 @contextmanager
 def opened(kind: str, folder: Path) -> Iterator[tuple[Memory, Memory, FakeClock]]:
-    """Two memories of one store and one time: one that remembers, and one that does not, as another program has it."""
+    """Open two memories of one store with one clock: one that caches, and one that does not, like another program."""
     where = {"file": f"file://{folder}/logs", "losing": f"losing://{folder}"}.get(kind, folder / "log.db")
     clock, keys = FakeClock(), KEYS if kind == "encrypted" else None
     options: dict[str, Any] = {"clock": clock, "encryption": keys, "synchronous": "NORMAL"}
@@ -58,7 +58,7 @@ def opened(kind: str, folder: Path) -> Iterator[tuple[Memory, Memory, FakeClock]
 
 
 def given(session: Session, **call: Any) -> Context | str:
-    """The context, or why there is none."""
+    """Return the context, or the text of the error if none is possible."""
     try:
         return session.context(**call)
     except BudgetImpossible as fault:
@@ -66,7 +66,7 @@ def given(session: Session, **call: Any) -> Context | str:
 
 
 def told(context: Context | str, *, stored: bool = True) -> object:
-    """All that a context says; with `stored` what it says of what was stored of it, too."""
+    """Return everything that a context shows; with `stored`, also its epoch and revision, which depend on commits."""
     if isinstance(context, str):
         return context
     report = context.report
@@ -78,7 +78,7 @@ def told(context: Context | str, *, stored: bool = True) -> object:
 
 
 def spoil(value: Any) -> None:
-    """Change all that can be changed of what somebody was given."""
+    """Change, in place, everything in a returned value that can be changed."""
     if isinstance(value, dict):
         for inner in value.values():
             spoil(inner)
@@ -90,14 +90,14 @@ def spoil(value: Any) -> None:
 
 
 def spoil_context(context: Context | str) -> None:
-    """The same for a context."""
+    """Change everything in a returned context that can be changed."""
     if not isinstance(context, str):
         for given in (context.messages, context.head_messages, context.log_messages, context.system):
             spoil(given)
 
 
 class Play:
-    """A session that much happens to, by chance: from the memory that remembers, or from the other one."""
+    """A session to which random things happen, through the caching memory or through the other one."""
 
     def __init__(
         self, dice: random.Random, one: Memory, other: Memory, clock: FakeClock, own_counter: float = 0.7
@@ -120,24 +120,24 @@ class Play:
         return options
 
     def session(self, memory: Memory, name: str) -> Session:
-        """The session, opened anew."""
+        """Return a new session object."""
         return memory.session(name, **self.options)
 
     @property
     def writing(self) -> Session:
-        """One of the sessions, by one of the memories."""
+        """A random one of the sessions, through a random one of the memories."""
         return self.session(self.dice.choice(self.memories), self.dice.choice(self.names))
 
     def words(self) -> str:
-        """A text that is like no other."""
+        """Return a text that no other text equals."""
         self.number += 1
         odd = self.dice.choice(ODD) if self.dice.random() < 0.1 else ""
         return f"{self.number} {odd}" + " word" * self.dice.choice([1, 5, 5, 20, 60])
 
-    # --- what happens
+    # --- random steps
 
     def say(self) -> None:
-        """A human message, and an answer to it, or not."""
+        """Add a human message, and perhaps an answer."""
         session, dice = self.writing, self.dice
         expires = moment(self.clock.now) + timedelta(seconds=dice.randrange(1, 40)) if dice.random() < 0.1 else None
         session.add_user_message(self.words(), pinned=dice.random() < 0.05, expires_at=expires)
@@ -145,7 +145,7 @@ class Play:
             session.add_assistant_message(self.words())
 
     def tools(self) -> None:
-        """Calls, and results for some of them, in one step or in several."""
+        """Add calls, and results for some of them."""
         session, dice = self.writing, self.dice
         calls = [session.add_tool_call("find", {"at": [self.words()]}) for _ in range(dice.randrange(1, 4))]
         for call in calls:
@@ -153,7 +153,7 @@ class Play:
                 session.add_tool_result("find", self.words() * 4, call_id=call.call_id)
 
     def parts(self) -> None:
-        """Messages with what only their provider knows."""
+        """Add messages with fields that only their provider knows."""
         image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}}
         content = [
             {"type": "text", "text": self.words(), "mine": {"deep": [1]}},
@@ -164,22 +164,22 @@ class Play:
         self.writing.add([{"role": "user", "content": content}, answer])
 
     def background(self) -> None:
-        """A named context, again and again."""
+        """Add a version of a named context."""
         self.writing.add_context(self.words(), name=self.dice.choice("ab"))
 
     def system(self) -> None:
-        """A system message in the log."""
+        """Add a system message to the log."""
         self.writing.add_system_message(self.words())
 
     def erase(self) -> None:
-        """An entry goes."""
+        """Erase an entry."""
         session = self.writing
         entries = session.entries()
         if entries:
             session.erase(self.dice.choice(entries).seq)
 
     def pin(self) -> None:
-        """An entry is pinned, or let go."""
+        """Pin or unpin an entry."""
         session = self.writing
         entries = [entry for entry in session.entries() if not entry.erased]
         if entries:
@@ -187,61 +187,61 @@ class Play:
             verb(self.dice.choice(entries).seq)
 
     def back(self) -> None:
-        """A few steps are taken back."""
+        """Rewind a few entries."""
         session = self.writing
         entries = session.entries()
         if entries:
             session.rewind(entries[-min(len(entries), self.dice.randrange(1, 4))].id)
 
     def fork(self) -> None:
-        """A branch, which goes on from now on, too."""
+        """Make a branch, to which later steps may happen, too."""
         if len(self.names) < 3 and self.writing.entries():
             session = self.session(self.memories[0], "s")
             if session.entries():
                 self.names.append(session.fork().id)
 
     def compact(self) -> None:
-        """A summary takes the place of what is old."""
+        """Compact the session."""
         self.writing.compact()
 
     def count(self) -> None:
-        """All is counted."""
+        """Count all entries."""
         self.writing.count()
 
     def later(self) -> None:
-        """Time goes by, and what has expired may be swept."""
+        """Let time pass and perhaps sweep expired entries."""
         self.clock.advance(self.dice.randrange(1, 30))
         if self.dice.random() < 0.3:
             self.dice.choice(self.memories).sweep()
 
     def redact(self) -> None:
-        """Words are redacted after the fact."""
+        """Redact words that are already stored."""
         policy = {"redact_patterns": [(str(self.dice.randrange(1, self.number + 2)), "[GONE]")]}
         self.dice.choice(self.memories).scan(policy, apply=True)
 
     def anew(self) -> None:
-        """Another program opens the session with other options."""
+        """Choose other options for the session, as another program would."""
         self.options = self._options()
 
     def clear(self) -> None:
-        """All of it goes."""
+        """Clear a session."""
         self.writing.clear()
 
     def usage(self) -> None:
-        """The provider reports a call."""
+        """Record the usage of a call."""
         self.writing.record_usage(input_tokens=self.dice.randrange(10, 500), output_tokens=5)
 
     def step(self) -> None:
-        """One of these."""
+        """Do one random step."""
         often = [self.say] * 8 + [self.tools] * 4 + [self.parts, self.background, self.count, self.later] * 2
         seldom = [self.erase, self.pin, self.back, self.fork, self.compact, self.redact, self.anew, self.usage]
         rare = [self.clear, self.system] if self.dice.random() < 0.1 else []
         self.dice.choice([*often, *seldom, *rare])()
 
-    # --- what is looked at
+    # --- checks
 
     def call(self) -> dict[str, Any]:
-        """What a call of `context` says."""
+        """Return random arguments for `context`."""
         call: dict[str, Any] = {}
         if self.dice.random() < 0.3:
             call["system"] = "be kind to people"
@@ -254,7 +254,7 @@ class Play:
         return call
 
     def look(self) -> None:
-        """The memory that remembers says what the other one says, before anything is stored and after it."""
+        """Check that both memories give the same context, before it is stored and after it."""
         for name in self.names:
             call = self.call()
             one, other = (self.session(memory, name) for memory in self.memories)
@@ -270,7 +270,7 @@ class Play:
 
 
 def played(kind: str, folder: Path, seed: int, steps: int) -> None:
-    """Play so many steps, and look after most of them."""
+    """Do so many random steps and check the contexts after most of them."""
     dice = random.Random(seed)
     folder.mkdir(exist_ok=True)
     with opened(kind, folder) as (one, other, clock):
@@ -286,31 +286,33 @@ def played(kind: str, folder: Path, seed: int, steps: int) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_remembered_changes_nothing(kind: str, seed: int, tmp_path: Path) -> None:
-    """Whatever happens to a session, here or elsewhere, and whatever became of the contexts that were given."""
+def test_caching_never_changes_a_context(kind: str, seed: int, tmp_path: Path) -> None:
+    """A cached context equals an uncached one, whatever happens to the session and to contexts that were returned."""
     played(kind, tmp_path, seed, 40)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
-def test_what_a_store_has_lost_is_not_remembered(seed: int, tmp_path: Path) -> None:
-    """A server that crashes may lose what it acknowledged, and so may one whose backup is put back. Who lives on shows
-    what is there, also where others have said something else since in the places of what is gone."""
+def test_a_cache_does_not_outlive_what_the_store_has_lost(seed: int, tmp_path: Path) -> None:
+    """After a server loses acknowledged writes, contexts show what is stored, even if others have written since.
+
+    A server may lose writes in a crash or when a backup is restored.
+    """
     played("losing", tmp_path, 3_000 + seed, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "losing"])
 @pytest.mark.parametrize("seed", range(100, 140))
-def test_what_is_remembered_changes_nothing_ever(kind: str, seed: int, tmp_path: Path) -> None:
-    """The same, longer and more often."""
+def test_caching_never_changes_a_context_in_long_plays(kind: str, seed: int, tmp_path: Path) -> None:
+    """A cached context equals an uncached one also over longer and more random histories."""
     played(kind, tmp_path, seed, 120)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(4))
-def test_how_much_is_read_at_once_changes_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows of many pages are remembered, and read, as those of one are."""
+def test_the_size_of_reads_never_changes_a_context(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows that are read and cached in many pages give the same contexts as those of one page."""
     monkeypatch.setattr(reading, "CHUNK", 3 + seed)
     monkeypatch.setattr(layout, "CHUNK", 3 + seed)
 
@@ -318,8 +320,10 @@ def test_how_much_is_read_at_once_changes_nothing(seed: int, tmp_path: Path, mon
 
 
 @pytest.mark.wide
-def test_a_layout_to_plan_from_is_what_is_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cut is planned from what was laid out just now, where reading all of it for that would show the same."""
+def test_a_cut_is_planned_from_the_layout_at_hand_only_if_reading_agrees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut is planned from the layout just made only where reading everything for it would give the same layout."""
     own, kept = layout.LayoutReader.to_plan, list[bool]()
 
     def both(self: layout.LayoutReader, given: layout.Layout, cut: Cut) -> Steps[layout.Layout]:
@@ -336,7 +340,7 @@ def test_a_layout_to_plan_from_is_what_is_read_for_it(tmp_path: Path, monkeypatc
 
 
 def laid_out(found: layout.Layout) -> object:
-    """All that matters of a layout, but the entries that it was made of."""
+    """Return everything of a layout that matters, without the entries that it was made of."""
     groups, shown = [*found.ahead, *found.window.groups], found.window
     items = [[(item.entry.seq, item.form, item.cost, item.text) for item in group.items] for group in groups]
     pending = [[entry.seq for entry in group.entries] for group in shown.pending]
@@ -344,8 +348,8 @@ def laid_out(found: layout.Layout) -> object:
     return items, pending, left_out, shown.stale, shown.expires, found.budget, found.cut, found.more, found.tokens
 
 
-def test_a_cut_lays_out_what_it_shows_and_nothing_else(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is planned from has been laid out already, when it turned out to be too much."""
+def test_a_cut_lays_out_only_what_it_shows(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut lays out the new window only, because it is planned from the layout that turned out too large."""
     session, own, looked = memory.session("s", max_tokens=2_000, counter="o200k_base"), window.look, list[int]()
 
     def counted(entries: Sequence[Entry], *more: Any, **options: Any) -> window.Window:
@@ -361,13 +365,13 @@ def test_a_cut_lays_out_what_it_shows_and_nothing_else(memory: Memory, monkeypat
         context = session.context()
         if context.report.new_cut and number > 40:
             cuts += 1
-            assert sum(looked) <= 4 + len(context.entries)  # the end of the window before, and the turn
+            assert sum(looked) <= 4 + len(context.entries)  # the last entries of the previous window, and the new turn
 
     assert cuts > 2
 
 
-def test_what_has_expired_since_is_shown_no_more(memory: Memory, clock: FakeClock) -> None:
-    """By the time alone: nothing of the session has changed."""
+def test_an_entry_expires_from_the_cache_by_time_alone(memory: Memory, clock: FakeClock) -> None:
+    """A cached entry is no longer shown once it has expired, although nothing of the session has changed."""
     session = memory.session("s", counter=quarters)
     session.add_user_message("for a while", expires_at=moment(clock.now) + timedelta(seconds=10))
     session.add_user_message("for good")
@@ -379,8 +383,8 @@ def test_what_has_expired_since_is_shown_no_more(memory: Memory, clock: FakeCloc
     assert [message["content"] for message in session.context().messages] == ["for good"]
 
 
-def test_what_is_remembered_does_not_grow_with_the_log(memory: Memory) -> None:
-    """A cut lets go of the counts of what it has passed, so that a context costs the same however long it goes on."""
+def test_the_cache_does_not_grow_with_the_log(memory: Memory) -> None:
+    """A cut drops the cached counts of entries behind the window, so that a context costs the same for ever."""
     session, sizes = memory.session("s", max_tokens=500, counter=quarters), list[int]()
     session.add_system_message("always there")
 
@@ -397,7 +401,7 @@ def test_what_is_remembered_does_not_grow_with_the_log(memory: Memory) -> None:
 
 @pytest.mark.parametrize(("letter", "width"), [("a", 1), ("é", 1), ("漢", 2), ("🙂", 4)])
 def test_a_text_weighs_what_it_takes_in_memory(letter: str, width: int) -> None:
-    """So that the bytes that may be remembered are as many texts as go into them, whatever their letters."""
+    """The cache weighs a text by the bytes that it takes in memory, whatever its letters."""
     texts = [letter * 1_000, letter * 51_000]
     short, long = (remembered.weight_of([Entry(content=text)]) for text in texts)
 
@@ -405,8 +409,8 @@ def test_a_text_weighs_what_it_takes_in_memory(letter: str, width: int) -> None:
     assert short - width * 1_000 < 1.2 * remembered.EACH
 
 
-def test_more_sessions_than_fit_are_not_all_forgotten() -> None:
-    """Where each of them is asked for in turn, the one that was not asked for longest is always the next."""
+def test_round_robin_over_more_sessions_than_fit_still_hits_the_cache() -> None:
+    """If more sessions than fit are used in turn, some are still found in the cache; not each drops the next."""
     views, asked, held = remembered.Views(900), [SessionKey("t", f"s{number}") for number in range(10)], list[bool]()
     own = remembered.Stretch(0, 2, [Entry(seq=1)], 100)
 
@@ -420,8 +424,8 @@ def test_more_sessions_than_fit_are_not_all_forgotten() -> None:
     assert 40 < sum(held) < 200
 
 
-def test_threads_share_what_is_remembered(tmp_path: Path) -> None:
-    """Each is given a context that is whole, whatever the others add and change meanwhile."""
+def test_threads_share_the_cache(tmp_path: Path) -> None:
+    """Each thread gets a whole context, whatever other threads add or change in theirs at the same time."""
     faults: list[str] = []
     with Memory.open(tmp_path / "log.db", synchronous="NORMAL") as memory:
         session = memory.session("s", max_tokens=500, counter=quarters)
@@ -445,7 +449,7 @@ def test_threads_share_what_is_remembered(tmp_path: Path) -> None:
 
 
 def test_the_next_context_is_one_call_of_a_worker(tmp_path: Path) -> None:
-    """Under an event loop all that it reads and computes is one hop to a thread, and so is one of nothing new."""
+    """On an event loop, a context reads and computes in a single hop to a thread, with new entries or without."""
     hops: list[str] = []
     made: list[list[str]] = []
 
@@ -466,7 +470,7 @@ def test_the_next_context_is_one_call_of_a_worker(tmp_path: Path) -> None:
 
     def counted(verb: Callable[..., Any]) -> Callable[..., Any]:
         def called(*given: Any, **named: Any) -> Any:
-            if threading.current_thread() is threading.main_thread():  # one that a worker makes stays with it
+            if threading.current_thread() is threading.main_thread():  # a call made inside a worker is no further hop
                 hops.append(verb.__name__)
             return verb(*given, **named)
 
@@ -478,7 +482,7 @@ def test_the_next_context_is_one_call_of_a_worker(tmp_path: Path) -> None:
 
 
 def test_every_context_is_one_call_of_a_worker(tmp_path: Path) -> None:
-    """Under an event loop one that stores what it counted, and one that stores a new cut, are one hop as well."""
+    """On an event loop, a context that stores counts or a new cut is a single hop as well."""
     hops: list[int] = []
     epochs: set[int | None] = set()
 
@@ -501,21 +505,23 @@ KEYS = Keys({"k": bytes(range(32))})
 
 
 class Glancing:
-    """An asynchronous memory in a file of SQLite, with a session of two turns of which a context was given; `other` is
-    another memory of that file."""
+    """An asynchronous memory over an SQLite file with a session of two turns, of which a context was made.
+
+    `other` is another memory of that file.
+    """
 
     def __init__(self, path: Path, keys: Keys | None = None) -> None:
         self.path, self.keys = path, keys
 
     def play(self, act: Callable[[AsyncSession, Memory], Awaitable[None]]) -> None:
-        """Do something with it, and check what is said then against what the other memory says."""
+        """Run `act`, then check that both memories give the same context."""
 
         async def work() -> None:
             async with AsyncMemory.open(self.path, encryption=self.keys) as memory:
                 session = memory.session("s", max_tokens=8_000)
                 for text in ("one", "two"):
                     await session.add_user_message(text)
-                    await session.context()  # the first opens what glances at the file
+                    await session.context()  # the first context opens the connection that glances at the file
                 with Memory.open(self.path, encryption=self.keys) as other:
                     await act(session, other)
                     there = other.session("s", max_tokens=8_000).context(dry_run=True)
@@ -524,15 +530,15 @@ class Glancing:
         asyncio.run(work())
 
     async def hops(self, session: AsyncSession) -> int:
-        """How many times a context goes to a thread."""
+        """Make a context and return how often it goes to a thread."""
         with patch.object(Workers, "put", autospec=True, side_effect=Workers.put) as put:
             await session.context()
         return put.call_count
 
 
 @pytest.mark.parametrize("keys", [None, KEYS], ids=["plain", "encrypted"])
-def test_a_context_of_what_is_remembered_is_made_where_it_is_asked_for(tmp_path: Path, keys: Keys | None) -> None:
-    """It changes no threads, after a turn and after none: only the session's head is looked at."""
+def test_a_cached_context_is_made_on_the_event_loop(tmp_path: Path, keys: Keys | None) -> None:
+    """A cached context changes no threads, after a turn or without one: it only glances at the session's head."""
     glancing = Glancing(tmp_path / "log.db", keys)
 
     async def act(session: AsyncSession, _: Memory) -> None:
@@ -545,10 +551,10 @@ def test_a_context_of_what_is_remembered_is_made_where_it_is_asked_for(tmp_path:
 
 @pytest.mark.parametrize("keys", [None, KEYS], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("change", ["add", "erase", "clear", "delete"])
-def test_what_others_did_is_seen_without_a_thread_and_read_in_one(
+def test_changes_of_others_are_seen_on_the_loop_and_read_in_a_thread(
     tmp_path: Path, change: str, keys: Keys | None
 ) -> None:
-    """Be it said, erased or gone: the head tells it."""
+    """The glance at the head shows that another memory changed the session; one hop to a thread reads the change."""
     glancing = Glancing(tmp_path / "log.db", keys)
 
     async def act(session: AsyncSession, other: Memory) -> None:
@@ -566,8 +572,8 @@ def test_what_others_did_is_seen_without_a_thread_and_read_in_one(
     glancing.play(act)
 
 
-def test_a_context_waits_for_no_write_that_is_under_way(tmp_path: Path) -> None:
-    """Not even for one of the same memory, which has the connection that writes: it shows what is committed."""
+def test_a_context_does_not_wait_for_a_running_write(tmp_path: Path) -> None:
+    """A context does not wait for a running write, not even of the same memory: it shows what is committed."""
     glancing = Glancing(tmp_path / "log.db")
 
     async def act(session: AsyncSession, _: Memory) -> None:
@@ -581,8 +587,8 @@ def test_a_context_waits_for_no_write_that_is_under_way(tmp_path: Path) -> None:
     glancing.play(act)
 
 
-def test_a_file_that_was_let_go_of_is_glanced_at_again(tmp_path: Path) -> None:
-    """As it is where the process forks: the next context is read in a thread, and those after it are not."""
+def test_glances_resume_after_the_connections_were_dropped(tmp_path: Path) -> None:
+    """After connections are dropped, as at a fork, the next context reads in a thread; later ones glance again."""
     glancing = Glancing(tmp_path / "log.db")
 
     async def act(session: AsyncSession, _: Memory) -> None:
@@ -593,7 +599,7 @@ def test_a_file_that_was_let_go_of_is_glanced_at_again(tmp_path: Path) -> None:
 
 
 def test_counts_are_stored_together(tmp_path: Path) -> None:
-    """A context that goes on with what is remembered writes nothing; the memory stores what it counted as it closes."""
+    """A context that goes on from the cache writes nothing; the memory stores new counts when it closes."""
     asked: list[str] = []
 
     def counter(text: str) -> int:
@@ -618,14 +624,16 @@ def test_counts_are_stored_together(tmp_path: Path) -> None:
     assert asked == []
 
 
-def test_to_store_counts_no_entry_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were all there when they were read, and the session's mark says that they are still."""
+def test_storing_counts_looks_up_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storing counts needs no look at the entries: they existed when they were read, and the head has not changed."""
     monkeypatch.setattr(builder, "TOGETHER", 3)
     stored, looks = 0, list[int]()
     with Memory.open(tmp_path / "log.db") as memory:
         session = memory.session("s", max_tokens=4_000, counter=quarters)
         for number in range(8):
-            session.add_user_message(f"message {number}", metadata={"by": "somebody"})  # it is read
+            session.add_user_message(
+                f"message {number}", metadata={"by": "somebody"}
+            )  # metadata makes the entry be read
             seen = list[str]()
             connection(memory).set_trace_callback(seen.append)
             session.context()
@@ -638,10 +646,8 @@ def test_to_store_counts_no_entry_is_looked_for(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("end", ["a context", "closing"])
-def test_nothing_is_stored_of_what_others_have_erased(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    """A count says something of a text: one that is not stored yet goes with its entry, whoever erases that."""
+def test_no_count_of_an_erased_entry_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """A count tells something about a text, so one that is not stored yet is dropped if others erase its entry."""
     with Memory.open(tmp_path / "log.db") as memory, closing(sqlite3.connect(tmp_path / "log.db")) as file:
         session = memory.session("s", max_tokens=4_000, counter=quarters)
         for number in range(6):
@@ -661,8 +667,8 @@ def test_nothing_is_stored_of_what_others_have_erased(
     assert (7 in places) is (end == "a context")
 
 
-def test_counts_of_entries_that_are_gone_are_not_stored(tmp_path: Path) -> None:
-    """Where another memory puts other entries in their place meanwhile, those are counted by themselves."""
+def test_no_count_is_stored_for_an_entry_in_another_s_place(tmp_path: Path) -> None:
+    """If another memory replaces entries, counts of the old entries are not stored for the new ones."""
     with Memory.open(tmp_path / "log.db") as memory:
         session = memory.session("s", max_tokens=4_000, counter=quarters)
         for number in range(3):
@@ -686,7 +692,7 @@ def test_counts_of_entries_that_are_gone_are_not_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "1"])
-def test_what_may_be_remembered_is_a_number_of_bytes(value: Any) -> None:
-    """Anything else is refused as the memory is opened."""
+def test_view_bytes_is_checked(value: Any) -> None:
+    """`view_bytes` has to be a whole number of at least 0; anything else is refused when the memory is opened."""
     with pytest.raises(ConfigError, match="view_bytes"):
         Memory.open("memory://", view_bytes=value)

@@ -1,4 +1,4 @@
-"""`max_context_ratio`: the share of a model's window that the log takes, and what the window holds beside it."""
+"""`max_context_ratio`: the share of a model's window that the log may take, and what the window holds beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OVERHEAD = 4
 
 
 def words(session: Session, tokens: int) -> None:
-    """Add a message that costs so many tokens, its overhead included."""
+    """Add a message that costs so many tokens in total."""
     session.add_user_message(" ".join(["a"] * (tokens - OVERHEAD)))
 
 
@@ -26,7 +26,7 @@ def memory() -> Any:
 
 
 def test_the_log_may_take_the_whole_share(memory: Memory) -> None:
-    """Half of a window is half of it for the log: answer, system text and tools come off the other half."""
+    """The log may take its whole share of a window; answer, system text and tools take the rest."""
     chat = memory.session("s", model="gpt-4o", max_context_ratio=0.5)
 
     budget = chat.context(system="be kind " * 50).budget
@@ -37,7 +37,7 @@ def test_the_log_may_take_the_whole_share(memory: Memory) -> None:
 
 
 def test_a_share_is_exact(memory: Memory) -> None:
-    """Of 200,000 tokens 0.29 are 58,000, though the nearest binary fraction is a little less."""
+    """A share is computed exactly: 0.29 of 200,000 tokens is 58,000, though the nearest binary fraction is less."""
     for hundredths in range(1, 100):
         budget = memory.session("s", model="o1", max_context_ratio=hundredths / 100).context().budget
         assert budget is not None
@@ -48,7 +48,7 @@ def test_a_share_is_exact(memory: Memory) -> None:
 def test_answer_and_log_are_held_within_the_window(
     memory: Memory, ratio: float, reserve: int | None, room: int
 ) -> None:
-    """A share that leaves the answer no room gives way to it: with it, what is sent is no more than the window."""
+    """A share that leaves no room for the answer is reduced, so that log and answer together fit the window."""
     chat = memory.session("s", model=SMALL, max_context_ratio=ratio, reserve=reserve)
 
     budget = chat.context().budget
@@ -59,7 +59,7 @@ def test_answer_and_log_are_held_within_the_window(
 
 
 def test_the_smaller_of_share_and_max_tokens_holds(memory: Memory) -> None:
-    """Beside `max_tokens`, which bounds the whole request, the share bounds the log: whichever leaves less."""
+    """`max_tokens` bounds the whole request and the share bounds the log: the one that leaves less applies."""
     narrow = memory.session("s", model="gpt-4o", max_context_ratio=0.5, max_tokens=1_000).context().budget
     wide = memory.session("s", model="gpt-4o", max_context_ratio=0.01, max_tokens=100_000).context().budget
 
@@ -70,7 +70,7 @@ def test_the_smaller_of_share_and_max_tokens_holds(memory: Memory) -> None:
 
 @pytest.mark.parametrize(("tokens", "fires"), [(31, False), (32, True)])
 def test_a_threshold_is_of_the_share(memory: Memory, tokens: int, fires: bool) -> None:
-    """A hundredth of 4,096 tokens is 40: a threshold of 0.8 is reached at 32 and not at 31."""
+    """A threshold is relative to the share: 0.8 of a share of 40 tokens is reached at 32 and not at 31."""
     chat = memory.session("s", model=SMALL, max_context_ratio=0.01, auto_compact="off")
     chat.add_user_message(" ".join(["a"] * 5))
     chat.add_assistant_message(" ".join(["a"] * (tokens - 5 - 2 * OVERHEAD)))
@@ -82,7 +82,7 @@ def test_a_threshold_is_of_the_share(memory: Memory, tokens: int, fires: bool) -
 
 
 def test_a_context_takes_no_more_than_the_share(memory: Memory) -> None:
-    """However long the log, what is shown of it, summaries included, is within the share, system text beside it."""
+    """What a context shows of the log, summaries included, is within the share, beside any system text."""
     chat = memory.session("s", model=SMALL, max_context_ratio=0.1, reserve=0)
     for _ in range(40):
         words(chat, 60)
@@ -94,8 +94,8 @@ def test_a_context_takes_no_more_than_the_share(memory: Memory) -> None:
         assert ctx.tokens <= 4096
 
 
-def test_the_log_may_be_bounded_by_itself(memory: Memory) -> None:
-    """In tokens, without a model: what the call brings itself comes beside it; the smaller of two bounds holds."""
+def test_the_log_may_be_bounded_in_tokens(memory: Memory) -> None:
+    """The log may have a bound in tokens of its own, without a model; the call's own texts do not count into it."""
     chat = memory.session("s", max_log_tokens=1_000)
     budget = chat.context(system="be kind " * 500).budget
 
@@ -117,7 +117,8 @@ def test_the_log_may_be_bounded_by_itself(memory: Memory) -> None:
 
 @pytest.mark.parametrize(("share", "most"), [(0.15, 150), (0.25, 250), (0.6, 600)])
 def test_summaries_take_their_share_at_most(memory: Memory, share: float, most: int) -> None:
-    """Whether or not interactions want the room. A summary's fence and id take up to 100 tokens of it."""
+    """Summaries take at most their own share, even if interactions leave room. Fence and id take up to 100 tokens of
+    it."""
     chat = memory.session(
         "s",
         max_log_tokens=1_000,

@@ -29,7 +29,7 @@ def memory() -> Any:
 
 @pytest.mark.parametrize(("model", "total"), [("gpt-4", 129), ("gpt-4o", 124)])
 def test_a_request_costs_what_the_provider_documents(memory: Memory, model: str, total: int) -> None:
-    """The documented six messages, added to a session, make a context of the documented total."""
+    """Six messages that the provider documents, added to a session, make a context of the documented total."""
     chat = memory.session(model, model=model)
     chat.add(JARGON)
 
@@ -38,7 +38,7 @@ def test_a_request_costs_what_the_provider_documents(memory: Memory, model: str,
 
 @pytest.mark.parametrize(("model", "total"), [("gpt-4", 105), ("gpt-4o", 101), ("gpt-4o-mini", 101)])
 def test_tools_cost_what_the_provider_documents(memory: Memory, model: str, total: int) -> None:
-    """The documented request with a system text and one tool comes to its documented total."""
+    """The documented request with a system text and one tool costs its documented total."""
     chat = memory.session(model, model=model)
     system, question = WEATHER_MESSAGES
     chat.add(question)
@@ -50,7 +50,7 @@ def test_tools_cost_what_the_provider_documents(memory: Memory, model: str, tota
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
-def test_our_own_notes_cost_what_we_say(name: str) -> None:
+def test_notes_in_a_context_cost_what_is_reserved_for_them(name: str) -> None:
     """The notes for masked and missing results cost their stated tokens in both encodings, for every place."""
     counter = encoding(name)
 
@@ -60,7 +60,7 @@ def test_our_own_notes_cost_what_we_say(name: str) -> None:
 
 
 def test_the_vocabulary_is_not_loaded_where_bounds_prove_the_fit(tmp_path: Path) -> None:
-    """A context whose byte lengths already fit is handed out without the tokenizer; asking for tokens loads it."""
+    """A context that fits by its byte lengths alone is returned without loading the tokenizer; `tokens` loads it."""
     program = """
 import sys
 from palimpsest import Memory
@@ -77,7 +77,7 @@ with Memory.open(f"sqlite:///{sys.argv[1]}") as memory:
 
 
 def test_stored_counts_make_the_next_process_do_without_the_vocabulary(tmp_path: Path) -> None:
-    """Counts are stored once: a full window is assembled in a fresh process without the tokenizer."""
+    """Counts are stored, so that a new process assembles a full window without the tokenizer."""
     with Memory.open(tmp_path / "s.db") as memory:
         chat = memory.session("s", max_tokens=2_000)
         for number in range(80):
@@ -156,7 +156,7 @@ def test_images_cost_their_published_formula(memory: Memory, detail: str, tokens
 
 
 def test_a_margin_stands_in_for_a_tokenizer_that_is_not_public(memory: Memory) -> None:
-    """For such a model counts are scaled by its margin, and the context stays within the scaled budget."""
+    """Without a public tokenizer, counts are scaled by the model's margin, and so is what fits the budget."""
     chat = memory.session("s", model="claude-sonnet-4-5", max_tokens=1_000)
     for number in range(100):
         chat.add_user_message(f"question {number} " * 8)
@@ -170,7 +170,7 @@ def test_a_margin_stands_in_for_a_tokenizer_that_is_not_public(memory: Memory) -
 
 
 def test_reported_usage_moves_the_factor_at_the_next_cut(memory: Memory) -> None:
-    """What the provider reports replaces the margin, from the next cut on and not before."""
+    """Reported usage replaces the margin from the next cut on and not before."""
     chat = memory.session("s", model="claude-sonnet-4-5", max_tokens=1_000)
     factors = []
     for number in range(100):
@@ -200,7 +200,7 @@ def test_nothing_fits_into_nothing(memory: Memory) -> None:
 
 
 def test_the_reserve_is_kept_for_the_answer(memory: Memory) -> None:
-    """What is reserved for the answer is not given to the context; without max_tokens the model's output limit is."""
+    """The reserve is kept free for the answer; without `max_tokens` it is the model's output limit."""
     chat = memory.session("s", model="gpt-4o", max_tokens=1_000)
     plain = memory.session("t", model="gpt-4o")
 
@@ -210,7 +210,7 @@ def test_the_reserve_is_kept_for_the_answer(memory: Memory) -> None:
 
 
 def test_a_share_of_an_unknown_window_is_refused(memory: Memory) -> None:
-    """A limit that depends on a window nobody knows is an error, not a guess."""
+    """A limit that depends on an unknown window is an error, not a guess."""
     with pytest.raises(ConfigError, match="known window"):
         memory.session("s", max_context_ratio=0.5)
 
@@ -228,7 +228,7 @@ def test_an_unknown_model_warns_once_and_has_no_bound(memory: Memory) -> None:
 
 
 def test_thoughts_that_are_joined_to_one_message_are_counted(memory: Memory) -> None:
-    """Several thoughts before one call are one message; what stands in it is in the account."""
+    """Several thoughts before one call are joined to one message, and the joined message is counted."""
     session = memory.session("one", counter=strategies.WORDS)
     for _ in range(3):
         session.add_assistant_message((Reasoning(text="hm"),))

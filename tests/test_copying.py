@@ -1,4 +1,4 @@
-"""Moving what one store has into another one."""
+"""Copying one store into another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALL = (*KINDS, *SERVERS)
 
 
 def passes(pair: tuple[str, str]) -> Any:
-    """In which pass two stores are copied into each other. SecantusDB takes its time: it is wide with SQLite alone."""
+    """Return the marks of a pair of stores; SecantusDB is slow, so only its pair with SQLite is `wide`."""
     if set(pair) <= {*KINDS}:
         return ()
     return pytest.mark.slow if "mongodb" in pair and "sqlite" not in pair else pytest.mark.wide
@@ -43,7 +43,7 @@ PAIRS = [pytest.param(pair, marks=passes(pair), id="-".join(pair)) for pair in i
 
 
 def address(kind: str, folder: Path, name: str) -> str:
-    """Where an empty store of this kind is."""
+    """Return the address of an empty store of this kind."""
     if kind == "postgres":
         return postgresstore.address_of(f"copying_{name}")
     if kind == "redis":
@@ -54,7 +54,8 @@ def address(kind: str, folder: Path, name: str) -> str:
 
 
 def filled(where: str, clock: FakeClock, **options: Any) -> None:
-    """Sessions of two tenants with branches, large content, counts, fetches, erasures, lifetimes and items."""
+    """Fill a store with sessions of two tenants: branches, large content, counts, accesses, erasures, lifetimes,
+    items."""
     later = datetime.fromtimestamp(clock() / 1e6, UTC) + timedelta(days=1)
     with Memory.open(where, clock=clock, **options) as memory:
         for number in range(6):
@@ -85,7 +86,7 @@ def filled(where: str, clock: FakeClock, **options: Any) -> None:
 
 
 def shown(where: str, clock: FakeClock, **options: Any) -> dict[str, Any]:
-    """All that can be seen of a store."""
+    """Return all that can be seen of a store."""
     found: dict[str, Any] = {}
     with Memory.open(where, clock=clock, **options) as memory:
         for tenant in ("default", "other"):
@@ -125,8 +126,8 @@ def test_all_that_a_store_has_is_in_its_copy(pair: tuple[str, str], sealed: bool
     assert (twice.already, twice.rows) == (10, 0)
 
 
-def test_one_tenant_alone(tmp_path: Path, clock: FakeClock) -> None:
-    """Of the others nothing is copied."""
+def test_a_copy_may_be_limited_to_one_tenant(tmp_path: Path, clock: FakeClock) -> None:
+    """With `tenants` nothing of other tenants is copied."""
     filled(address("sqlite", tmp_path, "a"), clock)
 
     done = copy_store(address("sqlite", tmp_path, "a"), address("file", tmp_path, "b"), tenants=["other"])
@@ -151,7 +152,7 @@ BESIDE = [
 def test_what_is_kept_beside_the_sessions_of_a_tenant_goes_along(
     one: str, other: str, sealed: bool, tmp_path: Path, clock: FakeClock
 ) -> None:
-    """Knowledge bases, and who makes something of its entries: an erasure in the copy reaches all of it."""
+    """Knowledge bases and the list of derived data are copied, so that erasures in the copy reach them."""
     there, here = address(one, tmp_path, "a"), address(other, tmp_path, "b")
     keys: dict[str, Any] = {"encryption": KEYS} if sealed else {}
     with Memory.open(there, clock=clock, **keys) as memory:
@@ -181,7 +182,7 @@ def test_what_is_kept_beside_the_sessions_of_a_tenant_goes_along(
 
 
 def test_stores_that_were_searched_are_copied_into_each_other(tmp_path: Path, clock: FakeClock) -> None:
-    """Each has an index of its own, which stays with it; what the copy brought is found there, however often."""
+    """Each store keeps its own search index, and copied entries are found there."""
     one, other = address("sqlite", tmp_path, "a"), address("sqlite", tmp_path, "b")
     for name, where in (("s", one), ("t", other)):
         with Memory.open(where, clock=clock) as memory:
@@ -204,7 +205,7 @@ def test_stores_that_were_searched_are_copied_into_each_other(tmp_path: Path, cl
 def test_a_copy_that_was_interrupted_goes_on(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before or after any write of it: nothing is lost, doubled, or left over."""
+    """A copy interrupted at any write can be repeated, and loses, doubles or leaves over nothing."""
     clock, dice = FakeClock(), random.Random(seed)
     there, here = address("sqlite", tmp_path, "a"), address(kind, tmp_path, "b")
     filled(there, clock)
@@ -238,7 +239,7 @@ def test_a_copy_that_was_interrupted_goes_on(
 
 
 def test_what_is_there_and_is_another_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, clock: FakeClock) -> None:
-    """By name, and with the branches of its home."""
+    """A session in the target with the same name but other content is kept, unless `replace` is given."""
     there, here = address("file", tmp_path, "a"), address("sqlite", tmp_path, "b")
     filled(there, clock)
     with Memory.open(here, clock=clock) as memory:
@@ -266,7 +267,7 @@ def test_what_is_there_and_is_another_is_kept_unless_it_is_to_be_replaced(tmp_pa
 def test_a_session_that_is_written_to_meanwhile_is_copied_as_it_is_at_one_moment(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is begun again; and what nobody stops writing to is told."""
+    """A session that changes during its copy is copied again; one that never rests is reported."""
     there, here = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
     with Memory.open(there, clock=clock) as memory:
         session = memory.session("s")
@@ -294,7 +295,7 @@ def test_a_session_that_is_written_to_meanwhile_is_copied_as_it_is_at_one_moment
 def test_counts_that_are_stored_meanwhile_are_no_damage(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They move no head: what was copied of entries is what was read."""
+    """Counts stored during a copy do not make the copy inconsistent."""
     there, here = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
     with Memory.open(there, clock=clock) as memory:
         session = memory.session("s", model="gpt-4o")
@@ -357,7 +358,7 @@ def test_what_comes_and_goes_in_a_home_meanwhile_is_copied_whole(kind: str, tmp_
 def test_what_an_import_has_left_unfinished_goes_from_a_copy_too(
     kind: str, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of a log that is being laid are nobody's in the copy, either: they go with a sweep, once they are old."""
+    """Rows of an unfinished import are copied and swept from the copy once they are old."""
     there, here = address(kind, tmp_path, "a"), address("sqlite", tmp_path, "b")
     with Memory.open(there, clock=clock) as memory:
         session = memory.session("s")
@@ -382,11 +383,11 @@ def test_what_an_import_has_left_unfinished_goes_from_a_copy_too(
 
 
 async def suspended(*given: Any) -> None:
-    """What a process that has died does."""
+    """Do nothing, like a process that has died."""
 
 
 def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> None:
-    """A store onto itself, an encrypted one into one that is not, and into a new one under other keys."""
+    """A copy onto itself, from an encrypted to a plain store, or under other keys is refused."""
     plain, sealed = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
     filled(plain, clock)
     filled(sealed, clock, encryption=KEYS)
@@ -408,8 +409,7 @@ def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> N
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kinds", [*itertools.product(KINDS, KINDS)], ids="-".join)
 def test_the_order_of_use_is_copied_again_and_again(kinds: tuple[str, str], seed: int, tmp_path: Path) -> None:
-    """Right after a copy before, and where somebody has used the target meanwhile: what has moved in the source is
-    behind all that the target has."""
+    """Sessions changed in the source come behind all others in the target's order of use, at each copy."""
     dice, clock = random.Random(seed), FakeClock()
     source, target = (address(kind, tmp_path, name) for kind, name in zip(kinds, ("source", "target"), strict=True))
     for _ in range(5):
@@ -436,8 +436,10 @@ def test_the_order_of_use_is_copied_again_and_again(kinds: tuple[str, str], seed
 def test_a_copy_that_replaces_and_is_killed_leaves_no_half_of_anything(
     kind: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before each of its writes: a session is in the target as it was, as it is now, or, where it is too large for one
-    step, not at all; with a branch that it shares entries with. Whoever begins it again has the rest."""
+    """A killed copy leaves each session and its branches as they were or as they are; repeating it completes it.
+
+    A session too large for one step may be missing until then.
+    """
     clock = FakeClock()
     source, target = address("sqlite", tmp_path, "source"), address(kind, tmp_path, "target")
     with Memory.open(source, clock=clock) as memory:
@@ -488,7 +490,7 @@ def test_a_copy_that_replaces_and_is_killed_leaves_no_half_of_anything(
 
 
 def spoil(folder: Path, session: str, before: bytes, after: bytes) -> bytes:
-    """Let these bytes of a session's log be others; return what it was."""
+    """Replace bytes in a session's log and return the previous content."""
     (log,) = folder.rglob(f"{session}-*.jsonl")
     data = log.read_bytes()
     assert before in data
@@ -501,8 +503,7 @@ def spoil(folder: Path, session: str, before: bytes, after: bytes) -> bytes:
 def test_what_cannot_be_read_keeps_nothing_else_from_the_copy(
     kind: str, part: str, tmp_path: Path, clock: FakeClock
 ) -> None:
-    """All other sessions are there, as they were and with their times to expire, when the error names what is not; and
-    once that was put back, the same again copies the rest."""
+    """Damage in one session does not stop the copy of others; the error names it, and a later copy adds it."""
     source, target = address("file", tmp_path, "source"), address(kind, tmp_path, "target")
     with Memory.open(source, clock=clock) as memory:
         for name in "abc":
@@ -551,7 +552,7 @@ def test_what_cannot_be_read_takes_nothing_away_in_the_target(kind: str, tmp_pat
 def test_a_damaged_head_takes_no_sound_one_s_place(
     kind: str, part: str, what: str, tmp_path: Path, clock: FakeClock
 ) -> None:
-    """What was copied before stays in the target, and all else is copied when the error names what is not."""
+    """A damaged head does not replace a sound copy in the target; everything else is copied."""
     source, target = address(kind, tmp_path, "source"), address("sqlite", tmp_path, "target")
     with Memory.open(source, clock=clock) as memory:
         for text in ("old", "new"):

@@ -1,4 +1,4 @@
-"""What is added under an event loop is counted while the store is waited for, where a context is likely to follow."""
+"""On an event loop, added entries are counted while the store is awaited, if a context is likely to follow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palimpsest.tokens.counter import Encoding
 
 
 class Counting:
-    """Notes what the encodings count, and whether that was on the event loop."""
+    """Records what is counted, and whether on the event loop."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.here: list[str] = []
@@ -34,7 +34,7 @@ class Counting:
 
 
 def turn_of(number: int, times: int = 40) -> list[dict[str, Any]]:
-    """A question, a call with its result, and an answer."""
+    """Return a question, a call with its result, and an answer."""
     call = {"id": f"c{number}", "type": "function", "function": {"name": "weigh", "arguments": '{"lot": 7}'}}
     return [
         {"role": "user", "content": f"question {number}"},
@@ -47,8 +47,10 @@ def turn_of(number: int, times: int = 40) -> list[dict[str, Any]]:
 def test_what_is_added_is_counted_while_the_store_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under an event loop, in a session that has given a context: the next one finds the counts, which are those that a
-    memory makes that remembers nothing, through cuts as well."""
+    """In a session that has given a context, additions are counted while the store is awaited.
+
+    The counts equal those of a memory without a cache, through cuts as well.
+    """
     counting = Counting(monkeypatch)
 
     async def run() -> None:
@@ -78,7 +80,7 @@ def test_what_is_added_is_counted_while_the_store_is_waited_for(
 
 
 def test_little_is_counted_between_two_turns_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many sessions add at once, or however much: the rest is counted in threads, by their contexts."""
+    """Between two turns of the loop only a little is counted; contexts count the rest in threads."""
     counting = Counting(monkeypatch)
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Counts of tokens: few rows for many entries; whatever becomes of these, a count is of the text that is there."""
+"""Stored token counts: few rows for many entries, and each count belongs to the text that is there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOGS = Place("tenant", "one", "log", "")
 
 
 def counted(entry: Entry) -> int:
-    """What an entry counts here."""
+    """Return the count of an entry in these tests."""
     return 3 * len(entry.text) + 1
 
 
@@ -34,7 +34,7 @@ def said(*texts: str) -> list[Entry]:
 
 
 async def kept(store: Store, key: SessionKey, seqs: Sequence[int] | None = None) -> None:
-    """Store the counts of these entries, or of all that have none."""
+    """Store the counts of these entries, or of all without one."""
     entries = (await store.uncounted(key, "c"))[1]
     some = {entry.seq: counted(entry) for entry in entries if not entry.erased and (not seqs or entry.seq in seqs)}
     await store.count(key, "c", some)
@@ -46,7 +46,7 @@ async def rows_of(backend: Any, table: str = "tokens/c") -> Sequence[Cells]:
 
 
 def test_a_window_is_counted_by_few_rows() -> None:
-    """What is counted together is stored together: a hundred entries in four rows, or five."""
+    """Counts stored together share rows: a hundred entries take four or five."""
 
     async def work() -> None:
         backend = MemoryBackend(Inline())
@@ -85,7 +85,7 @@ def test_an_erasure_takes_the_counts_of_its_neighbours_and_no_figure_of_theirs()
 
 
 def test_counts_that_came_one_by_one_are_found_from_either_end() -> None:
-    """A limit is of entries: however many rows tell of others nearby, those of all that is read come."""
+    """Counts stored one by one are all found, from either end and with any limit."""
 
     async def work() -> None:
         store = Store(MemoryBackend(Inline()))
@@ -103,7 +103,7 @@ def test_counts_that_came_one_by_one_are_found_from_either_end() -> None:
 
 
 def test_a_branch_takes_no_count_for_its_own_that_is_of_the_entry_beyond_it() -> None:
-    """A row of the session that it comes from tells of entries, too, whose places are the branch's own by now."""
+    """A branch takes no count of its origin for its own entry of the same seq."""
 
     async def work() -> None:
         store = Store(MemoryBackend(Inline()))
@@ -126,7 +126,7 @@ def test_a_branch_takes_no_count_for_its_own_that_is_of_the_entry_beyond_it() ->
 
 
 async def at(store: Store, next_seq: int) -> Any:
-    """The head that a branch before an entry begins with."""
+    """Return the head with which a branch before an entry begins."""
     head = await store.head(KEY)
     assert head is not None
     return replace(head, next_seq=next_seq, calls=(), group=0, forked_from=("one", head.revision))
@@ -134,7 +134,7 @@ async def at(store: Store, next_seq: int) -> Any:
 
 @pytest.mark.parametrize("flip", range(12))
 def test_a_damaged_row_of_counts_is_lost_and_no_other(flip: int) -> None:
-    """Not even one whose figures are figures still: a wrong count would let too much into a context."""
+    """A damaged row of counts is dropped, even if its figures look valid, and no other row is."""
 
     async def work() -> None:
         backend = MemoryBackend(Inline())

@@ -1,4 +1,4 @@
-"""Many writers over the same heads of a store with a driver: each has his way after a few tries, and holds nothing."""
+"""Many writers over the same heads of a server's store: each succeeds after a few tries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TURN = 0.0002
 
 
 class Crowded(SuspendingBackend):
-    """The store that suspends, where waiting is so many turns of the loop; `tries` are writes by who made them."""
+    """A suspending store that counts the tries of each writer; waiting is so many turns of the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ async def put(store: Store, text: str) -> None:
 
 
 def tries_of(verb: Verb, chance: Callable[[], float], keys: Keys | None = None) -> list[int]:
-    """How often each of many writers, who begin at once, wrote in vain and not: one after the other what is his."""
+    """Return how often each of many writers that begin at once has tried."""
     kind: Any = Crowded  # which has its verbs from the seam, where no type checker sees them
     backend, begun = kind(), asyncio.Event()
 
@@ -100,7 +100,7 @@ def tries_of(verb: Verb, chance: Callable[[], float], keys: Keys | None = None) 
 @pytest.mark.parametrize("verb", [append, pin, put])
 @pytest.mark.parametrize(("seed", "keys"), [(1, None), (2, None), (3, None), (4, FIRST)])
 def test_of_many_writers_each_has_his_way_after_a_few_tries(verb: Verb, seed: int, keys: Keys | None) -> None:
-    """Chance parts those who would meet again: no write takes as many tries as there are writers."""
+    """Random waits keep the number of tries of each write far below the number of writers."""
     tries = tries_of(verb, random.Random(seed).random, keys)
 
     assert max(tries) <= MOST
@@ -109,12 +109,12 @@ def test_of_many_writers_each_has_his_way_after_a_few_tries(verb: Verb, seed: in
 
 @pytest.mark.parametrize("verb", [append, pin, put])
 def test_without_waiting_one_of_many_writers_is_refused_by_all_others(verb: Verb) -> None:
-    """What the rule above is for: where nobody waits, somebody tries more often than that."""
+    """Without waits, some write takes more tries than that, which is why writers wait."""
     assert max(tries_of(verb, lambda: 0.0)) > MOST
 
 
 class Overtaken(DrivenBackend):
-    """A driver's store where another one writes to the session before the next so many writes; notes who waits."""
+    """A driver's store in which another writer comes before each of the next `times` writes; records the waits."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def overtaken(times: int) -> Any:
 
 @pytest.mark.parametrize("verb", [append, pin])
 def test_who_is_refused_waits_longer_each_time_up_to_a_bound(verb: Verb) -> None:
-    """Not the first time, when an outdated head is looked at; then up to twice as long as before."""
+    """A refused writer waits up to twice as long each time, to a bound, but not after the first refusal."""
     backend = overtaken(0)
 
     async def work() -> None:
@@ -155,7 +155,7 @@ def test_who_is_refused_waits_longer_each_time_up_to_a_bound(verb: Verb) -> None
 
 
 def test_chance_decides_how_long_one_waits() -> None:
-    """All of the time is open to it, from none on."""
+    """A wait is random between none and its whole length."""
     backend, chances = overtaken(0), iter([0.0, 0.5, 1.0])
 
     async def work() -> None:
@@ -169,7 +169,7 @@ def test_chance_decides_how_long_one_waits() -> None:
 
 
 class Standing(Overtaken):
-    """One where the first who waits stands still until he is let go of."""
+    """A store in which the first writer to wait stands still until it is released."""
 
     def __init__(self, times: int) -> None:
         super().__init__(times)
@@ -209,7 +209,7 @@ def test_nothing_is_held_by_who_waits() -> None:
 
 
 def test_who_is_cancelled_while_he_waits_has_written_nothing() -> None:
-    """Nobody else writes it either, later on."""
+    """A writer that is cancelled while it waits has written nothing, then or later."""
 
     async def work() -> None:
         backend = standing()
@@ -231,7 +231,7 @@ def test_who_is_cancelled_while_he_waits_has_written_nothing() -> None:
 
 
 def test_a_synchronous_memory_waits_on_its_loop() -> None:
-    """Over a bridged driver it is a call like any other."""
+    """Over a bridged driver the waits run on the memory's loop."""
     backend, runner = overtaken(0), Inline()
 
     async def work() -> None:
@@ -247,7 +247,7 @@ def test_a_synchronous_memory_waits_on_its_loop() -> None:
 
 
 class Locked(MemoryBackend):
-    """A store of blocking functions where another one writes to the session before the next so many writes."""
+    """A store of blocking functions in which another writer comes before each of the next `times` writes."""
 
     times = 0
 
@@ -263,7 +263,7 @@ class Locked(MemoryBackend):
 
 @pytest.mark.parametrize("verb", [append, pin])
 def test_where_writers_wait_for_a_lock_nobody_waits_beside(verb: Verb) -> None:
-    """On a store of blocking functions who is refused tries again at once."""
+    """In a store of blocking functions a refused writer tries again at once."""
     backend = Locked(Inline())
     store = Store(backend)
     drive(append(store, "first"))
@@ -275,7 +275,7 @@ def test_where_writers_wait_for_a_lock_nobody_waits_beside(verb: Verb) -> None:
 
 
 def test_the_heads_that_are_told_are_of_what_was_tried_last() -> None:
-    """Where what is tried instead is refused, too, and has other places, the caller hears of those."""
+    """If a replaced write is refused too, the caller gets the heads of its own places."""
     mine, other = (Place("t", "h", "session", name) for name in ("a", "b"))
     given, longer = [Step(mine, b"0", b"x")], [Step(mine, b"1", b"x"), Step(other, b"0", b"y")]
 

@@ -1,4 +1,4 @@
-"""A cut takes whole groups, also those of which a condition shows a part alone."""
+"""A cut evicts whole groups, even if a condition shows only a part of one."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from palimpsest.types import Oversize
 
 
 def words(text: str) -> int:
-    """One token a word."""
+    """Count one token a word."""
     return len(text.split())
 
 
 def turn(session: Session, size: int) -> None:
-    """An answer that says something and calls a tool."""
+    """Add an answer with a text and a tool call."""
     calls = [{"id": f"c{i}", "type": "function", "function": {"name": "find", "arguments": "{}"}} for i in range(2)]
     results: list[dict[str, Any]] = [{"role": "tool", "tool_call_id": f"c{i}", "content": "found"} for i in range(2)]
     session.add([{"role": "assistant", "content": "w " * size, "tool_calls": calls}, *results])
 
 
 def states(session: Session) -> dict[int, set[bool]]:
-    """By group, whether entries of it are active."""
+    """Return, by group, whether its entries are active."""
     active = {entry.seq for entry in session.active_entries()}
     found: dict[int, set[bool]] = {}
     for entry in session.entries():
@@ -35,7 +35,7 @@ def states(session: Session) -> dict[int, set[bool]]:
 @pytest.mark.parametrize("turns", [1, 2, 3])
 @pytest.mark.parametrize("then", [0, 1])
 def test_no_group_leaves_in_part(oversize: Oversize, turns: int, then: int) -> None:
-    """What a condition hides of a group that a cut evicts is evicted, too, and a summary covers all of it."""
+    """Entries that a condition hides are evicted with their group, and a summary covers the whole group."""
     with Memory.open("memory://") as memory:
         hides = ["message.role != 'tool'"]
         session = memory.session("s", counter=words, max_tokens=60, conditions=hides, oversize=oversize, mask=False)

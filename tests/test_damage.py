@@ -1,4 +1,4 @@
-"""One damaged entry: it is named, set aside, the session goes on without it, and a verb takes it out for good."""
+"""A damaged entry is named and set aside; the session goes on without it, and `repair` removes it for good."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Tampering = Callable[[int, bytes], bytes | None]
 
 
 def tamper(folder: Path, how: Tampering, session: str = "", *, mended: bool = True) -> None:
-    """Change entries where they are stored, in all branches; in files of homes whose names begin so.
+    """Change stored entries in all branches; in a folder, only in logs whose names begin with `session`.
 
-    There the checksums of lines are `mended`, as by somebody without a key who means it.
+    With `mended` the checksums of lines fit, as if somebody without a key had done it on purpose.
     """
     for path in folder.glob("*.db"):
         with contextlib.closing(sqlite3.connect(path)) as db, db:
@@ -48,14 +48,14 @@ def tamper(folder: Path, how: Tampering, session: str = "", *, mended: bool = Tr
 
 
 def spoilt(value: bytes) -> bytes:
-    """A stored entry with something changed: of one that is sealed, the end of its ciphertext."""
+    """Return the stored entry with something changed: for an encrypted one, the end of its ciphertext."""
     if value.startswith(b"{"):
         return value.replace(b'"turn":', b'"turn":7', 1)
     return value[:-16] + value[:-17:-1]
 
 
 class World:
-    """A session of several turns in a store of one kind, which is closed, and what damages an entry of it."""
+    """A closed store of one kind with a session of several turns, whose entries a test can damage."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         *sealed, self.kind = kind.split()
@@ -72,13 +72,13 @@ class World:
             self.texts = [entry.text for entry in session.entries()]
 
     def damage(self, *seqs: int) -> list[int]:
-        """Change entries where they are stored, in all branches; return which cannot be read by that."""
+        """Change stored entries in all branches and return the seqs that cannot be read then."""
         tamper(self.folder, lambda seq, value: spoilt(value) if seq in seqs else None, mended=self.tampers)
         return [*seqs]
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Memory]:
-        """The memory, opened again."""
+        """Open the memory again."""
         with Memory.open(self.where, **self.options) as memory:
             yield memory
 
@@ -90,13 +90,13 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 def chat(memory: Memory) -> Session:
-    """The session with a budget that a few turns fill."""
+    """Return the session with a budget that a few turns fill."""
     return memory.session("s", max_tokens=150, counter=quarters)
 
 
 @pytest.mark.sampled
 def test_a_damaged_entry_is_named_and_set_aside(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """What it was is gone, its place is kept; every verb of the session works, and says where the damage is."""
+    """A damaged entry keeps its place without content; every verb works and reports the damage."""
     damaged = world.damage(SEQ)
 
     with world.opened() as memory:
@@ -161,7 +161,7 @@ def test_a_verb_takes_a_damaged_entry_out(world: World, by: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_tombstone_that_is_damaged_counts_once(world: World, hidden: bool) -> None:
-    """What was erased, and whose tombstone is damaged since, is not erased twice: rewound or not, in every branch."""
+    """A damaged tombstone counts as erased once, rewound or not, in every branch."""
     with world.opened() as memory:
         session = memory.session("s")
         before = session.stats().revision
@@ -187,7 +187,7 @@ def test_a_tombstone_that_is_damaged_counts_once(world: World, hidden: bool) -> 
 
 
 def test_an_ephemeral_session_takes_a_damaged_entry_out_for_itself(world: World) -> None:
-    """It is gone there, also where it was a tombstone before, and counts once; below nothing is changed."""
+    """`repair` of an ephemeral session removes a damaged entry there and leaves the store unchanged."""
     with world.opened() as memory:
         memory.session("s").erase([SEQ])
     damaged = world.damage(SEQ, SEQ + 1)

@@ -1,4 +1,4 @@
-"""A session of which something cannot be read is exported where that is asked for, without what is damaged."""
+"""A session with unreadable parts can be exported, on request, without what is damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = [f"{'sealed ' if keys else ''}{kind}" for kind, keys in WORLDS]
 
 
 class World:
-    """A session in a vault, with two compactions, a cut and a pin."""
+    """A session in a vault with two compactions, a cut and a pin."""
 
     def __init__(self, kind: str, keys: Encryption | None, folder: Path) -> None:
         self.vault, self.keys = Vault.of(kind, folder), keys
@@ -57,7 +57,7 @@ class World:
         return memory.session(name, counter=quarters, auto_compact="off", max_tokens=100_000)
 
     def damage(self, table: str, key: int, *, gone: bool = False) -> None:
-        """Change a row where it is stored, or take it away."""
+        """Change or remove a stored row."""
         slot, there = next(
             (slot, one) for slot, one in self.vault.contents().items() if slot.table == table and slot.key & LAST == key
         )
@@ -75,14 +75,14 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 def written(chat: Session, left_out: Callable[[str], object] | None, **options: Any) -> Any:
-    """What `export_to` writes."""
+    """Return what `export_to` writes."""
     out = io.BytesIO()
     chat.export_to(out, left_out=left_out, **options)
     return json.loads(out.getvalue())
 
 
 def test_a_sound_session_is_exported_as_ever(world: World) -> None:
-    """Nothing is left out, and nothing is told."""
+    """With `left_out`, a sound session is exported completely and nothing is reported."""
     with world.memory() as memory:
         chat, told = world.session(memory), list[str]()
 
@@ -95,7 +95,7 @@ def test_a_sound_session_is_exported_as_ever(world: World) -> None:
 @pytest.mark.parametrize("which", ["first", "compact", "cut", "pin"])
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_damaged_record_is_left_out_with_what_is_built_on_it(world: World, which: str, *, gone: bool) -> None:
-    """By default the session is refused. Asked for, the export is all the rest, and an import of it holds together."""
+    """A damaged record refuses the export; with `left_out` everything else is exported and can be imported."""
     revision = world.first if which == "first" else world.revisions[which]
     before = world.texts()
     world.damage("record", revision, gone=gone)
@@ -125,7 +125,7 @@ def test_a_damaged_record_is_left_out_with_what_is_built_on_it(world: World, whi
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("seqs", [(1,), (5, 6), (30,)])
 def test_a_tombstone_stands_for_an_entry_that_is_lost(world: World, seqs: tuple[int, ...], *, gone: bool) -> None:
-    """One that is missing is refused as a record is. One that is damaged is set aside, and told by who asks."""
+    """A missing entry refuses the export, a damaged one is set aside; with `left_out` a tombstone replaces either."""
     before = world.texts()
     for seq in seqs:
         world.damage("entry", seq, gone=gone)
@@ -147,7 +147,7 @@ def test_a_tombstone_stands_for_an_entry_that_is_lost(world: World, seqs: tuple[
 
 
 def test_a_call_that_is_missing_is_still_one(tmp_path: Path) -> None:
-    """Its result answers a tombstone: so an import of the rest takes it."""
+    """A missing call is exported as a tombstone that its result answers, so that an import succeeds."""
     vault = Vault.of("sqlite", tmp_path)
     with vault.memory(None) as memory:
         chat = World.session(memory)
@@ -204,7 +204,7 @@ def test_what_is_private_is_kept_out_of_what_is_left(world: World) -> None:
 
 @pytest.mark.parametrize("format", ["palimpsest", "openai", "text"])
 def test_the_command_names_what_is_damaged_and_how_to_go_on(tmp_path: Path, format: str) -> None:
-    """It refuses by default. With --leave-out-damaged it writes all else, names what is not there, and ends with 1."""
+    """`export` refuses damage; with --leave-out-damaged it writes the rest, names what is missing and exits with 1."""
     world = World("sqlite", None, tmp_path)
     world.damage("record", world.revisions["compact"])
     words = ["export", "s", "--store", world.vault.address, "--format", format]
@@ -237,7 +237,7 @@ def test_a_sound_session_is_exported_by_the_command_as_ever(tmp_path: Path) -> N
 
 
 def test_what_the_library_logs_is_json_where_that_is_asked_for(tmp_path: Path) -> None:
-    """A damaged entry is told on a line of its own, as a warning: it was a line of plain text."""
+    """With --json a warning of the library is a JSON line."""
     world = World("sqlite", None, tmp_path)
     world.damage("entry", 3)
     words = [*START, "show", "s", "--all", "--store", world.vault.address]

@@ -1,4 +1,4 @@
-"""A damaged head stops its own session alone: others are listed, found, swept and forgotten, and a verb destroys it."""
+"""A damaged head stops only its own session: others are listed, found, swept and forgotten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTS = ("hot", "cold")
 
 
 class World:
-    """A store of one kind, which is closed, with a damaged session `bad` between two that are whole."""
+    """A closed store with a damaged session `bad` between two sound ones."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         *sealed, self.kind = kind.split()
@@ -39,11 +39,11 @@ class World:
                 session.pin(1)
 
     def opened(self, **options: Any) -> Memory:
-        """The memory, opened again."""
+        """Open the memory again."""
         return self.vault.memory(self.keys, **options)
 
     def damage(self, name: str = "bad", part: str = "hot") -> None:
-        """Change a value of a session's head where it is stored."""
+        """Change a value of a session's stored head."""
         contents = self.vault.contents()
         slot = next(slot for slot in contents if not slot.table and slot.place[2:] == ("session", name))
         head = contents[slot]
@@ -52,7 +52,7 @@ class World:
         self.vault.put({slot: PlaceHead(hot, cold)})
 
     def damage_places(self, space: str) -> None:
-        """Change the heads of all places of a space where they are stored. They expired long ago."""
+        """Change the stored heads of all places of a space, which expired long ago."""
 
         def change(backend: Backend) -> None:
             listed = drive(backend.places("default", space))
@@ -64,7 +64,7 @@ class World:
         self.vault.below(change)
 
     def drop_places(self, space: str) -> None:
-        """Take away all places whose space begins so."""
+        """Remove all places whose space begins so."""
 
         def drop(backend: Backend) -> None:
             listed = drive(backend.places("default", space, beneath=True))
@@ -75,17 +75,17 @@ class World:
         self.vault.below(drop)
 
     def slots_of(self, home: str) -> list[Slot]:
-        """Whatever is stored in a home, without the places that have a head in no session."""
+        """Return what is stored in a home, without places that have no head in a session."""
         return [slot for slot in self.vault.contents() if slot.place.home == home]
 
 
 def later() -> int:
-    """A clock that is a minute fast."""
+    """Return a clock that is a minute fast."""
     return now_us() + 60_000_000
 
 
 def _changed(value: bytes) -> bytes:
-    """A value with a byte in its middle changed."""
+    """Return the value with a byte in its middle changed."""
     at = len(value) // 2
     return value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
 
@@ -98,7 +98,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_listing_marks_it_and_names_it_once(world: World, part: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It stands in every listing, marked, and a warning says once what to do; by times and titles it is not found."""
+    """A listing contains a damaged session with a mark, and one warning says what to do."""
     world.damage(part=part)
 
     with world.opened() as memory:
@@ -119,7 +119,7 @@ def test_a_listing_marks_it_and_names_it_once(world: World, part: str, caplog: p
 
 
 def test_others_are_found_and_swept(world: World) -> None:
-    """A search finds what the others say, and a sweep deletes what is old but for it, of which nobody knows."""
+    """Other sessions are found and swept; the damaged one, whose age is unknown, is not."""
     world.damage()
 
     with world.opened(clock=later) as memory:
@@ -132,7 +132,7 @@ def test_others_are_found_and_swept(world: World) -> None:
 
 
 def test_damaged_facts_keep_nobody_from_anything_else(world: World) -> None:
-    """Whoever reads them is told, and so is a sweep, when it has swept all else. No other verb meets them."""
+    """Damaged facts raise an error when they are read, and in a sweep after everything else is swept."""
     with world.opened() as memory:
         for name in ("bad", "good"):
             memory.working(name).set("k", name, ttl=10)
@@ -157,7 +157,7 @@ def test_damaged_facts_keep_nobody_from_anything_else(world: World) -> None:
 
 
 def test_a_damaged_lease_begins_anew(world: World) -> None:
-    """Who was at work is no more than that: the next turn begins, and who still holds the one before is refused."""
+    """A damaged lease can be taken again, and its earlier holder is refused."""
     with world.opened() as memory:
         fence = drive(memory.store.lease("default", "turn:good", "me", 60))
     assert fence
@@ -173,7 +173,7 @@ def test_a_damaged_lease_begins_anew(world: World) -> None:
 
 @pytest.mark.parametrize("verb", ["describe", "delete", "forget", "lifetime"])
 def test_a_note_that_is_lost_keeps_nobody_from_its_session(world: World, verb: str) -> None:
-    """Whose a session is, and when it ends, its head says; a note that is gone, or of another, is made right."""
+    """A lost note about a session's user or end is made again from its head."""
     with world.opened() as memory:
         memory.session("bad").describe(lifetime="1d")
     for space in ("user/", "ends"):
@@ -198,7 +198,7 @@ def test_a_note_that_is_lost_keeps_nobody_from_its_session(world: World, verb: s
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_forgetting_a_text_says_that_it_is_still_in_there(world: World, dry_run: bool) -> None:
-    """Whatever is forgotten by a text goes from the others, and `remains` names the session nobody could look into."""
+    """Forgetting a text reports a damaged session, which could not be searched, under `remains`."""
     world.damage()
 
     with world.opened() as memory:
@@ -212,7 +212,8 @@ def test_forgetting_a_text_says_that_it_is_still_in_there(world: World, dry_run:
 
 
 def test_forgetting_a_user_takes_their_damaged_sessions(world: World) -> None:
-    """A note beside the head says whose it is: so it goes with its user, and of another's it is told that it stays."""
+    """Forgetting a user deletes their damaged sessions, known by a note beside the head, and reports those of
+    others."""
     world.damage()
 
     with world.opened() as memory:
@@ -227,8 +228,8 @@ def test_forgetting_a_user_takes_their_damaged_sessions(world: World) -> None:
 
 @pytest.mark.parametrize("by", ["delete", "forget", "tenant"])
 @pytest.mark.parametrize("part", PARTS)
-def test_a_verb_destroys_it(world: World, part: str, by: str) -> None:
-    """Nothing of it is left where the store keeps things, and a session of its name begins anew."""
+def test_a_damaged_session_can_be_destroyed(world: World, part: str, by: str) -> None:
+    """A damaged session can be deleted or forgotten completely, and its id used again."""
     world.damage(part=part)
 
     with world.opened() as memory:
@@ -252,7 +253,7 @@ def test_a_verb_destroys_it(world: World, part: str, by: str) -> None:
 
 @pytest.mark.parametrize("world", ["sqlite", "file"], indirect=True)
 def test_no_byte_of_it_is_left(world: World) -> None:
-    """What it said is in no file when it is deleted: not in the store, and not in the index that had found it."""
+    """No file has a byte of a deleted damaged session, the search index included."""
     large = "many words " * 10_000
     with world.opened() as memory:
         memory.session("bad").add_user_message(f"xylophone {large}")
@@ -269,7 +270,7 @@ def test_no_byte_of_it_is_left(world: World) -> None:
 @pytest.mark.parametrize("name", ["bad", "branch", "leaf"])
 @pytest.mark.parametrize("by", ["delete", "forget"])
 def test_branches_keep_what_they_share(world: World, name: str, by: str) -> None:
-    """Of a tree of branches a damaged one goes with what is its own; the others read all they had, and say so."""
+    """If a damaged session of a tree is deleted, its branches keep the entries that they share."""
     with world.opened() as memory:
         bad = memory.session("bad")
         bad.fork("branch").add_user_message("only in branch")
@@ -318,7 +319,7 @@ def test_a_root_made_anew_is_not_taken_for_what_a_branch_leaves(world: World) ->
 
 
 def test_an_erasure_does_not_pass_a_branch_that_is_damaged(world: World) -> None:
-    """What a damaged branch shares cannot be erased there: `remains` says so, and all else that was meant goes."""
+    """An erasure cannot reach a damaged branch's shared entries: `remains` says so, and other entries go."""
     with world.opened() as memory:
         memory.session("bad").fork("branch")
     world.damage("branch")
@@ -338,7 +339,7 @@ def test_an_erasure_does_not_pass_a_branch_that_is_damaged(world: World) -> None
 
 
 def test_an_import_says_to_delete_it_first(world: World) -> None:
-    """In its place nothing is imported, and the error says what to do; after that it is."""
+    """An import in the place of a damaged session is refused with the advice to delete it."""
     with world.opened() as memory:
         lines = memory.session("good").export()
     world.damage()
@@ -396,7 +397,8 @@ def test_a_log_that_is_refused_is_one_damaged_session(tmp_path: Path, number: in
 
 
 def test_a_refused_log_of_several_sessions_is_left_alone(tmp_path: Path) -> None:
-    """Nobody can tell apart what is whose in it: none of them is deleted, and the error says which they are."""
+    """In a log file that cannot be read, several sessions cannot be told apart: none is deleted, and the error names
+    them."""
     world, folder = World("file", tmp_path), tmp_path / "logs"
     with world.opened() as memory:
         memory.session("bad").fork("branch")
@@ -431,7 +433,7 @@ def _broken(folder: Path, name: str, number: int) -> Path:
 @pytest.mark.parametrize("keys", [None, FIRST], ids=["plain", "sealed"])
 @pytest.mark.parametrize("server", SERVERS)
 def test_on_a_server_it_goes_alone_as_well(server: str, keys: Keys | None) -> None:
-    """There it is listed, told of and destroyed as on a disk, and its branch keeps what they share."""
+    """On a server, too, a damaged session is listed, reported and destroyed, and its branch keeps what it shares."""
     with Memory.open(KINDS[server].address_of("heads"), encryption=keys) as memory:
         for name in ("bad", "good"):
             memory.session(name, user="ann").add_user_message(f"the heron of {name}")
@@ -455,14 +457,13 @@ def test_on_a_server_it_goes_alone_as_well(server: str, keys: Keys | None) -> No
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"{}", b"12345678", b"xyzxyzxyz"])
 def test_what_ends_with_no_checksum_is_told_so(value: bytes) -> None:
-    """In words of ours, not in those of Python's numbers."""
+    """A value without a checksum raises an error that says so."""
     with pytest.raises(ValueError, match="checksum"):
         checked(value, 1)
 
 
 def test_damaged_facts_keep_no_others_from_being_forgotten(world: World) -> None:
-    """What says a text elsewhere goes, and the report names what nobody could look into; a tenant goes as far as it
-    can be destroyed without being read."""
+    """Forgetting a text or a tenant reports damaged facts and forgets everything else."""
     with world.opened() as memory:
         for scope in ("also", "bad", "good"):
             memory.working(scope).set("bird", "heron")

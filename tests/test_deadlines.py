@@ -1,4 +1,4 @@
-"""Calls of a store on a server end in the time that they may take: all of them by one timer."""
+"""Calls of a server's store end within their time, all of them by one timer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Answering(ServerBackend[object]):
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """An event loop that counts the timers which are set."""
+    """An event loop that counts the timers that are set."""
 
     timers = 0
 
@@ -48,7 +48,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
 
 def run(do: Callable[[Answering], Awaitable[Any]], seconds: float = 0.05) -> Any:
-    """What this returns of a backend whose calls may take so long."""
+    """Return the result of a function of a backend whose calls have so many seconds."""
 
     async def within() -> Any:
         backend = Answering(seconds)
@@ -61,12 +61,12 @@ def run(do: Callable[[Answering], Awaitable[Any]], seconds: float = 0.05) -> Any
 
 
 def never() -> asyncio.Future[Any]:
-    """An answer that does not come."""
+    """Return an answer that does not come."""
     return asyncio.get_running_loop().create_future()
 
 
 def test_each_call_that_is_not_answered_ends() -> None:
-    """Those that began later, too, and of a write it is not known what became of it; what is answered goes on."""
+    """Each unanswered call ends after its time, a write with an unknown outcome; answered calls go on."""
 
     async def do(backend: Answering) -> list[Any]:
         async def later(call: Awaitable[Any]) -> Any:
@@ -89,7 +89,7 @@ def test_each_call_that_is_not_answered_ends() -> None:
 
 
 def test_a_task_goes_on_after_a_call_that_was_too_long() -> None:
-    """It counts as cancelled by nobody, and its next call is answered."""
+    """After a call's deadline its task is not cancelled, and its next call is answered."""
 
     async def do(backend: Answering) -> Any:
         with pytest.raises(StoreUnavailable):
@@ -120,7 +120,7 @@ def test_who_is_cancelled_is_not_told_of_a_timeout(when: str) -> None:
 
 
 class Together:
-    """An answer whose task somebody cancels when its time is over already, before it has heard of that."""
+    """An answer whose task is cancelled when its deadline has passed but is not yet known to it."""
 
     def __await__(self) -> Any:
         task = asyncio.current_task()
@@ -133,7 +133,7 @@ class Together:
 
 
 def test_calls_that_are_answered_set_one_timer() -> None:
-    """However many there are."""
+    """Any number of answered calls set one timer."""
     backend = Answering(30)
 
     async def do() -> list[Any]:

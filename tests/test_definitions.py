@@ -1,4 +1,4 @@
-"""Definitions of declared sessions: kept with them, noticed where they change, and applied at the next cut."""
+"""Definitions of declared sessions: stored with them, noticed when they change, applied at the next cut."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ DECLARED: dict[str, Any] = {
 
 
 def declared(path: Path, **more: Any) -> Resources:
-    """The memory `chat` in a file of SQLite, with these keys besides, or in the place of those that it has."""
+    """Load the memory `chat` over an SQLite file, with these keys added or replaced."""
     return Resources.load({**DECLARED, "store": f"sqlite:///{path}", **more})
 
 
 def chat(resources: Resources, **options: Any) -> Session:
-    """The session of the key `ann`."""
+    """Return the session of the key `ann`."""
     return resources.session({"id": "chat", "key": "ann"}, counter=quarters, **options)
 
 
 def say(session: Session, numbers: range, size: int = 60) -> None:
-    """Interactions of a human message of so many characters, and an answer."""
+    """Add interactions of a human message of so many characters and an answer."""
     for number in numbers:
         session.add_user_message(f"{number}: " + "q" * size)
         session.add_assistant_message(f"answer {number}")
@@ -47,7 +47,7 @@ def say(session: Session, numbers: range, size: int = 60) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the store is."""
+    """The path of the store."""
     return tmp_path / "chat.db"
 
 
@@ -73,7 +73,7 @@ def test_a_session_keeps_which_definition_it_is_under(path: Path) -> None:
 
 
 def test_it_is_small_and_never_grows(path: Path) -> None:
-    """However often the definition changes, a session keeps one name of it."""
+    """A session stores one name of its definition, however often that changes."""
     sizes = list[int]()
     for number in range(6):
         with declared(
@@ -171,7 +171,7 @@ def test_a_changed_definition_is_noticed(path: Path, caplog: pytest.LogCaptureFi
 
 
 def test_an_append_alone_notices_it(path: Path) -> None:
-    """Also in a process that asks for no context."""
+    """An append notices a changed definition, even in a process that makes no context."""
     with declared(path) as resources:
         say(chat(resources), range(1))
     heard = list[str]()
@@ -186,7 +186,7 @@ def test_an_append_alone_notices_it(path: Path) -> None:
 
 
 def test_a_limit_acts_at_the_next_cut(path: Path) -> None:
-    """Until then every context begins with the one before; then the new limit holds."""
+    """A changed limit applies from the next cut on; until then prefixes stay."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(12))
@@ -225,7 +225,7 @@ def test_a_larger_limit_leaves_nothing_out(path: Path) -> None:
 
 
 def test_what_a_program_gives_itself_holds_at_once(path: Path) -> None:
-    """No definition changes an option that the program gives, nor what a call asks for."""
+    """Options that the program or a call gives apply at once."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(12))
@@ -236,7 +236,7 @@ def test_what_a_program_gives_itself_holds_at_once(path: Path) -> None:
 
 
 def test_conditions_and_masks_wait_too(path: Path) -> None:
-    """What a condition drops is shown until a cut is due."""
+    """Changed conditions and masks apply from the next cut on."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(3))
@@ -252,7 +252,7 @@ def test_conditions_and_masks_wait_too(path: Path) -> None:
 
 
 def test_a_flush_of_before_decides_when_and_the_new_one_how(path: Path) -> None:
-    """Nothing leaves while the old definition would leave it there."""
+    """The old definition decides when a flush happens, and the new one how."""
     flushing = {"type": "simple_fifo", "summarize_threshold": 0.8}
     with declared(path, flushing=flushing, type="token_based", persistence=None) as resources:
         session = chat(resources)
@@ -286,7 +286,7 @@ def test_an_exact_walk_begins_when_a_cut_is_due(path: Path) -> None:
 
 
 def test_a_definition_that_is_not_known_gives_way_at_once(path: Path) -> None:
-    """Such as that of a session that was imported from another store."""
+    """If a session's definition is unknown, as after an import, the new one applies at once."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(12))
@@ -299,7 +299,7 @@ def test_a_definition_that_is_not_known_gives_way_at_once(path: Path) -> None:
 
 
 def test_a_session_of_before_definitions_is_under_the_first_that_cuts(path: Path) -> None:
-    """Nobody knows by what its contexts were made."""
+    """A session from before definitions comes under the first definition that cuts it."""
     with Memory.open(path) as memory:
         say(memory.session("default/chat/ann"), range(12))
     with declared(path, max_tokens=200) as resources:
@@ -308,7 +308,7 @@ def test_a_session_of_before_definitions_is_under_the_first_that_cuts(path: Path
 
 
 def test_a_dry_run_puts_no_session_under_a_definition(path: Path) -> None:
-    """It shows what would come, and changes nothing."""
+    """A dry run shows the new definition's context and changes nothing."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(12))
@@ -326,7 +326,7 @@ def test_a_dry_run_puts_no_session_under_a_definition(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_programs_with_an_event_loop_are_told_and_wait_too(path: Path) -> None:
-    """The same, awaited."""
+    """An asynchronous memory applies a changed definition at the next cut, too."""
     source = {**DECLARED, "store": f"sqlite:///{path}"}
     async with AsyncResources.load(source) as resources:
         session = resources.session({"id": "chat", "key": "ann"}, counter=quarters)
@@ -360,7 +360,7 @@ LIMITS = st.fixed_dictionaries(
 def test_contexts_are_as_before_until_the_next_cut_and_as_declared_from_then(
     old: dict[str, Any], new: dict[str, Any], sizes: list[int], split: int
 ) -> None:
-    """Beside a session that stays under the old definition, and one that is put under the new one where that cuts."""
+    """Contexts equal those of the old definition until the next cut, and those of the new one from then on."""
     old = {"resource": "memory", "id": "chat", "max_tokens": 300, **old}
     new = {"resource": "memory", "id": "chat", "max_tokens": 300, **new}
     plain = {
@@ -391,18 +391,18 @@ def test_contexts_are_as_before_until_the_next_cut_and_as_declared_from_then(
 
 
 def as_declared(source: dict[str, Any]) -> dict[str, Any]:
-    """The options of a session of this memory."""
+    """Return the options of a session of this memory."""
     return {**session_options(Resources.load(source)["chat"]), "counter": quarters}
 
 
 def other_context(other: Memory, session: Session, options: dict[str, Any]) -> Any:
-    """What a session that was never declared shows of the same log, after the same cuts."""
+    """Return the context of a session without definitions over the same log, after the same cuts."""
     other.import_session(session.export(), on_conflict="replace")
     return other.session("s", **options).context()
 
 
 def test_kept_is_what_is_shown(path: Path) -> None:
-    """What is stored of a definition has every setting that `palimpsest config show` prints."""
+    """A stored definition has every setting that `palimpsest config show` prints."""
     with declared(path) as resources:
         say(chat(resources), range(1))
         (info,) = resources.memory("chat").definitions()

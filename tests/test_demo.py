@@ -1,4 +1,4 @@
-"""The demonstration: its figures are those of the library, and it says what it promises to say."""
+"""The demonstration prints the library's own figures and what it promises."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def figures() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def printed() -> list[str]:
-    """The lines that it prints where it is piped."""
+    """The lines that it prints into a pipe."""
     return run("demo", "--all").stdout.splitlines()
 
 
@@ -43,7 +43,7 @@ def test_everything_but_sending_everything_fits(figures: dict[str, Any]) -> None
 
 
 def test_palimpsest_is_the_cheapest(figures: dict[str, Any]) -> None:
-    """At the same budget its calls cost less than any window's, and most of what it sends is cached."""
+    """At the same budget its calls cost least, and most of their tokens are cached."""
     costs = {name: way["usd_per_call"] for name, way in figures["ways"].items()}
 
     assert min(costs, key=lambda name: costs[name]) == "Palimpsest"
@@ -51,7 +51,7 @@ def test_palimpsest_is_the_cheapest(figures: dict[str, Any]) -> None:
 
 
 def test_the_readme_shows_what_the_demo_prints(printed: list[str]) -> None:
-    """The table of the README is the demonstration's, figure for figure, and so is what it says of compaction."""
+    """The README's table and text on compaction equal the demonstration's output."""
     page = (Path(__file__).resolve().parent.parent / "README.md").read_text("utf-8")
     table = [re.split(r"\s{2,}", line.strip()) for line in printed if line.strip().startswith(WAYS)]
 
@@ -62,7 +62,7 @@ def test_the_readme_shows_what_the_demo_prints(printed: list[str]) -> None:
 
 
 def test_the_early_fact_is_in_the_log_alone(figures: dict[str, Any]) -> None:
-    """What the customer said in turn 3 has left the context, and the log has it."""
+    """The fact of turn 3 has left the context and is still in the log."""
     fact = figures["early_fact"]
 
     assert fact["turn"] == 3
@@ -103,7 +103,7 @@ def test_a_common_prefix_ends_inside_a_message() -> None:
 
 
 def test_a_cache_begins_at_1024_tokens_in_steps_of_128() -> None:
-    """What is common counts as the provider documents it: not below 1,024, and in whole steps."""
+    """Cached tokens count from 1,024 on in steps of 128, as the provider documents."""
     bill = Bill("any", Tokens(encoding("o200k_base"), ()))
     short, long = [{"role": "user", "content": " word" * 900}], [{"role": "user", "content": " word" * 1_200}]
 
@@ -114,7 +114,7 @@ def test_a_cache_begins_at_1024_tokens_in_steps_of_128() -> None:
 
 
 def test_it_prints_a_line_a_turn_and_one_table(printed: list[str]) -> None:
-    """Piped it shows turn after turn what is sent, where it cuts, and then what that costs."""
+    """In a pipe it prints a line for each turn, with cuts, and then one table."""
     assert sum(line.startswith("turn ") for line in printed) == len(scenario.conversation())
     assert any("<< cut (high water)" in line for line in printed)
     assert sum(line.startswith(WAYS) for line in printed) == 4
@@ -141,7 +141,7 @@ def test_its_story_fits_a_screen() -> None:
 
 
 def test_a_column_has_what_is_cached_below_what_is_new() -> None:
-    """Each line of a chart is a third of the budget; what is over it has no room."""
+    """A chart's column has cached tokens below new ones, a third of the budget a line, cut at the budget."""
     half = columns_of([Bar(6_000, 3_000)] * 44, 9_000, colour=False)
     whole = columns_of([Bar(90_000, 90_000)] * 44, 9_000, colour=False)
 

@@ -1,4 +1,4 @@
-"""What is made from entries is known to the store: it goes whoever erases, in whatever process, and for one tenant."""
+"""The store knows who derives data from entries, so that erasures by any process reach it, for one tenant each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str
 
 
 def other(memory: Memory, **options: Any) -> Memory:
-    """Another memory object over the same store: as another program has it."""
+    """Open another memory over the same store, like another program."""
     core = memory._core
     opened = Memory.open("memory://", clock=core._scope.clock, **options)
     opened._core._scope.opened = core.store
@@ -43,7 +43,7 @@ def other(memory: Memory, **options: Any) -> Memory:
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 def test_what_another_process_erases_leaves_the_index_when_its_program_next_opens(kind: str, tmp_path: Path) -> None:
-    """A program's index is told of what others erase that know nothing of it: by the library, by the command line."""
+    """When a program opens next, its index is told what other processes have erased."""
     where = {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[kind]
     index = FileIndex(tmp_path / "index.json")
     with Memory.open(where) as memory:
@@ -66,7 +66,7 @@ def test_what_another_process_erases_leaves_the_index_when_its_program_next_open
 
 
 def test_a_program_that_runs_meanwhile_is_told_when_it_sweeps(tmp_path: Path) -> None:
-    """Who has joined already works off what others have erased since when it next sweeps."""
+    """A running program's index is told what others have erased when it sweeps."""
     where, index = f"sqlite:///{tmp_path}/a.db", FileIndex(tmp_path / "index.json")
     with Memory.open(where) as memory:
         talk(memory.session(SESSION), "to zanzibar")
@@ -82,7 +82,7 @@ def test_a_program_that_runs_meanwhile_is_told_when_it_sweeps(tmp_path: Path) ->
 
 
 def test_a_dry_run_of_forgetting_removes_nothing_that_was_made(place: tuple[str, dict[str, Any]]) -> None:
-    """On every store: who has joined hears nothing of it, who is not there finds no note, and nothing remains."""
+    """A dry run of `forget` tells no derived data and leaves no note."""
     where, options = place
     with Memory.open(where, **options) as memory:
         here, away = Index(), Index()
@@ -103,7 +103,7 @@ def test_a_dry_run_of_forgetting_removes_nothing_that_was_made(place: tuple[str,
 def test_an_erasure_by_another_object_leaves_a_note_for_each_that_is_not_there(
     place: tuple[str, dict[str, Any]],
 ) -> None:
-    """On every store: what has joined here is told at once, what has joined elsewhere when it joins again; once."""
+    """An erasure tells derived data of its own memory at once, and leaves a note for the others."""
     where, options = place
     with Memory.open(where, **options) as memory:
         here, away = Index(), Index()
@@ -129,7 +129,7 @@ def test_an_erasure_by_another_object_leaves_a_note_for_each_that_is_not_there(
 
 
 def test_a_note_that_was_worked_off_is_gone(place: tuple[str, dict[str, Any]]) -> None:
-    """On every store: what an index has caught up with, when it joined or in a sweep, it is never told again."""
+    """A note that derived data has caught up with is never delivered again."""
     where, options = place
     with Memory.open(where, **options) as memory, other(memory) as elsewhere:
         index, again = Index(), Index()
@@ -151,7 +151,7 @@ def test_a_note_that_was_worked_off_is_gone(place: tuple[str, dict[str, Any]]) -
 
 
 def test_an_index_that_fails_to_catch_up_is_told_again(memory: Memory) -> None:
-    """What cannot be removed when an index joins is an error, it has not joined, and the note stays."""
+    """If derived data fails to catch up, it is not registered and the note stays."""
     index = Index()
     memory.derive(index)()
     session = memory.session("one")
@@ -171,7 +171,7 @@ STRATEGY = {"type": "simple_fifo", "max_entries": 2}
 
 
 class Gate(Index):
-    """Told in the midst of an erasure, once what is known of is looked up: has another memory's index join then."""
+    """Derived data that, when it is told of an erasure, lets another memory's index register."""
 
     name = "gate"
 
@@ -224,7 +224,7 @@ DESTROYS: dict[str, tuple[Callable[[Memory, FakeClock], object], object]] = {
 
 @pytest.mark.parametrize("how", DESTROYS)
 def test_what_joins_in_the_midst_of_an_erasure_is_told_too(how: str, tmp_path: Path, clock: FakeClock) -> None:
-    """An index that joins elsewhere when an eraser has looked who there is, and before it commits, has a note of it."""
+    """An index that another memory registers during an erasure has a note of it."""
     where = f"sqlite:///{tmp_path}/a.db"
     destroy, gone = DESTROYS[how]
     with Memory.open(where, clock=clock) as memory, Memory.open(where, clock=clock) as elsewhere:
@@ -250,7 +250,7 @@ def test_what_joins_in_the_midst_of_an_erasure_is_told_too(how: str, tmp_path: P
 
 
 def test_what_joins_here_in_the_midst_of_an_erasure_is_told_at_once(memory: Memory) -> None:
-    """An index that joins the eraser's own memory meanwhile is told before the erasure returns, or its note stays."""
+    """An index that the same memory registers during an erasure is told before it returns, or its note stays."""
     session, gate = memory.session("one"), Gate(memory)
     talk(session, "one")
     ids = {entry.seq: entry.id for entry in session.entries()}
@@ -282,7 +282,7 @@ def test_what_is_there_no_more_is_forgotten(memory: Memory) -> None:
 
 
 def test_forgetting_the_tenant_keeps_who_derives(memory: Memory) -> None:
-    """Items that go with a tenant are its own: who derives is known after that as before, and counted nowhere."""
+    """Forgetting a tenant keeps the list of who derives data, and does not count it."""
     index = Index()
     memory.derive(index)()
     talk(memory.session("one"), "one")
@@ -295,8 +295,7 @@ def test_forgetting_the_tenant_keeps_who_derives(memory: Memory) -> None:
 
 
 def test_a_sweep_is_of_its_tenant_alone(place: tuple[str, dict[str, Any]], clock: FakeClock) -> None:
-    """`sweep` erases what has expired of its own tenant, entries, branches and items; another tenant's is neither
-    erased nor told to this one's index, until that one sweeps."""
+    """A sweep erases expired entries, branches and items of its own tenant only, and tells no other's index."""
     where, options = place
     with Memory.open(where, clock=clock, tenant="one", **options) as one, other(one, tenant="two") as two:
         index = Index()

@@ -1,4 +1,4 @@
-"""The store that the documentation shows, and one written by what it says, keep every contract."""
+"""The store shown in the documentation, and one written by following it, keep every contract."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "stores.md"
 
 
 def shown(name: str) -> str:
-    """The code of a store on the page."""
+    """Return the code of a store on the page."""
     (code,) = (
         code
         for code in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
@@ -35,7 +35,7 @@ def shown(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Any]:
-    """What that code defines."""
+    """Return what that code defines."""
     module = sys.modules["shown_store"] = ModuleType("shown_store")  # where msgspec looks types up
     for name in ("OneFile", "TwoColumns"):
         exec(compile(shown(name), str(PAGE), "exec"), vars(module))  # noqa: S102 (the project's own page)
@@ -50,7 +50,7 @@ def test_a_store_of_ones_own_is_short(name: str, most: int) -> None:
 
 
 def test_the_store_over_lmdb_is_short() -> None:
-    """One that was written by the page alone has not more lines, all of its file counted."""
+    """The store that was written by the page has fewer than 100 lines."""
     assert len(Path(lmdb_store.__file__).read_text("utf-8").splitlines()) < 100
 
 
@@ -65,7 +65,7 @@ class TestShownBackend(StoreConformance):
 
 
 class TestShownStore(LogConformance):
-    """With the engine over it, it keeps the contract of stores."""
+    """The engine over the backend on the page keeps the contract of stores."""
 
     @pytest.fixture
     def store(self, page: Any, tmp_path: Path) -> StoreFactory:
@@ -73,7 +73,7 @@ class TestShownStore(LogConformance):
 
 
 class TestShownBackendOfPairs(StoreConformance):
-    """So does the one over an engine of ordered keys."""
+    """The backend on the page over ordered keys keeps the contract of backends."""
 
     lasts = True
 
@@ -83,7 +83,7 @@ class TestShownBackendOfPairs(StoreConformance):
 
 
 class TestShownStoreOfPairs(LogConformance):
-    """With the engine over it, too."""
+    """The engine over the backend of ordered keys keeps the contract of stores."""
 
     @pytest.fixture
     def store(self, page: Any, tmp_path: Path) -> StoreFactory:
@@ -91,7 +91,7 @@ class TestShownStoreOfPairs(LogConformance):
 
 
 class TestLMDBBackend(StoreConformance):
-    """LMDB, by what the page says, keeps the contract of backends."""
+    """The LMDB backend keeps the contract of backends."""
 
     lasts = True
 
@@ -101,7 +101,7 @@ class TestLMDBBackend(StoreConformance):
 
 
 class TestLMDBStore(LogConformance):
-    """And so does the engine over it that of stores."""
+    """The engine over LMDB keeps the contract of stores."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> StoreFactory:
@@ -110,7 +110,7 @@ class TestLMDBStore(LogConformance):
 
 @pytest.mark.parametrize("kind", [b"h", b"r"])
 def test_a_pair_that_was_changed_is_damage(kind: bytes, tmp_path: Path) -> None:
-    """What an engine of pairs gives back that is not as it was written is named an error of the store."""
+    """A changed pair of an engine of ordered keys is reported as StoreCorrupt."""
     place = Place("tenant", "home", "space", "name")
     backend = LMDBBackend(str(tmp_path / "store"), Inline())
     drive(backend.write([[Step(place, None, b"hot", put=[("t", [Row(1, b"row")])])]], 1))

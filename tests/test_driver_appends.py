@@ -1,4 +1,4 @@
-"""Appends over a driver: one that nobody else is in the way of goes past the queue, and keeps what the queue keeps."""
+"""Appends over a driver: an uncontended one skips the queue and keeps the queue's promises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from suspending import SuspendingBackend, kind_of
 
 
 class Forgetful(SuspendingBackend):
-    """Loses the answer of its next append, before it has done it or after."""
+    """A backend that loses the answer of its next append, before or after doing it."""
 
     loses = ""
 
@@ -35,7 +35,7 @@ STORES.register("forgetful", lambda url, runner: Forgetful())
 
 
 async def texts(memory: AsyncMemory) -> list[str]:
-    """What the log has."""
+    """Return the texts of the log."""
     return [entry.text for entry in await memory.session("s").entries()]
 
 
@@ -62,7 +62,7 @@ def test_who_comes_while_one_writes_is_written_with_others() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_append_whose_answer_was_lost_is_looked_for(when: str) -> None:
-    """Where it was written it is acknowledged, and is there once; else the error says so, and it may be made again."""
+    """After a lost answer the append is looked for: stored, it is acknowledged; otherwise the error says so."""
 
     async def do() -> list[str]:
         async with AsyncMemory.open("forgetful://") as memory:
@@ -84,7 +84,7 @@ def test_an_append_whose_answer_was_lost_is_looked_for(when: str) -> None:
 
 
 def test_who_is_refused_goes_on_in_the_queue() -> None:
-    """Another process has written meanwhile: the append is made anew over what is there."""
+    """A refused append is made again in the queue, over what another process has written."""
 
     async def do() -> list[str]:
         async with AsyncMemory.open("suspending://") as memory:

@@ -1,4 +1,4 @@
-"""What a store says that a crash would lose."""
+"""What `durability()` says about losses in a crash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = {"k": "a" * 64}
 def test_a_store_of_this_machine_says_what_its_options_mean(
     where: str, options: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
-    """Under both faces, and through what is around a store."""
+    """An embedded store describes what its options mean for a crash, in both classes and with encryption."""
 
     async def ask() -> str:
         async with AsyncMemory.open(where.format(tmp_path), **options) as memory:
@@ -46,7 +46,7 @@ def test_a_store_of_this_machine_says_what_its_options_mean(
 
 
 def test_postgresql_is_asked_for_its_settings() -> None:
-    """As they are for the user of the address."""
+    """For PostgreSQL the answer depends on the settings of the address's user."""
     address = postgresstore.address_of("durability")
     with Memory.open(address, encryption=KEYS) as memory:
         assert "loses nothing" in memory.durability()
@@ -73,7 +73,7 @@ def test_redis_is_asked_for_its_settings() -> None:
     ],
 )
 def test_redis_says_what_each_setting_means(settings: dict[str, str], told: str) -> None:
-    """They are read each time."""
+    """For Redis the answer follows the server's present settings."""
     with own_server("redis") as server, Memory.open(server.address) as memory:
         with redisstore.raw(server.address) as client:
             for name, value in settings.items():
@@ -83,7 +83,7 @@ def test_redis_says_what_each_setting_means(settings: dict[str, str], told: str)
 
 @pytest.mark.filterwarnings("ignore:.*append-only file is off")
 def test_redis_that_keeps_its_settings_to_itself_is_told_of_as_such() -> None:
-    """A user who may not ask for settings is told no more than is known: whether there is an append-only file."""
+    """If a Redis user may not read the settings, the answer says only whether there is an append-only file."""
     with own_server("redis") as server, redisstore.raw(server.address) as client:
         client.acl_setuser("guest", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-config"])
         with Memory.open(server.address.replace("redis://", "redis://guest:any@")) as memory:
@@ -101,7 +101,7 @@ def test_redis_that_keeps_its_settings_to_itself_is_told_of_as_such() -> None:
     [(["aof_enabled:1"] * 2, UNSHOWN), (["aof_enabled:1", "aof_enabled:0"], FILELESS), ([""] * 2, HIDDEN)],
 )
 def test_of_several_redis_servers_the_one_that_loses_most_counts(shown: list[str], told: str) -> None:
-    """Also where they hide their settings; one that does not even say whether it has a file is taken for neither."""
+    """Of several Redis servers the one that may lose most counts; unknown settings promise nothing."""
 
     class Nodes:
         async def each(self, *command: bytes) -> list[bytes]:
@@ -115,7 +115,7 @@ def test_of_several_redis_servers_the_one_that_loses_most_counts(shown: list[str
 
 @pytest.mark.wide
 def test_mongodb_goes_by_its_write_concern() -> None:
-    """Who waits for one server alone is told something else than who waits for most."""
+    """For MongoDB the answer depends on the write concern."""
     with Memory.open(mongostore.address_of("durability")) as memory:
         assert "loses nothing" in memory.durability()
     with Memory.open(mongostore.address_of("durability", w=1)) as memory:

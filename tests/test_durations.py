@@ -80,8 +80,8 @@ def test_what_is_written_with_a_unit_is_so_many_of_it(number: int) -> None:
     ("text", "meant"),
     [("5", "5s"), (" 90 ", "90s"), ("0", None), ("00", None), ("9" * 13, None), ("5x", None), ("٣", None)],
 )
-def test_what_is_suggested_would_be_taken(text: str, meant: str | None) -> None:
-    """A number without its unit is one of seconds, unless that could not be, either."""
+def test_suggested_durations_are_valid(text: str, meant: str | None) -> None:
+    """The error for a number without a unit suggests the same number in seconds, if that would be accepted."""
     with pytest.raises(ConfigError) as caught:
         microseconds("x", text)
 

@@ -1,4 +1,4 @@
-"""Encryption at rest: the contract of stores holds through it, and nothing private is in a byte of what is stored."""
+"""Encryption at rest: stores keep their contract, and no byte of what is stored is private."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Changes = dict[Slot, Content | None]
 
 
 def entry_rows(vault: Vault) -> list[tuple[Slot, Row]]:
-    """What is stored of entries, in the order of their sessions and places."""
+    """Return the stored rows of entries, in the order of sessions and places."""
     return sorted((slot, row) for slot, row in vault.contents().items() if slot.table == "entry")
 
 
@@ -84,7 +84,7 @@ class TestEncryptedFileStore(LogConformance):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_text_is_in_any_byte_of_the_store(kind: str, tmp_path: Path) -> None:
-    """Of all that takes text, content to conditions, nothing is in a file, while it is open and afterwards."""
+    """No text of any field is in a file of an encrypted store, open or closed."""
     plain, sealed = tmp_path / "plain", tmp_path / "sealed"
     for folder, keys in ((plain, None), (sealed, FIRST)):
         folder.mkdir()
@@ -98,7 +98,7 @@ def test_no_text_is_in_any_byte_of_the_store(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
-def test_what_comes_out_is_what_comes_out_of_any_store(kind: str, tmp_path: Path, clock: FakeClock) -> None:
+def test_an_encrypted_store_gives_the_same_as_a_plain_one(kind: str, tmp_path: Path, clock: FakeClock) -> None:
     """The same calls give the same contexts and histories, encrypted or not."""
     told = []
     for name, keys in (("plain", None), ("sealed", FIRST)):
@@ -114,8 +114,8 @@ def test_what_comes_out_is_what_comes_out_of_any_store(kind: str, tmp_path: Path
     assert told[0] == told[1]
 
 
-def test_what_is_alike_does_not_look_alike() -> None:
-    """The same text in two entries is another ciphertext each time, large content too."""
+def test_equal_texts_have_different_ciphertexts() -> None:
+    """Equal texts have different ciphertexts, large content included."""
     with Memory.open("memory://", encryption=FIRST) as memory:
         for name in ("one", "two"):
             for text in ("short", "short", "long " * 20_000, "long " * 20_000):
@@ -127,7 +127,7 @@ def test_what_is_alike_does_not_look_alike() -> None:
 
 
 def test_a_result_finds_its_call_by_names_that_the_store_does_not_see(tmp_path: Path) -> None:
-    """Results pair by call id or by the name of their tool, oldest first, as without encryption."""
+    """Results find their calls by id or tool name as without encryption, although the store sees neither."""
     found = []
     for keys in (None, FIRST):
         with Memory.open("memory://", encryption=keys) as memory:
@@ -149,7 +149,8 @@ def test_a_result_finds_its_call_by_names_that_the_store_does_not_see(tmp_path: 
 
 
 def test_a_context_that_says_the_same_is_not_added_again(tmp_path: Path) -> None:
-    """What a named context says is known in this process and in the next, though the store cannot tell."""
+    """An unchanged named context is not added again, in this process or the next, although the store cannot compare
+    it."""
     where = address("sqlite", tmp_path)
     for _ in range(2):
         with Memory.open(where, encryption=FIRST) as memory:
@@ -162,7 +163,7 @@ def test_a_context_that_says_the_same_is_not_added_again(tmp_path: Path) -> None
 
 
 def test_a_keyed_batch_is_known_by_what_it_says(tmp_path: Path) -> None:
-    """The same key and messages add nothing, whatever key encrypts them; other messages are a Conflict."""
+    """A batch under the same key adds nothing, whatever key encrypts it; other messages raise Conflict."""
     where = address("sqlite", tmp_path)
     message = {"role": "user", "content": "hello"}
     for keys in (FIRST, BOTH):
@@ -175,7 +176,7 @@ def test_a_keyed_batch_is_known_by_what_it_says(tmp_path: Path) -> None:
 
 
 def test_pseudonyms_are_sealed(tmp_path: Path) -> None:
-    """Who has which number is in no byte, however it comes into a head, and is read again, in a branch, too."""
+    """The mapping of pseudonyms is in no byte of the store and is read again, in branches, too."""
     numbers = {f"EMAIL:{MARKER}": 1, "EMAIL:other": 2}
     where = address("sqlite", tmp_path)
     with Memory.open(where, encryption=FIRST) as memory:
@@ -194,7 +195,7 @@ def test_pseudonyms_are_sealed(tmp_path: Path) -> None:
 
 
 def test_a_tombstone_is_stored_without_content() -> None:
-    """What is imported as erased, and has content all the same, has none when it is stored, or read."""
+    """An entry imported as erased is stored and read without its content."""
     grave = Entry(id="e", seq=1, content="secret", erased=True, revision=1, metadata={"k": "secret"})
     with Memory.open("memory://", encryption=FIRST) as memory:
         head = Head(revision=1, next_seq=2, erased=1)
@@ -209,7 +210,7 @@ def test_a_tombstone_is_stored_without_content() -> None:
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_a_flipped_bit_is_found_and_named(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A bit of a ciphertext that is another names entry and session; the rest stays readable."""
+    """A flipped bit in a ciphertext is reported with entry and session; the rest stays readable."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         for text in ("one", "two", "three"):
@@ -227,28 +228,28 @@ Found = list[tuple[Slot, Row]]
 
 
 def swapped(rows: Found) -> Changes:
-    """The first two rows in each other's place."""
+    """Return the changes that exchange the first two rows."""
     (one, its), (other, others) = rows[:2]
     return {one: others._replace(key=one.key), other: its._replace(key=other.key)}
 
 
 def crossed(rows: Found) -> Changes:
-    """A row of the second session in the place of one of the first."""
+    """Return the change that puts a row of the second session in the place of one of the first."""
     return {rows[0][0]: rows[-1][1]._replace(key=rows[0][0].key)}
 
 
 def readable(rows: Found) -> Changes:
-    """The first message in clear, said by another, with its checksum."""
+    """Return the change that replaces the first message by a plain one of another role, with a valid checksum."""
     (slot, row), *_ = rows
     return {slot: row._replace(value=entry_row(0, Entry(id="x", seq=1, role="system", content="said by somebody"))[1])}
 
 
 @pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize("change", [swapped, crossed, readable])
-def test_what_was_moved_or_changed_is_never_content(
+def test_moved_or_plain_rows_are_never_read_as_content(
     change: Callable[[Found], Changes], kind: str, tmp_path: Path
 ) -> None:
-    """Rows cannot change places or sessions, nor can anything come in that was not encrypted."""
+    """Rows that change places or sessions, or that were never encrypted, are reported as damage."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         for name in ("one", "two"):
@@ -265,7 +266,7 @@ def test_what_was_moved_or_changed_is_never_content(
 
 
 def outcome(records: Callable[[], object]) -> str:
-    """What is said where they cannot be read."""
+    """Return the text of the StoreCorrupt that reading the records raises, or "" if it raises none."""
     try:
         records()
     except StoreCorrupt as fault:
@@ -274,32 +275,30 @@ def outcome(records: Callable[[], object]) -> str:
 
 
 def records_of(memory: Memory, name: str) -> list[Record]:
-    """A session's records."""
+    """Return a session's records."""
     return drive(memory.store.records(KEY._replace(session=name)))
 
 
 def blackened(record: Record) -> Record:
-    """The record's summary withdrawn, though it says something."""
+    """Mark the record's summary as withdrawn although it has a text."""
     made = replace(record.compaction.summary, withdrawn=True, text="said by somebody")
     return replace(record, compaction=replace(record.compaction, summary=made))
 
 
 def detailed(record: Record) -> Record:
-    """The record with other details."""
+    """Replace the record's details."""
     return replace(record, detail={"session": "said by somebody"})
 
 
 def annotated(record: Record) -> Record:
-    """The record with a further detail."""
+    """Add a detail to the record."""
     return replace(record, detail={**record.detail, "note": "said by somebody"})
 
 
 @pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize("change", [blackened, detailed, annotated])
-def test_a_record_says_nothing_that_was_not_sealed(
-    change: Callable[[Record], Record], kind: str, tmp_path: Path
-) -> None:
-    """Nothing comes in by a record in clear, with its checksum, in the place of one that was sealed."""
+def test_a_plain_record_is_never_read(change: Callable[[Record], Record], kind: str, tmp_path: Path) -> None:
+    """A plain record with a valid checksum in the place of an encrypted one is refused."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         play(memory)
@@ -316,7 +315,7 @@ def test_a_record_says_nothing_that_was_not_sealed(
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_an_item_cannot_be_put_in_anothers_place(kind: str, tmp_path: Path) -> None:
-    """The value of one key under another is refused."""
+    """An item's value under another key is refused."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         for key in ("mine", "theirs"):
@@ -337,7 +336,7 @@ def test_an_item_cannot_be_put_in_anothers_place(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_branches_read_what_others_have_written(kind: str, tmp_path: Path) -> None:
-    """A branch of a branch reads all before it, in a new process, and when the sessions that wrote it are gone."""
+    """A branch of a branch reads all entries before it in a new process, even after their sessions were deleted."""
     where = address(kind, tmp_path)
     with Memory.open(where, encryption=FIRST) as memory:
         session = session_of(memory)
@@ -357,7 +356,7 @@ def test_branches_read_what_others_have_written(kind: str, tmp_path: Path) -> No
 
 
 def test_a_child_process_is_told(tmp_path: Path) -> None:
-    """An encrypted store that was opened before a fork is refused in the child, and waits for no lock of the parent."""
+    """A forked child gets ForkedProcess and waits for no lock of its parent."""
     code = (
         "import os, sys\n"
         "from palimpsest import Memory; from palimpsest.errors import ForkedProcess\n"
@@ -378,7 +377,7 @@ def test_a_child_process_is_told(tmp_path: Path) -> None:
 
 
 def test_threads_and_tasks_lose_nothing(tmp_path: Path) -> None:
-    """Adding to one session at once, from threads and from tasks, loses and mixes nothing."""
+    """Adding to one session from threads and tasks at once loses and mixes nothing."""
     with (
         Memory.open(tmp_path / "a.db", encryption=FIRST, synchronous="NORMAL") as memory,
         ThreadPoolExecutor(6) as pool,
@@ -401,7 +400,7 @@ def test_threads_and_tasks_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_acknowledged_survives_kills(kind: str, kills: int, tmp_path: Path, dice: random.Random) -> None:
-    """However often a writer of two threads is killed: what it was told is stored is there, whole, once, and sound."""
+    """Acknowledged batches of a writer that is killed again and again are there, whole and once."""
     where = address(kind, tmp_path)
     Memory.open(where, encryption=FIRST).close()
     for kill in range(kills):
@@ -422,7 +421,7 @@ def test_what_was_acknowledged_survives_kills(kind: str, kills: int, tmp_path: P
 
 
 def test_cryptography_is_loaded_only_where_it_is_used() -> None:
-    """A store that is not encrypted opens without the library; one that is to be says what is missing."""
+    """A plain store opens without the library cryptography; an encrypted one names the missing extra."""
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from palimpsest import Keys, Memory; from palimpsest.errors import MissingExtra\n"

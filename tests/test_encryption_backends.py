@@ -1,4 +1,4 @@
-"""Encryption as a wrapper of a backend: the contract of backends holds, and nothing but addresses is in clear."""
+"""Encryption as a wrapper of a backend: it keeps the contract of backends, and only addresses are plain."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from vaults import Vault, values_of
 
 
 def sealed(below: Backend) -> Backend:
-    """The backend that seals what this one keeps."""
+    """Return the encrypting backend over this one."""
     return drive(unlocked_backend(below, None, BOTH, now_us))
 
 
 class TestSealedMemoryBackend(StoreConformance):
-    """Sealed dictionaries keep the contract."""
+    """Encrypted dictionaries keep the contract of backends."""
 
     @pytest.fixture
     def backend(self) -> BackendFactory:
@@ -37,7 +37,7 @@ class TestSealedMemoryBackend(StoreConformance):
 
 
 class TestSealedSQLiteBackend(StoreConformance):
-    """A sealed file keeps the contract."""
+    """An encrypted SQLite file keeps the contract of backends."""
 
     lasts = True
 
@@ -52,7 +52,7 @@ class TestSealedSQLiteBackend(StoreConformance):
 
 
 class Counting(MemoryBackend):
-    """Dictionaries that note each look and each write."""
+    """A memory backend that records each look and write."""
 
     def __init__(self) -> None:
         super().__init__(Inline())
@@ -88,7 +88,7 @@ STEADY: dict[str, Callable[[Store], Coroutine[Any, Any, object]]] = {
 
 @pytest.mark.parametrize("verb", STEADY)
 def test_a_verb_calls_as_often_as_without_encryption(verb: str) -> None:
-    """Of what is there a look stays one look, and a write one write."""
+    """An encrypted store makes the same looks and writes as a plain one."""
     calls = []
     for below in (Counting(), Counting()):
         store = Store(sealed(below) if calls else below)
@@ -103,7 +103,7 @@ def test_a_verb_calls_as_often_as_without_encryption(verb: str) -> None:
 
 
 def test_a_head_that_others_have_deleted_is_made_again() -> None:
-    """What a process remembers of a session that another has removed stands in nobody's way."""
+    """A session that another process deleted can be created again, whatever this process remembers of it."""
     below = MemoryBackend(Inline())
     one, other = (Store(sealed(below)) for _ in range(2))
     drive(one.append(KEY, [Entry(content="first")]))
@@ -120,7 +120,7 @@ def test_a_head_that_others_have_deleted_is_made_again() -> None:
 
 
 def test_nothing_but_addresses_is_in_clear() -> None:
-    """No id of an entry, key of an item, kind, link or time is in what is stored; tenants, sessions, namespaces are."""
+    """Ids, keys of items, kinds, links and times are not readable; tenants, sessions and namespaces are."""
     vault = Vault.of("memory", Path())
     with vault.memory(BOTH) as memory:
         session = memory.session("one")

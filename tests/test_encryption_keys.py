@@ -1,4 +1,4 @@
-"""Keys: how they are read, that nothing shows them, and what happens to a store that is opened with others."""
+"""Keys: how they are read, that nothing shows them, and what happens if a store is opened with others."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ AS_TEXT = base64.b64encode(OTHER).decode()
     [OTHER, AS_TEXT, AS_TEXT.rstrip("="), base64.urlsafe_b64encode(OTHER).decode(), OTHER.hex(), OTHER.hex().upper()],
 )
 def test_a_key_is_bytes_base64_or_hexadecimal(written: str | bytes) -> None:
-    """However it is written, it is the same key."""
+    """A key may be given as bytes, base64 or hexadecimal."""
     assert Keys({"k": written}).secret("k") == OTHER
 
 
 def test_the_environment_names_keys_and_the_first_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ID:KEY`, with commas between several; spaces and line breaks around them do not matter."""
+    """The environment lists `ID:KEY` separated by commas; the first is current; white space does not matter."""
     monkeypatch.setenv("PALIMPSEST_KEY", f" new:{AS_TEXT},\nold:{OLD.hex()} ,")
     keys = Keys.from_env()
 
@@ -48,7 +48,7 @@ def test_the_environment_names_keys_and_the_first_is_current(monkeypatch: pytest
 
 
 def test_another_than_the_first_may_be_current() -> None:
-    """`current` names one that is there."""
+    """`current` may name any of the keys."""
     assert Keys({"a": OLD, "b": NEW}, current="b").current == "b"
     with pytest.raises(ConfigError, match=r"encryption\.current: 'c' is not accepted; allowed: a, b"):
         Keys({"a": OLD, "b": NEW}, current="c")
@@ -68,7 +68,7 @@ def test_another_than_the_first_may_be_current() -> None:
     ],
 )
 def test_a_bad_key_is_refused_and_not_shown(text: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says which key, and what is wrong with it; of the key itself nothing is in it, nor in its causes."""
+    """A bad key is refused with its id and the fault; neither error nor causes show it."""
     monkeypatch.setenv("PALIMPSEST_KEY", text)
 
     with pytest.raises(ConfigError, match=where) as caught:
@@ -80,13 +80,13 @@ def test_a_bad_key_is_refused_and_not_shown(text: str, where: str, monkeypatch: 
 
 @pytest.mark.parametrize("given", [{}, {"k": b"short"}, {"k": 7}, {7: OLD}, 7, ["k"], Keys])
 def test_what_is_no_key_is_refused(given: object) -> None:
-    """Whatever `encryption=` is given, a ConfigError says what it takes."""
+    """An invalid `encryption=` raises a ConfigError that says what it takes."""
     with pytest.raises(ConfigError, match="encryption"):
         Memory.open("memory://", encryption=given)
 
 
 def test_keys_are_not_shown_and_not_copied_out() -> None:
-    """Neither `repr` nor pickling gives a key away; a new key is another each time."""
+    """Neither `repr` nor pickling reveals a key; each new key is different."""
     keys = Keys({"k": OTHER})
 
     assert repr(keys) == str(keys) == "Keys(ids=('k',), current='k')"
@@ -98,7 +98,7 @@ def test_keys_are_not_shown_and_not_copied_out() -> None:
 
 
 def test_keys_may_be_given_as_a_mapping_or_as_text() -> None:
-    """What `Keys` takes, `encryption` takes, too."""
+    """`encryption` takes whatever `Keys` takes."""
     for given in ({"k": OLD}, f"k:{AS_TEXT}"):
         with Memory.open("memory://", encryption=given) as memory:
             session_of(memory).add_user_message("hello")
@@ -109,14 +109,14 @@ def test_keys_may_be_given_as_a_mapping_or_as_text() -> None:
 
 
 def main_files(folder: Path) -> dict[Path, bytes]:
-    """The files of stores in a folder, without SQLite's journals, which come and go."""
+    """Return the files of stores in a folder, without SQLite's journals."""
     files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-wal", "-shm")))
     return {path: path.read_bytes() for path in files}
 
 
 @pytest.fixture(params=KINDS)
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store with one message, encrypted with the old key."""
+    """The address of a store with one message, encrypted with the old key."""
     where = address(request.param, tmp_path)
     with Memory.open(where, encryption=FIRST) as memory:
         session_of(memory).add_user_message("hello")
@@ -136,7 +136,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_a_store_is_refused_without_its_key(
     where: str, tmp_path: Path, keys: dict[str, bytes] | None, told: str
 ) -> None:
-    """No key, another key, a key of another id: the error names the id, nothing is read and nothing is changed."""
+    """Without its key a store is refused with the key's id, and nothing is read or changed."""
     before = main_files(tmp_path)
 
     with pytest.raises(WrongKey, match=told) as caught:
@@ -151,7 +151,7 @@ def test_a_store_is_refused_without_its_key(
 
 
 def test_an_async_memory_is_refused_the_same(where: str) -> None:
-    """Opening happens at `async with`, and so do its errors."""
+    """An asynchronous memory is refused at `async with`."""
 
     async def look() -> list[str]:
         with pytest.raises(WrongKey):
@@ -164,7 +164,7 @@ def test_an_async_memory_is_refused_the_same(where: str) -> None:
 
 
 def test_a_copy_needs_the_key_as_well(where: str, tmp_path: Path) -> None:
-    """A store that was copied elsewhere is no easier to read."""
+    """A copy of the store needs the key as well."""
     kind = where.partition(":")[0]
     folder = "logs" if kind == "file" else ""
     shutil.copytree(tmp_path / folder, tmp_path / "copy" / folder)
@@ -178,7 +178,7 @@ def test_a_copy_needs_the_key_as_well(where: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("holds", ["session", "item"])
 def test_a_store_that_is_not_encrypted_is_refused_with_keys(kind: str, holds: str, tmp_path: Path) -> None:
-    """Keys to what is in clear are an error, and the store stays as it is, whoever's it is."""
+    """Opening a store with plain content with keys is refused, and the store stays as it is."""
     where = address(kind, tmp_path)
     with Memory.open(where, tenant="somebody") as memory:
         if holds == "session":
@@ -194,7 +194,7 @@ def test_a_store_that_is_not_encrypted_is_refused_with_keys(kind: str, holds: st
 
 
 def test_keys_may_be_given_to_a_store_that_is_empty(tmp_path: Path) -> None:
-    """A store that was only opened before is encrypted from its first opening with keys on."""
+    """An empty store is encrypted from its first opening with keys on."""
     Memory.open(tmp_path / "a.db").close()
     Memory.open(tmp_path / "a.db", encryption=FIRST).close()
 
@@ -204,7 +204,7 @@ def test_keys_may_be_given_to_a_store_that_is_empty(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
 def test_what_is_written_by_somebody_without_keys_is_not_half_read(kind: str, tmp_path: Path) -> None:
-    """A program that had the store open before it was encrypted writes in clear: reading that names the session."""
+    """A session written in plain by a program that had the store open before is refused by name."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(None) as early:
         with vault.memory(FIRST) as memory:
@@ -218,7 +218,7 @@ def test_what_is_written_by_somebody_without_keys_is_not_half_read(kind: str, tm
 
 
 def test_a_read_only_store_is_read(where: str) -> None:
-    """Reading needs no writing, with a further key as the current one, too; what writes says that it cannot."""
+    """A read-only store is read with any current key, and writing is refused."""
     with Memory.open(where, encryption=BOTH, readonly=True) as memory:
         assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
         assert session_of(memory).context().messages == [{"role": "user", "content": "hello"}]
@@ -227,7 +227,7 @@ def test_a_read_only_store_is_read(where: str) -> None:
 
 
 def test_the_current_key_is_what_is_written_with(where: str) -> None:
-    """With a further key as the current one new entries are under it; then both are needed."""
+    """New entries are encrypted with the current key; then both keys are needed."""
     with Memory.open(where, encryption=BOTH) as memory:
         session_of(memory).add_user_message("again")
         assert [key_of(value) for value in stored(memory.store)] == ["old", "new"]
@@ -240,8 +240,7 @@ def test_the_current_key_is_what_is_written_with(where: str) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
 def test_without_its_mark_a_store_shows_nothing(kind: str, tmp_path: Path) -> None:
-    """Where what the store says of its encryption was taken away, it is told so, and nobody is advised to go without
-    keys: without them it is noise."""
+    """If a store's mark of encryption is missing, opening says so and does not advise to drop the keys."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         session_of(memory).add_user_message("hello")
@@ -256,7 +255,7 @@ def test_without_its_mark_a_store_shows_nothing(kind: str, tmp_path: Path) -> No
 
 
 def test_what_is_not_encrypted_is_found_behind_many_leases() -> None:
-    """A store is empty where it has nothing but leases, however many there are of those: else keys are refused."""
+    """Plain content is found among any number of leases, so that keys are refused."""
     with Memory.open("memory://") as memory:
         for number in range(1_000):
             drive(memory.store.lease("default", str(number), "me", 10))

@@ -1,4 +1,4 @@
-"""What an encrypted store says of its keys: whoever changes that without the keys has nobody write under another."""
+"""The mark in which a store lists its keys: changing it without a key makes nobody write under another key."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from sealed import BOTH, FIRST, LAST, NEW, OLD, OTHER, RING, session_of
 from vaults import Vault, key_ids_below
 
 Forged = Callable[[dict[str, Any]], dict[str, Any]]
-"""From what a mark says to what somebody writes in its place."""
+"""Turns the content of a mark into what is written in its place."""
 
 
 def change(vault: Vault, how: Forged) -> None:
-    """Change the mark where it is stored."""
+    """Change the stored mark."""
 
     def changed(backend: Backend) -> None:
         items = Items(backend, Crowds(backend), lambda: 1)
@@ -41,7 +41,7 @@ def change(vault: Vault, how: Forged) -> None:
 
 
 def said(vault: Vault) -> dict[str, Any]:
-    """What the mark says."""
+    """Return the content of the mark."""
     found = list[dict[str, Any]]()
 
     def seen(mark: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def said(vault: Vault) -> dict[str, Any]:
 
 
 def talk(vault: Vault, keys: Encryption, text: str = "hello") -> list[str]:
-    """Say something in a session, and in a new one, and return what the first one has."""
+    """Add to a session and to a new one; return the texts of the first."""
     with vault.memory(keys) as memory:
         session_of(memory).add_user_message(text)
         session_of(memory, text).add_user_message(text)
@@ -66,13 +66,13 @@ def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Vault:
 
 
 def changed(vault: Vault, keys: Keys) -> None:
-    """Bring all under the current one of these keys."""
+    """Rotate everything to the current one of these keys."""
     with vault.memory(keys) as memory:
         rotate_keys(memory)
 
 
 def test_a_key_is_retired_by_nobody_who_does_not_have_it(vault: Vault) -> None:
-    """After a change of keys the old one is known to somebody, who can write to the store: nothing comes under it."""
+    """Somebody who knows only the old key cannot make it current again."""
     talk(vault, FIRST)
     before = said(vault)
     changed(vault, BOTH)
@@ -87,7 +87,7 @@ def test_a_key_is_retired_by_nobody_who_does_not_have_it(vault: Vault) -> None:
 
 
 def test_a_process_that_is_open_believes_no_forged_mark(vault: Vault) -> None:
-    """It hears of a change when it looks again, and goes on with none that is not proved."""
+    """An open process that looks again refuses a forged mark."""
     with vault.memory(BOTH) as memory:
         session_of(memory).add_user_message("hello")
         markings = memory.store.backend.markings  # type: ignore[attr-defined]
@@ -114,7 +114,7 @@ FORGED: dict[str, Forged] = {
 
 @pytest.mark.parametrize("how", FORGED.values(), ids=FORGED.keys())
 def test_whatever_stands_there_nothing_is_written_under_another_key(vault: Vault, how: Forged) -> None:
-    """A change is refused in a line, or changes nothing."""
+    """A changed mark is refused with a short error, or changes nothing."""
     talk(vault, BOTH)
     change(vault, how)
 
@@ -130,7 +130,7 @@ def test_whatever_stands_there_nothing_is_written_under_another_key(vault: Vault
 
 
 def test_the_secrets_of_two_stores_do_not_stand_together(tmp_path: Path) -> None:
-    """By one of them, items would not be found."""
+    """A mark with the secrets of two stores is refused, since items could not be found."""
     one, other = (Vault.of("memory", tmp_path) for _ in range(2))
     talk(one, FIRST)
     talk(other, LAST)
@@ -142,7 +142,7 @@ def test_the_secrets_of_two_stores_do_not_stand_together(tmp_path: Path) -> None
 
 
 def test_who_has_an_old_key_first_writes_under_the_heir_of_its_heir(vault: Vault) -> None:
-    """Keys were changed twice, the second time by somebody who has not the first one any more."""
+    """After two rotations, a process whose first key is the oldest writes under the newest key."""
     last = Keys({"last": OTHER, "new": NEW})
     all_of = Keys({"old": OLD, "new": NEW, "last": OTHER})
     talk(vault, FIRST)
@@ -155,7 +155,7 @@ def test_who_has_an_old_key_first_writes_under_the_heir_of_its_heir(vault: Vault
 
 
 def test_a_key_that_was_retired_can_be_the_current_one_again(vault: Vault) -> None:
-    """A change back retires the other one, and is proved as well."""
+    """A rotation back makes a retired key current again and retires the other."""
     talk(vault, FIRST)
     changed(vault, BOTH)
     changed(vault, RING)

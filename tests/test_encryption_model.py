@@ -1,4 +1,4 @@
-"""An encrypted store answers as the memory store does, whatever is asked in whatever order, keys changed in between."""
+"""An encrypted store answers like the memory store, in any order of calls, with key changes in between."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RINGS = (Keys({"old": OLD, "new": NEW}), Keys({"new": NEW, "old": OLD}))
 
 
 class EncryptedToo(TwoStores):
-    """The second store is encrypted; now and then it is opened with the other key as the current one, or rotated."""
+    """The second store is encrypted; now and then another key becomes current, or keys are rotated."""
 
     ring = RINGS[0]
 
@@ -34,12 +34,12 @@ class EncryptedToo(TwoStores):
 
     @rule()
     def rotate(self) -> None:
-        """Bring all under the current key, of which nobody sees anything."""
+        """Rotate to the current key, which no answer may show."""
         drive(rotate(self.file))
 
 
 class EncryptedFilesToo(EncryptedToo):
-    """The same over a folder of files."""
+    """The same comparison over a folder of files."""
 
     address = "file://{}/model"
 
@@ -51,7 +51,7 @@ class EncryptedFilesToo(EncryptedToo):
 )
 @pytest.mark.parametrize("machine", [EncryptedToo, EncryptedFilesToo], ids=["sqlite", "file"])
 def test_an_encrypted_store_behaves_as_the_memory_store(machine: type[TwoStores], examples: int, steps: int) -> None:
-    """Encrypted or not, both stores answer alike, whichever of two keys is the current one."""
+    """An encrypted store answers like a plain one, whichever of two keys is current."""
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     )

@@ -1,4 +1,4 @@
-"""A change of keys: everything comes under the new one while others go on, whatever happens in between."""
+"""Key rotation: everything comes under the new key while others read and write, whatever interrupts it."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ SCRIPT = Path(__file__).with_name("sealed_process.py")
 
 @pytest.fixture(params=KINDS)
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the store of a test lives."""
+    """The address of a test's store."""
     return address(request.param, tmp_path)
 
 
 def still(exports: dict[str, Any]) -> dict[str, Any]:
-    """What was exported, but for what a change of keys moves: the revision of heads, and the time of the export."""
+    """Return an export without what a rotation changes: the revision of heads and the time."""
     found = json.loads(json.dumps(exports, default=str))
     for name, export in found.items():
         if name != "items":
@@ -68,7 +68,7 @@ def still(exports: dict[str, Any]) -> dict[str, Any]:
 
 
 def changed(where: str) -> list[Any]:
-    """Let a process change the keys to the end, and return what it said."""
+    """Rotate the keys in a process and return what it printed."""
     (said,) = together([Process("rotate", where, script=SCRIPT)])
     return said
 
@@ -77,7 +77,7 @@ def changed(where: str) -> list[Any]:
 
 
 def test_all_is_under_the_new_key_afterwards(where: str, tmp_path: Path, clock: FakeClock) -> None:
-    """Every tenant's sessions, branches, records, summaries and items read as before with the new key alone."""
+    """After a rotation the new key alone reads every tenant's sessions, branches, records, summaries and items."""
     before = {}
     for tenant in ("default", "other"):
         with Memory.open(where, encryption=FIRST, tenant=tenant, clock=clock) as memory:
@@ -98,7 +98,7 @@ def test_all_is_under_the_new_key_afterwards(where: str, tmp_path: Path, clock: 
 
 
 def test_counts_versions_and_sharing_stay(where: str, tmp_path: Path) -> None:
-    """Counts are not counted again, items keep version, order and expiry, and an erasure still reaches branches."""
+    """A rotation keeps counts, versions, order and expiry of items, and the sharing between branches."""
     with Memory.open(where, encryption=FIRST) as memory:
         session = session_of(memory)
         session.add([{"role": "user", "content": "secret " * 10_000}, {"role": "assistant", "content": "b"}])
@@ -123,7 +123,7 @@ def test_counts_versions_and_sharing_stay(where: str, tmp_path: Path) -> None:
 
 
 def test_an_open_call_is_answered_and_a_context_known_after_it(where: str) -> None:
-    """What the head knows by names is found again, from a session that was there before, and from a new one."""
+    """After a rotation, open calls and named contexts are still found, by old and new session objects."""
     with Memory.open(where, encryption=RING) as memory:
         session = session_of(memory)
         session.add_context("text", name="notes.txt")
@@ -141,7 +141,7 @@ def test_an_open_call_is_answered_and_a_context_known_after_it(where: str) -> No
 
 
 def test_again_there_is_nothing_to_do(where: str) -> None:
-    """A second change to the same key seals nothing and moves no head; a change back works."""
+    """A second rotation to the same key changes nothing; a rotation back works."""
     with Memory.open(where, encryption=FIRST) as memory:
         session_of(memory).add_user_message("hello")
     with Memory.open(where, encryption=BOTH) as memory:
@@ -155,7 +155,7 @@ def test_again_there_is_nothing_to_do(where: str) -> None:
 
 
 def test_items_are_found_after_a_change_there_and_back(where: str) -> None:
-    """Whichever key was retired before: the mark keeps the secret that items' names are made with."""
+    """Items are found after any rotations, since the mark keeps the secret of their names."""
     with Memory.open(where, encryption=FIRST) as memory:
         drive(memory.store.put_item("default", "notes", "k", b"v"))
     for keys in (BOTH, RING, BOTH, RING):
@@ -166,7 +166,7 @@ def test_items_are_found_after_a_change_there_and_back(where: str) -> None:
 
 
 def test_a_mark_without_keys_is_damage(where: str) -> None:
-    """Where the mark names no key nothing is made of it: a name would be another than before."""
+    """A mark that lists no key is reported as damage."""
     Memory.open(where, encryption=FIRST).close()
     store = open_store(where, Inline())
     mark = json.loads(drive(store.get_item(*MARK)).value)
@@ -179,7 +179,7 @@ def test_a_mark_without_keys_is_damage(where: str) -> None:
 
 @pytest.mark.parametrize(("version", "fault"), [(2, StoreCorrupt), (4, StoreTooNew)])
 def test_a_mark_of_another_version_is_refused(where: str, version: int, fault: type[Exception]) -> None:
-    """What is sealed in an earlier or a later form is refused by its version, and nothing of it is touched."""
+    """A mark of an unknown version is refused by its version and not touched."""
     Memory.open(where, encryption=FIRST).close()
     store = open_store(where, Inline())
     mark = json.loads(drive(store.get_item(*MARK)).value) | {"version": version}
@@ -193,7 +193,7 @@ def test_a_mark_of_another_version_is_refused(where: str, version: int, fault: t
 
 
 def test_a_name_that_was_sealed_earlier_changes_its_key_too(where: str) -> None:
-    """A result under the new key may refer to its call by a name under the old one: no key is left out."""
+    """A rotation also re-encrypts the names by which results refer to calls."""
     with Memory.open(where, encryption=FIRST) as memory:
         session_of(memory).add_tool_call("look", {}, call_id="1")
     with Memory.open(where, encryption=BOTH) as memory:
@@ -203,7 +203,7 @@ def test_a_name_that_was_sealed_earlier_changes_its_key_too(where: str) -> None:
 
 
 def test_of_two_changes_at_once_the_later_wins(where: str) -> None:
-    """Whoever was overtaken says so, what it has sealed meanwhile is sealed once more, and the other's word holds."""
+    """Of two simultaneous rotations the later wins; the other raises Conflict, and all is under one key."""
     with Memory.open(where, encryption=FIRST) as memory:
         for number in range(3):
             session_of(memory, f"s{number}").add_user_message("hello")
@@ -219,7 +219,7 @@ def test_of_two_changes_at_once_the_later_wins(where: str) -> None:
 
 
 def test_nothing_of_before_is_left_in_the_file(where: str, tmp_path: Path) -> None:
-    """Ciphertexts under the old key are overwritten, and nothing is said to remain."""
+    """After a rotation no ciphertext of the old key is in the file."""
     with Memory.open(where, encryption=FIRST) as memory:
         for number in range(300):
             session_of(memory).add_user_message(f"{number} " * (1 + number % 50))
@@ -233,13 +233,13 @@ def test_nothing_of_before_is_left_in_the_file(where: str, tmp_path: Path) -> No
 
 
 def test_without_encryption_there_is_no_change_of_keys() -> None:
-    """A store that is not encrypted is a ConfigError."""
+    """Rotating a plain store raises ConfigError."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="an encrypted store"):
         rotate_keys(memory)
 
 
 def test_progress_tells_sessions(where: str) -> None:
-    """It is called after each session with how many are done, and how many there are."""
+    """`progress` is called after each session with the sessions done and their total."""
     with Memory.open(where, encryption=FIRST) as memory:
         for number in range(3):
             session_of(memory, str(number)).add_user_message("hello")
@@ -255,7 +255,7 @@ def test_progress_tells_sessions(where: str) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
 def test_what_is_damaged_keeps_its_key(kind: str, tmp_path: Path) -> None:
-    """An entry that cannot be read is named when all the rest is done, and the old key stays with the store."""
+    """A damaged entry is reported after everything else is rotated, and the old key stays needed."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         for name in ("bad", "good"):
@@ -273,7 +273,7 @@ def test_what_is_damaged_keeps_its_key(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
 def test_a_damaged_head_keeps_its_key(kind: str, tmp_path: Path) -> None:
-    """The change ends, and all the rest is under the new key."""
+    """A rotation ends in spite of a damaged head, with everything else under the new key."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         for name in ("bad", "good"):
@@ -298,7 +298,7 @@ def test_a_damaged_head_keeps_its_key(kind: str, tmp_path: Path) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_a_change_that_was_killed_goes_on(where: str, tmp_path: Path, after: int) -> None:
-    """Killed at any time, all is readable with both keys, and the same again completes it."""
+    """A killed rotation leaves everything readable with both keys, and a second run completes it."""
     with Memory.open(where, encryption=FIRST, synchronous="NORMAL") as memory:
         for number in range(8):
             for piece in range(4):
@@ -328,8 +328,7 @@ def test_a_change_that_was_killed_goes_on(where: str, tmp_path: Path, after: int
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", [*KINDS, *SERVERS])
 def test_writers_go_on_while_keys_change(kind: str, tmp_path: Path) -> None:
-    """Two processes of two threads write, with the old key as their current one, all the time: nothing is lost, all
-    of it is under the new key, and nothing that is written later needs the old one."""
+    """Processes may write during a rotation: nothing is lost, and everything ends under the new key."""
     where = ON_SERVERS[kind].address_of("sealed") if kind in ON_SERVERS else address(kind, tmp_path)
     with Memory.open(where, encryption=FIRST, **relaxed(where)) as memory:
         for number in range(30):
@@ -364,7 +363,7 @@ def test_writers_go_on_while_keys_change(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", [True, False], ids=["known", "new"])
 def test_a_write_that_a_change_of_keys_overtakes_is_under_the_new_key(where: str, there: bool) -> None:
-    """All keys change between what a writer looked at and its commit: it ends up under the new key all the same."""
+    """A write that a rotation overtakes is stored under the new key."""
     waiting: list[Callable[[], object]] = []
 
     def clock() -> int:
@@ -391,8 +390,7 @@ def test_a_write_that_a_change_of_keys_overtakes_is_under_the_new_key(where: str
 
 @pytest.mark.parametrize("there", [True, False], ids=["known", "new"])
 def test_a_write_is_under_the_new_key_though_another_thread_heard_of_it_first(where: str, there: bool) -> None:
-    """All keys change while a sealed batch waits for its turn to be written, and another thread of the memory looks at
-    the mark meanwhile: what takes the batch's place over the new heads is sealed under the new key."""
+    """A batch that waits while another thread learns of the rotation is sealed again under the new key."""
     with Memory.open(where, encryption=RING, synchronous="NORMAL") as memory:
         session_of(memory, "other").add_user_message("before")
         if there:
@@ -419,7 +417,7 @@ def test_a_write_is_under_the_new_key_though_another_thread_heard_of_it_first(wh
 
 
 def test_a_writer_with_the_old_key_alone_is_stopped(where: str) -> None:
-    """Once the change has begun, a program that has no new key can write nothing; what it reads says what it needs."""
+    """Once a rotation has begun, a program with only the old key can write nothing, and its reads name the key."""
     with Memory.open(where, encryption=FIRST) as late:
         session_of(late).add_user_message("hello")
         with Memory.open(where, encryption=BOTH) as memory:
@@ -439,7 +437,7 @@ def test_a_writer_with_the_old_key_alone_is_stopped(where: str) -> None:
 
 @pytest.fixture
 def sealed_chat(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An imported chat, encrypted with a key of the environment."""
+    """An imported chat, encrypted with a key from the environment."""
     monkeypatch.setenv("PALIMPSEST_KEY", f"old:{OLD.hex()}")
     write_lines(here / "chat.jsonl", [{"role": "user", "content": "hello"}])
     assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
@@ -449,7 +447,7 @@ SAID = {"key": "new", "sessions": 1, "texts": 1, "items": 0, "remains": []}
 
 
 def test_the_command_changes_keys(here: Path, sealed_chat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`PALIMPSEST_KEY` has both keys; afterwards the new one opens the store, in every command."""
+    """The command `rotate-keys` uses both keys of PALIMPSEST_KEY; afterwards the new one is enough."""
     monkeypatch.setenv("PALIMPSEST_KEY", f"new:{NEW.hex()},old:{OLD.hex()}")
 
     done = run("rotate-keys", "--json")
@@ -464,7 +462,7 @@ def test_the_command_changes_keys(here: Path, sealed_chat: None, monkeypatch: py
 def test_the_command_line_tells_what_is_wrong_with_keys(
     here: Path, sealed_chat: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the key it is the store that cannot be read; a key that is none is bad usage, and is not shown."""
+    """A missing key is an unreadable store, an invalid key is bad usage, and no key is shown."""
     monkeypatch.delenv("PALIMPSEST_KEY")
     refused = run("show", "chat")
     assert (refused.exit_code, "'old'" in refused.stderr) == (5, True)
@@ -473,7 +471,7 @@ def test_the_command_line_tells_what_is_wrong_with_keys(
     refused = run("show", "chat")
     assert refused.exit_code == 2
     assert "mysecret" not in refused.output
-    monkeypatch.setenv("PALIMPSEST_KEY", "")  # a secret that did not arrive: nothing is written in clear for that
+    monkeypatch.setenv("PALIMPSEST_KEY", "")  # a secret that is empty by mistake must not lead to plain writing
     assert run("import", "chat.jsonl", "--store", "sqlite:///empty.db").exit_code == 2
     assert not (here / "empty.db").exists()
 
@@ -485,7 +483,7 @@ def test_the_command_line_tells_what_is_wrong_with_keys(
 
 
 def test_a_mark_that_another_has_written_as_it_was_is_in_nobodys_way(where: str) -> None:
-    """What two changes of keys have written to and fro has another version and the same value: the next one ends."""
+    """A mark that others rewrote with an equal value does not stop a rotation."""
     with Memory.open(where, encryption=FIRST) as memory:
         play(memory)
     with Memory.open(where, encryption=BOTH) as memory:
@@ -504,7 +502,7 @@ def test_a_mark_that_another_has_written_as_it_was_is_in_nobodys_way(where: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_adds_after_a_change_is_told_the_ids_that_are_stored(kind: str, tmp_path: Path) -> None:
-    """What is added by somebody who has not heard of the new key yet is there under the ids that he was given."""
+    """An add by a process that has not yet learned of a rotation returns the ids that are stored."""
     where = address(kind, tmp_path)
     with Memory.open(where, encryption=RING) as memory, Memory.open(where, encryption=RING) as other:
         session, beside = memory.session("s"), other.session("t")

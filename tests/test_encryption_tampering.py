@@ -1,6 +1,6 @@
-"""Whoever can write to an encrypted store, and has no key, changes nothing of what is read without being noticed.
+"""Whoever can write to an encrypted store without a key changes nothing that is read without being noticed.
 
-Each change is made below, by the verbs of the backend, to what is stored. What cannot be noticed is named at the end.
+Each change is made below the encryption with the backend's verbs. The last tests name what cannot be noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from writer import quarters
 
 
 def told(memory: Memory, name: str) -> dict[str, Any]:
-    """All that a session says: its entries, its records, its head, its branches and what is sent of it."""
+    """Return all that a session shows: entries, records, head, branches and its context."""
     session = memory.session(name, counter=quarters, max_tokens=100_000, auto_compact="off")
     key = SessionKey("default", name)
     return {
@@ -44,14 +44,14 @@ EVERY = ("memory", "sqlite", "file")
 
 
 def everything(vault: Vault) -> dict[str, Any]:
-    """All that the store says to a process that has just opened it."""
+    """Return all that the store shows to a process that has just opened it."""
     with vault.memory(FIRST) as memory:
         items = drive(memory.store.list_items("default", "notes"))
         return {"items": items} | {one.session: told(memory, one.session) for one in memory.sessions()}
 
 
 def notices(vault: Vault, before: dict[str, Any]) -> bool:
-    """Whether reading all says that something is wrong; what is read must be unchanged otherwise."""
+    """Whether reading everything reports a fault; apart from that, what is read must be unchanged."""
     try:
         now = everything(vault)
     except (StoreCorrupt, WrongKey):
@@ -64,7 +64,7 @@ def notices(vault: Vault, before: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module", params=EVERY)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vault:
-    """A store with all that there is: compactions, cuts, an erasure, a rewriting, a branch, two sessions, an item."""
+    """A store with compactions, cuts, an erasure, a rewriting, a branch, two sessions and an item."""
     vault = Vault.of(request.param, tmp_path_factory.mktemp("built"))
     with vault.memory(FIRST) as memory:
         play(memory)
@@ -82,24 +82,24 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def sampled(found: list[Any], most: int) -> list[Any]:
-    """At most so many of them, spread over all."""
+    """Return at most so many of the values, spread evenly."""
     return found[:: max(1, -(-len(found) // most))]
 
 
 def of_each(vault: Vault, most: int) -> int:
-    """How many of each kind are tried: all that a store does beneath its backend is shown in memory."""
+    """Return how many of each kind to try: few over files, since the memory backend covers all."""
     return most if vault.address.startswith("vault") else max(3, most // 6)
 
 
 def by_table(contents: dict[Slot, Content], table: str) -> dict[Slot, Content]:
-    """What is of one table, "" for heads, but for what the docs say is in clear."""
+    """Return the contents of one table, "" for heads, without what the docs say is plain."""
     return {slot: one for slot, one in contents.items() if slot.table == table and not is_clear(slot.place, table)}
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("table", ["", "entry", "record", "share"])
 def test_no_value_can_be_changed(table: str, built: Vault) -> None:
-    """Each value of heads and rows is changed, cut short, emptied or doubled, and ids and expiries: reading says so."""
+    """Changing, cutting, emptying or doubling a value of heads or rows is noticed."""
     before, there = everything(built), built.contents()
     unnoticed, tried = [], 0
     for slot, content in sampled(list(by_table(there, table).items()), of_each(built, 12)):
@@ -118,7 +118,7 @@ def test_no_value_can_be_changed(table: str, built: Vault) -> None:
 
 @pytest.mark.parametrize("table", ["entry", "record", "share"])
 def test_no_row_can_be_dropped(table: str, built: Vault) -> None:
-    """Whichever row of entries, records or shares is taken away: reading says so."""
+    """Removing a row of entries, records or shares is noticed."""
     before, unnoticed = everything(built), []
     for slot, content in sampled(list(by_table(built.contents(), table).items()), of_each(built, 25)):
         built.put({slot: None})
@@ -132,7 +132,7 @@ def test_no_row_can_be_dropped(table: str, built: Vault) -> None:
 
 @pytest.mark.sampled
 def test_no_two_values_can_change_places(built: Vault) -> None:
-    """Heads of two places, entries and records, of one session or of two: exchanged, or doubled, they are refused."""
+    """Exchanging or doubling heads, entries or records, of one session or two, is noticed."""
     before, unnoticed = everything(built), []
     there = built.contents()
     for table in ("", "entry", "record", "share"):
@@ -151,7 +151,7 @@ def test_no_two_values_can_change_places(built: Vault) -> None:
 
 
 def redacted(_: Session, memory: Memory) -> None:
-    """A text is rewritten."""
+    """Rewrite a text."""
     rewritten(memory.store, KEY)
 
 
@@ -176,10 +176,10 @@ STEPS: dict[str, Callable[[Session, Memory], object]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_nothing_old_can_be_put_back(step: str, tmp_path: Path) -> None:
-    """One value of before, a head or a row, in its own place again, or where there is none now: it is seen.
+    """Putting back an earlier value of a head or a row is noticed.
 
-    But for an entry before the place where the log begins since it was cleared, and for rows of a log that is gone:
-    these are not read at all.
+    Not noticed are entries before the place where a cleared log begins, and rows of a log that is gone: they are never
+    read.
     """
     vault = Vault.of("memory", Path())
 
@@ -221,7 +221,7 @@ def test_nothing_old_can_be_put_back(step: str, tmp_path: Path) -> None:
 
 
 def test_a_head_that_was_seen_is_not_taken_back() -> None:
-    """A process that has seen a later head notices an earlier one, though nothing but the head had moved since."""
+    """A process that has seen a later head notices an earlier one, even if nothing else has changed."""
     vault = Vault.of("memory", Path())
     with vault.memory(FIRST) as memory:
         session = session_of(memory)
@@ -238,7 +238,7 @@ def test_a_head_that_was_seen_is_not_taken_back() -> None:
 
 
 def test_a_cold_value_of_before_is_not_taken() -> None:
-    """The two values of a head belong together."""
+    """An earlier cold value beside the current hot one is refused, since both belong together."""
     vault = Vault.of("memory", Path())
     with vault.memory(FIRST) as memory:
         session = session_of(memory)
@@ -256,7 +256,7 @@ def test_a_cold_value_of_before_is_not_taken() -> None:
 
 
 def test_no_line_of_a_file_can_be_dropped_doubled_or_moved(tmp_path: Path) -> None:
-    """In a log of the file store each line is dropped, doubled or exchanged with the one before: reading says so."""
+    """Dropping, doubling or exchanging a line of a log file is noticed."""
     vault = Vault.of("file", tmp_path)
     with vault.memory(FIRST) as memory:
         session = session_of(memory, "one")
@@ -271,7 +271,7 @@ def test_no_line_of_a_file_can_be_dropped_doubled_or_moved(tmp_path: Path) -> No
     lines = good.splitlines(keepends=True)
     tampered: list[tuple[str, list[bytes]]] = []
     for at in range(1, len(lines)):
-        if at < len(lines) - 1:  # without its last line it is what it was before that was written
+        if at < len(lines) - 1:  # without its last line the file equals its own earlier state
             tampered.append((f"without line {at}", lines[:at] + lines[at + 1 :]))
         tampered.append((f"line {at} twice", lines[: at + 1] + lines[at:]))
         if at > 1:
@@ -293,32 +293,33 @@ def test_no_line_of_a_file_can_be_dropped_doubled_or_moved(tmp_path: Path) -> No
 
 
 def of_another(_: Row, other: Row) -> bytes:
-    """What is stored of another entry."""
+    """Return the stored value of another entry."""
     return other.value
 
 
-def of_before(one: Row, _: Row) -> bytes:
-    """What is no value of ours."""
+def forgery(one: Row, _: Row) -> bytes:
+    """Return the value with some of its bytes replaced."""
     return one.value[:-9] + b"forged" + one.value[-3:]
 
 
 def in_clear(_: Row, __: Row) -> bytes:
-    """A text that nobody has sealed."""
+    """Return a plain text that was never encrypted."""
     return b'{"id":"forged","content":"forged"}'
 
 
 def nothing(_: Row, __: Row) -> bytes:
-    """Nothing at all."""
+    """Return an empty value."""
     return b""
 
 
 def uncounted(session: Session) -> list[Entry]:
-    """The session's entries, without the counts of their tokens."""
+    """Return the session's entries without their token counts."""
     return [msgspec.structs.replace(entry, tokens=None) for entry in session.entries()]
 
 
 def talked(vault: Vault) -> dict[Slot, Content]:
-    """A session with all kinds of entries, one of them erased, one written anew, and a branch; what it was before."""
+    """Make a session with all kinds of entries, an erased and a rewritten one, and a branch; return its earlier
+    contents."""
     with vault.memory(FIRST) as memory:
         session = session_of(memory)
         for number in range(2):
@@ -337,11 +338,11 @@ def talked(vault: Vault) -> dict[Slot, Content]:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("how", [of_another, of_before, in_clear, nothing, None])
+@pytest.mark.parametrize("how", [of_another, forgery, in_clear, nothing, None])
 def test_whatever_an_entry_became_it_is_set_aside_and_taken_out(how: Callable[[Row, Row], bytes] | None) -> None:
-    """Each entry in turn is changed: it is named, what is left is as it was, and repair ends it.
+    """A changed entry is reported, the rest is unchanged, and a repair ends it.
 
-    What was erased, or written anew, and was put back as it was before is changed, too.
+    That includes an erased or rewritten entry of which the earlier value was put back.
     """
     vault = Vault.of("memory", Path())
     first = talked(vault)
@@ -385,7 +386,7 @@ def test_whatever_an_entry_became_it_is_set_aside_and_taken_out(how: Callable[[R
 
 
 def test_an_item_is_bound_to_its_place() -> None:
-    """The value of one key under another, or in another namespace, is refused, and so is an old version once seen."""
+    """An item's value under another key or namespace is refused, and so is an old version once a newer was seen."""
     vault = Vault.of("memory", Path())
     with vault.memory(FIRST) as memory:
         drive(memory.store.put_item("default", "notes", "k", b"first", expires=8888888888888888))
@@ -409,8 +410,8 @@ def test_an_item_is_bound_to_its_place() -> None:
 # --- what cannot be noticed, and what it costs
 
 
-def test_what_cannot_be_noticed() -> None:
-    """An old copy of all of a store is a store; a session that is gone was never there."""
+def test_an_old_copy_of_a_whole_store_is_not_noticed() -> None:
+    """An old copy of the whole store, and a session removed as a whole, cannot be noticed."""
     vault = Vault.of("memory", Path())
     with vault.memory(FIRST) as memory:
         session_of(memory).add_user_message("first")
@@ -428,7 +429,7 @@ def test_what_cannot_be_noticed() -> None:
 
 
 def test_what_a_head_knows_is_small_however_much_is_erased() -> None:
-    """Of what is erased together a head keeps a few bytes; of what is erased here and there, a few bytes each."""
+    """A head grows by a few bytes for each contiguous erasure, however many entries that covers."""
     vault = Vault.of("memory", Path())
 
     def cold() -> int:

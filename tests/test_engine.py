@@ -1,4 +1,4 @@
-"""The engine over backends: calls that verbs make, drivers that suspend and fail, and where branches live."""
+"""The engine over backends: which calls the verbs make, drivers that suspend or fail, and where branches live."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = SessionKey("tenant", "one")
 
 
 class TestDrivenBackend(StoreConformance):
-    """A driver that suspends keeps the contract of backends."""
+    """A backend behind a suspending driver keeps the contract of backends."""
 
     @pytest.fixture
     def backend(self) -> BackendFactory:
@@ -47,7 +47,7 @@ class TestDrivenBackend(StoreConformance):
 
 
 class TestEngineOverADriver(LogConformance):
-    """The engine keeps the contract of stores over a driver that suspends."""
+    """The engine over a suspending driver keeps the contract of stores."""
 
     @pytest.fixture
     def store(self) -> StoreFactory:
@@ -62,7 +62,7 @@ def said(text: str) -> list[Entry]:
 
 
 def test_tasks_that_append_at_once_are_written_together() -> None:
-    """While one append is on its way, those that come meanwhile wait, and go in one write after it."""
+    """Appends that arrive while another append is being written go into one write after it."""
     backend = driven()
 
     async def work() -> None:
@@ -78,24 +78,26 @@ def test_tasks_that_append_at_once_are_written_together() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_raised_stored_nothing_or_says_so(seed: int) -> None:
-    """Over a driver whose writes fail, before their work or after it, an append that returns is there once; one that
-    raises is not there, and says so, unless nobody knows; and none is there twice or in pieces."""
+def test_a_failed_append_is_not_stored_unless_the_outcome_is_unknown(seed: int) -> None:
+    """If the driver's writes fail, an append that returned is stored once, and one whose error says unwritten is not.
+
+    An append is never stored twice or in part.
+    """
     dice = random.Random(seed)
     stores = [Store(driven(dice)) for _ in range(1)]
     backend: Any = stores[0].backend
     stores.append(Store(backend))
-    there, gone = set[str](), set[str]()
+    acknowledged, refused = set[str](), set[str]()
 
     async def add(writer: int) -> None:
         for number in range(15):
             text = f"{writer}.{number}"
             try:
                 await stores[writer % 2].append(KEY, said(text))
-                there.add(text)
+                acknowledged.add(text)
             except StoreUnavailable as fault:
                 if fault.written is False:
-                    gone.add(text)
+                    refused.add(text)
 
     async def work() -> list[str]:
         await asyncio.gather(*(add(writer) for writer in range(4)))
@@ -105,8 +107,8 @@ def test_what_raised_stored_nothing_or_says_so(seed: int) -> None:
     first, second = texts[::2], texts[1::2]
     assert second == [f"{text}?" for text in first]
     assert len(first) == len(set(first))
-    assert there <= set(first)
-    assert not gone & set(first)
+    assert acknowledged <= set(first)
+    assert not refused & set(first)
 
 
 CALLS: dict[str, tuple[Any, list[str]]] = {
@@ -131,8 +133,8 @@ CALLS: dict[str, tuple[Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("verb", CALLS)
-def test_a_verb_calls_the_backend_as_often_as_it_must(verb: str) -> None:
-    """By who knows the session's head, as whoever wrote last does: an append is one call."""
+def test_a_verb_makes_no_unneeded_call_of_the_backend(verb: str) -> None:
+    """A store that knows the session's head makes the fewest calls for each verb: an append is one write."""
     backend, (ask, wanted) = driven(), CALLS[verb]
 
     async def work() -> None:
@@ -147,7 +149,7 @@ def test_a_verb_calls_the_backend_as_often_as_it_must(verb: str) -> None:
 
 
 def test_an_erasure_in_branches_is_one_write() -> None:
-    """However many branches have an entry, it goes in all of them in one step, after two looks."""
+    """An entry is erased from all branches that share it in one write, after two looks."""
     backend = driven()
 
     async def work() -> None:
@@ -168,7 +170,7 @@ def test_an_erasure_in_branches_is_one_write() -> None:
 
 
 def test_nothing_of_a_deleted_tree_is_left() -> None:
-    """When the last session of a home goes, no place of it is there any more, nor what said where branches were."""
+    """When the last session of a tree of branches is deleted, none of its places is left, nor the list of branches."""
     backend = driven()
     backend.large_bytes = 64
 
@@ -190,8 +192,8 @@ def test_nothing_of_a_deleted_tree_is_left() -> None:
     assert backend.below._places == {}
 
 
-def test_what_lies_before_all_that_is_read_goes() -> None:
-    """Of a log that was cleared, what only a branch had goes with that branch, though another reads what came later."""
+def test_a_branch_s_own_part_of_a_cleared_log_goes_with_it() -> None:
+    """Entries before a clear that only one branch reads are deleted with that branch, though others read later ones."""
     backend = driven()
     two, three = KEY._replace(session="two"), KEY._replace(session="three")
 
@@ -218,8 +220,8 @@ def test_what_lies_before_all_that_is_read_goes() -> None:
     asyncio.run(work())
 
 
-def test_a_branch_that_is_made_meanwhile_is_seen_by_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Putting a session in the place of one that is forked just then leaves the branch whole."""
+def test_an_import_leaves_a_branch_made_meanwhile_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replacing a session by an import leaves a branch whole that is made at the same time."""
     backend = driven()
     two = KEY._replace(session="two")
 
@@ -247,7 +249,7 @@ def test_a_branch_that_is_made_meanwhile_is_seen_by_an_import(monkeypatch: pytes
 
 
 def test_a_name_of_a_deleted_branch_is_free_again() -> None:
-    """Also for who remembers where the branch was: a new session of that name is found by all, and nothing else."""
+    """After a branch is deleted, a new session may have its name, even in a store that remembers the branch's place."""
 
     async def work() -> None:
         one, other = (Store(backend) for backend in [driven()] * 2)
@@ -267,9 +269,11 @@ def test_a_name_of_a_deleted_branch_is_free_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_remembers_a_lease_is_not_misled(seed: int) -> None:
-    """Whatever processes remember of a lease, and however long ago: one has it, till it ends or is given back, and
-    each new holder's fence is greater. Of one that has ended the holder is who had it until somebody else comes."""
+def test_a_remembered_lease_never_lets_two_holders_in(seed: int) -> None:
+    """A lease has one holder until it ends, and each new holder gets a greater fence, whatever stores remember of it.
+
+    A lease that has ended can still be renewed by its last holder until somebody else takes it.
+    """
     dice, clock, backend = random.Random(seed), FakeClock(), driven()
     stores = [Store(backend, clock) for _ in range(3)]
     holder, fence, until, greatest = None, 0, 0, 0
@@ -303,8 +307,8 @@ def test_who_remembers_a_lease_is_not_misled(seed: int) -> None:
 STORES.register("driven", lambda _, runner: driven())
 
 
-async def lived(memory: Any, on: Callable[[Any], Awaitable[Any]]) -> list[Any]:
-    """What a session tells after a little of everything; `on` waits for what a verb returned."""
+async def lived_through(memory: Any, on: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    """Do a little of everything to a session and return what it shows; `on` awaits what a verb returned."""
     session = memory.session("one", max_tokens=300, counter=quarters)
     for number in range(12):
         await on(session.add(turn(str(number))))
@@ -326,17 +330,17 @@ async def awaited(verb: Any) -> Any:
 
 
 @pytest.mark.parametrize("options", [{}, {"encryption": FIRST}], ids=["plain", "keys"])
-def test_sessions_over_a_driver_say_what_they_say_over_dictionaries(options: dict[str, Any]) -> None:
-    """In both classes: under an event loop the backend is awaited there, without one on the memory's own."""
+def test_sessions_over_a_driver_equal_those_in_memory(options: dict[str, Any]) -> None:
+    """Sessions over a driver show the same as in memory, both on a caller's event loop and on the memory's own."""
 
     async def under_a_loop() -> list[Any]:
         async with AsyncMemory.open("driven://", clock=FakeClock(), **options) as memory:
-            return await lived(memory, awaited)
+            return await lived_through(memory, awaited)
 
     told = []
     for where in ("memory://", "driven://"):
         with Memory.open(where, clock=FakeClock(), **options) as memory:
-            told.append(drive(lived(memory, awaited)))
+            told.append(drive(lived_through(memory, awaited)))
 
     assert told[0][3:] == [(), (), ["three", "two"], told[0][-1]]
     assert told[1] == told[0]
@@ -344,8 +348,8 @@ def test_sessions_over_a_driver_say_what_they_say_over_dictionaries(options: dic
 
 
 @pytest.mark.parametrize("how", ["erased", "cleared", "put anew"])
-def test_a_large_content_that_goes_between_two_looks_is_no_damage(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Who reads an entry, and then what is kept apart of it, sees it as it is by then, and nothing is told."""
+def test_content_that_disappears_between_two_looks_is_no_damage(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Content that goes between the look at its entry and the look at it is read as it is then, not as damaged."""
     meanwhile: list[Callable[[], object]] = []
 
     class Between(MemoryBackend):

@@ -1,4 +1,4 @@
-"""What `session.erase` promises: what a query means, what it reports, what becomes of summaries and derived data."""
+"""What `session.erase` promises: what a query selects, the report, and what becomes of summaries and derived data."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ WORD = "zanzibar"
 
 
 def talk(session: Session, *texts: str) -> None:
-    """One interaction for each text."""
+    """Add one interaction for each text."""
     for text in texts:
         session.add_user_message(text)
         session.add_assistant_message(f"about that: {text}")
 
 
-def left(session: Session) -> list[int]:
-    """The numbers of the entries that are no tombstones, rewound ones too."""
+def remaining(session: Session) -> list[int]:
+    """Return the seqs of the entries that are not tombstones, rewound ones included."""
     return [entry.seq for entry in session.entries(rewound=True) if not entry.erased]
 
 
@@ -72,20 +72,20 @@ SURFACES: dict[str, dict[str, Any]] = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("message", SURFACES.values(), ids=SURFACES)
 def test_a_text_is_found_on_every_surface(session: Session, message: dict[str, Any]) -> None:
-    """Wherever a provider's message can hold a text, the query finds it, and nothing else."""
+    """A query finds its text wherever a provider's message can hold it, and nothing else."""
     session.add({"role": "user", "content": "before"})
     session.add(message)
     session.add({"role": "user", "content": "zanzi bar"})
 
     done = session.erase(Query(text=WORD))
 
-    assert (done.entries, left(session)) == (1, [1, 3])
+    assert (done.entries, remaining(session)) == (1, [1, 3])
     assert WORD not in json.dumps(session.export()).lower()
 
 
 @pytest.mark.parametrize("metadata", [{WORD: 1}, {"a": {"b": [WORD.upper()]}}, {"a": {WORD: {}}}])
 def test_a_text_is_found_in_metadata(session: Session, metadata: dict[str, Any]) -> None:
-    """Keys and values count, at any depth."""
+    """A query finds its text in keys and values of metadata, at any depth."""
     session.add_user_message("x", metadata=metadata)
 
     assert session.erase(Query(text=WORD)).entries == 1
@@ -95,25 +95,25 @@ def test_a_text_is_found_in_metadata(session: Session, metadata: dict[str, Any])
 @pytest.mark.parametrize("asked", ["NFC", "NFD", "NFKC", "NFKD"])
 @pytest.mark.parametrize("said", ["NFC", "NFD"])
 def test_normal_forms_make_no_difference(session: Session, said: str, asked: str) -> None:
-    """A letter with its accent is the same however it was put together; a letter without it is another."""
+    """A query compares letters by their normal form; a letter without the accent is another letter."""
     session.add_user_message(f"in {unicodedata.normalize(said, 'ZÜRICH')} there")
     session.add_user_message("in Zurich there")
 
     assert session.erase(Query(text=unicodedata.normalize(asked, "Zürich"))).entries == 1
-    assert left(session) == [2]
+    assert remaining(session) == [2]
 
 
 @pytest.mark.parametrize("asked", ["istanbul", "İstanbul", "ISTANBUL", "İSTANBUL", "\u0131stanbul", "i\u0307stanbul"])
 def test_a_dot_on_an_i_makes_no_difference(session: Session, asked: str) -> None:
-    """Turkish writes the capital of "i" with a dot, and the small letter of "I" without one."""
+    """A query treats the dotted and dotless Turkish i alike, in either case."""
     talk(session, "İstanbul'da", "İSTANBUL", "ISTANBUL", "\u0131stanbul", "I\u0307stanbul", "Ankara")
 
     assert session.erase(Query(text=asked)).entries == 10
-    assert left(session) == [11, 12]
+    assert remaining(session) == [11, 12]
 
 
 def test_words_of_formats_and_media_are_no_text(session: Session) -> None:
-    """Keys of providers' items, their types, and base64 say nothing: a query for such a word erases nothing by them."""
+    """A query does not match keys and types of providers' items, nor base64 data."""
     session.add_user_message([Text(text="hello"), Image(source="data:image/png;base64,dHlwZWFubmE=")])
     session.add(
         {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "anna", "format": "wav"}}]}
@@ -122,21 +122,21 @@ def test_words_of_formats_and_media_are_no_text(session: Session) -> None:
 
     for word in ("anna", "type", "tool_use", "input_audio"):
         assert not session.erase(Query(text=word))
-    assert left(session) == [1, 2, 3]
+    assert remaining(session) == [1, 2, 3]
 
 
 def test_fields_of_a_query_are_anded(session: Session) -> None:
-    """An entry is meant where it meets everything that is given."""
+    """A query selects the entries that meet all of its fields."""
     session.add_user_message("red", name="ann")
     session.add_user_message("red", name="bob")
     session.add_user_message("blue", name="ann")
 
     assert session.erase(Query(text="red", user="ann", where="message.name == 'ann'")).entries == 1
-    assert left(session) == [2, 3]
+    assert remaining(session) == [2, 3]
 
 
 def test_times_are_from_one_up_to_the_other(memory: Memory, clock: FakeClock) -> None:
-    """`after` counts from that moment on, `before` up to, and without, the other."""
+    """A query's `after` is inclusive and its `before` exclusive."""
     session, begun = memory.session("one"), clock.now
     for _ in range(4):
         session.add_user_message("x")
@@ -144,7 +144,7 @@ def test_times_are_from_one_up_to_the_other(memory: Memory, clock: FakeClock) ->
     first = datetime.fromtimestamp(begun // 1_000_000, UTC)
 
     assert session.erase(Query(after=first + timedelta(minutes=1), before=first + timedelta(minutes=3))).entries == 2
-    assert left(session) == [1, 4]
+    assert remaining(session) == [1, 4]
 
 
 CONDITIONS = {
@@ -161,17 +161,17 @@ CONDITIONS = {
 @pytest.mark.sampled
 @pytest.mark.parametrize(("condition", "stays"), CONDITIONS.items())
 def test_conditions_select_what_they_are_true_of(session: Session, condition: str, stays: list[int]) -> None:
-    """A condition of a message selects messages, one of an interaction or the session whole interactions."""
+    """A condition on messages selects messages; one on interactions or the session selects whole interactions."""
     talk(session, "one", "two")
     session.add_user_message("three", metadata={"lang": "de"})
 
     session.erase(Query(where=condition))
 
-    assert left(session) == stays
+    assert remaining(session) == stays
 
 
 def test_a_condition_without_an_answer_erases_nothing(session: Session) -> None:
-    """Where a condition cannot be evaluated nothing is erased, and the error names the entry, not the condition."""
+    """If a condition cannot be evaluated, nothing is erased; the error names the entry, not the condition."""
     session.add_user_message("x", metadata={"amount": 7})
     session.add_user_message("y")
 
@@ -179,14 +179,14 @@ def test_a_condition_without_an_answer_erases_nothing(session: Session) -> None:
         session.erase(Query(where="message.metadata.amount > 5"))
 
     assert "amount" not in str(raised.value)
-    assert left(session) == [1, 2]
+    assert remaining(session) == [1, 2]
     assert (
         session.erase(Query(where="message.metadata.amount is not None and message.metadata.amount > 5")).entries == 1
     )
 
 
 def test_a_users_interactions_are_meant_whole(session: Session) -> None:
-    """What a user said, by name or metadata, and everything until the next human message, but nobody else's."""
+    """`user` selects a user's messages, by name or metadata, with all that follows until the next human message."""
     session.add_user_message("hello", name="ann")
     session.add_tool_call("look", {})
     session.add_tool_result("look", "found")
@@ -196,11 +196,11 @@ def test_a_users_interactions_are_meant_whole(session: Session) -> None:
     session.add_assistant_message("by the way", metadata={"user_id": "ann"})
 
     assert session.erase(Query(user="ann")).entries == 5
-    assert left(session) == [5, 6]
+    assert remaining(session) == [5, 6]
 
 
-def test_what_was_rewound_is_reached(session: Session) -> None:
-    """A query finds what a rewind has taken back, by text, condition and user, and it can never come back."""
+def test_rewound_entries_are_reached(session: Session) -> None:
+    """A query also erases rewound entries, by text, condition and user."""
     talk(session, "one")
     session.add_user_message(f"to {WORD}", name="ann")
     session.rewind(to=2)
@@ -224,7 +224,7 @@ BAD = {
 
 @pytest.mark.parametrize("fields", BAD.values(), ids=BAD)
 def test_a_query_is_checked_when_it_is_made(fields: dict[str, Any]) -> None:
-    """What is not accepted is a ConfigError at once, which does not quote the query."""
+    """An invalid query raises a ConfigError when it is made, and the error does not quote it."""
     with pytest.raises(ConfigError) as raised:
         Query(**fields)
 
@@ -234,8 +234,8 @@ def test_a_query_is_checked_when_it_is_made(fields: dict[str, Any]) -> None:
         fault = fault.__cause__ or fault.__context__
 
 
-def test_a_query_shows_nothing_of_itself() -> None:
-    """Its `repr` names what is given, and not what that is."""
+def test_the_repr_of_a_query_hides_its_values() -> None:
+    """The `repr` of a query names the fields that are set, not their values."""
     assert repr(Query(text=WORD, user="ann")) == "Query(text=…, user=…)"
 
 
@@ -243,7 +243,7 @@ def test_a_query_shows_nothing_of_itself() -> None:
 
 
 def test_the_report_counts_what_went(memory: Memory) -> None:
-    """Entries, the branches that shared some, images, sounds and documents, each counted once."""
+    """The report counts entries, images, sounds and documents once each, and names the branches that shared them."""
     session = memory.session("one", counter=quarters)
     session.add_user_message([Text(text=WORD), Image(source="http://x/y.png"), Audio(data="QUJD", format="wav")])
     session.add_user_message([File(data="QUJD", filename=f"{WORD}.pdf")])
@@ -253,12 +253,14 @@ def test_the_report_counts_what_went(memory: Memory) -> None:
     done = session.erase(Query(text=WORD))
 
     assert done == Erased(entries=2, branches=("branch",), media=3, remains=done.remains)
-    assert left(memory_branch) == left(session) == [3, 4]
+    assert remaining(memory_branch) == remaining(session) == [3, 4]
     assert session.erase(Query(text=WORD)) == Erased(remains=done.remains)
 
 
-def test_no_word_of_a_query_is_kept_or_told(memory: Memory, caplog: pytest.LogCaptureFixture, session: Session) -> None:
-    """Neither the log's records, nor events, nor what is logged hold a text or condition of a query."""
+def test_a_query_is_neither_stored_nor_logged(
+    memory: Memory, caplog: pytest.LogCaptureFixture, session: Session
+) -> None:
+    """Neither records, events nor the program's log hold the text or condition of a query."""
     told: list[Any] = []
     for event in ("erased", "compressed", "compaction:failed", "cut"):
         memory.on(event, lambda name, facts: told.append(facts))
@@ -273,18 +275,18 @@ def test_no_word_of_a_query_is_kept_or_told(memory: Memory, caplog: pytest.LogCa
 
 
 def test_a_reason_that_says_the_text_is_refused(session: Session) -> None:
-    """The reason is kept in the log, so it may not hold what is to be erased."""
+    """A reason that contains the text to be erased is refused, since reasons are kept in the log."""
     session.add_user_message(WORD)
 
     with pytest.raises(ConfigError, match="kept in the log") as raised:
         session.erase(Query(text=WORD), reason="they went to Zanzibar")
 
     assert "anzibar" not in str(raised.value)
-    assert left(session) == [1]
+    assert remaining(session) == [1]
 
 
 def test_earlier_reasons_and_details_lose_the_text(session: Session) -> None:
-    """A reason that was given before, and the conditions of cuts, say nothing of the text any more."""
+    """A query also removes its text from the reasons of earlier records."""
     talk(session, "one", "two", "three")
     session.erase([1], reason=f"about {WORD}")
     assert WORD in str(session.history())
@@ -297,7 +299,7 @@ def test_earlier_reasons_and_details_lose_the_text(session: Session) -> None:
 
 
 def test_conditions_of_cuts_lose_the_text(memory: Memory) -> None:
-    """The condition that a cut has recorded, in its record and in the head, goes with the text that it names."""
+    """A query also removes recorded conditions of cuts that contain its text, from records and the head."""
     chosen = memory.session(
         "one", counter=quarters, max_tokens=60, conditions=[f"not contains(message.content, '{WORD}')"]
     )
@@ -315,21 +317,21 @@ def test_conditions_of_cuts_lose_the_text(memory: Memory) -> None:
 
 
 def test_unknown_entries_and_other_things_are_refused(session: Session) -> None:
-    """An id that is not there raises EntryNotFound, what is no id and no query ConfigError; nothing is erased."""
+    """An unknown id raises EntryNotFound, anything but ids or a query ConfigError; nothing is erased."""
     talk(session, "one")
 
     with pytest.raises(EntryNotFound):
         session.erase([1, "nobody"])
     with pytest.raises(ConfigError, match="ids"):
         session.erase(None)  # type: ignore[arg-type]
-    assert left(session) == [1, 2]
+    assert remaining(session) == [1, 2]
 
 
 # --- summaries
 
 
 class Parrot:
-    """A summarizer that says all it is given, and what it was told to say again."""
+    """A summarizer that repeats its source, or always says the same sentence."""
 
     def __init__(self, always: str = "") -> None:
         self.always, self.asked = always, 0
@@ -341,7 +343,7 @@ class Parrot:
 
 
 def summarised(memory: Memory, summarizer: Any = None, *texts: str) -> Session:
-    """A session of which all but the newest interaction is covered."""
+    """Return a session of which all but the newest interaction is covered."""
     taken = summarizer and CallableSummarizer(summarizer, checked=False)
     session = memory.session("one", counter=quarters, summarizer=taken, auto_compact="off")
     for text in texts or (f"we went to {WORD} " * 8, "we went to the market " * 8, "we stayed at home " * 8):
@@ -352,7 +354,7 @@ def summarised(memory: Memory, summarizer: Any = None, *texts: str) -> Session:
 
 
 def test_a_summary_is_made_anew_without_what_was_erased(memory: Memory) -> None:
-    """The words go, the rest stays covered by a summary that was made of it."""
+    """A summary of an erased entry is withdrawn, and a new one covers the other entries."""
     session = summarised(memory)
 
     done = session.erase(Query(text=WORD))
@@ -366,7 +368,7 @@ def test_a_summary_is_made_anew_without_what_was_erased(memory: Memory) -> None:
 
 
 def test_a_summary_of_which_nothing_is_left_is_withdrawn(memory: Memory) -> None:
-    """Where all that it covered is erased there is nothing to make it of."""
+    """A summary is withdrawn without a successor if all that it covered is erased."""
     session = summarised(memory, None, f"all of it {WORD} " * 10)
 
     done = session.erase(Query(text=WORD))
@@ -376,7 +378,7 @@ def test_a_summary_of_which_nothing_is_left_is_withdrawn(memory: Memory) -> None
 
 
 def test_a_summarizer_cannot_say_it_again(memory: Memory) -> None:
-    """What a summarizer answers is not accepted while it says the text; the heuristic answers in its place."""
+    """A summarizer's answer that contains the erased text is refused, and the heuristic's summary is taken."""
     parrot = Parrot(always=f"They went to {WORD.upper()}.")
     session = summarised(memory, parrot)
     before = parrot.asked
@@ -392,7 +394,7 @@ def test_a_summarizer_cannot_say_it_again(memory: Memory) -> None:
 
 
 def test_a_summary_that_only_says_it_goes_too(memory: Memory) -> None:
-    """A summary that names the text without covering an entry that holds it is withdrawn and made anew, everywhere."""
+    """A summary that contains the text is replaced in every branch, even if no covered entry contains it."""
     parrot = Parrot(always=f"Somebody said {WORD}.")
     session = summarised(memory, parrot, "we went to the market " * 9, "we stayed at home " * 9)
     branch = session.fork("branch")
@@ -409,7 +411,7 @@ def test_a_summary_that_only_says_it_goes_too(memory: Memory) -> None:
 
 
 def test_older_versions_lose_their_words_too(memory: Memory) -> None:
-    """Every version that ever told of it is without words in the history."""
+    """Older versions of a summary with the erased text lose their text as well."""
     session = summarised(memory)
     talk(session, "we bought a boat " * 9, "and more")
     session.compact(Summarize(interaction_keep=1))
@@ -427,7 +429,7 @@ def test_older_versions_lose_their_words_too(memory: Memory) -> None:
 
 
 class Index:
-    """Something made from entries: texts by session and id."""
+    """Derived data: texts by session and id."""
 
     name = "index"
 
@@ -448,8 +450,8 @@ class Index:
         return 1
 
 
-def test_what_is_made_from_entries_goes_first_and_everywhere(memory: Memory, session: Session) -> None:
-    """An erasure tells what joined of the entries, by number and id, in each session that shares them."""
+def test_derived_data_is_told_of_an_erasure_in_every_branch(memory: Memory, session: Session) -> None:
+    """An erasure tells derived data the seqs and ids of the entries, for each session that shares them."""
     index = Index()
     memory.derive(index)
     talk(session, "one", "two")
@@ -461,12 +463,12 @@ def test_what_is_made_from_entries_goes_first_and_everywhere(memory: Memory, ses
     gone = {1: ids[1], 3: ids[3]}
     assert index.told == [("one", gone), ("branch", gone)]
     assert done.derived == {"index": 4}
-    branch.erase([1])  # erased already
+    branch.erase([1])  # already erased, so nothing is told
     assert len(index.told) == 2
 
 
-def test_nothing_is_erased_where_what_was_made_stays(memory: Memory, session: Session) -> None:
-    """An index that fails keeps the entries, the error says which it was, and repeating it goes on."""
+def test_nothing_is_erased_if_derived_data_fails(memory: Memory, session: Session) -> None:
+    """If derived data fails to erase, the entries stay, the error names it, and the erasure can be repeated."""
     index = Index()
     stop = memory.derive(index)
     index.broken = True
@@ -484,7 +486,7 @@ def test_nothing_is_erased_where_what_was_made_stays(memory: Memory, session: Se
         with pytest.raises(ErasureFailed, match=r"index .* \(OSError\)") as raised:
             destroy()
         assert isinstance(raised.value.__cause__, OSError)
-    assert left(session) == [1, 2]
+    assert remaining(session) == [1, 2]
     index.broken = False
     assert session.erase([1]).derived == {"index": 1}
     stop()
@@ -492,8 +494,8 @@ def test_nothing_is_erased_where_what_was_made_stays(memory: Memory, session: Se
     assert [seqs for _, seqs in index.told] == [{1: session.entry(1).id}]
 
 
-def test_every_path_that_destroys_tells_what_joined(memory: Memory, clock: FakeClock) -> None:
-    """Clear, delete, replace, sweep, FLUSH without archive, the neuralyzer and forget: none comes by it."""
+def test_every_way_of_destroying_tells_derived_data(memory: Memory, clock: FakeClock) -> None:
+    """Clear, delete, replace, sweep, flush without archive, the neuralyzer and forget all tell derived data."""
     index = Index()
     memory.derive(index)
 
@@ -531,8 +533,8 @@ def test_every_path_that_destroys_tells_what_joined(memory: Memory, clock: FakeC
     assert index.told == []
 
 
-def test_what_joins_is_checked(memory: Memory) -> None:
-    """It needs a name of its own and both functions."""
+def test_derived_data_is_checked_when_it_is_registered(memory: Memory) -> None:
+    """Derived data needs a unique name and both functions."""
     memory.derive(Index())
 
     for wrong in (object(), Index(), Index):
@@ -544,8 +546,8 @@ def test_what_joins_is_checked(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("memory", ["memory", "sqlite", "file"], indirect=True)  # a driver's loop runs what meddles
-def test_what_is_added_meanwhile_is_meant_too(memory: Memory, session: Session) -> None:
-    """When what was found is gone, what others have added by then is looked at, and erased, too: nothing twice."""
+def test_entries_added_during_an_erasure_are_erased_too(memory: Memory, session: Session) -> None:
+    """After an erasure its query is applied to entries added meanwhile, until none matches; none is erased twice."""
     session.add_user_message(f"to {WORD}")
     writer = memory.session("one")
 
@@ -558,7 +560,7 @@ def test_what_is_added_meanwhile_is_meant_too(memory: Memory, session: Session) 
     memory.derive(Meddler())
 
     assert session.erase(Query(text=WORD)).entries == 4
-    assert left(writer) == []
+    assert remaining(writer) == []
     assert [record.seqs for record in session.history() if record.kind == "erase"] == [(1,), (2,), (3,), (4,)]
 
 
@@ -566,7 +568,7 @@ def test_what_is_added_meanwhile_is_meant_too(memory: Memory, session: Session) 
 
 
 def test_an_encrypted_store_loses_reasons_and_conditions_too() -> None:
-    """Records are silenced by their revisions, so that a store that cannot read them does it as well."""
+    """In an encrypted store, too, a query removes reasons and conditions that contain its text."""
     with Memory.open("memory://", encryption={"a": b"k" * 32}) as memory:
         picky = [f"not contains(message.content, '{WORD}')"]
         chosen = memory.session("one", counter=quarters, max_tokens=60, conditions=picky)
@@ -586,7 +588,7 @@ def test_an_encrypted_store_loses_reasons_and_conditions_too() -> None:
 
 
 def test_branches_keep_words_that_say_nothing_of_it(memory: Memory) -> None:
-    """What a branch's record of the same revision tells is its own: it loses nothing by what another one told."""
+    """A branch keeps its own record of a revision whose record in another branch contained the text."""
     session = memory.session("one", counter=quarters, auto_compact="off")
     talk(session, "we went to the market " * 40, "we stayed at home " * 40)
     branch = session.fork("branch")
@@ -604,7 +606,7 @@ def test_branches_keep_words_that_say_nothing_of_it(memory: Memory) -> None:
 
 
 def test_an_ephemeral_session_erases_what_it_alone_has_seen(memory: Memory) -> None:
-    """A query in an EPHEMERAL session takes words from what it shows, and leaves the stored session as it is."""
+    """A query in an ephemeral session changes what that session shows, not the stored session."""
     stored = memory.session("one", counter=quarters)
     talk(stored, f"to {WORD}")
     stored.erase([2], reason=f"about {WORD}")
@@ -619,7 +621,7 @@ def test_an_ephemeral_session_erases_what_it_alone_has_seen(memory: Memory) -> N
 
 
 def test_the_asynchronous_face_does_the_same(tmp_path: Any) -> None:
-    """`erase`, `forget` and what joined, with an event loop."""
+    """An asynchronous memory has `erase`, `forget` and derived data, too."""
     import asyncio
 
     from palimpsest import AsyncMemory
@@ -639,7 +641,7 @@ def test_the_asynchronous_face_does_the_same(tmp_path: Any) -> None:
 
 
 def test_a_session_is_cleared_only_as_it_was_seen() -> None:
-    """By its revision or by a context: where something has come since, nothing is destroyed."""
+    """`clear(seen=…)` clears only if nothing was added since that revision or context."""
     with Memory.open("memory://") as memory:
         session = memory.session("a", max_tokens=1000)
         session.add_user_message("one")
@@ -661,7 +663,7 @@ def test_a_session_is_cleared_only_as_it_was_seen() -> None:
 
 
 def test_tombstones_come_into_another_session_as_such() -> None:
-    """The entries of a session can be added to another one: its tombstones are there, too, and counted."""
+    """Tombstones that are added to another session stay tombstones and are counted as such."""
     with Memory.open("memory://") as memory:
         one, other = memory.session("one"), memory.session("other")
         talk(one, "hello", WORD, "bye")
@@ -673,7 +675,7 @@ def test_tombstones_come_into_another_session_as_such() -> None:
 
         other.add_entries(one.entries())
 
-        assert left(other) == left(one)
+        assert remaining(other) == remaining(one)
         assert [entry.content for entry in other.entries()] == [entry.content for entry in one.entries()]
         assert other.verify() == one.verify()
         assert other.verify().ok
@@ -685,7 +687,7 @@ def test_tombstones_come_into_another_session_as_such() -> None:
 
 
 def test_an_entry_that_is_erased_brings_no_text_along() -> None:
-    """Whoever says that an entry is erased, or flushed, gets a tombstone, also inside an atomic turn."""
+    """An entry that is given as erased or flushed is stored as a tombstone, in an atomic turn, too."""
     buried = {"content": WORD, "name": WORD, "metadata": {"user_id": WORD}}
     with Memory.open("memory://") as memory:
         session = memory.session("s")

@@ -1,4 +1,4 @@
-"""What erasing and sweeping cost does not grow with what else is there: statements, rows and tables gone through."""
+"""The cost of erasing and sweeping does not grow with what else is stored: statements, rows, scans."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sqlitestore import connection
 from writer import quarters
 
 SCANS = re.compile(r"SCAN (?!pragma_)")
-"""A step of a plan that goes through a whole table, or a whole index."""
+"""Matches a step of a query plan that scans a whole table or index."""
 
 
 @pytest.fixture
 def filled(tmp_path: Path, clock: FakeClock) -> Callable[[int], Memory]:
-    """What makes a memory with so many entries in five sessions, all counted; none is due."""
+    """Yield a memory with so many entries in five sessions, all counted and none due to expire."""
 
     def fill(entries: int) -> Memory:
         memory = Memory.open(tmp_path / f"{entries}.db", clock=clock, synchronous="NORMAL")
@@ -37,23 +37,23 @@ def filled(tmp_path: Path, clock: FakeClock) -> Callable[[int], Memory]:
 
 
 class Watched:
-    """The statements that a memory runs, and how many rows they give and change."""
+    """The statements that a memory runs, and how many rows they return and change."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db, self.statements, self.changed = db, list[str](), db.total_changes
 
     def done(self) -> tuple[list[str], int]:
-        """The kinds of statements, in order, without their values; rows that were changed."""
+        """Return the statements in order without their values, and the number of changed rows."""
         kinds = [re.sub(r"x?'[^']*'|-?\d+", "?", statement) for statement in self.statements]
         return kinds, self._db.total_changes - self.changed
 
     def rows(self) -> int:
-        """Rows that the queries among them give, when they are asked again."""
+        """Return the number of rows that the queries return when they are run again."""
         asks = [statement for statement in self.statements if statement.startswith("SELECT")]
         return sum(len(self._db.execute(statement).fetchall()) for statement in asks)
 
     def plans(self) -> list[str]:
-        """The steps of the plans of all of them."""
+        """Return the steps of the query plans of all statements."""
         known = ("SELECT", "INSERT", "UPDATE", "DELETE")
         asks = [statement for statement in self.statements if statement.startswith(known)]
         return [step for one in asks for *_, step in self._db.execute(f"EXPLAIN QUERY PLAN {one}").fetchall()]
@@ -61,7 +61,7 @@ class Watched:
 
 @contextmanager
 def watched(memory: Memory) -> Iterator[Watched]:
-    """Watch what a memory's connection does."""
+    """Record the statements of a memory's connection."""
     seen = Watched(connection(memory))
     connection(memory).set_trace_callback(lambda said: seen.statements.append(said) if said[:2] != "--" else None)
     try:
@@ -72,12 +72,12 @@ def watched(memory: Memory) -> Iterator[Watched]:
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file counts as large: whether one is written anew is no question of these tests."""
+    """Treat every file as large, so that none is rewritten, which these tests do not measure."""
     monkeypatch.setattr("palimpsest.stores.sqlite.scrubbing.SMALL", 0)
 
 
 def test_an_erasure_costs_the_same_among_more_entries(filled: Callable[[int], Memory]) -> None:
-    """One entry erased among 1,000 and among 20,000: as many statements, of the same kinds, rows read and changed."""
+    """Erasing one entry takes the same statements and rows among 1,000 and among 20,000 entries."""
     found = []
     for entries in (1_000, 20_000):
         with filled(entries) as memory:
@@ -94,8 +94,8 @@ def test_an_erasure_costs_the_same_among_more_entries(filled: Callable[[int], Me
     assert changed < 12
 
 
-def test_no_statement_of_an_erasure_or_a_sweep_goes_through_a_table(filled: Callable[[int], Memory]) -> None:
-    """Erasing by number and by query, and sweeping: every statement finds its rows by a key or an index."""
+def test_no_statement_of_an_erasure_or_a_sweep_scans_a_table(filled: Callable[[int], Memory]) -> None:
+    """Every statement of an erasure or a sweep finds its rows by a key or an index."""
     with filled(1_000) as memory:
         with watched(memory) as seen:
             memory.session("s1", counter=quarters).erase([13])
@@ -109,7 +109,7 @@ def test_no_statement_of_an_erasure_or_a_sweep_goes_through_a_table(filled: Call
 
 
 def test_a_sweep_with_nothing_due_reads_nothing(filled: Callable[[int], Memory]) -> None:
-    """Among 1,000 entries and among 20,000 it is as many statements: none gives an entry, or cuts the log off."""
+    """A sweep with nothing due takes the same few statements in any store, and reads no entry."""
     found = []
     for entries in (1_000, 20_000):
         with filled(entries) as memory:
@@ -124,12 +124,12 @@ def test_a_sweep_with_nothing_due_reads_nothing(filled: Callable[[int], Memory])
     assert (changed, len(statements) < 30, rows < 6) == (0, True, True)
 
 
-def test_what_is_due_is_found_by_an_index(filled: Callable[[int], Memory]) -> None:
-    """In each of the two tables of rows, and among places, it is a range of the index of when that is."""
+def test_a_sweep_finds_due_rows_by_an_index(filled: Callable[[int], Memory]) -> None:
+    """A sweep finds what is due by a range of the index on expiry, in both tables of rows and among places."""
     with filled(1_000) as memory:
         with watched(memory) as seen:
             memory.sweep()
         steps = [step for step in seen.plans() if "expires" in step]
 
-    assert len(steps) == 2 * 3  # once to say what is due, and once to erase it
+    assert len(steps) == 2 * 3  # once to find what is due, and once to erase it
     assert all(step.startswith("SEARCH") and "expires" in step for step in steps)

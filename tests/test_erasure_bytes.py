@@ -1,4 +1,4 @@
-"""After an erasure no byte of what was erased is in any file of the store, whatever it was and wherever it lay."""
+"""After an erasure no file of the store has a byte of the text, wherever it lay."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ KINDS = ("sqlite", "file", "sealed sqlite", "sealed file")
 
 
 def where(kind: str, folder: Path) -> Any:
-    """The address of a store of this kind."""
+    """Return the address of a store of this kind."""
     return f"file://{folder}/logs" if "file" in kind else folder / "log.db"
 
 
 def options(kind: str) -> dict[str, Any]:
-    """What it is opened with."""
+    """Return the options to open it with."""
     keys = {"encryption": Keys({"a": b"k" * 32})} if "sealed" in kind else {}
     return {"synchronous": "NORMAL", **keys}
 
 
 def every_byte(place: Any) -> bytes:
-    """All bytes of the store's files, whatever they are called, of its folder's names, too."""
+    """Return all bytes of the store's files, and the names in its folder."""
     if isinstance(place, Path):
         return b"".join(file.read_bytes() for file in place.parent.iterdir() if file.is_file())
     return remains(place)
@@ -55,7 +55,7 @@ MARKERS = {
 
 
 def forms(marker: str) -> list[bytes]:
-    """How a marker can stand in a file: a piece of it as UTF-8, and as JSON escapes it, once and twice."""
+    """Return the forms in which a marker can be in a file: UTF-8, and JSON-escaped once and twice."""
     piece = marker[:16]
     once = json.dumps(piece)[1:-1]
     return [
@@ -67,7 +67,7 @@ def forms(marker: str) -> list[bytes]:
 
 
 def fill(memory: Memory, marker: str) -> Session:
-    """A session in which a marker is on every surface, beside others that are kept."""
+    """Make a session with a marker on every surface, beside other entries."""
     session = memory.session("one", counter=quarters)
     session.add_user_message("kept from the beginning")
     session.add_user_message(f"I said {marker}", name=marker[:64], metadata={"deep": [{marker[:64]: marker}]})
@@ -88,7 +88,7 @@ def fill(memory: Memory, marker: str) -> Session:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("marker", MARKERS.values(), ids=MARKERS)
 def test_a_marker_is_on_no_byte(tmp_path: Path, kind: str, marker: str) -> None:
-    """Text of 10 bytes to 100 kB, on every surface of an entry, is gone from every file, and the rest is there."""
+    """Text of 10 bytes to 100 kB, on any surface, is gone from every file, and other entries are there."""
     place = where(kind, tmp_path)
     with Memory.open(place, **options(kind)) as memory:
         session = fill(memory, marker)
@@ -117,7 +117,7 @@ DESTROYERS = ("erase", "query", "clear", "delete", "replace", "neuralyzer", "flu
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("how", DESTROYERS)
 def test_every_path_that_destroys_leaves_no_byte(tmp_path: Path, kind: str, how: str, clock: FakeClock) -> None:
-    """Whatever destroys entries, their text is in no byte, though many small rows have moved between pages before."""
+    """Every verb that destroys entries removes all bytes of their text, even after rows moved between pages."""
     dice, place = random.Random(how), where(kind, tmp_path)
     with Memory.open(place, clock=clock, synchronous="NORMAL") as memory:
         flushes: dict[str, Any] = {"persistence": "flush", "archive": False, "max_messages": 10}
@@ -164,7 +164,7 @@ def test_every_path_that_destroys_leaves_no_byte(tmp_path: Path, kind: str, how:
 
 
 def test_what_a_reader_holds_back_is_told_and_finished(tmp_path: Path) -> None:
-    """While another connection reads, the write-ahead log cannot be cut off: that is told, and made good later."""
+    """If another reader keeps the write-ahead log from being truncated, that is reported and made up for later."""
     path = tmp_path / "log.db"
     with Memory.open(path, synchronous="NORMAL", busy_seconds=0.2) as memory:
         session = memory.session("one", counter=quarters)
@@ -210,7 +210,7 @@ def test_what_was_held_back_is_finished_at_the_end_or_the_beginning(tmp_path: Pa
 
 
 def test_what_a_killed_process_has_left_is_finished_by_the_next(tmp_path: Path) -> None:
-    """Between the commit and the scrubbing a kill may come: whoever opens the file next scrubs it."""
+    """If a process is killed between commit and scrubbing, the next one to open the file scrubs it."""
     path = tmp_path / "log.db"
     memory = Memory.open(path)
     memory.session("one").add_user_message("zanzibar " * 50)
@@ -226,7 +226,7 @@ def test_what_a_killed_process_has_left_is_finished_by_the_next(tmp_path: Path) 
 
 @pytest.mark.parametrize("other", ["is in the way", "destroys something"])
 def test_a_note_that_cannot_be_taken_back_fails_nothing_and_is_not_lost(tmp_path: Path, other: str) -> None:
-    """Where another process writes just as an erasure is through with scrubbing, that succeeds, and the note stays."""
+    """If the note of a pending scrub cannot be removed, the erasure succeeds and the note stays."""
     path, meddled = tmp_path / "log.db", []
     with Memory.open(path) as memory, closing(sqlite3.connect(path, isolation_level=None)) as second:
         session = memory.session("one")
@@ -254,7 +254,7 @@ def test_a_note_that_cannot_be_taken_back_fails_nothing_and_is_not_lost(tmp_path
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A file is large from 64 kB on."""
+    """Treat a file as large from 64 kB on."""
     monkeypatch.setattr("palimpsest.stores.sqlite.scrubbing.SMALL", 1 << 16)
     return None
 
@@ -277,7 +277,7 @@ def test_a_large_file_is_written_anew_by_vacuum_alone(tmp_path: Path, small: Non
 
 
 def test_nobody_waits_for_who_reads(tmp_path: Path) -> None:
-    """While an erasure waits for somebody who reads, to cut the log off, another process's message is stored."""
+    """While an erasure waits for a reader, other processes can write."""
     path = tmp_path / "log.db"
     with Memory.open(path, synchronous="NORMAL") as memory, Memory.open(path, busy_seconds=0) as other:
         session = memory.session("one", counter=quarters)

@@ -1,4 +1,4 @@
-"""Errors that go to another process, or are copied: the same class, message and facts."""
+"""An error that is pickled or copied keeps its class, message and attributes."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ KINDS = [
 
 
 class Strange(Exception):
-    """An error of somebody else's, as many are: it goes, and does not arrive."""
+    """An error of another library that can be pickled but not unpickled."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} and {two}")
 
 
 def made(kind: type[Exception]) -> Exception:
-    """An error of a class, with something for each parameter."""
+    """Return an error of a class with a value for each parameter."""
     if kind is errors.PalimpsestError:
         return errors.PalimpsestError("something")
     asked = inspect.signature(kind).parameters.values()
@@ -60,12 +60,12 @@ def made(kind: type[Exception]) -> Exception:
 
 
 def sent(fault: Any, protocol: int = pickle.HIGHEST_PROTOCOL) -> Any:
-    """An error as another process has it."""
+    """Return an error as another process receives it."""
     return pickle.loads(pickle.dumps(fault, protocol))  # noqa: S301 (it is ours)
 
 
 def told(fault: BaseException) -> tuple[Any, ...]:
-    """What a program can see of an error."""
+    """Return all that a program can see of an error."""
     facts = {name: repr(value) for name, value in vars(fault).items()}
     return type(fault), str(fault), fault.args, facts, getattr(fault, "msg", None)
 
@@ -84,7 +84,7 @@ def test_every_error_arrives_as_it_was(kind: type[Exception], again: Callable[[A
 
 
 def test_what_was_taken_out_of_an_error_stays_out() -> None:
-    """What is sent is the message of today, and not one that is made again of facts."""
+    """A redacted message is sent redacted, not built again from the attributes."""
     fault = errors.Conflict("a", "b")
     fault.args = ("[REDACTED]",)
 
@@ -92,7 +92,7 @@ def test_what_was_taken_out_of_an_error_stays_out() -> None:
 
 
 def test_a_fact_that_cannot_be_sent_is_sent_as_it_is_shown() -> None:
-    """What `pickle` refuses, going or coming, does not take the error with it, and a secret stays one."""
+    """An attribute that cannot be pickled is sent as its repr, and a secret stays hidden."""
     function = errors.ConfigError("tokenizer", lambda text: text, "a name")
     strange = errors.ConditionFailed("1 < a", Strange("a", "b"))
     keyed = errors.ConfigError("keys", Secret(b"swordfish"), "bytes")
@@ -106,7 +106,7 @@ def test_a_fact_that_cannot_be_sent_is_sent_as_it_is_shown() -> None:
 
 
 def test_a_pool_of_processes_lives_on() -> None:
-    """What a worker raises is raised where its outcome is asked for, and the next task is done."""
+    """An error in a worker of a process pool is raised in the parent, and the pool goes on."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         for number in range(2):
             with pytest.raises(errors.ConfigError, match=f"nowhere{number}"):

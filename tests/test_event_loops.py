@@ -1,4 +1,4 @@
-"""Several event loops at once, each in a thread of its own, as frameworks have them that begin one for each request."""
+"""Several event loops at once, each in a thread, as in frameworks that start one for each request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOPS = 4
 
 
 def in_loops(work: Callable[[int], Coroutine[Any, Any, Any]], count: int = LOOPS) -> list[Any]:
-    """What comes of a coroutine function in as many loops, which all begin at once."""
+    """Return the results of a coroutine function in several loops that begin at once."""
     start = threading.Barrier(count)
 
     def run(number: int) -> Any:
@@ -33,7 +33,7 @@ def in_loops(work: Callable[[int], Coroutine[Any, Any, Any]], count: int = LOOPS
 
 
 class Loop:
-    """An event loop in a thread, which begins tasks when it is told to."""
+    """An event loop in a thread that begins tasks on request."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -41,7 +41,7 @@ class Loop:
         self._thread.start()
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """A future of what comes of it."""
+        """Return a future of the coroutine's result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class Loop:
 
 @pytest.fixture
 def loops() -> Any:
-    """Two of them."""
+    """Two event loops."""
     both = Loop(), Loop()
     yield both
     for one in both:
@@ -63,7 +63,7 @@ def loops() -> Any:
 
 @pytest.mark.parametrize("where", ["memory://", "sqlite:///{}/a.db", "file://{}/files"])
 def test_loops_that_begin_at_once_share_a_memory(tmp_path: Path, where: str) -> None:
-    """Whichever opens it, all have their verbs done, in sessions of their own and in one that is everybody's."""
+    """Several loops can use one memory at once, in their own sessions and in a shared one."""
     memory = AsyncMemory.open(where.format(tmp_path))
 
     async def work(number: int) -> int:
@@ -126,7 +126,7 @@ def test_closing_waits_for_what_another_loop_does_in_the_background(
 
 
 class Line:
-    """Tasks that wait for one lock, in order, while another of the first loop has it."""
+    """Tasks that wait in order for one lock, which another task of the first loop holds."""
 
     def __init__(self, first: Loop) -> None:
         self.lock, self.order = TaskLock(), list[str]()
@@ -143,19 +143,19 @@ class Line:
             self.order.append(name)
 
     def join(self, loop: Loop, name: str) -> Any:
-        """Have a task of a loop wait for the lock."""
+        """Let a task of a loop wait for the lock."""
         waiting = loop.begin(self._taken(name))
         loop.begin(asyncio.sleep(0)).result(PATIENCE)  # by then it waits
         return waiting
 
     def go_on(self) -> None:
-        """Have the first give the lock back."""
+        """Let the first task give the lock back."""
         self._first.loop.call_soon_threadsafe(self._over.set)
         self._has.result(PATIENCE)
 
 
 def test_a_task_of_another_loop_is_woken(loops: tuple[Loop, Loop]) -> None:
-    """Who waits for the lock gets it when the other loop's task gives it back, and the next of the first after that."""
+    """A lock passes to waiting tasks in order, whichever loop they are on."""
     line = Line(loops[0])
     waiting = [line.join(loop, name) for loop, name in ((loops[1], "b1"), (loops[0], "a2"), (loops[1], "b2"))]
 
@@ -167,7 +167,7 @@ def test_a_task_of_another_loop_is_woken(loops: tuple[Loop, Loop]) -> None:
 
 
 def test_who_has_gone_is_passed_over(loops: tuple[Loop, Loop]) -> None:
-    """Cancelled, on either loop, or on a loop that was closed: the next who waits has the lock."""
+    """A cancelled waiter, or one on a closed loop, is skipped."""
     line, gone = Line(loops[0]), Loop()
     gone.loop.set_exception_handler(lambda *_: None)  # its task is never done
     cancelled = line.join(loops[1], "b1"), line.join(loops[0], "a2")

@@ -1,4 +1,4 @@
-"""A process that has no descriptor left, or no room to write: errors of ours, reads that go on, and nothing lost."""
+"""Without descriptors or disk space, errors are the library's, reads go on, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("exhausted_process.py")
 
 
 def told(what: str, kind: str, folder: Path, encrypted: bool) -> dict[str, dict[str, str]]:
-    """What every verb came to, by what there was to spare; nothing that was there before is missing."""
+    """Return the outcome of every verb by what was left; checks that no earlier entry is missing."""
     address = f"sqlite:///{folder}/log.db" if kind == "sqlite" else f"file://{folder}/logs"
     command = [sys.executable, "-W", "error", str(SCRIPT), what, address, str(encrypted)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -39,7 +39,7 @@ def told(what: str, kind: str, folder: Path, encrypted: bool) -> dict[str, dict[
 @pytest.mark.sampled
 @STORED
 def test_without_descriptors_every_verb_fails_in_our_words(kind: str, encrypted: bool, tmp_path: Path) -> None:
-    """Also where what it needs would have been imported only now; it works again when there are some."""
+    """Without descriptors verbs raise the library's errors, even if they need an import, and work again later."""
     for spare, verbs in told("descriptors", kind, tmp_path, encrypted).items():
         for verb, came in verbs.items():
             assert came in ("ok", "StoreUnavailable", "EntryNotFound", "SessionNotFound"), (spare, verb, came)
@@ -48,7 +48,7 @@ def test_without_descriptors_every_verb_fails_in_our_words(kind: str, encrypted:
 @pytest.mark.sampled
 @STORED
 def test_without_room_every_read_goes_on(kind: str, encrypted: bool, tmp_path: Path) -> None:
-    """What a read would have stored, such as counts, is made again another time; a write says that there is none."""
+    """On a full disk reads succeed without storing counts, and writes say that there is no room."""
     for size, verbs in told("room", kind, tmp_path, encrypted).items():
         assert verbs.pop("large") == "StoreUnavailable", size
         assert set(verbs.values()) == {"ok"}, (size, verbs)

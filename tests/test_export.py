@@ -1,4 +1,4 @@
-"""What export and import promise, one rule a test, on both embedded stores."""
+"""What exports and imports promise, over every store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def without_time(data: dict) -> dict:
 
 
 def filled(memory: Memory) -> Session:
-    """A session with everything in it that an export can hold."""
+    """Return a session with everything that an export can hold."""
     session = cut_session(memory)
     session.add_context("text", name="notes.md")
     session.add_assistant_message([Text(text="one"), Text(text="two")])
@@ -61,7 +61,7 @@ def test_an_export_is_plain_json_and_comes_back_equal(memory: Memory, clock: Fak
 
 
 def test_an_imported_session_goes_on(memory: Memory, clock: FakeClock) -> None:
-    """After an import the log continues: seqs, open calls and ids that were there are known."""
+    """An imported session continues its seqs and knows its open calls and ids."""
     filled(memory)
     memory.import_session(memory.session("one").export(), session_id="two")
     copy = memory.session("two", counter=quarters)
@@ -72,7 +72,7 @@ def test_an_imported_session_goes_on(memory: Memory, clock: FakeClock) -> None:
 
 
 def test_an_import_does_not_overwrite(memory: Memory) -> None:
-    """Where the session is there, an import raises Conflict unless it is told what to do, and changes nothing."""
+    """An import of an existing session raises Conflict by default and changes nothing."""
     session = memory.session("one")
     session.add(turn("1"))
     data = session.export()
@@ -85,7 +85,7 @@ def test_an_import_does_not_overwrite(memory: Memory) -> None:
 
 
 def test_an_import_may_replace(memory: Memory) -> None:
-    """With "replace" the session is what the export says, in one step, and begins a new epoch."""
+    """With "replace" the session becomes the export, in one step and a new epoch."""
     session = memory.session("one")
     session.add(turn("1"))
     data = session.export()
@@ -104,7 +104,7 @@ def test_an_import_may_replace(memory: Memory) -> None:
 
 
 def test_an_import_may_merge(memory: Memory) -> None:
-    """With "merge" the entries that are not there are appended, with ids and times; those that are stay as they are."""
+    """With "merge" the missing entries are appended with their ids and times."""
     session, other = memory.session("one"), memory.session("two")
     shared = session.add(turn("shared"))
     memory.import_session(session.export(), session_id="two")
@@ -124,7 +124,7 @@ def test_an_import_may_merge(memory: Memory) -> None:
 
 @pytest.mark.parametrize("on_conflict", ["error", "replace", "merge"])
 def test_an_import_of_an_unknown_session_makes_it(memory: Memory, on_conflict: Any) -> None:
-    """Where there is no such session, all three ways store the export under its id or the one given."""
+    """For an unknown session all three modes store the export, under its id or the given one."""
     session = memory.session("one")
     session.add(turn("1"))
 
@@ -135,7 +135,7 @@ def test_an_import_of_an_unknown_session_makes_it(memory: Memory, on_conflict: A
 
 
 def test_a_pin_that_has_expired_behind_the_window_is_no_damage(memory: Memory, clock: FakeClock) -> None:
-    """What a cut knows of pins from before its start is in the export, and is taken back."""
+    """An export with an expired pin before the window can be imported."""
     session = memory.session("s", counter=quarters, max_tokens=300)
     later = datetime.fromtimestamp(clock() / 1_000_000, UTC) + timedelta(seconds=50)
     session.add_user_message("for a while", pinned=True, expires_at=later)
@@ -157,7 +157,7 @@ def test_a_pin_that_has_expired_behind_the_window_is_no_damage(memory: Memory, c
 
 
 def test_an_entry_that_was_hidden_before_the_window_is_no_damage(memory: Memory) -> None:
-    """What a cut knows of what is hidden moves on with its start, so that its export is taken back."""
+    """An export with an entry hidden before the window can be imported."""
     session = memory.session("s", counter=quarters, max_tokens=200)
     for number in range(3):
         session.add_user_message(f"question {number}")
@@ -178,7 +178,7 @@ def test_an_entry_that_was_hidden_before_the_window_is_no_damage(memory: Memory)
 
 
 def test_what_a_cut_of_an_earlier_version_says_of_hidden_entries_is_no_damage(memory: Memory) -> None:
-    """Its start had moved on, and what is hidden before that was in it still: such an export is taken back."""
+    """An export of an earlier version whose cut still lists hidden entries before its start can be imported."""
     session = cut_session(memory)
     data = json.loads(json.dumps(session.export()))
     assert data["head"]["views"]["main"]["start"] > 4
@@ -198,7 +198,7 @@ STEPS = [
 
 
 def step(session: Session, how: str, dice: random.Random) -> None:
-    """Do something to a session, if it is accepted there."""
+    """Do something to a session if it is allowed there."""
     there, active = session.entries(), session.active_entries()
     with suppress(ConfigError):  # an entry that is pinned is not hidden, for example
         match how:
@@ -229,7 +229,7 @@ def step(session: Session, how: str, dice: random.Random) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_was_done_to_a_session_its_export_is_taken_back(seed: int, clock: FakeClock) -> None:
-    """At any moment of its life, of a branch, too; what is taken back exports the same, and gives the same context."""
+    """At any time, an export of a session or branch can be imported, exports the same and gives the same context."""
     dice = random.Random(seed)
     limits: dict[str, Any] = {"max_tokens": dice.choice([200, 4_000]), "counter": quarters}
     with Memory.open("memory://", clock=clock) as memory:
@@ -263,7 +263,7 @@ def test_an_export_for_a_provider_has_no_marks_for_its_cache(memory: Memory, tmp
 
 
 def test_an_export_over_the_store_that_is_open_takes_none_of_its_locks(tmp_path: Path) -> None:
-    """It is refused, and who closes the file meanwhile does not take the journal for nobody's."""
+    """An export onto the open store is refused without dropping its locks."""
     path = tmp_path / "log.db"
     with Memory.open(path) as memory, Memory.open(path) as other:
         memory.session("s").add_user_message("x")
@@ -277,7 +277,7 @@ def test_an_export_over_the_store_that_is_open_takes_none_of_its_locks(tmp_path:
 
 
 def test_an_export_to_a_link_is_written_to_what_it_leads_to(memory: Memory, tmp_path: Path) -> None:
-    """The link stays, also one that leads to a file that is not there yet."""
+    """An export to a symbolic link writes the target and keeps the link."""
     memory.session("s").add_user_message("x")
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.json"
@@ -319,7 +319,7 @@ def test_two_exports_to_one_file_do_not_write_into_one_another(memory: Memory, t
 
 
 def lines_of(*exports: dict) -> io.BytesIO:
-    """A file of several exports, one a line."""
+    """Return a file of several exports, one a line."""
     return io.BytesIO("".join(json.dumps(export) + "\n" for export in exports).encode())
 
 
@@ -343,7 +343,7 @@ def test_a_strict_import_of_exports_finds_every_fault_before_anything_is_stored(
 
 
 def test_a_strict_import_tells_no_more_than_a_file_of_itself(memory: Memory) -> None:
-    """What is sound is imported once, and nobody hears of the check."""
+    """A strict import imports sound sessions once and sends no events for its check."""
     heard = list[str]()
     memory.on("session:imported", lambda session, facts: heard.append(session))
     memory.session("one").add_user_message("x")
@@ -368,7 +368,7 @@ def test_a_strict_import_raises_for_a_session_that_contradicts_itself(memory: Me
 
 @pytest.mark.parametrize("kind", ["memory", "file", "temporary"])
 def test_a_stream_of_text_is_refused_with_how_to_open_it(memory: Memory, tmp_path: Path, kind: str) -> None:
-    """JSON has an encoding of its own: who has opened a file as text is told so before anything is read or written."""
+    """A text stream is refused before anything is read or written, with the advice to open it as binary."""
     memory.session("s").add_user_message("x")
     (path := tmp_path / "file").touch()
     with open(path, "r+") as file, NamedTemporaryFile("w+") as temporary:

@@ -1,4 +1,4 @@
-"""Where another server takes the writes now, a store goes on there, though nobody has ended its old connections."""
+"""After a failover a store goes on at the new primary, although nobody closed its old connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from servers import Server
 
 
 async def added(address: str, fail_over: Any) -> list[str]:
-    """Have several tasks add, before another server takes the writes and after; what is there in the end."""
+    """Add with several tasks before and after a failover; return what is stored in the end."""
     async with AsyncMemory.open(address, timeout_seconds=20) as memory:
 
         async def add(text: str) -> None:
@@ -34,7 +34,7 @@ async def added(address: str, fail_over: Any) -> list[str]:
 
 
 def replicated(one: Server, two: Server, net: Network) -> None:
-    """Have the second server take over from the first, which becomes its replica, and the address of both."""
+    """Let the second server take over, make the first its replica, and point the address to the second."""
     with raw(one.address) as first, raw(two.address) as second:
         until(lambda: second.info("replication").get("master_link_status") == "up")
         until(lambda: second.dbsize() == first.dbsize())
@@ -44,7 +44,7 @@ def replicated(one: Server, two: Server, net: Network) -> None:
 
 
 def test_a_replica_that_has_taken_over_is_written_to() -> None:
-    """A server that has become a replica keeps its connections, and refuses what writes: they are made anew."""
+    """Connections to a Redis server that became a replica are made again, to the new primary."""
     with own_server("redis") as one, own_server("redis") as two, network(one.port) as net:
         with raw(two.address) as second:
             second.execute_command("REPLICAOF", "127.0.0.1", one.port)
@@ -55,7 +55,7 @@ def test_a_replica_that_has_taken_over_is_written_to() -> None:
 
 
 def test_a_replica_alone_is_told() -> None:
-    """Where nobody else has the address nothing is written, and the error says so."""
+    """If the address leads only to a replica, nothing is written and the error says so."""
     with own_server("redis") as one, own_server("redis") as two:
         with Memory.open(two.address) as memory:
             memory.session("s").add_user_message("before")
@@ -73,7 +73,7 @@ def test_a_replica_alone_is_told() -> None:
 
 @pytest.mark.wide
 def test_the_server_that_takes_writes_is_found_again() -> None:
-    """One that takes no writes any more keeps its connections, and refuses them: the address names another, too."""
+    """With several PostgreSQL hosts in the address, the one that takes writes is found after a failover."""
     with own_server("postgres") as one, own_server("postgres") as two:
         with Memory.open(two.address) as memory:
             memory.sessions()  # makes the tables, as a replica has them
@@ -90,7 +90,7 @@ def test_the_server_that_takes_writes_is_found_again() -> None:
 
 @pytest.mark.wide
 def test_a_server_that_takes_no_writes_is_told() -> None:
-    """Where the address names no other nothing is written, and the error says so; reading goes on."""
+    """If the only server takes no writes, the error says so and reading goes on."""
     with own_server("postgres") as one, Memory.open(one.address) as memory:
         memory.session("s").add_user_message("before")
         asked(one.address, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")

@@ -1,4 +1,4 @@
-"""A counter that may fail: another one counts for now, and what it counted is counted again."""
+"""A counter that may fail: a fallback counts meanwhile, and its counts are replaced later."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = FunctionCounter(lambda text: len(text.split()), name="words")
 
 
 class Service:
-    """Counts quarters of bytes, unless it is away; `asked` is how often it was asked."""
+    """Counts quarters of bytes unless it is away; `asked` is how often it was asked."""
 
     def __init__(self) -> None:
         self.away, self.asked = False, 0
@@ -35,7 +35,7 @@ class Service:
 
 
 def test_the_fallback_counts_while_the_counter_fails() -> None:
-    """It is left alone for a while then, and asked again afterwards."""
+    """While the counter fails the fallback counts, and the counter is tried again after a pause."""
     clock, service = FakeClock(0), Service()
     counter = FallbackCounter(service, WORDS, name="service", pause=30, clock=lambda: clock() / 1e6)
     text = "twelve bytes"
@@ -58,7 +58,7 @@ def test_what_is_no_number_is_a_failure(answer: Any) -> None:
 
 
 def test_a_counter_that_never_answers_holds_up_nobody_for_long() -> None:
-    """It has its time, and then another one counts; whatever counts may be a coroutine function."""
+    """A counter that does not answer in time is replaced by the fallback; either may be a coroutine function."""
 
     async def slow(text: str) -> int:
         await asyncio.Event().wait()
@@ -68,7 +68,7 @@ def test_a_counter_that_never_answers_holds_up_nobody_for_long() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    """Where it is made."""
+    """Invalid options and counters are refused when the counter is made."""
     for options in ({"timeout": 0}, {"timeout": "x"}, {"pause": -1}):
         with pytest.raises(ConfigError):
             FallbackCounter(len, WORDS, **options)  # type: ignore[arg-type]
@@ -77,7 +77,8 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_what_was_counted_for_now_is_counted_again() -> None:
-    """No append fails, no count of another is stored, no cut is made by it; then all figures are the counter's."""
+    """While the fallback counts, no append fails, no count is stored and no cut made; later all figures are the
+    counter's."""
     service = Service()
     counter = FallbackCounter(service, WORDS, name="service", pause=0)
     with Memory.open("memory://") as memory:
@@ -125,7 +126,7 @@ def test_a_counter_that_fails_at_random_leaves_no_trace() -> None:
 
 
 def test_a_declared_memory_asks_a_service_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is given what the block says, its key from the environment; `fallback` counts where it fails."""
+    """A declared memory makes its counter from the block, with the key from the environment and a `fallback`."""
     given, service = list[Mapping[str, Any]](), Service()
 
     def make(block: Mapping[str, Any]) -> Service:
@@ -159,7 +160,7 @@ def test_a_declared_memory_asks_a_service_of_the_program(monkeypatch: pytest.Mon
 
 
 def test_a_key_in_the_file_is_used_and_shown_nowhere(tmp_path: Path) -> None:
-    """With a warning; it is in no value, no digest, no byte of the store."""
+    """A key in the file is used, with a warning, and is in no value, digest or byte of the store."""
     given = list[Mapping[str, Any]]()
 
     def make(block: Mapping[str, Any]) -> Service:

@@ -20,12 +20,12 @@ KILLS = [3, pytest.param(200, marks=pytest.mark.slow)]
 
 @pytest.fixture(params=["sqlite", "file"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """Where the store of a test lives: a file of SQLite, or the address of a folder of files."""
+    """The store of a test: an SQLite file, or the address of a folder of files."""
     return tmp_path / "log.db" if request.param == "sqlite" else f"file://{tmp_path}/logs"
 
 
 def killed(mode: str, path: Path | str, dice: random.Random, *, late: bool = False) -> list:
-    """Start a writer, kill it at a random moment, and return what it had acknowledged; much of it if `late`."""
+    """Start a writer, kill it at a random moment, later if `late`, and return what it had acknowledged."""
     writer = Process(mode, path)
     acknowledged = []
     if late or dice.random() < 0.9:
@@ -40,7 +40,7 @@ def killed(mode: str, path: Path | str, dice: random.Random, *, late: bool = Fal
 
 @pytest.mark.parametrize("kills", KILLS)
 def test_what_was_acknowledged_survives_kills(path: Path | str, dice: random.Random, kills: int) -> None:
-    """However often a writer is killed: every acknowledged turn is there, and no turn is there half or twice."""
+    """After any number of kills every acknowledged turn is there, and no turn is there half or twice."""
     acknowledged = set()
     for kill in range(kills):
         acknowledged |= set(map(str, killed("append", path, dice, late=kill == 0)))
@@ -58,7 +58,7 @@ def test_what_was_acknowledged_survives_kills(path: Path | str, dice: random.Ran
 @pytest.mark.sampled
 @pytest.mark.parametrize("kills", KILLS)
 def test_cuts_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
-    """A kill during `context` leaves cuts whole: one record an epoch, and what was acknowledged can be rebuilt."""
+    """After a kill during `context`, each epoch has one record, and acknowledged contexts can be rebuilt."""
     last, epochs = None, 0
     for kill in range(kills):
         for said in killed("context", path, dice, late=kill == 0):

@@ -1,4 +1,4 @@
-"""The file backend's own ways: what its logs look like, torn and damaged ones, what is dropped, who may write when."""
+"""The file backend: its logs, torn and damaged ones, what is dropped, and who may write when."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ PLACE = Place("tenant", "home", "things", "one")
 
 
 def backend(folder: Path, **options: object) -> FileBackend:
-    """The backend of this folder, which does not wait for the disk unless it is told to."""
+    """Return the backend of this folder, which waits for the disk only on request."""
     given = DiskOptions(**{"synchronous": "NORMAL", **options})
     return FileBackend(f"file://{folder}", str(folder), Inline(), given)
 
 
 def opened(folder: Path, **options: object) -> Store:
-    """The engine over it."""
+    """Return the engine over it."""
     return Store(backend(folder, **options), FakeClock())
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the store of a test lives."""
+    """The folder of a test's store."""
     return tmp_path / "logs"
 
 
@@ -62,22 +62,22 @@ def store(folder: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def log(folder: Path) -> Path:
-    """The log of the session that tests write to."""
+    """The log of the session that the tests write to."""
     return Path(log_of(str(folder), KEY.tenant, KEY.session))
 
 
 def moved(expect: bytes | None, hot: bytes | None, *rows: Row, **more: object) -> Step:
-    """A step that moves the head of a place and puts rows into it."""
+    """Return a step that moves the head of a place and adds rows."""
     return Step(PLACE, expect, hot, put=[("rows", rows)] if rows else [], **more)
 
 
 def written(files: FileBackend, *steps: Step, at: int = 1) -> object:
-    """What came of a batch of these."""
+    """Return the outcome of a batch of these steps."""
     return drive(files.write([steps], at))[0]
 
 
 def values(files: FileBackend) -> list[bytes]:
-    """The values of the rows of that place."""
+    """Return the values of the place's rows."""
     (seen,) = drive(files.look([Ask(PLACE, [Range("rows", [(0, 99)])])]))
     return [row[1] for row in seen.rows[0]]
 
@@ -186,7 +186,7 @@ def test_a_flipped_bit_never_gives_a_wrong_answer(folder: Path, log: Path, dice:
 
 @pytest.mark.parametrize("row", [b"[1,-6]", b'["x"]', b"[1,{}]", b"[1]", b"{}", b"[1,-999999]"])
 def test_a_line_of_somebody_elses_making_is_refused(folder: Path, row: bytes) -> None:
-    """A line with its checksum whose rows are none of ours is StoreCorrupt, to who has read the log and who has not."""
+    """A line with a valid checksum but invalid rows is StoreCorrupt, whether the log was read before or not."""
     one = backend(folder)
     written(one, moved(None, b"x", Row(1, b"\xff")))
     (log,) = files(folder, "*.jsonl")
@@ -204,7 +204,7 @@ def test_a_line_of_somebody_elses_making_is_refused(folder: Path, row: bytes) ->
 
 
 def test_another_process_scrubs_what_one_that_was_killed_has_destroyed(store: Store, folder: Path, log: Path) -> None:
-    """What was destroyed, dropped or half written by one that does not live any more goes when another scrubs."""
+    """Another process's scrub removes what a killed one destroyed, dropped or half wrote."""
     add(store, "sesame", "stays")
     drive(store.put_item("tenant", "facts", "k", b"sesame"))
     drive(store.delete_item("tenant", "facts", "k"))
@@ -238,7 +238,7 @@ def test_a_log_does_not_grow_with_what_is_replaced(folder: Path) -> None:
 
 
 def test_what_was_read_is_not_read_again(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has read a log reads only what is new in it, whoever wrote that, and the rows that are asked for."""
+    """A store that has read a log reads only new lines and the requested rows."""
     other = opened(folder)
     for _ in range(50):
         add(store, *["x" * 1000] * 10)
@@ -254,7 +254,7 @@ def test_what_was_read_is_not_read_again(store: Store, folder: Path, monkeypatch
 
 
 def test_writers_that_meet_lose_nothing(folder: Path) -> None:
-    """Stores of one folder that append, erase, fork, delete and scrub at once end well, and agree on what is there."""
+    """Stores of one folder that append, erase, fork, delete and scrub at once agree on the result."""
 
     def work(seed: int) -> None:
         store, dice = opened(folder, large_bytes=64), random.Random(seed)
@@ -275,7 +275,7 @@ def test_writers_that_meet_lose_nothing(folder: Path) -> None:
 
 
 def test_marks_rise_whatever_the_clock_does(folder: Path) -> None:
-    """What is written later has a later mark, in whatever home and by whatever store, though the time went back."""
+    """Later writes have greater marks, in any home and store, even if the clock goes back."""
     one, two = backend(folder), backend(folder)
     places = [PLACE._replace(home=f"home {number}") for number in range(4)]
     for number, place in enumerate(places):
@@ -306,7 +306,7 @@ def test_each_log_is_looked_at_once_for_those_written_last(folder: Path, monkeyp
 
 
 def listed(files: FileBackend) -> object:
-    """What a listing of a backend says of each log, or why it is refused."""
+    """Return what a listing says of each log, or why the log is refused."""
     try:
         return drive(files.places("tenant", "things")), drive(files.expired("tenant", 5))
     except StoreCorrupt as fault:
@@ -316,7 +316,7 @@ def listed(files: FileBackend) -> object:
 def test_a_log_that_nobody_has_written_to_is_listed_without_opening_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where that is long ago; else another change may have the same time."""
+    """An unchanged old log is listed without opening it; a recent change could have the same time."""
     files, opens = backend(folder), list[object]()
     for number in range(20):
         drive(files.write([[Step(PLACE._replace(home=f"home {number}"), None, b"x")]], 1))
@@ -335,7 +335,7 @@ def test_a_log_that_nobody_has_written_to_is_listed_without_opening_it(
 def test_a_listing_says_what_one_says_that_remembers_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whoever writes, drops, scrubs, tears, copies, takes away or adds to logs, and however much is remembered."""
+    """A cached listing equals an uncached one, whatever happens to the logs."""
     monkeypatch.setattr(listing, "SETTLED", -1)
     monkeypatch.setattr(file_backend, "KNOWN", 4)
     dice, files = random.Random(seed), [backend(folder) for _ in range(2)]
@@ -385,7 +385,7 @@ for number in range(10_000):
 
 @pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_what_was_acknowledged_survives_a_kill(folder: Path, dice: random.Random, kills: int) -> None:
-    """A writer that is killed at any moment leaves every batch that it was told of, whole, and perhaps one more."""
+    """A killed writer leaves every acknowledged batch whole, and perhaps one more."""
     for number in range(kills):
         here = folder / str(number)
         process = subprocess.Popen(

@@ -300,9 +300,9 @@ def test_the_threshold_acts_with_a_summarizer(monkeypatch: pytest.MonkeyPatch) -
     assert len(heard) == 1
 
 
-def test_a_threshold_that_is_given_acts_or_is_warned_of() -> None:
-    """To the constructor: one that does nothing, and one by which every turn is a call of the summarizer (N11, N17).
-    What the documents show is neither."""
+def test_the_constructor_warns_of_a_useless_threshold() -> None:
+    """The constructor warns of a threshold that has no effect or makes nearly every turn call the summarizer (N11,
+    N17), but not of what the documentation shows."""
     with pytest.warns(PalimpsestWarning, match="no effect without a summarizer"):
         MemoryManager(summarize_threshold=3000).close()
     with pytest.warns(PalimpsestWarning, match="nearly every turn"):

@@ -1,4 +1,4 @@
-"""Sessions that keep no archive: what a flush destroys, and the summary that is all that tells of it from then on."""
+"""Sessions without an archive: what a flush destroys, and the summaries that alone remain."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ KEEP = Summarize(interaction_keep=1, cod_max_loops=0, triggers=Triggers(interact
 
 
 def naming(prompt: str) -> str:
-    """Names the codes that it was told of."""
+    """A summarizer that names the codes it was given."""
     return "They named " + ", ".join(sorted(set(re.findall(r"CODE-\d+", prompt)))) + "."
 
 
 def flushing(memory: Memory, id: str = "s", **options: Any) -> Session:
-    """A session that is compacted by hand, and keeps no archive."""
+    """Return a session without an archive that is compacted by hand."""
     kept = {"persistence": "flush", "archive": False, **options}
     summarizer = CallableSummarizer(naming, checked=False)
     return memory.session(id, auto_compact="off", long_term=KEEP, summarizer=summarizer, **kept)
 
 
 def say(session: Session, *codes: int) -> None:
-    """Add an interaction for each code, of two entries."""
+    """Add an interaction of two entries for each code."""
     for code in codes:
         session.add_user_message(f"remember CODE-{code} " + "and more about things " * 20)
         session.add_assistant_message("noted " + "with a long answer " * 20)
 
 
 def flushed(session: Session, *codes: int) -> None:
-    """Say something in a turn, have all but the last of it summarised, and what that replaces destroyed."""
+    """Add interactions in a turn at whose end all but the last are summarized and destroyed."""
     with session.turn():
         say(session, *codes)
         assert session.compact().done
 
 
 def told(session: Session) -> set[int]:
-    """The codes that the session's current summaries tell of."""
+    """Return the codes in the session's current summaries."""
     return {int(code) for made in session.summaries() for code in re.findall(r"CODE-(\d+)", made.text)}
 
 
 def test_no_later_summary_forgets_what_a_flush_has_destroyed(memory: Memory) -> None:
-    """What only summaries tell of is folded on for ever: a summary is not made anew of entries that are not there."""
+    """What only summaries hold is carried into every later version; such a summary is never made from entries again."""
     session = flushing(memory)
 
     for number in range(12):
@@ -58,7 +58,7 @@ def test_no_later_summary_forgets_what_a_flush_has_destroyed(memory: Memory) -> 
 
 
 def test_an_archive_that_is_kept_later_is_read_again(memory: Memory) -> None:
-    """What was flushed stays in the base of a summary, and all that came since is read again after every fifth time."""
+    """With an archive from now on, later entries are read again every fifth time over the flushed base."""
     flushed(flushing(memory), 0, 1)
     session = flushing(memory, archive=True)
 
@@ -74,7 +74,7 @@ def test_an_archive_that_is_kept_later_is_read_again(memory: Memory) -> None:
 
 
 def test_what_a_flush_has_destroyed_is_not_restored(memory: Memory) -> None:
-    """`restore` refuses to take a summary away that alone tells of what it covers; before the flush it does not."""
+    """`restore` refuses a summary whose entries a flush has destroyed."""
     session = flushing(memory)
     say(session, 0, 1)
     session.compact()
@@ -93,7 +93,7 @@ def test_what_a_flush_has_destroyed_is_not_restored(memory: Memory) -> None:
 
 
 def test_erasing_what_was_flushed_takes_the_summary_along(memory: Memory) -> None:
-    """Where a flush has destroyed an entry, erasing it takes the words of every summary that tells of it; once."""
+    """Erasing a flushed entry removes the text of every summary that covers it, once."""
     session = flushing(memory)
     flushed(session, 0, 1)
     session.fork("branch")
@@ -115,7 +115,7 @@ def test_erasing_what_was_flushed_takes_the_summary_along(memory: Memory) -> Non
 
 @pytest.mark.parametrize("by", ["name", "user_id"])
 def test_forgetting_somebody_reaches_what_was_flushed(memory: Memory, by: str) -> None:
-    """Who spoke is kept while summaries tell of it, so that `forget` finds it; then it is gone, too."""
+    """A flushed entry keeps its speaker while summaries cover it, so that `forget` finds them."""
     session = flushing(memory)
     who: dict[str, Any] = {"name": "ann"} if by == "name" else {"metadata": {"user_id": "ann", "mood": "good"}}
     with session.turn():
@@ -160,7 +160,7 @@ def test_what_expires_after_a_flush_goes_from_the_summary(memory: Memory, clock:
 
 
 def test_what_is_made_anew_after_an_erasure_keeps_what_was_flushed(memory: Memory) -> None:
-    """A summary is made anew from the version before, where that tells of what is not there any more."""
+    """After an erasure a summary is made again from its earlier version if that holds flushed entries."""
     session = flushing(memory)
     flushed(session, 0, 1)
     say(session, 2, 3)
@@ -178,7 +178,7 @@ def test_what_is_made_anew_after_an_erasure_keeps_what_was_flushed(memory: Memor
 
 
 def test_what_was_only_evicted_names_nobody_after_a_flush(memory: Memory) -> None:
-    """Where no summary tells of a destroyed entry, nothing has to find it: its tombstone says nothing."""
+    """A destroyed entry that no summary covers leaves a tombstone without its speaker."""
     session = flushing(memory)
     with session.turn():
         session.add_user_message("one", name="ann")
@@ -193,7 +193,7 @@ def test_what_was_only_evicted_names_nobody_after_a_flush(memory: Memory) -> Non
 
 
 def test_a_flush_takes_nothing_from_a_branch(memory: Memory) -> None:
-    """What a branch has, too, stays in both; it goes when the last of them has let go of it, or is deleted."""
+    """A flush keeps entries that a branch shares until the last of them lets go or is deleted."""
     session = flushing(memory)
     say(session, 0, 1)
     branch = session.fork("branch")
@@ -223,7 +223,7 @@ def test_a_flush_takes_nothing_from_a_branch(memory: Memory) -> None:
 
 
 def test_what_was_let_go_of_and_came_back_stays(memory: Memory) -> None:
-    """A session that has restored, or pinned, what it let go of before needs it again."""
+    """A session that restored or pinned flushed entries keeps them."""
     session = flushing(memory)
     say(session, 0, 1)
     session.fork("branch")
@@ -243,7 +243,7 @@ def test_what_was_let_go_of_and_came_back_stays(memory: Memory) -> None:
 
 
 def test_a_branch_has_let_go_of_nothing_when_it_is_made(memory: Memory) -> None:
-    """What its origin has let go of stays with the branch, whatever another branch flushes."""
+    """A new branch keeps entries that its origin has let go of, whatever other branches flush."""
     session = flushing(memory, "a")
     say(session, 0, 1)
     other = session.fork("b")
@@ -261,7 +261,7 @@ def test_a_branch_has_let_go_of_nothing_when_it_is_made(memory: Memory) -> None:
 
 
 def test_who_spoke_goes_with_the_last_summary_that_tells_of_it(memory: Memory) -> None:
-    """Where an erasure takes a summary, plain tombstones stay of all that it alone told of."""
+    """When an erasure removes a summary, the speakers of entries that it alone covered are removed, too."""
     session = flushing(memory)
     with session.turn():
         for code, name in enumerate(("ann", "bob", "cid")):

@@ -1,4 +1,4 @@
-"""What `memory.forget` promises: all that belongs to somebody or something goes, everywhere, and the rest is whole."""
+"""`memory.forget`: everything that belongs to somebody or something goes everywhere, and the rest stays whole."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SCRIPT = Path(__file__).with_name("forgetter.py")
 
 
 def talk(session: Session, *texts: str, user: str | None = None) -> None:
-    """One interaction for each text."""
+    """Add one interaction for each text."""
     for text in texts:
         session.add_user_message(text, name=user)
         session.add_assistant_message(f"about that: {text}")
 
 
 def texts(memory: Memory) -> dict[str, list[str]]:
-    """What is left of each session."""
+    """Return the remaining texts of each session."""
     found = {}
     for info in memory.sessions():
         entries = memory.session(info.session).entries(rewound=True)
@@ -42,7 +42,7 @@ def texts(memory: Memory) -> dict[str, list[str]]:
 
 
 def anywhere(memory: Memory, word: str) -> bool:
-    """Whether a word is in an export, a context, an entry or a record of any session."""
+    """Whether a word is in an export, context, entry or record of any session."""
     for info in memory.sessions():
         session = memory.session(info.session, counter=quarters)
         told = [
@@ -61,7 +61,7 @@ def anywhere(memory: Memory, word: str) -> bool:
 
 
 def test_a_user_is_forgotten_everywhere(memory: Memory) -> None:
-    """What a user said and the answers to it go from all sessions; one in which nothing else is left is deleted."""
+    """A user's messages and their answers go from all sessions; a session that is empty then is deleted."""
     talk(memory.session("both"), "from bob", user="bob")
     talk(memory.session("both"), "from ann", "ann again", user=USER)
     talk(memory.session("hers"), "only ann", user=USER)
@@ -80,13 +80,13 @@ def test_a_user_is_forgotten_everywhere(memory: Memory) -> None:
 @pytest.mark.parametrize("subject", ["user", "session", "tenant"])
 @pytest.mark.parametrize("name", ["", "a\ud800", "a\x00", "x" * 257], ids=["empty", "surrogate", "control", "long"])
 def test_who_is_to_be_forgotten_is_named_by_an_id(memory: Memory, subject: str, name: str) -> None:
-    """Whatever the store would make of it."""
+    """A subject has to be an id of 1 to 256 characters."""
     with pytest.raises(ConfigError, match=f"{subject}: .*1 to 256 characters"):
         memory.forget(**{subject: name})  # type: ignore[arg-type]
 
 
 def test_a_users_interaction_goes_on_in_branches(memory: Memory) -> None:
-    """What each branch has answered to a message that they share goes with it, in whichever branch it is."""
+    """Answers to a shared message of the user go in every branch."""
     session = memory.session("one", counter=quarters)
     talk(session, "from bob", user="bob")
     asked = session.add_user_message("from ann", name=USER)
@@ -105,7 +105,7 @@ def test_a_users_interaction_goes_on_in_branches(memory: Memory) -> None:
 
 
 def test_a_message_that_comes_meanwhile_keeps_the_session(memory: Memory, clock: FakeClock) -> None:
-    """A session is deleted only where nothing is in it: what somebody else adds at that moment stays."""
+    """A session to which somebody adds meanwhile is not deleted."""
     talk(memory.session("hers"), "only ann", user=USER)
     memory.on("erased", lambda name, facts: memory.session(name).add_user_message("from bob", name="bob") and None)
 
@@ -119,7 +119,7 @@ def test_a_message_that_comes_meanwhile_keeps_the_session(memory: Memory, clock:
 
 
 def test_a_session_is_forgotten_with_its_copies(memory: Memory) -> None:
-    """Its entries go from every branch that shares them, and then it is deleted; the branch's own stay."""
+    """Forgetting a session erases its entries in all branches and deletes it; a branch's own entries stay."""
     session = memory.session("one", counter=quarters)
     talk(session, "shared " * 20, "shared too " * 20)
     session.compact(Summarize(interaction_keep=1))
@@ -136,7 +136,7 @@ def test_a_session_is_forgotten_with_its_copies(memory: Memory) -> None:
 
 
 def test_a_tenant_is_forgotten_whole(tmp_path: Path) -> None:
-    """All sessions and items of it go, those of another tenant stay; another cannot be named."""
+    """Forgetting a tenant removes its sessions and items and no other tenant's; only the memory's own can be named."""
     place = tmp_path / "log.db"
     with Memory.open(place, tenant="acme") as acme, Memory.open(place, tenant="other") as other:
         for memory in (acme, other):
@@ -167,7 +167,7 @@ def run(memory: Memory, verb: str, *arguments: Any) -> Any:
 
 
 def test_what_matches_goes_from_all_sessions(memory: Memory) -> None:
-    """A text, or a query, over all sessions; each tells of it once, in its own words."""
+    """`matches` erases a text, or what a query selects, from all sessions, with one event for each."""
     told: list[tuple[str, Any]] = []
     memory.on("erased", lambda name, facts: told.append((name, facts)))
     for name in ("a", "b", "c"):
@@ -216,7 +216,7 @@ def test_the_reason_that_nobody_gave_is_in_nobodys_way(memory: Memory) -> None:
 
 
 def test_a_dry_run_says_what_would_go(memory: Memory) -> None:
-    """It counts what forgetting then erases, and changes nothing."""
+    """A dry run counts what would be erased and changes nothing."""
     session = memory.session("one", counter=quarters)
     talk(session, f"{WORD} " * 20, "kept " * 20, user=USER)
     session.compact(Summarize(interaction_keep=1))
@@ -236,7 +236,7 @@ def test_a_dry_run_says_what_would_go(memory: Memory) -> None:
 
 
 def crowded(memory: Memory, clock: FakeClock, seed: int) -> None:
-    """Sessions with branches, summaries, pictures, rewinds and clears, in which a user says a word."""
+    """Make sessions with branches, summaries, pictures, rewinds and clears, in which a user says a word."""
     chance = random.Random(seed)
     sessions = [memory.session(name, counter=quarters) for name in ("one", "hers")]
     for number in range(30):
@@ -266,7 +266,7 @@ def crowded(memory: Memory, clock: FakeClock, seed: int) -> None:
 def test_a_dry_run_says_what_the_run_then_does(
     memory: Memory, clock: FakeClock, subject: dict[str, Any], seeds: range
 ) -> None:
-    """Its figures are those of the same call without `dry_run`, but for what that makes anew; it tells nobody."""
+    """A dry run's figures are those of the real run, except rebuilt summaries, and it sends no event."""
     heard: list[str] = []
     memory.on("erased", lambda name, facts: heard.append(name) and None)
     for seed in seeds:
@@ -284,7 +284,7 @@ def test_a_dry_run_says_what_the_run_then_does(
 
 
 def test_progress_goes_to_the_end(memory: Memory) -> None:
-    """It is called with the sessions done, and of all."""
+    """`progress` is called with the sessions done and their total."""
     for number in range(5):
         talk(memory.session(f"s{number}"), WORD if number == 2 else "nothing")
     told: list[tuple[int, int]] = []
@@ -308,7 +308,7 @@ SUBJECTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=map(str, SUBJECTS))
 def test_exactly_one_subject_is_forgotten(memory: Memory, subject: dict[str, Any]) -> None:
-    """None, two, or one that is not accepted is a ConfigError, and nothing is forgotten."""
+    """None, two or an invalid subject raises ConfigError, and nothing is forgotten."""
     talk(memory.session("one"), "a")
 
     with pytest.raises(ConfigError):
@@ -318,7 +318,7 @@ def test_exactly_one_subject_is_forgotten(memory: Memory, subject: dict[str, Any
 
 
 def test_a_memory_that_only_reads_forgets_nothing(tmp_path: Path) -> None:
-    """It says so at once; what would go it can tell."""
+    """A read-only memory refuses to forget, but makes dry runs."""
     with Memory.open(tmp_path / "log.db") as memory:
         talk(memory.session("one"), WORD)
     with Memory.open(tmp_path / "log.db", readonly=True) as memory:
@@ -331,12 +331,12 @@ def test_a_memory_that_only_reads_forgets_nothing(tmp_path: Path) -> None:
 
 
 def place(kind: str, folder: Path) -> Any:
-    """Where a store of this kind is."""
+    """Return the place of a store of this kind."""
     return f"file://{folder}/logs" if kind == "file" else folder / "log.db"
 
 
 def crowd(where: Any) -> None:
-    """A store of many sessions, branches among them, in which a user says a word."""
+    """Make a store of many sessions and branches in which a user says a word."""
     with Memory.open(where, synchronous="NORMAL") as memory:
         for number in range(12):
             session = memory.session(f"s{number}", counter=quarters)
@@ -355,7 +355,7 @@ def crowd(where: Any) -> None:
 def test_a_kill_in_the_middle_is_made_good_by_repeating(
     tmp_path: Path, kind: str, what: str, dice: random.Random
 ) -> None:
-    """Whatever a kill -9 has left undone, the same again does: no word is left in any byte, and all sessions hold."""
+    """After a kill, repeating `forget` leaves no byte of the word and every session sound."""
     where = place(kind, tmp_path)
     crowd(where)
     address = where if kind == "file" else f"sqlite:///{where}"
@@ -383,7 +383,7 @@ def test_a_kill_in_the_middle_is_made_good_by_repeating(
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_one_process_forgets_while_another_adds(tmp_path: Path, kind: str) -> None:
-    """Nothing that is kept is lost by that, and when the writer has ended, once more leaves nothing."""
+    """Forgetting beside a writer loses nothing else; repeating it afterwards leaves nothing."""
     where = place(kind, tmp_path)
     crowd(where)
     address = where if kind == "file" else f"sqlite:///{where}"
@@ -409,7 +409,7 @@ MARK = "Zq9Xkv7Wpt"
 
 
 class Parrot:
-    """A summarizer that names everything: it repeats all that it was ever given."""
+    """A summarizer that repeats everything it was ever given."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -421,7 +421,7 @@ class Parrot:
 
 
 def marked(operations: Sequence[strategies.Operation], places: set[int]) -> list[strategies.Operation]:
-    """The operations, with the mark in what those at these places say."""
+    """Return the operations with the mark in what those at these places say."""
     found = []
     for number, operation in enumerate(operations):
         for field in ("content", "arguments", "output", "text"):
@@ -438,7 +438,7 @@ def marked(operations: Sequence[strategies.Operation], places: set[int]) -> list
 @given(data=st.data())
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
 def test_what_remains_is_whole(tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject) -> None:
-    """After any history, forgetting a text leaves it nowhere, and what remains is valid, fits, verifies and exports."""
+    """After any history, a forgotten text is nowhere, and the rest is valid, fits, verifies and exports."""
     folder = tmp_path_factory.mktemp("world")
     where: Any = "memory://" if kind == "memory" else place(kind, folder)
     durability: dict[str, Any] = {} if kind == "memory" else {"synchronous": "NORMAL"}
@@ -488,12 +488,12 @@ def test_what_remains_is_whole(tmp_path_factory: pytest.TempPathFactory, kind: s
 
 
 def says_it(entry: Entry) -> bool:
-    """Whether the entry says the mark."""
+    """Whether the entry contains the mark."""
     return MARK.lower() in str(entry).lower()
 
 
 def shown(session: Session) -> None:
-    """The session's context is within its budget, and valid (which making it checks)."""
+    """Make the session's context and check that it is valid and fits."""
     try:
         assert session.context(max_tokens=60).tokens <= 60
     except BudgetImpossible:

@@ -1,4 +1,4 @@
-"""Processes that fork while they have a memory open: nothing that either side was acknowledged is lost."""
+"""Processes that fork with an open memory: neither side loses acknowledged entries."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 
 
 def ran(mode: str, *arguments: object) -> list[Any]:
-    """What a process said that ran to its end."""
+    """Run a process to its end and return what it printed."""
     return Process(mode, *arguments, script=SCRIPT).end()
 
 
 def test_a_child_keeps_what_it_was_acknowledged(where: list[str]) -> None:
-    """A forked child opens its own memory; what it adds is kept, before and after its parent closes the other one."""
+    """What a forked child adds with its own memory is kept, before and after its parent closes the other."""
     code, texts = ran("outlives", *where)
 
     assert code == 0
@@ -48,7 +48,7 @@ def test_a_child_keeps_what_it_was_acknowledged(where: list[str]) -> None:
 
 
 def test_a_child_can_import_what_a_thread_was_importing(where: list[str], tmp_path: Path) -> None:
-    """It would wait for ever for that thread, which is not in it. What verbs need late is imported so, too."""
+    """A child can import a module that a thread of its parent was importing, and so use every verb."""
     code, texts = ran("imports", *where, tmp_path)
 
     assert code == 0
@@ -58,7 +58,7 @@ def test_a_child_can_import_what_a_thread_was_importing(where: list[str], tmp_pa
 @pytest.mark.sampled
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_of_multiprocessing_keep_theirs(where: list[str], method: str) -> None:
-    """However multiprocessing starts a process, all that it adds through its own memory is kept."""
+    """A process of multiprocessing keeps all it adds with its own memory, however it was started."""
     code, texts = ran("started", *where, method)
 
     assert code == 0
@@ -88,7 +88,7 @@ def test_forks_of_forks_go_on(where: list[str]) -> None:
 
 @pytest.mark.sampled
 def test_a_child_works_whatever_a_thread_was_in_the_middle_of(where: list[str]) -> None:
-    """Wherever in our code another thread of the parent stood at the fork, the child uses a memory of its own."""
+    """A child can use its own memory wherever in the library another thread stood at the fork."""
     failed, forks = Process(*where, 7, 199, script=MOMENTS).end()[0]
 
     assert forks > 10
@@ -98,7 +98,7 @@ def test_a_child_works_whatever_a_thread_was_in_the_middle_of(where: list[str]) 
 @pytest.mark.slow
 @pytest.mark.parametrize("rest", range(20))
 def test_a_child_works_at_every_line(where: list[str], rest: int) -> None:
-    """The same at each line of ours, a twentieth of them at a time."""
+    """A child can use its own memory after a fork at any line of the library."""
     failed, _ = Process(*where, rest, 20, script=MOMENTS).end()[0]
 
     assert failed == []
@@ -106,7 +106,7 @@ def test_a_child_works_at_every_line(where: list[str], rest: int) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 def test_a_handler_that_raises_at_any_moment_of_a_fork_holds_nobody_up(kind: str, tmp_path: Path) -> None:
-    """Python ends the hook in which a handler raises: what it was to let go of is let go of all the same."""
+    """A signal handler that raises during a fork leaves no lock held."""
     (told, *sessions) = Process("run", address(kind, tmp_path), FORKS, script=STRUCK).end()
 
     assert told["struck"] > 0
@@ -115,7 +115,8 @@ def test_a_handler_that_raises_at_any_moment_of_a_fork_holds_nobody_up(kind: str
 
 
 def test_a_child_of_a_transaction_that_does_not_end_is_refused(tmp_path: Path) -> None:
-    """Where a fork cannot wait for a transaction the child may not open the file: the error says so, and what to do."""
+    """If a fork cannot wait for a running transaction, the child may not open the file, and the error says what to
+    do."""
     address = f"sqlite:///{tmp_path}/store.db"
 
     refused, others, code, texts = ran("stuck", address, "plain")

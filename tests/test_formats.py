@@ -1,4 +1,4 @@
-"""What every format keeps: messages come back key for key, and what is malformed is refused with its place."""
+"""Every format returns messages key for key, and refuses malformed ones with their place."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ law = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Samples(NamedTuple):
-    """Of a format: messages that come back equal, and what is malformed, with the place that is named; one that is
-    sound; JSON that is nearly messages, and batches of these; what is wrong with a context by the API's own rules; and
-    what `add` is told of the format, where its messages do not all say by themselves whose they are."""
+    """The samples of a format.
+
+    Messages that come back equal; malformed ones with the named place; a sound one; JSON that resembles messages, and
+    batches of it; the API's own rules for a context; and what `add` is told if messages do not tell their format.
+    """
 
     equal: Mapping[str, Messages]
     malformed: Mapping[str, tuple[Any, str]]
@@ -89,7 +91,7 @@ FORMATS = {
 
 
 def each(of: Callable[[Samples], Mapping[str, Any]]) -> list[Any]:
-    """A format and one of its samples, for each."""
+    """Return pairs of a format and one of its samples."""
     return [
         pytest.param(format, sample, id=f"{format}: {name}")
         for format, samples in FORMATS.items()
@@ -99,7 +101,7 @@ def each(of: Callable[[Samples], Mapping[str, Any]]) -> list[Any]:
 
 @pytest.mark.parametrize(("format", "messages"), each(lambda samples: samples.equal))
 def test_decoding_and_encoding_gives_the_equal_messages(format: str, messages: Messages) -> None:
-    """Key for key, with nulls, empty values and keys that nobody knows; the input is left alone."""
+    """Decoding and encoding gives equal messages, with nulls, empty values and unknown keys."""
     one, before = find_format(format), copy.deepcopy(messages)
 
     again = one.encode(one.decode(messages, "messages"))
@@ -110,7 +112,7 @@ def test_decoding_and_encoding_gives_the_equal_messages(format: str, messages: M
 
 @pytest.mark.parametrize(("format", "messages"), each(lambda samples: samples.equal))
 def test_what_was_stored_comes_back_equal(format: str, messages: Messages) -> None:
-    """The same through a store, where results have taken over what their calls know; and a context breaks no rule."""
+    """Stored messages come back equal, and their context breaks no rule."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, counter=strategies.WORDS)
         strategies.taken_in(session, messages, FORMATS[format].told)
@@ -176,7 +178,7 @@ def test_messages_with_an_odd_value_are_refused_or_sent_within_the_rules(format:
 @settings(law, max_examples=examples(425))
 @given(data=st.data())
 def test_arbitrary_json_is_refused_or_comes_back_equal(format: str, data: st.DataObject) -> None:
-    """Whatever is handed in raises InvalidEntry and nothing else, or comes back equal and gives valid contexts."""
+    """Any JSON raises InvalidEntry, or comes back equal and gives valid contexts."""
     messages, one = data.draw(FORMATS[format].likely), find_format(format)
     before = copy.deepcopy(messages)
     try:

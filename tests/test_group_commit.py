@@ -1,4 +1,4 @@
-"""Group commit: who waits is written by whoever has the turn, and one caller's failure is not another's."""
+"""Group commit: whoever has the turn writes what others wait for, and a failure is its caller's alone."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ Failure = Callable[[Sequence[str]], BaseException | None]
 
 
 class Writer(MemoryBackend):
-    """Gathers, as stores do in which each write waits for a disk, remembers which texts it wrote together, and fails
-    as it is told, before it has written anything or right after it."""
+    """Gathers appends like a store whose writes wait for a disk, and records which texts it wrote together.
+
+    It fails as told, before writing anything or right after.
+    """
 
     gathers = True
 
@@ -54,7 +56,7 @@ class Writer(MemoryBackend):
 
 
 def written(batches: Sequence[Batch]) -> list[str]:
-    """The texts of the entries that are put."""
+    """Return the texts of the entries in the batches."""
     steps = [step for batch in batches for step in batch]
     rows = [row for step in steps for table, rows in step.put for row in rows if table == "entry"]
     return [json.loads(row[1][:-8])["content"] for row in rows]
@@ -64,7 +66,7 @@ _numbers = count()
 
 
 def new(key: SessionKey = KEY) -> Append:
-    """An append of an entry whose text is like no other's."""
+    """Return an append of an entry with a unique text."""
     return Append(key, [Entry(content=f"text {next(_numbers)}")], check_ids=False)
 
 
@@ -81,19 +83,19 @@ def queue_before(writer: Writer) -> Queues:
 
 
 def stored(writer: Writer, key: SessionKey = KEY) -> list[str]:
-    """The texts of a session, as somebody finds them who knows nothing of who wrote them."""
+    """Return the texts of a session as somebody else finds them."""
     return [entry.text for entry in drive(Store(writer).read(key))]
 
 
 def waiting(commits: Queues, count: int, key: SessionKey = KEY) -> list[Append]:
-    """Queues that have been handed in and not been written yet."""
+    """Queue appends without writing them."""
     appends = [new(key) for _ in range(count)]
     commits._queue.waiting.extend(appends)
     return appends
 
 
 def lead(commits: Queues, append: Append) -> object:
-    """Have one that waits take its turn."""
+    """Let a waiting append take its turn."""
     return drive(commits._written(commits._queue, append))
 
 
@@ -106,7 +108,7 @@ def refused(_: Sequence[str]) -> BaseException:
 
 
 def test_what_waits_is_written_together_up_to_a_limit() -> None:
-    """One write takes all that wait, in their order, but never more than the limit."""
+    """One write takes all waiting appends in order, up to a limit."""
     writer = Writer()
     commits = queue_before(writer)
     before = waiting(commits, GROUP + 3)
@@ -120,7 +122,7 @@ def test_what_waits_is_written_together_up_to_a_limit() -> None:
 
 
 def test_sessions_that_meet_are_written_together() -> None:
-    """One write takes appends of several sessions, and each stays in the order of its own."""
+    """One write takes appends of several sessions, each in its own order."""
     writer = Writer()
     commits = queue_before(writer)
     mine, others = waiting(commits, 2), waiting(commits, 2, OTHER)
@@ -134,7 +136,7 @@ def test_sessions_that_meet_are_written_together() -> None:
 
 
 def test_what_cannot_be_stored_fails_alone() -> None:
-    """An append that is refused is told so; those that wait beside it are written without it."""
+    """An append that is refused fails alone; the others are written without it."""
     writer = Writer()
     commits = queue_before(writer)
     (good,) = waiting(commits, 1)
@@ -152,7 +154,7 @@ def test_what_cannot_be_stored_fails_alone() -> None:
 
 
 def test_a_write_that_fails_is_tried_with_ones_own_append_alone() -> None:
-    """Where a group fails and nobody knows by whom, its leader writes its own; the others are written by the next."""
+    """If a group fails for an unknown reason, its leader writes its own append; the next writes the others."""
     writer = Writer(refused)
     commits = queue_before(writer)
     (other,) = waiting(commits, 1)
@@ -167,7 +169,7 @@ def test_a_write_that_fails_is_tried_with_ones_own_append_alone() -> None:
 
 
 def test_who_fails_alone_is_told_and_leaves_the_queue() -> None:
-    """An append whose own write fails raises what that raised, and nobody writes it later."""
+    """An append whose own write fails raises, and nobody writes it later."""
     writer = Writer(refused, lambda batch: StoreUnavailable("a store", "again"))
     commits = queue_before(writer)
     (other,) = waiting(commits, 1)
@@ -180,7 +182,7 @@ def test_who_fails_alone_is_told_and_leaves_the_queue() -> None:
 
 
 class Handed:
-    """The turn of a queue, which somebody who waits for it has as soon as it is given back."""
+    """A queue's turn that somebody waiting takes as soon as it is given back."""
 
     def __init__(self, then: Callable[[], object]) -> None:
         self._lock, self._then = allocate_lock(), [then]
@@ -199,7 +201,7 @@ class Handed:
 
 @pytest.mark.parametrize("failures", [[refused, refused], [interrupted]], ids=["refused", "interrupted"])
 def test_who_waits_for_the_turn_writes_nothing_of_who_fails(failures: list[Failure]) -> None:
-    """What its caller was told has failed is out of the queue before another thread has the turn."""
+    """A failed append has left the queue before another thread gets the turn."""
     writer = Writer(*failures)
     commits, own = queue_before(writer), new()
     (other,) = waiting(commits, 1)
@@ -214,7 +216,7 @@ def test_who_waits_for_the_turn_writes_nothing_of_who_fails(failures: list[Failu
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("a store", "no", written=None), StoreCorrupt("a store", "damaged")])
 def test_what_was_done_before_another_batch_failed_is_done_once(fault: PalimpsestError) -> None:
-    """Of several sessions in one call some may be written before another fails: nobody writes those again."""
+    """If one session of a group fails after another was written, the written one is not written again."""
     writer = Writer(after=[fault])
     commits, own = queue_before(writer), new()
     (other,) = waiting(commits, 1, OTHER)
@@ -243,7 +245,7 @@ def test_an_interrupt_is_nobody_elses_failure() -> None:
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), StoreUnavailable("a store", "who knows", written=None)])
 def test_what_was_written_counts_although_its_answer_was_lost(raised: BaseException) -> None:
-    """Whatever is raised once it is written: the next finds it there, and nobody writes it again."""
+    """An append whose answer was lost is found by the next writer and not written again."""
     writer = Writer(after=[raised])
     commits = queue_before(writer)
     others, own, last = waiting(commits, 2), new(), new()
@@ -286,7 +288,7 @@ def test_an_interrupt_before_anybody_has_begun_takes_the_append_back() -> None:
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 def test_what_is_decided_when_a_caller_is_interrupted_stays_so(asynchronous: bool, known: bool) -> None:
-    """At whatever moment the caller is interrupted, its append is written by then, or never."""
+    """When its caller is interrupted, an append is written by then or never."""
 
     def begun() -> tuple[Queues, Writer, list[str]]:
         writer = Writer()
@@ -311,7 +313,7 @@ def test_what_is_decided_when_a_caller_is_interrupted_stays_so(asynchronous: boo
 
 
 def test_many_that_were_taken_back_are_in_nobodys_way() -> None:
-    """However many interrupted callers have left an append behind, the next one is written, and theirs are not."""
+    """Appends of interrupted callers are never written and do not stop the next one."""
     writer = Writer(*[interrupted] * (GROUP + 5))
     commits = queue_before(writer)
     for _ in range(GROUP + 5):

@@ -1,4 +1,4 @@
-"""What belongs together stays together: calls with their results, pinned entries with their group, at any length."""
+"""Calls stay with their results, and pinned entries with their group, at any length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HYBRID = {"strategy": "hybrid_summary", "summary_tokens": 60}
 
 
 def opened(kind: str, folder: Path, *, sealed: bool = False) -> Memory:
-    """An empty store of this kind, with all that it holds encrypted or not."""
+    """Open an empty store of this kind, encrypted or not."""
     addresses = {"memory": "memory://", "file": f"file://{folder}/logs", "sqlite": f"sqlite:///{folder}/log.db"}
     durability: dict[str, Any] = {} if kind == "memory" else {"synchronous": "NORMAL"}
     return Memory.open(addresses[kind], encryption=KEYS if sealed else None, **durability)
@@ -45,31 +45,31 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
 
 @pytest.fixture(params=[(kind, sealed) for kind in STORES for sealed in (False, True)], ids=str)
 def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
-    """An empty store of each kind, as it is and with all that it holds encrypted."""
+    """An empty store of each kind, plain and encrypted."""
     kind, sealed = request.param
     with opened(kind, tmp_path, sealed=sealed) as memory:
         yield memory
 
 
 def asking(*ids: str, said: str | None = None) -> dict[str, Any]:
-    """A provider's message with these calls."""
+    """Return a provider's message with these calls."""
     calls = [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id in ids]
     return {"role": "assistant", "content": said, "tool_calls": calls}
 
 
 def telling(id: str, text: str) -> dict[str, Any]:
-    """A provider's message with the result of a call."""
+    """Return a provider's message with the result of a call."""
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
 def turns(number: int) -> list[dict[str, Any]]:
-    """So many short questions, each with its answer."""
+    """Return so many short questions with answers."""
     question, answer = {"role": "user", "content": "a question"}, {"role": "assistant", "content": "so many words here"}
     return [message for _ in range(number) for message in (question, answer)]
 
 
 def results(ctx: Context) -> list[str]:
-    """What the context shows as results of calls."""
+    """Return the results of calls that the context shows."""
     return [message["content"] for message in ctx.messages if message["role"] == "tool"]
 
 
@@ -96,7 +96,7 @@ def test_every_call_gets_its_result_however_many_are_open(guarded: Memory, calls
 
 
 def test_a_call_too_many_is_refused_and_nothing_is_lost(guarded: Memory) -> None:
-    """Where a session could not remember one more open call it says so, stores nothing, and goes on."""
+    """A session with the greatest number of open calls refuses another and stores nothing of it."""
     session = guarded.session("s", counter=strategies.WORDS)
     ids = [f"c{i}" for i in range(OPEN_GROUP)]
     session.add([{"role": "user", "content": "all of them"}, asking(*ids)])
@@ -121,7 +121,7 @@ def test_a_call_too_many_is_refused_and_nothing_is_lost(guarded: Memory) -> None
 def test_results_in_any_order_and_number_find_their_calls(
     guard: str, calls: int, random: Random, at_once: int, length: int
 ) -> None:
-    """Of however many open calls, answered in whatever order and portions, every one has its own result."""
+    """However many calls are open, and in whatever order results come, each call gets its own result."""
     with Memory.open("memory://", encryption=KEYS if guard == "encrypted" else None) as memory:
         session = memory.session("s")
         ids = [f"c{i}".ljust(length, "x") for i in range(calls)]
@@ -137,7 +137,7 @@ def test_results_in_any_order_and_number_find_their_calls(
 
 
 def load(memory: Memory, at: int = 0, head: dict[str, Any] | None = None, **links: Any) -> None:
-    """Put the session "s" back with other links of the entry at this place, or with another head."""
+    """Replace the session "s" by one with other links of an entry or another head."""
     key = SessionKey(memory.tenant, "s")
     found, entries = drive(memory.store.head(key)), drive(memory.store.read(key))
     assert found is not None
@@ -169,7 +169,7 @@ def test_verify_tells_of_links_that_do_not_hold(memory: Memory, at: int, links: 
 
 
 def test_verify_tells_of_open_calls_that_the_head_does_not_know(memory: Memory) -> None:
-    """A head that has forgotten an open call, or waits for a result that is there, is named with the call."""
+    """`verify` names an open call that the head has forgotten, and one that it wrongly waits for."""
     session = memory.session("s")
     session.add([asking("a", "b"), telling("a", "one")])
     waits = session.stats().open_calls
@@ -221,7 +221,7 @@ def test_a_pinned_entry_keeps_its_group_however_far_cuts_have_passed_it(memory: 
 def test_a_pinned_call_is_held_back_until_it_is_answered_though_its_group_has_lost_its_beginning(
     memory: Memory,
 ) -> None:
-    """Where the first call of an open group is erased, a pinned one behind it waits as before, then is shown."""
+    """A pinned open call whose group's first call was erased is held back until it is answered."""
     session = memory.session("s", counter=strategies.WORDS)
     session.add([{"role": "user", "content": "both"}, asking("c0", "c1")])
     session.erase([2])
@@ -258,7 +258,7 @@ def test_a_pinned_group_of_any_size_is_shown_whole(memory: Memory) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize(("pinned", "erased"), [(5, 3), (2, 3), (5, 4), (2, 6), (4, 6)])
 def test_no_cut_after_a_compaction_begins_inside_a_pinned_group(memory: Memory, pinned: int, erased: int) -> None:
-    """Where something of a pinned group was erased, the rest of it is shown all the same, and nothing is covered."""
+    """A pinned group with an erased member is shown without it and not covered."""
     session = memory.session("s", counter=strategies.WORDS, max_tokens=400, summarizer=Scripted("They talked."))
     session.add(turns(3))
     told = [telling(f"c{i}", f"the code is 441{i}") for i in range(3)]
@@ -326,7 +326,7 @@ def test_no_condition_drops_what_is_pinned(memory: Memory, short_term: bool, con
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_pinned_result_whose_call_was_erased_keeps_the_rest_of_its_group(memory: Memory, seen: bool) -> None:
-    """It cannot be shown itself; what is left of its group is, whatever conditions say, from the next context on."""
+    """Pinning a result whose call was erased shows the rest of its group, whatever conditions say."""
     session = memory.session("s", counter=strategies.WORDS, conditions=["not message.has_tool_calls"])
     session.add([{"role": "user", "content": "both"}, asking("c0", "c1"), telling("c0", "4417"), telling("c1", "4418")])
     session.erase([3])
@@ -418,7 +418,7 @@ conditions = st.sampled_from(
 
 
 def check_world(kind: str, folder: Path, parts: Sequence[Any], budget: int | None, options: dict[str, Any]) -> None:
-    """Play the parts and judge the context after each."""
+    """Do the steps and judge the context after each."""
     with world(kind, folder, max_tokens=budget, summarizer=Scripted("They talked."), **options) as w:
         start = 0
         for log, fill, what, number in parts:
@@ -446,8 +446,7 @@ def check_world(kind: str, folder: Path, parts: Sequence[Any], budget: int | Non
 def test_no_cut_parts_a_group_and_no_pin_is_left_out(
     kind: str, folder: Path, parts: list[Any], budget: int | None, conditions: tuple[str, ...]
 ) -> None:
-    """Whatever is pinned, erased, compacted and left out by conditions in a long log, a cut begins between groups, no
-    recorded result is denied, and what is pinned is shown with its group."""
+    """Cuts begin between groups, recorded results are not denied, and pins are shown with their group."""
     check_world(kind, folder, parts, budget, {"conditions": conditions} if conditions else {})
 
 
@@ -456,6 +455,6 @@ def test_no_cut_parts_a_group_and_no_pin_is_left_out(
 def test_no_exact_walk_parts_a_group_and_leaves_out_a_pin(
     folder: Path, parts: list[Any], budget: int, conditions: tuple[str, ...]
 ) -> None:
-    """The same where every context walks the log anew."""
+    """The same holds for a short-term strategy that selects entries anew at each call."""
     block = {**BLOCK, "memory_max_tokens": budget, "conditions": conditions}
     check_world("memory", folder, parts, None, {"short_term": [block]})

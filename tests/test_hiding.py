@@ -1,4 +1,4 @@
-"""Leaving entries out of contexts and bringing them back: nothing is destroyed, and every context stays valid."""
+"""Hiding entries from contexts and showing them again: nothing is destroyed, and every context stays valid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ law = settings(deadline=None, max_examples=examples(30), suppress_health_check=l
 
 
 def talk(session: Session) -> None:
-    """Two questions; the second is answered with a tool."""
+    """Add two questions with answers, the second with a tool call."""
     session.add_user_message("one")
     session.add_assistant_message("first answer")
     session.add_user_message("two")
@@ -31,13 +31,13 @@ def talk(session: Session) -> None:
 
 
 def texts(session: Session) -> list[Any]:
-    """What a context shows."""
+    """Return the texts that a context shows."""
     return [message.get("content") for message in session.context().messages]
 
 
 @pytest.mark.parametrize("kind", STORES)
 def test_hidden_entries_are_in_no_context_and_come_back(kind: str, tmp_path: Path) -> None:
-    """They stay in the log, the report says why they are not shown, and `show` brings them back."""
+    """Hidden entries stay in the log and are reported as left out; `show` brings them back."""
     with world(kind, tmp_path) as there:
         session = there.session
         talk(session)
@@ -62,7 +62,7 @@ def test_hidden_entries_are_in_no_context_and_come_back(kind: str, tmp_path: Pat
 
 
 def test_a_call_goes_with_its_results(session: Session) -> None:
-    """Hiding either hides both, and a result that came late goes, too."""
+    """Hiding a call or its result hides both, even a late result."""
     talk(session)
     assert session.hide(5) == 2
     assert texts(session) == ["one", "first answer", "two", "second answer"]
@@ -78,8 +78,7 @@ def test_a_call_goes_with_its_results(session: Session) -> None:
 
 
 def test_a_result_in_the_group_of_another_call_takes_that_group_along(session: Session) -> None:
-    """Groups go whole: a late result that stands in the group of a later call goes with its call, and takes that group
-    along, so that what is compacted later is whole, too."""
+    """Hiding a call whose late result is in the group of a later call hides that group, too, since groups are whole."""
     session.add_user_message("question")
     first = session.add_tool_call("find", {"x": 1}, call_id="c1")
     session.add_assistant_message("I wait for it")
@@ -103,8 +102,8 @@ def test_a_result_in_the_group_of_another_call_takes_that_group_along(session: S
     assert texts(session)[: len(whole)] == whole
 
 
-def test_what_may_not_go_is_named(memory: Memory, session: Session) -> None:
-    """Pins, open calls, what a summary covers, what is erased or rewound, and what is not there."""
+def test_hiding_is_refused_with_the_reason(memory: Memory, session: Session) -> None:
+    """Pinned, open, covered, erased, rewound and unknown entries cannot be hidden; the error says why."""
     talk(session)
     session.pin(1)
     session.add_tool_call("find", {}, call_id="open")
@@ -124,8 +123,8 @@ def test_what_may_not_go_is_named(memory: Memory, session: Session) -> None:
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_what_is_hidden_stays_so(kind: str, tmp_path: Path) -> None:
-    """In a branch, in an export that is taken back, behind a compaction and a cut; a rewind takes it back."""
+def test_hidden_entries_stay_hidden(kind: str, tmp_path: Path) -> None:
+    """Entries stay hidden in branches, exports, and behind compactions and cuts, until a rewind."""
     with world(kind, tmp_path) as there:
         session = there.session
         talk(session)
@@ -150,8 +149,8 @@ def test_what_is_hidden_stays_so(kind: str, tmp_path: Path) -> None:
         assert session.verify().ok
 
 
-def test_context_of_then_is_as_it_was(session: Session) -> None:
-    """A context of a revision before the hiding has the entries, one behind it has not; rewinding takes it back."""
+def test_past_contexts_show_what_was_not_hidden_then(session: Session) -> None:
+    """A past context shows what was not hidden at its revision; a rewind undoes the hiding."""
     talk(session)
     before = session.context()
     session.hide(1, 2)
@@ -164,7 +163,7 @@ def test_context_of_then_is_as_it_was(session: Session) -> None:
 
 
 def test_a_hidden_entry_is_erased_like_any_other(session: Session) -> None:
-    """Its text goes, and showing its group brings back what is left of that."""
+    """A hidden entry can be erased; showing its group brings back the rest."""
     talk(session)
     session.hide(4)
     session.erase(5)
@@ -175,8 +174,8 @@ def test_a_hidden_entry_is_erased_like_any_other(session: Session) -> None:
     assert "seven" not in str(session.context().messages)
 
 
-def test_a_question_that_was_hidden_does_not_come_back_with_what_follows_it(memory: Memory) -> None:
-    """Not even where the answer to it is all that a cut can show."""
+def test_a_hidden_question_does_not_come_back_with_its_answer(memory: Memory) -> None:
+    """A hidden question is not shown again, even if its answer is all that a cut can show."""
     session = memory.session("cut", counter=strategies.WORDS, max_tokens=40)
     session.add_user_message("a question")
     session.add_assistant_message("an answer")
@@ -201,8 +200,7 @@ def test_a_question_that_was_hidden_does_not_come_back_with_what_follows_it(memo
 def test_every_context_is_valid(
     format: str, log: list[Any], more: list[Any], chosen: list[int], budget: int | None
 ) -> None:
-    """Whatever of whatever log is hidden: none of it is said, what comes behind goes on, and showing it all again
-    gives the context that there was."""
+    """Whatever is hidden, contexts are valid and do not show it; showing it all restores the earlier context."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("s", counter=strategies.WORDS, max_tokens=budget)

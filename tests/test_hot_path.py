@@ -1,4 +1,4 @@
-"""What is done most often costs in counts that no machine moves: statements, rows, modules. A change of one is seen."""
+"""The costs of the most frequent operations, in counts that no machine changes: statements, rows, modules, calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RARE = tuple(f"stores.engine.{name}" for name in ("changing", "loading", "mainte
 
 
 def loaded(path: Path, more: str = "pass") -> set[str]:
-    """Our modules that a fresh process has loaded after an append and `more`."""
+    """Return the library's modules that a new process has loaded after an append and `more`."""
     command = [sys.executable, "-c", OPENED.format(more=more), str(path)]
     names = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return {name.removeprefix("palimpsest.") for name in names}
@@ -75,7 +75,7 @@ sys.stdout.write(json.dumps([name for name in set(sys.modules) - before if not n
 
 
 def test_an_import_loads_little_of_the_standard_library() -> None:
-    """Beside what msgspec has loaded, and the interpreter itself, there are four small modules."""
+    """Importing the library loads four small modules of the standard library beside those of msgspec."""
     told = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True).stdout
 
     found = {name.removeprefix("_") for name in json.loads(told)}
@@ -89,7 +89,7 @@ def test_an_import_loads_little_of_the_standard_library() -> None:
     ids=["message", "turn"],
 )
 def test_an_append_is_four_statements(tmp_path: Path, add: Callable[[Any], object], entries: int) -> None:
-    """Who knows the session moves its head and puts its rows, in one transaction: nothing else is asked, or written."""
+    """An append to a known session moves its head and adds its rows in one transaction of four statements."""
     with Memory.open(tmp_path / "log.db", clock=lambda: 1_790_000_000_000_000) as memory:
         session = memory.session(SESSION)
         add(session)
@@ -105,7 +105,7 @@ def test_an_append_is_four_statements(tmp_path: Path, add: Callable[[Any], objec
 
 
 def test_a_small_file_is_small(tmp_path: Path) -> None:
-    """Each table and each index is a page, though nothing is in it: of a short conversation they are most."""
+    """The file of a short conversation has few pages; each table and index is at least one."""
     with Memory.open(tmp_path / "log.db") as memory:
         memory.session(SESSION).add_user_message("hello")
         (pages,) = connection(memory).execute("PRAGMA page_count").fetchone()
@@ -114,7 +114,7 @@ def test_a_small_file_is_small(tmp_path: Path) -> None:
 
 
 def in_a_turn(session: Session) -> None:
-    """A run of the model that adds twice."""
+    """Hold a turn that adds twice."""
     with session.turn():
         session.add_user_message("one")
         session.add_assistant_message("two")
@@ -122,7 +122,7 @@ def in_a_turn(session: Session) -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_turn_waits_for_the_disk_as_often_as_it_adds(tmp_path: Path, sealed: bool) -> None:
-    """To take the lease of a turn and to give it back are commits, for which nobody waits for the disk."""
+    """Only the adds of a turn wait for the disk; taking and giving back its lease do not."""
     encryption = RING if sealed else None
     with Memory.open(tmp_path / "log.db", encryption=encryption) as memory:
         session, seen = memory.session(SESSION), list[str]()
@@ -142,7 +142,7 @@ def test_a_turn_waits_for_the_disk_as_often_as_it_adds(tmp_path: Path, sealed: b
 def test_a_turn_waits_for_the_disk_as_often_as_it_adds_to_files(
     tmp_path: Path, sealed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So it is where a log is a file."""
+    """In the file store, too, only the adds of a turn wait for the disk."""
     encryption, seen = RING if sealed else None, list[int]()
     with Memory.open(f"file://{tmp_path}/logs", encryption=encryption) as memory:
         session = memory.session(SESSION)
@@ -156,7 +156,7 @@ def test_a_turn_waits_for_the_disk_as_often_as_it_adds_to_files(
 
 
 def cuts(session: Session) -> bool:
-    """Whether the next context is a new cut, once two more have been said."""
+    """Add twice and return whether the next context is a new cut."""
     session.context()
     session.add_user_message("what is it? " * 10)
     session.add_assistant_message("this and that " * 40)
@@ -165,8 +165,10 @@ def cuts(session: Session) -> bool:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_cut_does_not_wait_for_the_disk(tmp_path: Path, sealed: bool) -> None:
-    """It is computed from the log, and can be again; what is added next takes it along. A sealed head waits: who has
-    seen it would take an earlier one for one that somebody put back."""
+    """A cut does not wait for the disk, since it can be computed again from the log.
+
+    An encrypted head waits: losing it would look as if somebody had put an earlier one back.
+    """
     with Memory.open(tmp_path / "log.db", encryption=RING if sealed else None) as memory:
         session, seen = memory.session(SESSION, max_tokens=1_000), list[str]()
         while not cuts(session):
@@ -184,7 +186,7 @@ def test_a_cut_does_not_wait_for_the_disk(tmp_path: Path, sealed: bool) -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_cut_in_files_waits_for_the_disk(tmp_path: Path, sealed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loss of power may leave half of a line, and nobody could tell that from damage of a record."""
+    """In the file store a cut waits for the disk, since a torn line could not be told from damage."""
     seen = list[int]()
     with Memory.open(f"file://{tmp_path}/logs", encryption=RING if sealed else None) as memory:
         session = memory.session(SESSION, max_tokens=1_000)
@@ -202,7 +204,7 @@ def test_a_cut_in_files_waits_for_the_disk(tmp_path: Path, sealed: bool, monkeyp
 
 
 def calls(work: Callable[[], object]) -> tuple[int, int]:
-    """How many functions of Python, and of C, are called for it at least: at times something is done beside it."""
+    """Return how many Python and C functions a call takes at least; other work may happen beside it."""
     found = []
     for _ in range(5):
         seen: list[str] = []
@@ -216,7 +218,7 @@ def calls(work: Callable[[], object]) -> tuple[int, int]:
 
 
 def test_an_append_calls_few_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is added to a known session passes few functions on its way, and each further message fewer still."""
+    """An append to a known session calls few functions, and fewer for each further message."""
     monkeypatch.setattr(db, "LOOK", 3_600.0)  # on a busy machine it would be time to look at the file in every run
 
     def said(count: int) -> list[dict[str, Any]]:
@@ -244,7 +246,7 @@ def test_plain_numbers_and_names_are_found_by_few_calls() -> None:
 
 
 def allocated(work: Callable[[], object]) -> int:
-    """The most bytes that are held at once for it, beside those that were: at least, for at times more is done."""
+    """Return the peak of bytes that a call allocates, the least of several tries."""
     found = []
     gc.collect()
     for _ in range(3):
@@ -258,7 +260,7 @@ def allocated(work: Callable[[], object]) -> int:
 
 
 def said(memory: Memory, count: int) -> Session:
-    """A session of so many messages of a hundred tokens, of which a context was made."""
+    """Return a session of so many messages of a hundred tokens, of which a context was made."""
     session = memory.session(SESSION, max_tokens=8_000, counter=quarters)
     session.add([{"role": "user", "content": "so " * 130}] * count)
     session.context()
@@ -269,8 +271,7 @@ def said(memory: Memory, count: int) -> Session:
 
 @pytest.mark.wide
 def test_what_is_added_and_shown_is_allocated_few_times(tmp_path: Path) -> None:
-    """An append and a context that remembers nothing hold a few copies of what they store or show, and no more where
-    the log is long."""
+    """An append and an uncached context allocate a few copies of their data, however long the log is."""
     appends, large, contexts = [], [], []
     for count in (100, 2_000):
         with Memory.open(tmp_path / f"{count}.db", view_bytes=0) as memory:
@@ -287,7 +288,7 @@ def test_what_is_added_and_shown_is_allocated_few_times(tmp_path: Path) -> None:
 
 
 def test_appends_leave_nothing_in_memory(tmp_path: Path) -> None:
-    """What was added is in the file, and two hundred appends later the process holds what it held before."""
+    """Appended entries are not kept in memory: after two hundred appends the process holds no more than before."""
     with Memory.open(tmp_path / "log.db") as memory:
         session = said(memory, 100)
 

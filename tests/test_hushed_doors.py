@@ -1,4 +1,4 @@
-"""What leads to a memory from elsewhere (programs of other memories, declared memories) keeps its errors quiet, too."""
+"""Other entrances to a memory, such as declared memories and compatibility modules, quote nothing private in errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DECLARED = {
 
 
 def of_error(error: BaseException | None) -> Iterator[str]:
-    """Everything that an error, and those behind it, could show."""
+    """Return everything that an error and its causes could show."""
     while error is not None:
         yield from (str(error), repr(error), repr(error.args), repr(vars(error)))
         error = error.__cause__ or error.__context__
@@ -83,7 +83,7 @@ DOORS = {"AGTerm": agterm, "Firefly": firefly, "a declared memory": keyed, "an a
 
 
 def calls(door: object) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Each public method with each private value in the place of each of its arguments."""
+    """Return each public method with each private value in each of its arguments."""
     for name, verb in inspect.getmembers(door, callable):
         if name.startswith("_") or name in ("close", "redact"):
             continue
@@ -97,12 +97,12 @@ def calls(door: object) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def has_default(parameter: inspect.Parameter) -> bool:
-    """Whether it may be left out."""
+    """Whether the argument may be left out."""
     return parameter.default is not parameter.empty
 
 
 def fault_of(call: Callable[[], object]) -> Exception | None:
-    """What a call raises, a coroutine's, too."""
+    """Return what a call, or its coroutine, raises."""
     try:
         given = call()
         if inspect.iscoroutine(given):
@@ -114,7 +114,7 @@ def fault_of(call: Callable[[], object]) -> Exception | None:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_no_error_of_a_door_quotes_what_is_private(door: str) -> None:
-    """Whatever is given, in whichever argument: an error, its fields and its causes have nothing private in them."""
+    """Whatever argument is private, neither the error, its attributes nor its causes quote it."""
     with DOORS[door]() as opened:
         faults = [(said, fault) for said, call in calls(opened) if (fault := fault_of(call)) is not None]
 
@@ -123,7 +123,7 @@ def test_no_error_of_a_door_quotes_what_is_private(door: str) -> None:
 
 
 async def refused(verb: Callable[..., Any], *args: object) -> BaseException:
-    """The error of a coroutine."""
+    """Return the error of a coroutine."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (all of ours that refuse are)
         await verb(*args)
     return caught.value
@@ -142,8 +142,8 @@ async def test_nor_does_one_of_a_program_with_an_event_loop() -> None:
     assert [text for fault in faults for text in of_error(fault) if "walrus" in text] == []
 
 
-def test_nor_does_one_of_a_key_whose_memory_is_not_open() -> None:
-    """What a template is filled with is told as the policy leaves it."""
+def test_no_error_of_a_session_key_quotes_private_values() -> None:
+    """An error about a session's key quotes the values of its template redacted."""
     with Resources.load(DECLARED) as resources:
         for value in ({SECRET: 1}, f"a\0{SECRET}", f"{'x' * 70}{SECRET}\0"):
             with pytest.raises(ValueError) as caught:  # noqa: PT011 (of a key)
@@ -163,8 +163,8 @@ ASKED: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=range(len(ASKED)))
-def test_nor_does_one_of_a_client_that_remembers(asked: dict[str, Any]) -> None:
-    """What goes around the log is refused before anything is sent."""
+def test_no_error_of_a_remembering_client_quotes_private_values(asked: dict[str, Any]) -> None:
+    """A request that a remembering client refuses is refused before it is sent, without private text in the error."""
     client = OpenAI(api_key="none", base_url="http://127.0.0.1:1")
     with client, Memory.open("memory://", privacy="default") as memory:
         asking: Any = remember(client, memory.session("s"))
@@ -175,7 +175,7 @@ def test_nor_does_one_of_a_client_that_remembers(asked: dict[str, Any]) -> None:
 
 
 def test_a_tool_tells_the_model_nothing_private() -> None:
-    """What a call got wrong is quoted as the policy leaves it."""
+    """A tool quotes the faulty arguments of a call redacted."""
     with Memory.open("memory://", privacy="default") as memory:
         memory.session("s").add_user_message("hello")
         tools = MemoryTools(memory, session="s", facts="user/ann")
@@ -220,7 +220,7 @@ STREAMS: dict[str, list[Any]] = {
 
 
 def changed(value: Any, chance: random.Random) -> Any:
-    """The value with something private in the place of one of its leaves."""
+    """Return the value with one leaf replaced by a private text."""
     if isinstance(value, dict) and value:
         key = chance.choice(list(value))
         return {**value, key: changed(value[key], chance)}
@@ -231,7 +231,7 @@ def changed(value: Any, chance: random.Random) -> Any:
 
 
 def answered(session: Session, events: list[Any]) -> None:
-    """Store an answer that comes as these events."""
+    """Store an answer from these events of a stream."""
     with session.stream() as answer:
         for event in events:
             answer.feed(event)
@@ -240,7 +240,7 @@ def answered(session: Session, events: list[Any]) -> None:
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut off"])
 @pytest.mark.parametrize("kind", STREAMS)
 def test_no_error_of_a_streamed_answer_quotes_what_is_private(kind: str, cut: bool) -> None:
-    """One leaf of its events is private, wherever it is: neither an event nor the end of the block quotes it."""
+    """Neither an event of a stream nor the end of the block quotes a private leaf."""
     faults = list[tuple[int, Exception]]()
     with Memory.open("memory://", privacy="default") as memory:
         for seed in range(300):

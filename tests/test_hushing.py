@@ -1,4 +1,4 @@
-"""Errors lose what is private, wherever they keep it, and stay what they were otherwise."""
+"""Errors lose private text, wherever they keep it, and are otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ SECRET = "walrus"
 
 
 def told(text: str) -> str:
-    """The text without the secret."""
+    """Return the text without the secret."""
     return text.replace(SECRET, "…")
 
 
 def everything(fault: BaseException) -> str:
-    """All that an error says and keeps."""
+    """Return everything that an error says and keeps."""
     fields = [getattr(fault, name, None) for name in ("msg", "object", "doc", "filename", "strerror")]
     return f"{''.join(traceback.format_exception(fault))} {fault.args!r} {vars(fault)!r} {fields!r}"
 
 
 def raised(fault: BaseException, cause: BaseException | None = None) -> BaseException:
-    """The error, as it is when it was raised."""
+    """Raise and return the error."""
     with pytest.raises(type(fault)) as caught:
         raise fault from cause
     return caught.value
 
 
 def no_json() -> BaseException:
-    """An error that keeps the whole document."""
+    """Return an error that keeps a whole document."""
     with pytest.raises(ValueError) as failed:  # noqa: PT011 (whatever it says)
         json.loads(f"{{{SECRET}")
     return failed.value
 
 
 def noted() -> BaseException:
-    """An error with a note."""
+    """Return an error with a note."""
     fault = ValueError("x")
     fault.add_note(f"it was {SECRET}")
     return fault
@@ -87,7 +87,7 @@ def test_what_holds_nothing_private_stays_as_it_is() -> None:
 
 
 def test_a_cause_far_behind_is_found() -> None:
-    """Also in a group of errors, and in what was going on when a cause was raised."""
+    """Private text is found in distant causes, contexts and groups of errors."""
     group = ExceptionGroup("several", [ValueError("x"), ValueError(f"it was {SECRET}")])
     fault = raised(ConfigError("a", 1, "b"), raised(KeyError("x"), group))
     redact_error(fault, told)
@@ -97,7 +97,7 @@ def test_a_cause_far_behind_is_found() -> None:
 
 
 class Spoken(Exception):
-    """An error that makes its words of a field."""
+    """An error whose message is made from an attribute."""
 
     def __init__(self, body: dict[str, Any]) -> None:
         self.body = body
@@ -107,7 +107,7 @@ class Spoken(Exception):
 
 
 class Slotted(LookupError):
-    """An error that keeps what it says where nobody can look."""
+    """An error that keeps its text in a slot that cannot be changed."""
 
     __slots__ = ("_said",)
 
@@ -119,7 +119,7 @@ class Slotted(LookupError):
 
 
 class Shown(ValueError):
-    """An error that shows more than it says."""
+    """An error whose repr shows more than its message."""
 
     def __repr__(self) -> str:
         return f"Shown({SECRET})"
@@ -134,7 +134,7 @@ def test_an_error_that_speaks_by_a_field_still_does() -> None:
 
 
 def test_what_only_its_key_makes_private_goes_from_a_mapping() -> None:
-    """It is looked at as a whole, too."""
+    """A mapping in an error is redacted by its keys, too."""
     fault = ValueError({"password": "swordfish", "host": "a"})
     redact_error(fault, Redactor("default").text)
 
@@ -157,7 +157,7 @@ def test_what_only_its_key_makes_private_goes_from_a_mapping() -> None:
 def test_no_error_leaves_that_shows_what_is_private_wherever_it_has_that_from(
     fault: Exception, kind: type[Exception]
 ) -> None:
-    """Where it cannot be taken out of it, an error of a class that is built in stands for it: one that it is of."""
+    """An error that cannot be redacted is replaced by a built-in error that is its base class."""
     with pytest.raises(kind) as caught, quietly(told):
         raise fault
 
@@ -169,7 +169,7 @@ def test_no_error_leaves_that_shows_what_is_private_wherever_it_has_that_from(
 
 
 def test_a_refusal_says_why_nothing_is_told() -> None:
-    """Where nothing can be checked, an error of that keeps its words: they hold nothing of the text."""
+    """PrivacyRefused keeps its message, which never holds text."""
     fault = PrivacyRefused("redact_patterns[0]", "timeout", "it takes too long")
     redact_error(fault, lambda text: "unchecked")
 
@@ -179,7 +179,7 @@ def test_a_refusal_says_why_nothing_is_told() -> None:
 
 @pytest.mark.parametrize("core", [AsyncMemory, AsyncSession])
 def test_every_verb_hushes_its_errors_once(core: type) -> None:
-    """Each public function of a memory and of a session is wrapped by what keeps errors quiet, and by that alone."""
+    """Each public function of a memory and a session is wrapped exactly once to redact its errors."""
     verbs = {name: verb for name, verb in vars(core).items() if isfunction(verb) and not name.startswith("_")}
 
     layers = {name: len(list(_unwrapped(verb))) for name, verb in verbs.items()}

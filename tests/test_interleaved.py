@@ -1,8 +1,8 @@
-"""Several writers and readers of one home, whose calls of the store come between each other's in every order.
+"""Writers and readers of one home whose calls of the store interleave in every order.
 
-Two memories share a store in which every verb is one step, and waits for a while of a seed's choosing before and after
-it. What each does is what `vandal.Vandal` does. Whoever reads meanwhile finds nothing damaged, and in the end the store
-holds just what its sessions have: no content too few, and none too many.
+Two memories share a store in which every verb is one step and waits for a random while before and after it. What each
+does is what `vandal.Vandal` does. Readers find nothing damaged, and at the end the store holds exactly the contents
+that its sessions have.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NAMES = ("shared", "shared branch", "another branch")
 
 
 class Interleaved(Stepping):
-    """Another backend, each of whose verbs waits for a random while before its step and after it."""
+    """A wrapper of a backend whose verbs wait for a random while before and after their step."""
 
     url = "interleaved://"
 
@@ -60,7 +60,7 @@ class Interleaved(Stepping):
 
 
 class Someone:
-    """One who works on the sessions of a home, all at random."""
+    """A writer that works at random on the sessions of a home."""
 
     def __init__(self, memory: AsyncMemory, dice: random.Random, kept: dict[str, Any]) -> None:
         self._memory, self._dice, self._kept = memory, dice, kept
@@ -124,7 +124,7 @@ class Someone:
 
 
 async def contents_of(backend: Backend) -> list[str]:
-    """What is wrong with the contents that are kept once a home; nothing, if all is well."""
+    """Return the faults in the contents that are stored once for a home."""
     found: list[str] = []
     for home in NAMES:
         log, large = Place("default", home, "log", ""), Place("default", home, "large", "")
@@ -147,7 +147,7 @@ async def contents_of(backend: Backend) -> list[str]:
 
 
 async def rows_of(memory: AsyncMemory, backend: Backend) -> list[str]:
-    """Rows of entries that no session has."""
+    """Return the rows of entries that no session has."""
     found = []
     for home in NAMES:
         (seen,) = await backend.look(
@@ -163,7 +163,7 @@ async def rows_of(memory: AsyncMemory, backend: Backend) -> list[str]:
 
 
 def play(seed: int, acts: int, *, sealed: bool) -> list[str]:
-    """Let three work on the same sessions; what is wrong afterwards."""
+    """Let three writers work on the same sessions; return the faults afterwards."""
     dice, below = random.Random(seed), MemoryBackend(Inline())
     STORES.register("interleaved", lambda url, runner: Interleaved(below, dice))
     keys = ({"encryption": RING}, {"encryption": BOTH}) if sealed else ({}, {})
@@ -190,7 +190,7 @@ def play(seed: int, acts: int, *, sealed: bool) -> list[str]:
 @pytest.mark.sampled
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 def test_whatever_comes_between_the_store_holds_what_its_sessions_have(sealed: bool, dice: random.Random) -> None:
-    """In whatever order the steps of several writers come, nobody's content goes, and none stays that is nobody's."""
+    """In any order of several writers' steps, no used content is deleted and no unused content stays."""
     for _ in range(20 if sealed else 40):
         seed = dice.randrange(2**32)
 

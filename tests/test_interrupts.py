@@ -1,7 +1,7 @@
-"""No exception at any moment, out of whatever signal handler, leaves a lock, a file or half a change behind.
+"""An exception from a signal handler at any moment leaves no lock, file or half change behind.
 
 `interrupts.py` says which moments those are. The quick tests take some of them at random, the slow ones all of them,
-or, of a verb that has more than `MOST`, that many.
+or `MOST` of a verb that has more.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ BOTH = [(kind, verb) for kind in STORES_TRIED for verb in VERBS if (kind, verb) 
 
 @pytest.fixture(autouse=True)
 def overlays() -> None:
-    """Let an address name an overlay of an empty store."""
+    """Register an address of an overlay over an empty store."""
 
     def opened(url: str, runner: Runner) -> OverBackend:
         return OverBackend(MemoryBackend(runner))
@@ -73,7 +73,7 @@ Sites = Callable[[], Site]
 
 @pytest.fixture
 def sites(kind: str, tmp_path: Path) -> Iterator[Sites]:
-    """Gives a new and empty store of this kind, in the place of the last one."""
+    """Return a new, empty store of this kind, closing the previous one."""
     address, options = STORES_TRIED[kind]
     made: list[Site] = []
 
@@ -109,7 +109,7 @@ def test_an_interruption_leaves_all_or_nothing(sites: Sites, kind: str, verb: st
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "verb"), BOTH)
 def test_no_moment_is_a_bad_one(sites: Sites, kind: str, verb: str, dice: random.Random) -> None:
-    """The same at every moment of each verb."""
+    """A verb can be interrupted at each of its moments."""
     tried(sites, verb, dice, MOST)
 
 
@@ -128,7 +128,7 @@ def test_a_wait_for_a_thread_raises_what_the_handler_raised() -> None:
 
 @pytest.mark.slow
 def test_other_processes_go_on_at_once(tmp_path: Path, dice: random.Random) -> None:
-    """After each interruption another process writes to the same session, and finds nothing wrong with it."""
+    """After each interruption another process can write to the session and finds it sound."""
     address, options = STORES_TRIED["file"]
     where = address.format(tmp_path / "logs")
     site = Site(where, options)
@@ -151,7 +151,7 @@ def test_other_processes_go_on_at_once(tmp_path: Path, dice: random.Random) -> N
 
 
 def struck(site: Site, dice: random.Random, strikes: int) -> int:
-    """Add to a session under signals at random moments, and check that nothing is lost or there twice."""
+    """Add to a session under signals at random moments; check that nothing is lost or doubled."""
     name, acknowledged, refused, number = next(site.names), set[str](), set[str](), 0
     with alarms() as alarm:
         while len(refused) < strikes:
@@ -173,14 +173,14 @@ def struck(site: Site, dice: random.Random, strikes: int) -> int:
 
 @pytest.mark.parametrize("kind", STORES_TRIED)
 def test_signals_lose_and_double_nothing(sites: Sites, kind: str, dice: random.Random) -> None:
-    """Of entries that are added under real signals what was acknowledged is there once, the rest at most once."""
+    """Under real signals, acknowledged entries are there once and the others at most once."""
     assert struck(sites(), dice, 10) >= 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES_TRIED)
 def test_thousands_of_signals_lose_and_double_nothing(sites: Sites, kind: str, dice: random.Random) -> None:
-    """The same under thousands of signals."""
+    """Under thousands of signals, acknowledged entries are there once and the others at most once."""
     assert struck(sites(), dice, 3_000) >= 3_000
 
 

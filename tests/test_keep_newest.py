@@ -1,4 +1,4 @@
-"""A context that exceeds its budget on purpose (`oversize="keep_newest"`): whole, and as stable as any other."""
+"""A context that may exceed its budget (`oversize="keep_newest"`) keeps its newest interaction and a stable prefix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def memory() -> Iterator[Memory]:
 
 
 def words(text: str) -> int:
-    """One token a word."""
+    """Count one token a word."""
     return len(text.split())
 
 
@@ -25,7 +25,7 @@ def opened(memory: Memory, **options: object) -> Session:
 
 
 def step(session: Session, number: int, result: int) -> None:
-    """One call of the newest interaction, with a result of so many words."""
+    """Add a call of the newest interaction with a result of so many words."""
     call = session.add_tool_call("read", {"page": number})
     session.add_tool_result("read", f"page {number} " + "w " * result, call_id=call.call_id)
 
@@ -57,7 +57,7 @@ def test_with_nothing_new_no_cut_is_made_and_the_same_is_sent(mask: bool, steps:
 
 
 def test_no_cut_is_made_either_where_low_water_is_above_the_room(memory: Memory) -> None:
-    """What is kept for a tail may take more than lies between high and low water."""
+    """No cut is made at each call, even if the tail's share exceeds the way from low to high water."""
     session = opened(memory, low_water=0.9, tail_share=0.2)
     session.add_user_message("h " * 600)
     session.context()
@@ -69,7 +69,7 @@ def test_no_cut_is_made_either_where_low_water_is_above_the_room(memory: Memory)
 
 
 def test_a_growing_interaction_is_cut_as_seldom_as_any_other(memory: Memory) -> None:
-    """Over the budget, too, a cut saves as much as lies between high and low water; between cuts all only grows."""
+    """Over the budget, too, a cut saves the way from high to low water, and contexts only grow in between."""
     session = opened(memory)
     session.add_user_message("h " * 600)
     cuts, before = 0, session.context()
@@ -89,7 +89,7 @@ def test_a_growing_interaction_is_cut_as_seldom_as_any_other(memory: Memory) -> 
 
 
 def test_the_newest_interaction_is_whole_however_long_it_is(memory: Memory) -> None:
-    """Nothing of it is left out, and what came before it is."""
+    """The newest interaction is shown whole, and everything before it is left out."""
     session = opened(memory, mask=False)
     session.add_user_message("before")
     session.add_assistant_message("answered")
@@ -103,7 +103,7 @@ def test_the_newest_interaction_is_whole_however_long_it_is(memory: Memory) -> N
 
 
 def test_the_next_interaction_leaves_the_one_over_the_budget_behind(memory: Memory) -> None:
-    """What was kept over the budget leaves as soon as it is not the newest any more."""
+    """An interaction over the budget leaves when a newer one begins."""
     session = opened(memory)
     session.add_user_message("h " * 600)
     session.context()
@@ -132,7 +132,7 @@ def test_what_has_got_within_the_budget_by_masking_is_cut(memory: Memory) -> Non
 
 
 def test_what_exceeded_the_budget_is_given_again_as_it_was(memory: Memory) -> None:
-    """Each context of then, with a cut of its own or without, is told by its revision."""
+    """Contexts over the budget can be rebuilt by their revision, with a cut of their own or without."""
     session = opened(memory)
     session.add_user_message("h " * 600)
     given = [session.context()]

@@ -1,4 +1,4 @@
-"""Key material stands in no error, whatever it was mistaken for, and on no object in a form that anything shows."""
+"""Key material is in no error, wherever it was passed by mistake, and in no object's printable form."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ GOOD = base64.b64encode(bytes(range(32))).decode()
 
 
 def tells(text: str) -> bool:
-    """Whether a text has the key in it, however it is written."""
+    """Whether a text contains the key in any encoding."""
     return any(written in text for written in (*WRITTEN, repr(RAW)[2:-1], repr(bytearray(RAW))[12:-2]))
 
 
 def of_error(error: BaseException | None) -> Iterator[str]:
-    """Everything that an error, and those behind it, could show."""
+    """Return everything that an error and its causes could show."""
     while error is not None:
         yield from (str(error), repr(error), repr(error.args), repr(vars(error)), repr(getattr(error, "__notes__", ())))
         error = error.__cause__ or error.__context__
 
 
 def using(memory: Memory, **options: Any) -> None:
-    """A session with these options."""
+    """Return a session with these options."""
     with memory:
         memory.session("one", **options)
 
@@ -83,7 +83,7 @@ MISTAKES: dict[str, Callable[[str], object]] = {
 def test_a_key_in_the_wrong_place_is_not_shown(
     mistake: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says what was wrong: neither its text nor its attributes, nor an error behind it, has the key."""
+    """An error about a key passed in the wrong place shows the key neither in text, attributes nor causes."""
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(ConfigError) as caught:
@@ -93,7 +93,7 @@ def test_a_key_in_the_wrong_place_is_not_shown(
 
 
 def test_what_is_no_key_is_shown_as_it_was_given() -> None:
-    """An error goes on telling, and keeping, what was given, be it as long as a key."""
+    """An error shows and keeps a value that is no key, even one as long as a key."""
     for found in ("a" * 43, "/var/lib/agent/data/of/a/long/path/some.db", 999, {"a": ["b", 1.5]}, None):
         fault = ConfigError("option", found, "something else")
 
@@ -101,7 +101,7 @@ def test_what_is_no_key_is_shown_as_it_was_given() -> None:
 
 
 def held(thing: object, seen: set[int] | None = None) -> Iterator[object]:
-    """An object of ours, what its attributes and slots hold, and so on."""
+    """Yield an object of the library and everything that its attributes and slots hold."""
     seen = set() if seen is None else seen
     if id(thing) in seen or isinstance(thing, type):
         return
@@ -126,7 +126,7 @@ GIVEN: dict[str, Any] = {"text": f"k1:{HEX}", "mapping": {"k1": HEX}, "bytes": {
 
 @pytest.mark.parametrize("given", GIVEN)
 def test_no_object_holds_a_key_that_anything_shows(given: str) -> None:
-    """Of what `encryption=` was given nothing is kept; whatever prints or logs an object of ours prints no key."""
+    """No object keeps what was given as `encryption=`, and no repr shows a key."""
     with Memory.open("memory://", encryption=GIVEN[given]) as memory:
         session_of(memory).add_user_message("hello")
         found = list(held(memory))
@@ -147,7 +147,7 @@ def test_a_redactor_shows_no_key() -> None:
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_keys_are_neither_pickled_nor_copied(copied: Callable[[object], object]) -> None:
-    """What holds keys says so, without a word of them."""
+    """Objects that hold keys refuse to be pickled or copied, without showing them."""
     redactor = Redactor({"recognisers": {"email": "pseudonym"}}, key=RAW)
     secrets = [thing for thing in held(redactor) if type(thing).__name__ == "Secret"]
     assert len(secrets) == 1
@@ -159,7 +159,7 @@ def test_keys_are_neither_pickled_nor_copied(copied: Callable[[object], object])
 
 
 def test_the_command_line_shows_no_key(tmp_path: Path) -> None:
-    """However PALIMPSEST_KEY is wrong, or right, no command prints any of it."""
+    """No command prints any of PALIMPSEST_KEY, right or wrong."""
     where = f"sqlite:///{tmp_path}/a.db"
     with Memory.open(where, encryption={"k1": HEX}) as memory:
         session_of(memory).add_user_message("hello")
@@ -183,7 +183,7 @@ def test_the_command_line_shows_no_key(tmp_path: Path) -> None:
 
 
 def test_keys_are_handed_on_when_the_store_is_open() -> None:
-    """A memory keeps its keys until its store has what it needs of them."""
+    """A memory keeps its keys only until its store is open."""
     core = AsyncMemory.open("memory://", encryption={"k1": HEX})
     assert [thing.ids for thing in held(core) if isinstance(thing, Keys)] == [("k1",)]
 

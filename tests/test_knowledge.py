@@ -1,4 +1,4 @@
-"""Knowledge bases: documents and summaries that are found again, and what contexts are given of them."""
+"""Knowledge bases: documents and summaries that searches find and contexts show."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ REFUNDS = "Refunds are paid within fourteen days. Gift cards are never refunded.
 
 
 def vectors(texts: list[str]) -> list[list[float]]:
-    """Whether a text is about animals, the sea or money, by a few words of each."""
+    """Return vectors of texts by topic: animals, the sea, money, by a few words each."""
     about = (("dog", "puppy", "hound", "kennel"), ("boat", "ship", "harbour"), ("tax", "invoice", "bill"))
     return [[0.05 + sum(word in text.lower() for word in words) for words in about] for text in texts]
 
 
 def opened(memory: Memory, name: str, user: str | None = "ann", **base: Any) -> Session:
-    """A session whose summaries go to the collection notes."""
+    """Return a session whose summaries go to the collection notes."""
     return memory.session(name, long_term=strategy(**base), **{**OPTIONS, "user": user})
 
 
 def summarised(memory: Memory, name: str, *words: str, **base: Any) -> Session:
-    """One that had talked of these words, and was summarised."""
+    """Return a session that talked of these words and was summarized."""
     session = opened(memory, name, **base)
     talk(session, *words)
     assert session.compact().done
@@ -42,7 +42,7 @@ def summarised(memory: Memory, name: str, *words: str, **base: Any) -> Session:
 
 
 def given(session: Session) -> str:
-    """What the tail of a session's next context says."""
+    """Return the tail of a session's next context."""
     return json.dumps(session.context().tail_messages)
 
 
@@ -50,7 +50,7 @@ def given(session: Session) -> str:
 
 
 def test_a_document_is_found_by_its_words(memory: Memory) -> None:
-    """With where it is from and what was said of it, and a score from 0 to 1; another question finds nothing."""
+    """A document is found by its words with its title, metadata and a score from 0 to 1."""
     base = memory.knowledge("handbook", counter=quarters)
     base.add("refunds", REFUNDS, title="Refund rules", metadata={"lang": "en"})
 
@@ -65,7 +65,7 @@ def test_a_document_is_found_by_its_words(memory: Memory) -> None:
 
 @pytest.mark.parametrize("text", ["When are refunds paid? {}", "{} When are refunds paid?"])
 def test_a_question_at_either_end_of_a_long_text_is_asked(memory: Memory, text: str) -> None:
-    """Also where the text is longer than what is searched for, as the message of somebody who pastes a page may be."""
+    """A question at either end of a long pasted text is searched for."""
     base = memory.knowledge("handbook")
     base.add("refunds", "Refunds are paid within fourteen days.")
     base.add("opening", "The shop opens at nine.")
@@ -76,7 +76,7 @@ def test_a_question_at_either_end_of_a_long_text_is_asked(memory: Memory, text: 
 
 
 def test_the_same_document_again_adds_nothing(memory: Memory) -> None:
-    """It is the one that it was; another version takes its place, and then it is gone."""
+    """Adding an equal document changes nothing; another version replaces it; removing deletes it."""
     base = memory.knowledge("handbook", counter=quarters)
     first = base.add("refunds", REFUNDS)
 
@@ -90,7 +90,7 @@ def test_the_same_document_again_adds_nothing(memory: Memory) -> None:
 
 
 def test_documents_are_no_conversations(memory: Memory) -> None:
-    """No listing has them, no search of what was said finds them, and none of another tenant or user does."""
+    """Documents are in no listing or recall, and are not found by other tenants or users."""
     memory.knowledge("handbook", counter=quarters).add("refunds", REFUNDS)
     memory.knowledge("handbook", user="ann", counter=quarters).add("own", "Refunds of Ann are special.")
 
@@ -123,7 +123,7 @@ def test_documents_are_no_conversations(memory: Memory) -> None:
     ],
 )
 def test_what_is_no_document_is_refused(id: Any, text: Any, more: dict[str, Any]) -> None:
-    """And nothing is stored."""
+    """An invalid document is refused, and nothing is stored."""
     with Memory.open("memory://") as memory:
         base = memory.knowledge("handbook", counter=quarters)
 
@@ -134,7 +134,7 @@ def test_what_is_no_document_is_refused(id: Any, text: Any, more: dict[str, Any]
 
 
 def test_what_may_not_be_kept_is_not_kept() -> None:
-    """A policy cleans text, title and metadata before they are split, and no id may hold what is private."""
+    """A privacy policy redacts text, title and metadata of a document and refuses a private id."""
     with Memory.open("memory://", privacy="default") as memory:
         base = memory.knowledge("handbook", counter=quarters)
         base.add("a", "Write to ann@example.com about refunds.", metadata={"by": "ann@example.com"})
@@ -148,7 +148,7 @@ def test_what_may_not_be_kept_is_not_kept() -> None:
 
 @pytest.mark.parametrize("query", ['"', "a AND OR NOT", "NEAR(", "'; DROP TABLE x; --", ".*(", "*", "col:x", "{}"])
 def test_a_query_is_no_language(memory: Memory, query: str) -> None:
-    """Whatever it says finds what has its words, or nothing."""
+    """A query is plain words, whatever characters it has."""
     base = memory.knowledge("handbook", counter=quarters)
     base.add("refunds", REFUNDS)
 
@@ -172,7 +172,7 @@ def animals() -> Iterator[Any]:
 
 
 def test_similarity_compares_meanings(animals: Any) -> None:
-    """No word of the question is in what is found; below the threshold is nothing."""
+    """A similarity search finds documents without the question's words, above the score threshold."""
     hits = animals.search("dog", search_type="similarity", top_k=2)
 
     assert [hit.document for hit in hits] == ["kennel", "kennel again"]
@@ -207,7 +207,7 @@ def test_without_an_embedder_words_are_compared() -> None:
 
 
 def test_vectors_of_another_embedder_tell_nothing() -> None:
-    """They are compared with none of this one's, whatever numbers they have; words are, and a document added anew."""
+    """Vectors of another embedder are not compared; words still are, until the document is added again."""
 
     def others(texts: list[str]) -> list[list[float]]:
         return [one[::-1] for one in vectors(texts)]
@@ -224,7 +224,7 @@ def test_vectors_of_another_embedder_tell_nothing() -> None:
 
 
 def test_an_embedder_that_fails_leaves_words(caplog: pytest.LogCaptureFixture) -> None:
-    """Where meaning alone is compared it is an error, and a document that cannot be embedded is not added."""
+    """If the embedder fails, words are still searched; similarity alone and adding raise an error."""
     works = True
 
     def embed(texts: list[str]) -> list[list[float]]:
@@ -259,7 +259,7 @@ def test_an_embedder_that_fails_leaves_words(caplog: pytest.LogCaptureFixture) -
     ],
 )
 def test_how_nothing_can_be_searched_is_refused(asked: dict[str, Any]) -> None:
-    """By the name of the option."""
+    """An invalid option of a search is refused by name."""
     with Memory.open("memory://") as memory:
         base = memory.knowledge("x", counter=quarters)
 
@@ -271,7 +271,7 @@ def test_how_nothing_can_be_searched_is_refused(asked: dict[str, Any]) -> None:
 
 
 def test_a_summary_is_found_from_other_sessions(memory: Memory) -> None:
-    """Of the same user, behind the newest entry, fenced; the session that it is of has it in its context anyway."""
+    """A user's other sessions show a summary behind the newest entry, fenced; its own session does not repeat it."""
     first = summarised(memory, "first", "Kilimanjaro")
     second = opened(memory, "second")
     second.add_user_message("What was that about Kilimanjaro?")
@@ -284,7 +284,7 @@ def test_a_summary_is_found_from_other_sessions(memory: Memory) -> None:
 
 
 def test_another_users_summaries_never_match(memory: Memory) -> None:
-    """Nor those of nobody, nor anybody's for who is nobody."""
+    """Summaries of another user, or of nobody, are never found."""
     summarised(memory, "first", "Kilimanjaro")
     anon = opened(memory, "anon", user=None)
     talk(anon, "Matterhorn")
@@ -299,7 +299,7 @@ def test_another_users_summaries_never_match(memory: Memory) -> None:
 
 
 def test_a_collection_of_each_session_or_user(memory: Memory) -> None:
-    """Placeholders stand for them; `{user_id}` needs a user, and else the summary stays and an event tells."""
+    """`{session_id}` and `{user_id}` name a collection each; without a user, an event says that nothing was written."""
     told: list[dict[str, Any]] = []
     memory.on("knowledge:deferred", lambda _, facts: told.append(facts))
     summarised(memory, "one", "Kilimanjaro", collection_id="of {session_id} {user_id}")
@@ -312,7 +312,7 @@ def test_a_collection_of_each_session_or_user(memory: Memory) -> None:
 
 
 def test_at16_at_most_top_k_hits_are_given(memory: Memory) -> None:
-    """With top_k 3 there are 3, and with max_tokens as many as have room in that."""
+    """At most `top_k` hits are shown, and with `max_tokens` only those with room."""
     base = memory.knowledge("notes", counter=quarters)
     for number in range(8):
         base.add(f"note {number}", f"Note {number} is about mountains.")
@@ -326,7 +326,7 @@ def test_at16_at_most_top_k_hits_are_given(memory: Memory) -> None:
 
 
 def test_at16_one_version_twice_leaves_one_set_of_chunks(memory: Memory) -> None:
-    """Contexts, refreshing and other objects of the session add nothing to what is there."""
+    """Contexts, refreshes and other session objects add no second set of chunks."""
     session = summarised(memory, "first", "Kilimanjaro", "Kathmandu")
     base = memory.knowledge("notes", user="ann", counter=quarters)
     (before,) = base.documents()
@@ -341,7 +341,7 @@ def test_at16_one_version_twice_leaves_one_set_of_chunks(memory: Memory) -> None
 
 
 def test_a_newer_version_takes_the_place_of_the_older_one(memory: Memory) -> None:
-    """What is found is of the summary that stands now, and no chunk of the one before."""
+    """A newer summary replaces all chunks of the older one."""
     session = summarised(memory, "first", "Kilimanjaro")
     base = memory.knowledge("notes", user="ann", counter=quarters)
     before = {hit.id for hit in base.search("remember", top_k=50)}
@@ -356,7 +356,7 @@ def test_a_newer_version_takes_the_place_of_the_older_one(memory: Memory) -> Non
 
 
 def test_a_summary_that_is_taken_back_is_not_found(memory: Memory) -> None:
-    """A rewind before its compaction: at the next search, whoever asks, with no verb of the session between."""
+    """A summary that a rewind undid is not found by the next search."""
     session = summarised(memory, "first", "Kilimanjaro")
     base = memory.knowledge("notes", user="ann", counter=quarters)
     assert base.search("Kilimanjaro")
@@ -367,7 +367,7 @@ def test_a_summary_that_is_taken_back_is_not_found(memory: Memory) -> None:
 
 
 def test_a_summary_that_is_withdrawn_takes_its_chunks_along(memory: Memory) -> None:
-    """`restore` brings back what it covers, and nobody is given it any more."""
+    """`restore` removes the chunks of the withdrawn summary."""
     session = summarised(memory, "first", "Kilimanjaro")
     base = memory.knowledge("notes", user="ann", counter=quarters)
     assert base.search("Kilimanjaro")
@@ -379,7 +379,7 @@ def test_a_summary_that_is_withdrawn_takes_its_chunks_along(memory: Memory) -> N
 
 
 def test_at16_a_summary_stays_where_its_chunks_cannot_be_written() -> None:
-    """It is committed, the event tells it, and the next context writes the chunks."""
+    """If chunks cannot be written, the summary is committed, an event says so, and the next context writes them."""
     works, told = False, list[dict[str, Any]]()
 
     def embed(texts: list[str]) -> list[list[float]]:
@@ -403,7 +403,7 @@ def test_at16_a_summary_stays_where_its_chunks_cannot_be_written() -> None:
 
 
 def test_when_contexts_are_given_something(memory: Memory) -> None:
-    """Always; never; only when somebody asks; or where a condition holds."""
+    """Contexts are given hits always, never, on demand, or where a condition holds."""
     memory.knowledge("notes", counter=quarters).add("a", "Kilimanjaro is a mountain.")
     modes = {
         "always": True,
@@ -423,7 +423,7 @@ def test_when_contexts_are_given_something(memory: Memory) -> None:
 
 
 def test_a_session_is_asked_for_its_knowledge_base(memory: Memory) -> None:
-    """By the collection where it has several; one that it does not have is refused."""
+    """`session.knowledge` needs the collection's name if there are several, and refuses an unknown one."""
     both = [Summarize(name=name, interaction_keep=1, knowledge_base=KnowledgeBase(collection_id=name)) for name in "ab"]
     session = memory.session("s", long_term=both, counter=quarters)
     session.knowledge("a").add("x", "Kilimanjaro")
@@ -438,7 +438,7 @@ def test_a_session_is_asked_for_its_knowledge_base(memory: Memory) -> None:
 
 
 def test_what_is_given_never_makes_a_cut() -> None:
-    """It has a room of its own; without one nothing is looked for."""
+    """Hits have a share of their own in a context and never cause a cut; without a share nothing is searched."""
     with Memory.open("memory://") as memory:
         memory.knowledge("notes", counter=quarters).add("a", "Kilimanjaro " * 400)
         session = opened(memory, "s")
@@ -453,7 +453,7 @@ def test_what_is_given_never_makes_a_cut() -> None:
 
 
 def test_nothing_of_an_ephemeral_session_is_written() -> None:
-    """A knowledge base that writes is refused there; one that does not is searched."""
+    """A knowledge base that writes is refused for an ephemeral session; one that only reads is searched."""
     with Memory.open("memory://") as memory:
         memory.knowledge("notes", counter=quarters).add("a", "Kilimanjaro is a mountain.")
 
@@ -506,7 +506,7 @@ def test_e8_a_memory_from_a_resource() -> None:
 
 
 def test_a_declared_memory_that_is_ephemeral_writes_no_knowledge() -> None:
-    """That is told when it loads, by its place; one that only searches loads."""
+    """A declared ephemeral memory with a writing knowledge base is refused at load, by its place."""
     block = json.loads(BARE_SUMMARIZER)
     source = {"long_term_memory_strategy": [block], "persistence_strategy": "EPHEMERAL"}
 
@@ -518,7 +518,7 @@ def test_a_declared_memory_that_is_ephemeral_writes_no_knowledge() -> None:
 
 
 def test_at11_a_neuralyzer_leaves_nothing_in_a_knowledge_base(memory: Memory) -> None:
-    """What it erases goes from the chunks of a summary of it, too."""
+    """Entries that a neuralyzer erases are gone from chunks of their summaries, too."""
     both = [
         strategy(),
         Neuralyzer(interaction_keep=1, triggers=Triggers(interaction_threshold_qty=30)),

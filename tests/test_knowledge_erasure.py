@@ -1,4 +1,4 @@
-"""Knowledge bases where something goes, or dies: erasures reach every byte, and nothing is lost with a process."""
+"""Knowledge bases under erasures and kills: no byte of erased text stays, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARKER = "zq9xkv7wpt"
 
 
 def found(memory: Memory, query: str, user: str | None = "ann") -> list[str]:
-    """The texts that a search of the collection notes finds."""
+    """Return the texts that a search of the collection notes finds."""
     return [hit.text for hit in memory.knowledge("notes", user=user, counter=quarters).search(query, top_k=50)]
 
 
@@ -32,7 +32,7 @@ def found(memory: Memory, query: str, user: str | None = "ann") -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["erase", "delete", "forget", "clear"])
 def test_what_is_erased_is_on_no_byte(tmp_path: Path, kind: str, how: str) -> None:
-    """Whatever destroys an entry, its text goes from the chunks of a summary of it, and what is left is found."""
+    """A destroyed entry's text is gone from chunks of its summary, to the byte; the rest is found."""
     place = where(kind, tmp_path)
     with Memory.open(place, **options(kind)) as memory:
         session = summarised(memory, "first", MARKER, "Kathmandu")
@@ -55,7 +55,7 @@ def test_what_is_erased_is_on_no_byte(tmp_path: Path, kind: str, how: str) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_policy_that_comes_later_reaches_the_chunks_of_a_summary(tmp_path: Path, kind: str) -> None:
-    """Also where the summary alone says what is private, and no entry: at once, and to the byte."""
+    """Applying a later policy redacts chunks at once, even if only the summary was private."""
     place, told = where(kind, tmp_path), SourceSummarizer(lambda _: f"They wrote to jane@{MARKER}.com.")
     with Memory.open(place, **options(kind)) as memory:
         session = memory.session("first", long_term=strategy(), **{**OPTIONS, "user": "ann", "summarizer": told})
@@ -74,7 +74,7 @@ def test_a_policy_that_comes_later_reaches_the_chunks_of_a_summary(tmp_path: Pat
 def test_what_an_erasure_left_in_a_large_index_goes_with_a_vacuum(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it says of itself: also where another process does that, which has taken nothing off."""
+    """What an erasure reports as remaining in a large index goes with `vacuum`, even by another process."""
     monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
     place = where(kind, tmp_path)
     with Memory.open(place, **options(kind)) as memory:
@@ -90,7 +90,7 @@ def test_what_an_erasure_left_in_a_large_index_goes_with_a_vacuum(
 def test_a_vacuum_reaches_the_index_of_every_tenant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searches: bool
 ) -> None:
-    """They share a file: whoever writes it anew leaves nothing of what another has erased."""
+    """`vacuum` rewrites the shared index file for every tenant."""
     monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
     place = where("sqlite", tmp_path)
     with Memory.open(place) as memory:
@@ -109,7 +109,7 @@ def test_a_vacuum_reaches_the_index_of_every_tenant(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_document_that_is_removed_is_on_no_byte(tmp_path: Path, kind: str) -> None:
-    """Nor is a version whose place another took, once the store is written anew; and no byte of sealed ones is read."""
+    """A removed document or replaced version is in no byte after `vacuum`; encrypted ones are never readable."""
     place = where(kind, tmp_path)
     with Memory.open(place, **options(kind)) as memory:
         base = memory.knowledge("notes", counter=quarters)
@@ -127,7 +127,7 @@ def test_a_document_that_is_removed_is_on_no_byte(tmp_path: Path, kind: str) -> 
 
 
 def test_who_forgets_a_user_takes_his_knowledge(memory: Memory) -> None:
-    """His documents and the summaries of his sessions, and nobody else's; a dry run tells it, and takes nothing."""
+    """Forgetting a user removes their documents and summaries and nobody else's; a dry run only counts."""
     summarised(memory, "first", "Kilimanjaro")
     memory.knowledge("notes", user="ann", counter=quarters).add("own", "Ann climbs Kilimanjaro.")
     memory.knowledge("notes", user="bob", counter=quarters).add("his", "Bob climbs Kilimanjaro.")
@@ -144,7 +144,7 @@ def test_who_forgets_a_user_takes_his_knowledge(memory: Memory) -> None:
 
 
 def test_what_comes_after_an_erasure_is_found_by_the_next(memory: Memory) -> None:
-    """By the object that was there before as well."""
+    """A document added after an erasure is found by a later erasure, with the same knowledge base object."""
     base = memory.knowledge("notes", user="ann", counter=quarters)
     for name in ("Kilimanjaro", "Elbrus"):
         base.add(name, f"Ann climbs {name}.")
@@ -157,7 +157,7 @@ def test_what_comes_after_an_erasure_is_found_by_the_next(memory: Memory) -> Non
 
 @pytest.mark.parametrize("collection", ["notes", "notes {user_id}"])
 def test_summaries_of_a_session_that_is_handed_over_are_its_new_owner_s(memory: Memory, collection: str) -> None:
-    """The user whose it was finds none of them any more, nor new ones; and who has it from then on does."""
+    """When a session gets another user, its summaries are found by that user and no longer by the former."""
 
     def seen(user: str, query: str) -> list[str]:
         base = memory.knowledge(collection.replace("{user_id}", user), user=user, counter=quarters)
@@ -176,7 +176,7 @@ def test_summaries_of_a_session_that_is_handed_over_are_its_new_owner_s(memory: 
 
 
 def test_documents_that_say_the_same_are_each_found(memory: Memory) -> None:
-    """By words as by meaning; and while another version of one is being added, the one that holds."""
+    """Documents with equal texts are each found, by words and by meaning."""
     base = memory.knowledge("notes", counter=quarters)
     base.add("a", "Kilimanjaro is a mountain.")
     base.add("b", "Kilimanjaro is a mountain.")
@@ -201,7 +201,7 @@ def test_who_forgets_a_text_takes_it_out_of_documents(memory: Memory) -> None:
 
 
 def test_who_forgets_a_tenant_takes_all_knowledge(memory: Memory) -> None:
-    """And that of another tenant stays."""
+    """Forgetting a tenant removes all of its knowledge and no other tenant's."""
     summarised(memory, "first", "Kilimanjaro")
     memory.knowledge("notes", counter=quarters).add("all", "Kilimanjaro is a mountain.")
     other = memory.for_tenant("other")
@@ -214,7 +214,7 @@ def test_who_forgets_a_tenant_takes_all_knowledge(memory: Memory) -> None:
 
 
 def test_a_session_that_is_over_leaves_no_chunks(tmp_path: Path) -> None:
-    """Nobody finds them from then on, and a sweep takes their bytes."""
+    """Chunks of an ended session are not found, and a sweep removes their bytes."""
     clock, place = FakeClock(), tmp_path / "log.db"
     with Memory.open(place, clock=clock) as memory:
         session = memory.session("first", long_term=strategy(), lifetime="1d", **OPTIONS)
@@ -253,7 +253,7 @@ def test_what_is_erased_while_it_is_embedded_is_not_found(tmp_path: Path) -> Non
 
 
 def test_nothing_is_lost_with_a_process_that_is_killed(tmp_path: Path) -> None:
-    """Between the commit of a summary and its chunks: whoever refreshes brings it, and so does the next context."""
+    """If a process is killed between a summary and its chunks, a refresh writes them."""
     place = tmp_path / "log.db"
     with Process("summarise", place, script=SCRIPT) as process:
         assert process.hear() == "committed"
@@ -270,7 +270,7 @@ def test_nothing_is_lost_with_a_process_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_next_context_brings_what_a_kill_has_left(tmp_path: Path) -> None:
-    """Nobody has to refresh anything."""
+    """The next context also writes chunks that a killed process did not."""
     place = tmp_path / "log.db"
     with Process("summarise", place, script=SCRIPT) as process:
         assert process.hear() == "committed"
@@ -283,7 +283,7 @@ def test_the_next_context_brings_what_a_kill_has_left(tmp_path: Path) -> None:
 
 
 def test_two_processes_add_and_a_third_erases(tmp_path: Path) -> None:
-    """All that was acknowledged is found; who never opened a knowledge base reaches it when he forgets."""
+    """Acknowledged documents of two processes are found, and a third process's `forget` reaches them."""
     place = tmp_path / "log.db"
     with Memory.open(place) as memory:
         summarised(memory, "first", MARKER)
@@ -306,7 +306,7 @@ def test_two_processes_add_and_a_third_erases(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kills", [6])
 def test_documents_survive_kills_whole(tmp_path: Path, kills: int, dice: Any) -> None:
-    """However often who adds them is killed: what was acknowledged is found, and no document is there by half."""
+    """Acknowledged documents of a killed process are found, and no document is stored in part."""
     place, acknowledged = tmp_path / "log.db", set[str]()
     for number in range(kills):
         with Process("add", place, f"n{number}", 50, script=SCRIPT) as process:
@@ -322,7 +322,7 @@ def test_documents_survive_kills_whole(tmp_path: Path, kills: int, dice: Any) ->
 
 
 def test_a_memory_that_only_reads_searches(tmp_path: Path) -> None:
-    """And gives its contexts what is found; it changes nothing."""
+    """A read-only memory searches and shows hits in its contexts, and changes nothing."""
     place = tmp_path / "log.db"
     with Memory.open(place) as memory:
         summarised(memory, "first", "Kilimanjaro")

@@ -1,4 +1,4 @@
-"""Splitting texts into chunks, and choosing chunks that are not all alike: laws, and time on hostile texts."""
+"""Splitting texts into chunks, and choosing varied chunks: laws, and time on hostile texts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def splitters(draw: st.DrawFn) -> TextSplitter:
 
 
 def joined(chunks: list[Chunk], text: str) -> str:
-    """The text that chunks are of, each without what overlaps the one before."""
+    """Return the text of which these are the chunks, without overlaps."""
     return "".join(text[one.start + one.overlap : one.end] for one in chunks)
 
 
@@ -39,7 +39,7 @@ def joined(chunks: list[Chunk], text: str) -> str:
 @example("a.a.aaa", TextSplitter(chunk_size=2, chunk_overlap=0, unit="tokens", min_chunk=2))
 @settings(max_examples=300, deadline=None)
 def test_chunks_without_their_overlaps_are_the_text(text: str, splitter: TextSplitter) -> None:
-    """None is larger than the size unless one character is, none overlaps by more, and each goes on where one ends."""
+    """Chunks cover the text, keep the size (unless of one character) and overlap by no more than allowed."""
     chunks = split(text, splitter, COUNT)
     measure = COUNT if splitter.unit == "tokens" else len
 
@@ -50,7 +50,7 @@ def test_chunks_without_their_overlaps_are_the_text(text: str, splitter: TextSpl
 
 
 def test_what_has_room_is_one_chunk() -> None:
-    """Whatever separators it holds; a blank text is none."""
+    """A text within the size is one chunk, whatever separators it has; a blank text is none."""
     text = "One.\n\nTwo.\n\nThree."
 
     assert split(text, TextSplitter(), COUNT) == [Chunk(text, 0, len(text))]
@@ -59,7 +59,7 @@ def test_what_has_room_is_one_chunk() -> None:
 
 
 def test_the_best_separator_decides() -> None:
-    """Paragraphs before lines before sentences before words; headings stay with what they head."""
+    """Texts are split at paragraphs before lines, sentences and words; headings stay with their sections."""
     chars = {"unit": "chars", "chunk_overlap": 0}
     text = "First paragraph here.\n\nSecond one. It has two sentences."
     markdown = "# One\ntext of one, long enough\n\nmore\n# Two\ntext of two"
@@ -74,7 +74,7 @@ def test_the_best_separator_decides() -> None:
 
 
 def test_the_last_chunk_has_its_least_size() -> None:
-    """It repeats more of the one before it."""
+    """A short last chunk is extended to `min_chunk` by repeating the end of the previous one."""
     splitter = TextSplitter(unit="chars", chunk_size=20, chunk_overlap=0, min_chunk=15)
 
     last = split("word " * 9 + "end", splitter, len)[-1]
@@ -91,7 +91,7 @@ def test_the_last_chunk_has_its_least_size() -> None:
 )
 @pytest.mark.parametrize("splitter", [TextSplitter(), TextSplitter(chunk_size=200, chunk_overlap=150, unit="chars")])
 def test_a_hostile_text_is_split(text: str, splitter: TextSplitter) -> None:
-    """What would go back over it for every character does not end within the time that a run gives to a test."""
+    """A hostile text is split in linear time; quadratic work would exceed the test's time limit."""
     assert split(text, splitter, COUNT)
 
 

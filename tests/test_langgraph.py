@@ -1,4 +1,4 @@
-"""A graph of LangGraph, as the guide builds it: retried, stopped for a person, streamed, each message is kept once."""
+"""A graph of LangGraph, built as the guide says, stores each message once when it is retried, paused or streamed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class New(TypedDict):
 
 @tool
 def forecast(place: str) -> str:
-    """The weather of a place, as a person says it."""
+    """Return the weather of a place."""
     return f"{place}: clear, says {interrupt(place)}"
 
 
@@ -58,7 +58,7 @@ ANSWERS = {
 
 
 class Answering(BaseChatModel):
-    """A model that answers what is said last, however often it is asked."""
+    """A model that always answers the last message."""
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         answer = ANSWERS[str(messages[-1].content)].model_copy(update={"id": None})
@@ -70,7 +70,7 @@ class Answering(BaseChatModel):
 
 
 def as_message(stored: list[Entry]) -> AnyMessage:
-    """An answer of the model as LangChain has it."""
+    """Return an answer of the model as LangChain represents it."""
     text = "".join(entry.text for entry in stored if entry.kind == "message")
     calls = [
         {"id": entry.call_id, "type": "function", "function": {"name": entry.name, "arguments": entry.text}}
@@ -82,7 +82,7 @@ def as_message(stored: list[Entry]) -> AnyMessage:
 
 
 def graph(session: Session, fails: Callable[[str], None] = lambda _: None) -> Any:
-    """The guide's graph; `fails` may raise before the model is asked, and before its answer is stored and given."""
+    """Build the guide's graph; `fails` may raise before the model is asked or its stored answer returned."""
     caller = Answering()
 
     def ask(state: New, config: RunnableConfig) -> New:
@@ -114,7 +114,7 @@ def said(session: Session) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("way", ["invoke", "stream", "astream", "tokens"])
 def test_a_graph_that_stops_for_a_person_keeps_each_message_once(way: str) -> None:
-    """However it is run. While the person has not answered the call is pending, and no context shows it."""
+    """A graph paused for a person stores each message once; meanwhile the call is pending and not shown."""
 
     async def over(app: Any, given: Any) -> list[Any]:
         return [part async for part in app.astream(given, THREAD, stream_mode="updates")]
@@ -143,7 +143,7 @@ def test_a_graph_that_stops_for_a_person_keeps_each_message_once(way: str) -> No
 @pytest.mark.parametrize("moment", ["asking", "storing", "stored"])
 @pytest.mark.parametrize("resumed", [False, True], ids=["retried", "resumed"])
 def test_a_step_that_runs_again_adds_nothing_twice(moment: str, resumed: bool) -> None:
-    """Where LangGraph tries it again itself, and where the program does, after the run has failed."""
+    """A step that is retried, by LangGraph or the program, adds nothing twice."""
     moments: list[str] = []
 
     def fails(at: str) -> None:
@@ -175,8 +175,7 @@ def test_a_step_that_runs_again_adds_nothing_twice(moment: str, resumed: bool) -
 def test_a_step_whose_answer_was_stored_goes_on_with_that_and_with_no_other(
     resumed: bool, privacy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the guide says: the node failed, or the process died, when the answer was stored and the graph did not know
-    it. The model, which would say something else, is not asked again."""
+    """A retried step whose answer was already stored continues with that answer and does not ask the model again."""
     died = [True]
 
     def fails(at: str) -> None:

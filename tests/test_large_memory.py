@@ -1,4 +1,4 @@
-"""What looks at all of a long log, or takes one in, holds a page of it at a time, and its own result."""
+"""Reading, checking or importing a long log holds one page of it at a time, and the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEBIBYTE = 1 << 20
 
 
 def opened(kind: str, folder: Path) -> Memory:
-    """An empty store of a kind."""
+    """Open an empty store of a kind."""
     addresses: dict[str, Any] = {"memory": "memory://", "file": f"file://{folder}/logs"}
     return Memory.open(
         addresses.get(kind, folder / "log.db"), **({} if kind == "memory" else {"synchronous": "NORMAL"})
@@ -39,7 +39,7 @@ def fill(session: Session, entries: int, size: int) -> None:
 
 @contextmanager
 def traced() -> Iterator[Callable[[], tuple[int, int]]]:
-    """Trace what is allocated: bytes that are there now, and the most that were."""
+    """Trace allocations: the bytes held now, and their peak."""
     tracemalloc.start()
     try:
         yield tracemalloc.get_traced_memory
@@ -50,7 +50,7 @@ def traced() -> Iterator[Callable[[], tuple[int, int]]]:
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 def test_a_pass_over_a_long_log_reads_pages(kind: str, tmp_path: Path) -> None:
-    """Whatever goes through all of a log, or gives all of it, asks for no more rows at once than a page has."""
+    """Every verb that goes through a log reads at most one page of rows at once."""
     with opened(kind, tmp_path) as memory:
         session = memory.session("s", max_tokens=2_000, counter=quarters)
         fill(session, LONG, 1)
@@ -76,7 +76,7 @@ def test_a_pass_over_a_long_log_reads_pages(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_all_entries_cost_what_they_are(kind: str, tmp_path: Path) -> None:
-    """While a list of all entries, or interactions, is made, little is there beside it."""
+    """Returning all entries or interactions allocates little beside the result."""
     with opened(kind, tmp_path) as memory:
         session = memory.session("s", counter=quarters)
         fill(session, 3_000, 3_000)
@@ -92,7 +92,7 @@ def test_all_entries_cost_what_they_are(kind: str, tmp_path: Path) -> None:
 
 
 def test_entries_that_are_read_by_pages_are_those_of_one_log(tmp_path: Path) -> None:
-    """In their order, from any place on, as many as were asked for, without what a rewind has hidden."""
+    """Entries that are read in pages are complete and in order, from any place, without rewound ones."""
     with opened("sqlite", tmp_path) as memory:
         session = memory.session("s", counter=quarters)
         fill(session, 2_000, 1)
@@ -111,7 +111,7 @@ def test_entries_that_are_read_by_pages_are_those_of_one_log(tmp_path: Path) -> 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_an_import_holds_a_piece_of_what_it_stores(kind: str, tmp_path: Path) -> None:
-    """Beside the export that it is given, an import needs far less than the texts are that it stores."""
+    """Beside the export itself, an import needs far less memory than the texts it stores."""
     entries, size = 4_000, 16_000
     with opened("memory", tmp_path) as memory:
         session = memory.session("s", counter=quarters)
@@ -132,7 +132,7 @@ def test_an_import_holds_a_piece_of_what_it_stores(kind: str, tmp_path: Path) ->
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", ["messages", "langchain", "pydantic-ai"])
 def test_an_import_of_an_object_with_messages_holds_a_piece_of_it(shape: str, tmp_path: Path) -> None:
-    """Of a document that is one object its messages are taken one by one, also with keys before and after them."""
+    """Messages inside one JSON object are imported one by one, whatever other keys it has."""
     made: dict[str, Callable[[int, str], dict[str, Any]]] = {
         "messages": lambda i, text: {"role": ("user", "assistant")[i % 2], "content": text},
         "langchain": lambda i, text: {"type": ("human", "ai")[i % 2], "data": {"content": text}},

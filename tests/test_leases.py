@@ -1,4 +1,4 @@
-"""How long a lease lasts that nobody renews: an option of the memory, and what it means for who holds and who waits."""
+"""How long an unrenewed lease lasts: an option of the memory, and what it means for holders and those who wait."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ STRATEGY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0}
 
 @pytest.fixture(params=["sqlite", "file", *SERVERS])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store that two memories are opened on."""
+    """The address of a store that two memories open."""
     if request.param in ON_SERVERS:
         return ON_SERVERS[request.param].address_of("leases")
     return {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[request.param]
 
 
 def enter(memory: Memory) -> None:
-    """Hold a turn for a moment, if nobody else does."""
+    """Hold a turn for a moment; raise LockTimeout if somebody else holds it."""
     with memory.session("s").turn(wait=0):
         pass
 
 
 @pytest.mark.parametrize("length", [10, "10s", timedelta(seconds=10)])
-def test_a_turn_that_nobody_renews_holds_up_for_its_lease(where: str, clock: FakeClock, length: Any) -> None:
-    """No longer, and no shorter; whoever comes back to it late writes nothing under it."""
+def test_an_unrenewed_turn_ends_with_its_lease(where: str, clock: FakeClock, length: Any) -> None:
+    """A turn that nobody renews keeps others out exactly for its lease; its late holder's adds are refused."""
     with Memory.open(where, clock=clock, turn_lease=length) as stuck, Memory.open(where, clock=clock) as other:
         session = stuck.session("s")
         with session.turn():
@@ -57,8 +57,8 @@ def test_a_turn_that_nobody_renews_holds_up_for_its_lease(where: str, clock: Fak
         assert [entry.text for entry in other.session("s").entries()] == ["first"]
 
 
-def test_the_defaults_are_those_that_are_told() -> None:
-    """Thirty seconds for a turn, and five minutes for a compaction, in both classes."""
+def test_the_default_leases_are_as_documented() -> None:
+    """By default a turn's lease lasts thirty seconds and a compaction's five minutes, in both classes."""
     for one in (Memory, AsyncMemory):
         given = inspect.signature(one.open).parameters
         assert (given["turn_lease"].default, given["compaction_lease"].default) == (30, 300)
@@ -66,16 +66,16 @@ def test_the_defaults_are_those_that_are_told() -> None:
 
 @pytest.mark.parametrize("name", ["turn_lease", "compaction_lease"])
 @pytest.mark.parametrize("length", [0, -1, "soon", "", None, True, float("inf")])
-def test_a_length_that_is_none_is_refused_by_name(name: str, length: Any) -> None:
-    """Before anything is opened."""
+def test_an_invalid_lease_is_refused_by_name(name: str, length: Any) -> None:
+    """A lease that is no length of time is refused, by its name, before anything is opened."""
     with pytest.raises(ConfigError, match=name):
         Memory.open("memory://", **{name: length})
     with pytest.raises(ConfigError, match=name):
         AsyncMemory.open("memory://", **{name: length})
 
 
-def test_the_memory_of_another_tenant_has_the_same(clock: FakeClock) -> None:
-    """It shares what renews, too."""
+def test_the_memory_of_another_tenant_has_the_same_leases(clock: FakeClock) -> None:
+    """A memory for another tenant has the same leases and renews them together."""
     with Memory.open("memory://", clock=clock, turn_lease=3) as memory:
         session = memory.for_tenant("other").session("s")
         with session.turn():
@@ -88,8 +88,8 @@ def test_the_memory_of_another_tenant_has_the_same(clock: FakeClock) -> None:
 # --- what a sweep does to them
 
 
-def test_who_stood_still_has_his_turn_still_where_nobody_has_come_but_a_sweep(where: str, clock: FakeClock) -> None:
-    """A sweep takes a lease away long after it has ended, and not before somebody could have noticed."""
+def test_a_sweep_does_not_end_a_late_turn_at_once(where: str, clock: FakeClock) -> None:
+    """A sweep removes a lease only long after it ended, so that a late holder can go on if nobody came."""
     with Memory.open(where, clock=clock) as stuck, Memory.open(where, clock=clock) as other:
         session = stuck.session("s")
         with session.turn():
@@ -107,10 +107,10 @@ def test_who_stood_still_has_his_turn_still_where_nobody_has_come_but_a_sweep(wh
 
 
 @pytest.mark.parametrize("look", [1, 2])
-def test_a_sweep_ends_no_lease_that_somebody_has_taken_since_it_looked(
+def test_a_sweep_leaves_a_lease_that_was_taken_since_it_looked(
     where: str, look: int, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was over when it was listed, and is held when its time has come."""
+    """A sweep leaves a lease that had ended when it was listed and has been taken since."""
     with Memory.open(where, clock=clock) as memory, Memory.open(where, clock=clock) as other, ExitStack() as holds:
         with memory.session("s").turn():
             clock.advance(7 * 86_400)
@@ -136,7 +136,7 @@ def test_a_sweep_ends_no_lease_that_somebody_has_taken_since_it_looked(
 
 
 class Stopwatch:
-    """What `time.monotonic` is in this process, for tests: no clock that is set moves it."""
+    """Stands in for `time.monotonic`, which setting the clock does not change."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -149,10 +149,8 @@ def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     return Stopwatch(monkeypatch)
 
 
-def test_who_stood_still_while_the_clock_was_set_back_writes_nothing_in_anothers_turn(
-    where: str, clock: FakeClock, stopwatch: Stopwatch
-) -> None:
-    """By the clock his lease lasts still; by how long he stood still it does not, and another has had it since."""
+def test_setting_the_clock_back_does_not_revive_a_lost_turn(where: str, clock: FakeClock, stopwatch: Stopwatch) -> None:
+    """A holder that stood still for its lease adds nothing in another's turn, although the clock was set back."""
     with Memory.open(where, clock=clock) as stuck, Memory.open(where, clock=clock) as other:
         session = stuck.session("s")
         with session.turn():
@@ -167,8 +165,8 @@ def test_who_stood_still_while_the_clock_was_set_back_writes_nothing_in_anothers
         assert [entry.text for entry in other.session("s").entries()] == ["first", "second"]
 
 
-def test_who_was_told_that_his_turn_is_lost_does_not_believe_the_clock(where: str, clock: FakeClock) -> None:
-    """A renewal found another's turn, whose clock is ahead: from then on nothing is added to it."""
+def test_a_renewal_that_finds_the_turn_lost_outweighs_the_clock(where: str, clock: FakeClock) -> None:
+    """After a renewal has found another's turn, nothing is added, even if the clock says that the lease lasts."""
     ahead = FakeClock(clock.now + 60_000_000)
     with Memory.open(where, clock=clock) as behind, Memory.open(where, clock=ahead) as other:
         session = behind.session("s")
@@ -179,10 +177,10 @@ def test_who_was_told_that_his_turn_is_lost_does_not_believe_the_clock(where: st
         assert other.session("s").entries() == []
 
 
-def test_a_clock_that_is_set_back_holds_nobody_up_for_longer_than_a_lease(
+def test_setting_the_clock_back_delays_nobody_longer_than_a_lease(
     where: str, clock: FakeClock, stopwatch: Stopwatch
 ) -> None:
-    """A turn whose process was killed is over when nobody has renewed it for its length, counted by who waits."""
+    """Those who wait measure a killed process's lease themselves, so setting the clock back does not prolong it."""
     with Memory.open(where, clock=clock, turn_lease=10) as killed, Memory.open(where, clock=clock) as other:
         session = killed.session("s")
         with session.turn():
@@ -192,7 +190,7 @@ def test_a_clock_that_is_set_back_holds_nobody_up_for_longer_than_a_lease(
                 with pytest.raises(LockTimeout):
                     enter(other)
                 stopwatch.now += 9
-            killed._core._scope.renewals.renew()  # it lives: from now on it is waited for anew
+            killed._core._scope.renewals.renew()  # its holder lives, so those who wait start measuring again
             for _ in range(2):
                 with pytest.raises(LockTimeout):
                     enter(other)
@@ -203,7 +201,7 @@ def test_a_clock_that_is_set_back_holds_nobody_up_for_longer_than_a_lease(
 
 
 def taken(session: Session) -> ExitStack:
-    """A turn that is begun, if nobody else has one."""
+    """Begin a turn unless somebody else has one."""
     with ExitStack() as begun:
         begun.enter_context(session.turn(wait=0))
         return begun.pop_all()
@@ -214,8 +212,10 @@ def taken(session: Session) -> ExitStack:
 def test_no_two_turns_mix_though_the_clock_is_set(
     seed: int, tmp_path: Path, clock: FakeClock, stopwatch: Stopwatch
 ) -> None:
-    """Of several who stand still and go on while the clock is set back, or forwards, again and again: whoever adds in
-    his turn has begun last, and nobody waits for longer than a lease for one who does nothing."""
+    """However often the clock is set and holders stand still, only the turn that began last can add.
+
+    Nobody waits longer than a lease for a holder that does nothing.
+    """
     dice = random.Random(seed)
     jumps = [20, 3_600] if seed % 2 else [-20, -3_600]
     with ExitStack() as opened:
@@ -257,7 +257,7 @@ def test_no_two_turns_mix_though_the_clock_is_set(
 
 
 class Slow:
-    """A summarizer that says when it is asked, and answers when it may."""
+    """A summarizer that signals when it is asked and answers when it is released."""
 
     def __init__(self, text: str) -> None:
         self.begun, self.release, self.asked, self.text = threading.Event(), threading.Event(), 0, text
@@ -270,7 +270,7 @@ class Slow:
         return text
 
     def compact(self, memory: Memory) -> CompactionResult:
-        """Compact the session with it."""
+        """Compact the session with this summarizer."""
         summarizer = CallableSummarizer(self, checked=False)
         return memory.session("s", counter=quarters, summarizer=summarizer).compact(STRATEGY)
 
@@ -281,7 +281,7 @@ def filled(memory: Memory) -> None:
 
 
 def test_a_compaction_is_renewed_while_its_summarizer_thinks(where: str, clock: FakeClock) -> None:
-    """However long one call takes: a second one is told that it is under way, and pays nothing."""
+    """A compaction's lease is renewed during a long summary; a second compaction is "pending" and pays nothing."""
     slow, second = Slow("one"), Slow("two")
     second.release.set()
     with Memory.open(where, clock=clock, compaction_lease="10s") as memory, Memory.open(where, clock=clock) as other:
@@ -300,7 +300,7 @@ def test_a_compaction_is_renewed_while_its_summarizer_thinks(where: str, clock: 
 
 
 def test_a_compaction_whose_lease_ran_out_commits_nothing_over_anothers(where: str, clock: FakeClock) -> None:
-    """Where its process stood still for longer than that, the next one goes on; what comes late is not stored."""
+    """If a compaction's lease ran out and another compaction was made, the late summary is not stored."""
     slow, second = Slow("late"), Slow("in time")
     second.release.set()
     with Memory.open(where, clock=clock, compaction_lease="10s") as memory, Memory.open(where, clock=clock) as other:
@@ -324,8 +324,8 @@ CLEARED: dict[str, Callable[[Memory], object]] = {
 
 
 @pytest.mark.parametrize("how", CLEARED)
-def test_what_is_cleared_waits_for_no_compaction_and_is_in_none(where: str, how: str) -> None:
-    """It takes no lease: the compaction that was under way finds it done, and its summary is not stored."""
+def test_destroying_entries_waits_for_no_compaction(where: str, how: str) -> None:
+    """Clearing or erasing needs no lease; a running compaction finds it done, and its summary is not stored."""
     slow = Slow("of what was said")
     with Memory.open(where) as memory, Memory.open(where) as other:
         filled(memory)

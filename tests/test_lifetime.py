@@ -1,4 +1,4 @@
-"""Sessions that last for a while: over at once when their time is, and gone after a sweep."""
+"""Sessions with a lifetime: they are over as soon as it ends, and gone after a sweep."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
 
 
 @pytest.mark.parametrize("memory", [*(kind for kind in KINDS if kind != "driver"), *SERVERS], indirect=True)
-def test_its_working_memory_ends_with_it(memory: Memory, clock: FakeClock) -> None:
-    """Nothing of it is seen from then on, by whichever way; what is kept after that is the next session's."""
+def test_working_memory_ends_with_its_session(memory: Memory, clock: FakeClock) -> None:
+    """When a session ends, its facts are seen in no way any more; later facts belong to the next session."""
     session = memory.session("s", lifetime="30m", facts="session/s")
     facts = memory.working("session/s")
     facts.set("old", 1)
@@ -55,8 +55,8 @@ def test_its_working_memory_ends_with_it(memory: Memory, clock: FakeClock) -> No
     assert "old" not in str(session.context(max_tokens=1000).messages)
 
 
-def test_who_reads_alone_sees_no_facts_of_what_is_over(tmp_path: Path, clock: FakeClock) -> None:
-    """Though it cannot end what is over."""
+def test_a_read_only_memory_sees_no_facts_of_an_ended_session(tmp_path: Path, clock: FakeClock) -> None:
+    """A read-only memory does not show the facts of a session that has ended, although it cannot delete them."""
     with Memory.open(tmp_path / "a.db", clock=clock) as memory:
         memory.session("s", lifetime="30m").add_user_message("hello")
         memory.session("s").working.set("old", 1)
@@ -70,7 +70,7 @@ def test_who_reads_alone_sees_no_facts_of_what_is_over(tmp_path: Path, clock: Fa
 
 
 def test_a_session_lives_on_while_it_is_added_to(memory: Memory, clock: FakeClock) -> None:
-    """Ten seconds: at 0 set, at 3 not renewed, at 6 renewed to 16; at 16 it is gone with archive and counts."""
+    """An add behind half of a session's lifetime starts the lifetime again; an earlier one does not."""
     begin, session = clock(), memory.session("s", lifetime="10s")
     ends = []
     for wait in (0, 3, 3):
@@ -100,8 +100,8 @@ def test_a_session_lives_on_while_it_is_added_to(memory: Memory, clock: FakeCloc
     assert drive(memory.store.backend.places("default", "", beneath=True)) == []
 
 
-def test_what_comes_after_its_end_begins_anew(memory: Memory, clock: FakeClock) -> None:
-    """An append, an import or a branch of its name is a session of its own, and finds nothing of the one before."""
+def test_a_session_id_is_free_once_its_session_has_ended(memory: Memory, clock: FakeClock) -> None:
+    """After a session has ended, an add, import or branch under its id starts a new session."""
     for id in ("a", "b", "c"):
         said(memory, id, user="ann", lifetime="1m", title="old")
     kept = memory.session("keeps").add_user_message("kept")
@@ -123,7 +123,7 @@ def test_what_comes_after_its_end_begins_anew(memory: Memory, clock: FakeClock) 
 
 
 def test_branches_end_by_themselves(memory: Memory, clock: FakeClock) -> None:
-    """A branch takes the length of its root over, and begins its own time; one that goes leaves the other whole."""
+    """A branch has the lifetime of its root from its own start; one that ends leaves the other whole."""
     said(memory, "root", lifetime="1m")
     clock.advance(50)
     memory.session("root").fork("branch")
@@ -139,8 +139,8 @@ def test_branches_end_by_themselves(memory: Memory, clock: FakeClock) -> None:
     assert memory.sweep() == 0
 
 
-def test_how_long_it_lasts_can_be_said_later(memory: Memory, clock: FakeClock) -> None:
-    """From then on, longer or shorter; None: for ever. A clear and a rewind leave it as it is."""
+def test_a_lifetime_can_be_changed(memory: Memory, clock: FakeClock) -> None:
+    """`describe` sets another lifetime from now on, None for none; `clear` and `rewind` keep it."""
     session = memory.session("s")
     session.add_user_message("hello")
     begin = clock()
@@ -158,8 +158,8 @@ def test_how_long_it_lasts_can_be_said_later(memory: Memory, clock: FakeClock) -
     assert memory.sessions() == []
 
 
-def test_an_export_takes_its_length_along(memory: Memory, clock: FakeClock) -> None:
-    """What is imported lasts from then on."""
+def test_an_export_keeps_the_lifetime(memory: Memory, clock: FakeClock) -> None:
+    """An imported session has the exported lifetime, from the import on."""
     said(memory, "s", lifetime="1m")
     lines = memory.session("s").export()
     clock.advance(300)
@@ -169,7 +169,7 @@ def test_an_export_takes_its_length_along(memory: Memory, clock: FakeClock) -> N
 
 
 def test_a_bad_length_is_refused_by_name(memory: Memory) -> None:
-    """Nothing is stored."""
+    """An invalid lifetime is refused by name, and nothing is stored."""
     for bad in (0, -1, "soon", "5", True):
         with pytest.raises(ConfigError, match="lifetime"):
             memory.session("s", lifetime=bad)  # type: ignore[arg-type]
@@ -180,12 +180,12 @@ def test_a_bad_length_is_refused_by_name(memory: Memory) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
-def test_whoever_looks_sees_those_whose_time_is_not_over(seed: int, tmp_path: Path, clock: FakeClock) -> None:
-    """Random appends, waits, sweeps and descriptions by two processes' worth of memories, beside a plain model."""
+def test_listings_show_only_sessions_that_have_not_ended(seed: int, tmp_path: Path, clock: FakeClock) -> None:
+    """Listings of two memories show what a plain model says, over random appends, waits, sweeps and descriptions."""
     dice = random.Random(seed)
     kind = dice.choice([kind for kind in KINDS if kind.startswith(("sqlite", "file"))])
     with opened(kind, tmp_path, clock) as one, opened(kind, tmp_path, clock) as other:
-        ends: dict[str, tuple[int | None, int | None, int]] = {}  # length, end, entries
+        ends: dict[str, tuple[int | None, int | None, int]] = {}  # lifetime, end, number of entries
         for _ in range(60):
             memory, id = dice.choice((one, other)), dice.choice("abc")
             clock.advance(dice.choice((0, 1, 4, 7, 20)))
@@ -217,7 +217,7 @@ def test_whoever_looks_sees_those_whose_time_is_not_over(seed: int, tmp_path: Pa
 
 
 class Index:
-    """What was made from entries, and what it was told."""
+    """Derived data, which records what it is told."""
 
     name = "index"
 
@@ -225,11 +225,11 @@ class Index:
         self.told: list[tuple[str, str]] = []
 
     async def erased(self, tenant: str, session: str, entries: Sequence[str]) -> int:
-        """Drop what was made from these."""
+        """Drop what was derived from these entries."""
         return len(entries)
 
     async def gone(self, tenant: str, session: str) -> int:
-        """Drop what was made from anything of the session."""
+        """Drop what was derived from the session."""
         self.told.append((tenant, session))
         return 1
 
@@ -252,8 +252,8 @@ NEW: dict[str, Callable[[Memory], object]] = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", NEW)
-def test_what_was_made_from_it_goes_with_it(how: str, memory: Memory, clock: FakeClock) -> None:
-    """Whoever destroys what is over tells those who made something from it, before; whatever it is that he is doing."""
+def test_derived_data_of_an_ended_session_goes_with_it(how: str, memory: Memory, clock: FakeClock) -> None:
+    """Whatever verb destroys an ended session first tells the data derived from it."""
     index, of = Index(), memory.for_tenant("b") if how == "another tenant's" else memory
     of.derive(index)
     of.session("s", lifetime="1m").add_user_message("secret")
@@ -270,8 +270,8 @@ def test_what_was_made_from_it_goes_with_it(how: str, memory: Memory, clock: Fak
     "how", [{"user": "ann"}, {"matches": "secret"}, {"session": "s"}, {"tenant": "default"}, "scan"]
 )
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_whoever_forgets_leaves_nothing_of_what_is_over(how: Any, kind: str, tmp_path: Path, clock: FakeClock) -> None:
-    """No byte of it, though nobody finds it any more."""
+def test_forgetting_destroys_ended_sessions_too(how: Any, kind: str, tmp_path: Path, clock: FakeClock) -> None:
+    """`forget` and `scan` leave no byte of a session that has ended, although nobody can find it."""
     with opened(kind, tmp_path, clock) as memory:
         memory.session("s", lifetime="1m", user="ann").add_user_message("a secret of hers")
         memory.session("t").add_user_message("hello")

@@ -1,4 +1,4 @@
-"""Whole sessions that come in piece by piece: nobody sees a part, nothing of a part is left, and writers go on."""
+"""A whole session that is loaded in pieces is never seen in part, leaves nothing if it fails, and blocks no writers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Watched(MemoryBackend):
-    """Counts writes, lets something happen after one, whose own writes do not count, and goes away from a write on."""
+    """A backend that counts writes, runs something after one of them, and goes away at one."""
 
     def __init__(self, away: int | None = None) -> None:
         super().__init__(Inline())
@@ -56,7 +56,7 @@ class Watched(MemoryBackend):
 
 
 def dump() -> Dump:
-    """Ten entries as another store had them, two of which have the same large content."""
+    """Return ten entries of another store, two of which share large content."""
     other = Store(MemoryBackend(Inline()), FakeClock())
     entries = [Entry(content=LONG if number in (4, 8) else str(number)) for number in range(COUNT)]
     drive(other.append(OTHER, entries))
@@ -75,7 +75,7 @@ def texts(store: Store, key: SessionKey = KEY) -> list[str]:
 
 
 def test_nobody_sees_a_part_and_others_write_in_between() -> None:
-    """A session that comes in four steps is there after the last; until then it is not, and others write."""
+    """A session loaded in four steps is visible after the last; others write in between."""
     backend = Watched()
     store = opened(backend)
     seen: list[tuple[Head | None, list[str]]] = []
@@ -95,7 +95,7 @@ def test_nobody_sees_a_part_and_others_write_in_between() -> None:
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_what_came_in_is_what_one_step_would_have_made(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pieces or at once, alone or in the place of another, the same rows are there."""
+    """Loading in pieces stores the same rows as loading at once, in a new place or replacing a session."""
     came = []
     for piece in (3, 1000):
         monkeypatch.setattr(loading, "PIECE", piece)
@@ -113,7 +113,7 @@ def test_what_came_in_is_what_one_step_would_have_made(replace: bool, monkeypatc
 
 @pytest.mark.parametrize("away", range(4))
 def test_what_a_store_that_goes_away_has_left_goes_when_it_has_expired(away: int) -> None:
-    """Whatever was laid when the store went away is no session's, and a sweep takes all of it."""
+    """Rows of a load that failed belong to no session, and a sweep removes them once they are old."""
     backend, clock = Watched(away), FakeClock()
     store = opened(backend, clock)
     with pytest.raises(StoreUnavailable):
@@ -132,7 +132,7 @@ def test_what_a_store_that_goes_away_has_left_goes_when_it_has_expired(away: int
 
 
 def test_who_is_interrupted_leaves_nothing() -> None:
-    """An exception between two pieces takes away what was laid."""
+    """An interrupted load removes its rows."""
     backend = Watched()
     store = opened(backend)
 
@@ -148,7 +148,7 @@ def test_who_is_interrupted_leaves_nothing() -> None:
 
 
 def test_what_was_taken_away_meanwhile_is_told() -> None:
-    """Who lays a log so slowly that it is swept, or whose tenant is cleared, hears of it and has stored nothing."""
+    """A load whose rows were swept or cleared meanwhile raises Conflict and stores nothing."""
     backend = Watched()
     store = opened(backend)
     backend.after = {2: lambda: drive(store.clear_items("t"))}
@@ -161,7 +161,7 @@ def test_what_was_taken_away_meanwhile_is_told() -> None:
 
 
 def test_a_session_that_comes_up_meanwhile_is_not_replaced() -> None:
-    """Somebody who makes the session while it is laid keeps it."""
+    """A session that somebody creates during the load is kept."""
     backend = Watched()
     store = opened(backend)
     backend.after = {2: lambda: drive(store.append(KEY, [Entry(content="first")]))}

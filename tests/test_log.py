@@ -1,4 +1,4 @@
-"""How entries are linked: groups, interactions, answers, late results. One rule of `palimpsest.log.change` a test."""
+"""How entries are linked: groups, interactions, answers, late results; one rule of `palimpsest.log` a test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def background(name: str = "a.py", text: str = "x = 1") -> Entry:
 
 
 def linked(*batch: Entry) -> list[Entry]:
-    """The entries as one log, appended one by one."""
+    """Append the entries one by one to a log and return it."""
     head, found = Head(), []
     for entry in batch:
         head, (one,) = link(head, [entry], 1)
@@ -105,7 +105,7 @@ def test_results_of_calls_that_share_an_id_come_in_the_order_of_the_calls() -> N
 
 
 def test_a_late_result_answers_the_nearest_group_that_waits_for_its_id() -> None:
-    """Of groups that were closed the newest is answered first, and in it the oldest call."""
+    """A late result answers the newest closed group with its id, and in it the oldest call."""
     batch = (asked("a"), said(), asked("a"), asked("a"), said(), answered("a"), answered("a"), answered("a"))
 
     assert answers(*batch) == [(3, True), (4, True), (1, True)]
@@ -120,7 +120,7 @@ def test_a_result_looks_in_the_open_group_first() -> None:
 
 
 def test_a_result_without_id_answers_the_oldest_open_call_of_its_tool() -> None:
-    """By name alone results come in the order of their calls, and take over the call's id."""
+    """Results without ids answer a tool's calls in order and take over the calls' ids."""
     batch = (asked("a"), asked("b"), asked("c", "book"), answered(None, "find"), answered(None, "find"))
 
     assert answers(*batch) == [(1, False), (2, False)]
@@ -134,7 +134,7 @@ def test_a_result_takes_the_name_of_its_tool_from_the_call() -> None:
 
 
 def test_a_result_of_no_call_is_an_orphan() -> None:
-    """A result of an unknown id, or one that was answered already, answers nothing and is not late."""
+    """A result of an unknown or answered id answers nothing and is not late."""
     assert answers(answered("x"), asked("a"), answered("a"), answered("a"), answered(None, "find")) == [
         (0, False),
         (2, False),
@@ -171,7 +171,7 @@ def test_system_messages_and_pinned_entries_are_pinned_in_the_head() -> None:
 
 
 def test_the_head_knows_the_newest_version_of_a_context() -> None:
-    """By name; names beyond a bound are forgotten oldest first, so that the head stays small."""
+    """The head knows the newest version of each named context, up to a bound, forgetting the oldest names."""
     batch = [background(f"{i}.py") for i in range(CONTEXT_NAMES + 5)]
     head, _ = link(Head(), [*batch, background("5.py", "x = 2")], 1)
 
@@ -181,7 +181,7 @@ def test_the_head_knows_the_newest_version_of_a_context() -> None:
 
 
 def test_the_head_names_every_call_of_the_open_group() -> None:
-    """However many calls wait for their results, each result finds its own, and the last one closes the group."""
+    """The head lists every open call of the open group, so that each result finds its own."""
     batch = [asked(f"c{i}") for i in range(OPEN_CALLS + 50)]
     head, _ = link(Head(), batch, 1)
     found = []
@@ -214,7 +214,7 @@ def test_of_closed_groups_the_head_names_a_bounded_number_of_calls() -> None:
 
 @pytest.mark.parametrize(("calls", "characters"), [(OPEN_GROUP + 1, 1), (3, GROUP_NAMES // 2 - 99)])
 def test_more_open_calls_than_a_head_may_name_are_refused(calls: int, characters: int) -> None:
-    """The head stays small: what it could not name is refused, with what to do, and not forgotten."""
+    """More open calls than a head may list are refused with the advice to add results."""
     batch = [asked(f"{i}" + "x" * characters) for i in range(calls)]
     head, _ = link(Head(), batch[:-1], 1)
 
@@ -230,7 +230,7 @@ def test_an_entry_keeps_a_time_of_its_own() -> None:
 
 
 def test_erasing_the_last_open_call_closes_its_group() -> None:
-    """What follows an erased open call is not held back by it."""
+    """After the last open call is erased, its group is closed and holds nothing back."""
     head, _ = link(Head(), [said(), asked()], 1)
     after, _ = apply(head, Change(kind="erase", reason="r", seqs=(2,)), 2)
 
@@ -239,7 +239,7 @@ def test_erasing_the_last_open_call_closes_its_group() -> None:
 
 
 def test_a_cut_takes_epoch_and_revision_from_its_commit() -> None:
-    """Whatever the change says, the cut carries the numbers that it made."""
+    """A cut has the epoch and revision of its commit, whatever the change says."""
     cut = Cut(start=1, epoch=77, revision=77)
     after, record = apply(Head(revision=4, epoch=2), Change(kind="cut", reason="r", view="v", cut=cut), 1)
 
@@ -249,7 +249,7 @@ def test_a_cut_takes_epoch_and_revision_from_its_commit() -> None:
 
 
 def test_a_tombstone_says_nothing() -> None:
-    """Of an erased entry only id, place, kind, time and links stay."""
+    """A tombstone keeps only id, seq, kind, time and links."""
     grave = tombstone(said("assistant", "secret", name="n", metadata={"a": 1}, id="x", seq=3, at=4))
 
     assert b"secret" not in pack(grave)
@@ -286,7 +286,7 @@ def test_packing_and_unpacking_gives_the_entry_again(text: str, metadata: Any) -
 
 @given(at=st.integers(0, LAST_MOMENT))
 def test_an_entry_expires_at_its_own_microsecond(at: int) -> None:
-    """At the moment itself it has expired, a microsecond before it has not; without one it never does."""
+    """An entry expires exactly at `expires_at`; without one it never does."""
     entry = Entry(expires_at=moment(at))
 
     assert [entry.expired(now) for now in (at - 1, at, at + 1)] == [False, True, True]
@@ -295,6 +295,6 @@ def test_an_entry_expires_at_its_own_microsecond(at: int) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"kind": 5}', b"\xff"])
 def test_a_damaged_body_is_a_value_error(body: bytes) -> None:
-    """What cannot be read as an entry raises ValueError, which stores turn into an error of theirs."""
+    """A body that is no entry raises ValueError, which stores translate."""
     with pytest.raises(ValueError):  # noqa: PT011
         unpack(body)

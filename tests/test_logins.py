@@ -1,4 +1,4 @@
-"""What an address says of its user stands in no error, wherever somebody put the address."""
+"""The user and password of an address are in no error, wherever the address was passed."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ PREFIX = "PALIMPSEST_MEMORY_"
 
 
 def of_error(error: BaseException | None) -> Iterator[str]:
-    """Everything that an error, and those behind it, could show."""
+    """Return everything that an error and its causes could show."""
     while error is not None:
         yield from (str(error), repr(error), repr(error.args), repr(vars(error)))
         error = error.__cause__ or error.__context__
 
 
 def variables(**given: str) -> Callable[[Path], object]:
-    """A memory of these variables."""
+    """Open a memory from these environment variables."""
     return lambda _: using(Memory.from_env({PREFIX + name: value for name, value in given.items()}))
 
 
 def using(memory: Memory, message: object = "hello", **options: Any) -> None:
-    """A session with these options, and a message in it."""
+    """Return a session with these options and a message."""
     with memory:
         memory.session("s", **options).add({"role": "user", "content": message})
 
 
 def declared(**given: object) -> Callable[[Path], object]:
-    """A declared memory with these keys, as a mapping."""
+    """Load a declared memory with these keys from a mapping."""
     return lambda _: Memory.from_resource({"resource": "memory", "id": "m", "type": "buffer", **given})
 
 
 def in_file(**given: object) -> Callable[[Path], object]:
-    """The same in a file."""
+    """Load a declared memory with these keys from a file."""
 
     def load(folder: Path) -> object:
         file = folder / "memory.json"
@@ -82,7 +82,7 @@ MISTAKES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_an_address_in_the_wrong_place_is_shown_without_its_login(mistake: str, here: Path) -> None:
-    """The error says what was wrong: neither its text nor its attributes, nor an error behind it, has the password."""
+    """An error about a misplaced address shows its password neither in text, attributes nor causes."""
     with pytest.raises(PalimpsestError) as caught:
         MISTAKES[mistake](here)
 
@@ -105,7 +105,7 @@ def test_an_address_in_the_wrong_place_is_shown_without_its_login(mistake: str, 
     ],
 )
 def test_the_command_line_shows_no_login(command: tuple[str, ...], here: Path) -> None:
-    """Whatever an address was given for: a command, an argument, the value of another option."""
+    """No command shows a password of an address, whatever argument it was given as."""
     told = run(*command)
 
     assert told.exit_code != 0
@@ -127,7 +127,7 @@ GIVEN = {
 
 
 def test_a_summarizer_s_secrets_are_used_and_not_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are in no file of the store, in nothing that is printed of a definition, and in what asks the model."""
+    """A summarizer's secrets are in no file of the store, no printed definition, and not in its repr."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     (here / "m.json").write_text(json.dumps(GIVEN))
     with Resources.load(GIVEN) as resources:
@@ -168,7 +168,7 @@ def test_a_login_of_any_signs_is_not_shown() -> None:
 
 
 def test_addresses_without_a_login_are_shown_as_they_were_given() -> None:
-    """An error goes on telling, and keeping, what was given."""
+    """Errors show and keep addresses without a login unchanged."""
     for found in (
         "redis://host:6379/0",
         "https://example.com/users/@me?page=2",

@@ -1,4 +1,4 @@
-"""A very long log is opened, read, branched, erased in and exported in memory that does not grow with it."""
+"""Opening, reading, branching, erasing and exporting a very long log takes constant memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MEBIBYTE = 1 << 20
 
 
 def where(kind: str, folder: Path) -> str:
-    """The address of a store of this kind in a folder."""
+    """Return the address of a store of this kind in a folder."""
     return f"sqlite:///{folder}/log.db" if kind == "sqlite" else f"file://{folder}/logs"
 
 
 def taken(mode: str, store: str, *arguments: object) -> int:
-    """Do one thing in a process of its own and return its peak memory in bytes."""
+    """Do one thing in a new process and return its peak memory in bytes."""
     command = [sys.executable, str(Path(longlog.__file__)), mode, store, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Names in what is given are as long as whoever wrote it likes: no error becomes as long as that."""
+"""However long a given name is, no error becomes as long."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DECLARED: dict[str, Any] = loaded(MINIMAL)
 
 
 def exported(**changes: Any) -> dict[str, Any]:
-    """An export with something changed."""
+    """Return an export with something changed."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s")
         chat.add_user_message("Hello")
@@ -55,7 +55,7 @@ CALLS: dict[str, Callable[[Memory], object]] = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_a_message_is_no_longer_than_a_page(call: Callable[[Memory], object]) -> None:
-    """What is wrong, where, and both ends of a long name."""
+    """An error about a long name says what is wrong and where, with both ends of the name only."""
     with Memory.open("memory://") as memory:
         memory.session("s").add_user_message("Hello")
 

@@ -1,7 +1,7 @@
-"""No verb of an asynchronous memory holds the event loop: what takes long is done in threads, or between turns of it.
+"""No verb of an asynchronous memory blocks the event loop: long work runs in threads or is spread over its turns.
 
-What is compared is no time that passes: it is the processor time of the loop's own thread between two of its turns, of
-which the machine's other work is no part, and the least of a few tries.
+Not elapsed time is compared but the processor time of the loop's own thread between two turns, which other work on the
+machine does not change, and the least of a few tries.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def rows(number: int) -> list[dict[str, Any]]:
 
 
 async def verbs(slices: Slices, folder: Path, turns: int, size: int, **options: Any) -> None:
-    """Every verb that could take long, in a session of so many turns, with results of so many rows."""
+    """Run every verb that could take long in a session of so many turns with results of so many rows."""
     note, given = slices.note, rows(size)
     text = json.dumps(given)
     async with AsyncMemory.open(folder / f"{time.monotonic_ns()}.db", **options) as memory:
@@ -102,7 +102,7 @@ QUERY = "Who wants lot 4711 of barley from the north vault weighed again on Thur
 
 
 async def searches(slices: Slices, folder: Path, turns: int, **options: Any) -> None:
-    """Every verb that searches, or brings an index or a knowledge base up to date, over so many turns."""
+    """Run every verb that searches or updates an index or knowledge base over so many turns."""
     note, words = slices.note, talk(turns)
     document = "\n\n".join(message["content"] for message in words)
     async with AsyncMemory.open(folder / f"{time.monotonic_ns()}.db", **options) as memory:
@@ -138,7 +138,7 @@ async def searches(slices: Slices, folder: Path, turns: int, **options: Any) -> 
 
 
 async def works(slices: Slices, folder: Path, turns: int) -> None:
-    """A worker that summarises a declared memory, and indexes it."""
+    """Run a worker that summarizes and indexes a declared memory."""
     words, where = talk(turns), f"sqlite:///{folder}/{time.monotonic_ns()}.db"
     async with AsyncResources.load(declared(where)) as resources:
         for key in ("one", "other"):
@@ -151,7 +151,7 @@ async def works(slices: Slices, folder: Path, turns: int) -> None:
 @pytest.mark.wide
 @pytest.mark.parametrize("options", [{}, {"privacy": "default"}], ids=["plain", "policy"])
 def test_no_search_holds_the_loop(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Nor does a search, however much is found, nor what makes the index, a first search above all."""
+    """No search blocks the loop, however much is found, not even the first, which builds the index."""
     assert Slices().run(lambda slices: searches(slices, tmp_path, 250, **options)) == []
 
 
@@ -170,7 +170,7 @@ def test_no_verb_holds_the_loop(tmp_path: Path, options: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("where", ["{}/{}.db", "suspending://"], ids=["SQLite", "a driver"])
 def test_no_first_verb_of_a_process_holds_the_loop(tmp_path: Path, where: str) -> None:
-    """What a verb loads when it is first asked for is loaded in a thread."""
+    """What a verb imports on first use is imported in a thread."""
     slices = Slices()
     for number in range(TRIES):
         command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("slices.py"))]
@@ -205,7 +205,7 @@ def test_a_tokenizer_is_loaded_beside_the_loop(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"privacy": "default"}], ids=["plain", "policy"])
 def test_no_verb_holds_the_loop_at_length(tmp_path: Path, options: dict[str, Any]) -> None:
-    """The same with 5,000 entries and results of 10 MB."""
+    """No verb blocks the loop with 5,000 entries and results of 10 MB."""
     held = Slices().run(lambda slices: verbs(slices, tmp_path, 2_500, 120_000, **options))
 
     assert held == []
@@ -214,13 +214,13 @@ def test_no_verb_holds_the_loop_at_length(tmp_path: Path, options: dict[str, Any
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"privacy": "default"}], ids=["plain", "policy"])
 def test_no_search_holds_the_loop_at_length(tmp_path: Path, options: dict[str, Any]) -> None:
-    """The same with 5,000 entries, and a document of 4 MB."""
+    """No search blocks the loop with 5,000 entries and a document of 4 MB."""
     assert Slices().run(lambda slices: searches(slices, tmp_path, 2_500, **options)) == []
 
 
 @pytest.mark.slow
 def test_no_worker_holds_the_loop_at_length(tmp_path: Path) -> None:
-    """The same with two sessions of 5,000 entries."""
+    """No worker blocks the loop with two sessions of 5,000 entries."""
     assert Slices().run(lambda slices: works(slices, tmp_path, 2_500)) == []
 
 

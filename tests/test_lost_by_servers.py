@@ -1,4 +1,4 @@
-"""A server whose backup is put back, or that has lost what it acknowledged, while programs that use it live on."""
+"""A server whose backup is restored, or that has lost acknowledged writes, while its clients live on."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WORDS = ("gamma", "kappa", "epsilon", "theta")
 
 
 def saved(server: Server) -> None:
-    """Copy all that the server has, as who makes a backup does."""
+    """Copy all data of the server, as a backup does."""
     server.stop()
     subprocess.run(["cp", "-a", server.folder, f"{server.folder}.backup"], check=True)
     server.start()
 
 
 def put_back(server: Server) -> None:
-    """Put that copy back, and take the server's own away."""
+    """Restore that copy in place of the server's own data."""
     server.kill()
     shutil.rmtree(server.folder)
     subprocess.run(["cp", "-a", f"{server.folder}.backup", server.folder], check=True)
@@ -40,7 +40,7 @@ def texts(session: Session) -> list[Any]:
 @pytest.mark.parametrize("noticed", [False, True])
 @pytest.mark.parametrize("more", [["epsilon zeta"], ["epsilon zeta", "eta theta", "iota"]])
 def test_what_is_gone_is_not_found_and_what_is_new_is(more: list[str], noticed: bool) -> None:
-    """The index of a memory took the places of what is gone for read; so did what is found of an erased session."""
+    """After a loss, searches find exactly what is stored, although the index had seen lost and erased entries."""
     address = f"losing://search/{len(more)}/{noticed}"
     with Memory.open(address) as mine, Memory.open(address) as theirs:
         mine.session("s").add_user_message("alpha beta")
@@ -69,7 +69,7 @@ def test_what_is_gone_is_not_found_and_what_is_new_is(more: list[str], noticed: 
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_who_lives_on_shows_what_is_there(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where he, or somebody else, has said something since, in the places of what is gone."""
+    """After a loss a running client shows what is stored, even if others have written since in the same places."""
     with own_server(kind) as server, Memory.open(server.address) as mine, Memory.open(server.address) as theirs:
         own, other = (memory.session("s", max_tokens=1_000, counter=len) for memory in (mine, theirs))
         own.add_user_message("one")
@@ -93,7 +93,8 @@ def test_who_lives_on_shows_what_is_there(kind: str, caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_under_encryption_it_is_refused_until_the_store_is_opened_anew(kind: str) -> None:
-    """Nobody can tell a server that has lost something from one where somebody has put an earlier state back."""
+    """After a loss an encrypted store is refused until it is opened again: it looks as if somebody put back old
+    data."""
     with own_server(kind) as server:
         with Memory.open(server.address, encryption=KEYS) as memory:
             session = memory.session("s", max_tokens=1_000, counter=len)

@@ -1,4 +1,4 @@
-"""`max_messages` counts as the format at hand makes its messages."""
+"""`max_messages` counts messages as the format at hand makes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def memory() -> Any:
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize(("format", "messages"), MESSAGES.items())
 def test_each_format_counts_its_own_messages(memory: Memory, format: str, messages: int, exact: bool) -> None:
-    """As many messages as a format makes of a log fit a limit of that number; of one less they do not."""
+    """A log fits a limit of exactly the messages that the format makes of it."""
     walk: dict[str, Any] = {"short_term": {**BLOCK, "memory_max_tokens": None}} if exact else {}
     session = memory.session("s", counter=strategies.WORDS, format=format, **walk)
     session.add([{"role": "user", "content": "q"}], format="openai")
@@ -47,7 +47,7 @@ def test_each_format_counts_its_own_messages(memory: Memory, format: str, messag
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("format", ["anthropic", "gemini"])
 def test_the_user_message_that_opens_a_conversation_counts(memory: Memory, format: str, exact: bool) -> None:
-    """Where the assistant speaks first, the message that the format puts before it is one of those that are limited."""
+    """The message that a format puts before an assistant's first one counts."""
     walk: dict[str, Any] = {"short_term": {**BLOCK, "memory_max_tokens": None}} if exact else {}
     session = memory.session("s", counter=strategies.WORDS, format=format, **walk)
     session.add_assistant_message("how may I help?")
@@ -61,7 +61,7 @@ def test_the_user_message_that_opens_a_conversation_counts(memory: Memory, forma
 
 
 def test_thoughts_are_pieces_of_their_own_in_a_text(memory: Memory) -> None:
-    """A text labels what was thought apart from what was said, so an answer of both is two of its messages."""
+    """In the text format a thought and its answer are two messages."""
     session = memory.session("s", counter=strategies.WORDS, format="text", max_messages=2)
     session.add_user_message("q")
     session.add_assistant_message((Reasoning(text="hm"), Text(text="a")))
@@ -99,8 +99,7 @@ BESIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("what", BESIDE)
 @pytest.mark.parametrize("format", MESSAGES)
 def test_what_stands_beside_the_log_counts_as_well(format: str, what: str, most: int) -> None:
-    """However long the log is, and for a call of its own, too; what has no room is named. The log's messages are the
-    same with and without it."""
+    """Facts, tails and the like count, too; without room they are left out by name, and the log's messages stay."""
     options, given = BESIDE[what]
     with Memory.open("memory://") as memory:
         for scope in ("user/ann", "user/bob"):

@@ -1,4 +1,4 @@
-"""The short-term strategy `max_tokens`: its budget, its gap, its conditions and what becomes of what is too big."""
+"""The short-term strategy `max_tokens`: budget, gap, conditions, and what is too big."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palimpsest.strategies import MaxTokens
 
 
 def words(text: str) -> int:
-    """One token a word."""
+    """Count one token a word."""
     return len(text.split())
 
 
@@ -26,7 +26,7 @@ def block(limit: int | None, **more: Any) -> dict[str, Any]:
 
 
 def turn(session: Session, tokens: int, mark: str) -> None:
-    """One interaction that costs `tokens`, its human message saying `mark`."""
+    """Add an interaction that costs `tokens`, whose human message contains `mark`."""
     session.add_user_message(mark)
     session.add_assistant_message("w " * (tokens - 1))
 
@@ -54,7 +54,7 @@ def humans(session: Session, **call: Any) -> list[str]:
 def test_newest_whole_interactions_are_kept_while_they_fit(
     memory: Memory, limit: int | None, gap: str, kept: list[str]
 ) -> None:
-    """Whole interactions are taken from the newest while they fit, exactly equal included; `gap: skip` goes on."""
+    """Whole interactions are taken from the newest while they fit; `gap: skip` continues behind one that does not."""
     session = open_session(memory, block(limit, gap=gap))
     for tokens, mark in ((100, "a"), (200, "b"), (300, "c")):
         turn(session, tokens, mark)
@@ -100,7 +100,7 @@ def test_the_documented_default_is_ten_thousand(memory: Memory) -> None:
 
 
 def big_turn(session: Session) -> None:
-    """An interaction of 900 whose tool result alone takes 700."""
+    """Add an interaction of 900 tokens, 700 of them in its tool result."""
     session.add_user_message("h " * 100)
     call = session.add_tool_call("look", "a " * 49)
     session.add_tool_result("look", "r " * 700, call_id=call.call_id)
@@ -134,7 +134,7 @@ def test_oversize_drop_leaves_the_interaction_out(memory: Memory) -> None:
 
 
 def test_oversize_error_raises_with_the_figures(memory: Memory) -> None:
-    """`error` raises BudgetImpossible with what is needed and what there is."""
+    """`oversize="error"` raises BudgetImpossible with needed and available tokens."""
     session = open_session(memory, block(500, oversize="error"))
     big_turn(session)
 
@@ -156,7 +156,7 @@ def test_oversize_keep_newest_exceeds_on_purpose_and_says_so(memory: Memory) -> 
 
 
 def test_a_human_message_over_the_budget_is_impossible(memory: Memory) -> None:
-    """The human message is never altered: one that does not fit raises with needed and available."""
+    """A human message is never shortened; one over the budget raises BudgetImpossible."""
     session = open_session(memory, block(500))
     session.add_user_message("h " * 600)
 
@@ -198,7 +198,7 @@ def test_strategies_run_in_order_each_on_what_is_left(memory: Memory) -> None:
 
 
 def test_an_exact_walk_stores_no_cut(memory: Memory) -> None:
-    """`cut: exact` walks anew on each call and writes nothing."""
+    """`cut: exact` selects entries anew at each call and stores nothing."""
     session = open_session(memory, block(300))
     turn(session, 200, "a")
     turn(session, 300, "b")
@@ -212,7 +212,7 @@ def test_an_exact_walk_stores_no_cut(memory: Memory) -> None:
 
 
 def test_low_water_keeps_the_window_until_it_is_full(memory: Memory) -> None:
-    """`cut: low_water` keeps what it has until the budget is crossed, then cuts deep."""
+    """`cut: low_water` keeps the window until the budget is exceeded, then cuts deep."""
     session = open_session(memory, block(100, cut="low_water"))
     epochs = []
     for number in range(40):
@@ -272,7 +272,7 @@ def test_all_conditions_must_hold(memory: Memory, conditions: list[str], kept: l
 
 @pytest.mark.parametrize("cut", ["exact", "low_water"])
 def test_system_pinned_and_open_human_messages_are_exempt(memory: Memory, cut: str) -> None:
-    """No condition drops system or pinned entries, nor the question that still waits for its answer."""
+    """No condition drops system or pinned entries or an unanswered question."""
     session = open_session(memory, block(None, conditions=["message.content == 'nothing'"], cut=cut))
     session.add_system_message("rule")
     session.add_assistant_message("pinned", pinned=True)
@@ -294,7 +294,7 @@ def test_what_conditions_drop_costs_nothing(memory: Memory) -> None:
 
 
 def test_a_condition_that_fails_keeps_the_message_and_tells_once(memory: Memory) -> None:
-    """An error while evaluating keeps what was judged and sends one event per expression and session."""
+    """A failing condition keeps the message and sends one event per expression and session."""
     seen: list[dict[str, Any]] = []
     memory.on("condition:error", lambda session, facts: seen.append(facts))
     session = open_session(memory, block(None, conditions=["message.metadata.rank < 3"]))
@@ -359,7 +359,7 @@ def test_changed_conditions_begin_a_new_epoch(memory: Memory) -> None:
 
 
 def test_the_newest_result_is_given_what_low_water_leaves(memory: Memory) -> None:
-    """An oversized newest result is shortened to what is left down to low water, not to a sliver."""
+    """An oversized newest result is shortened to the room down to low water, not to a sliver."""
     session = memory.session("big", counter=words, max_tokens=1_000)
     session.add_user_message("q " * 10)
     calls = [session.add_tool_call("look", "{}") for _ in range(2)]

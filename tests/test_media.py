@@ -1,4 +1,4 @@
-"""Tokens of images, sound and files, and the headers that they are read from."""
+"""Token costs of images, sound and files, and the headers from which they are read."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def wav(seconds: float, rate: int = 8000) -> bytes:
 
 
 def mp3(seconds: int, *, kilobits: int = 128, tag: bytes = b"") -> bytes:
-    """MPEG 1 layer 3 at 44.1 kHz and a constant 128 kbit/s: the header, and as many bytes as that rate needs."""
+    """Return an MPEG 1 layer 3 file at 44.1 kHz and a constant 128 kbit/s."""
     return tag + (b"\xff\xfb\x90\x00" + bytes(413)).ljust(seconds * kilobits * 125, b"\0")
 
 
@@ -123,7 +123,7 @@ HEADS = st.sampled_from(
 @settings(max_examples=examples(300), deadline=None)
 @given(head=HEADS, length=st.integers(0, 64), rest=st.binary(max_size=200))
 def test_hostile_bytes(head: bytes, length: int, rest: bytes) -> None:
-    """Whatever follows a good beginning, readers answer with positive figures or None."""
+    """Whatever follows a valid beginning, readers return positive figures or None."""
     data = head[:length] + rest
 
     assert image_size(data) is None or min(image_size(data) or (0,)) > 0
@@ -171,7 +171,7 @@ SIDES = st.integers(1, 200_000)
 @settings(deadline=None, max_examples=examples(200))
 @given(width=SIDES, height=SIDES, detail=st.sampled_from(["low", "high", "auto", "original", "odd", None]))
 def test_unknown_size_costs_the_most(width: int, height: int, detail: str | None) -> None:
-    """No image of a known size costs more than one of unknown size, and none is free."""
+    """An image of unknown size costs at least as much as any known one, and none is free."""
     names = ("gpt-4o-mini", "gpt-4.1-nano", "gpt-5.4", "gpt-5.6-sol", "claude-opus-4-5")
     for model in (None, *map(find_model, names)):
         assert 0 < image_tokens(model, width, height, detail) <= image_tokens(model, None, height, detail)
@@ -196,7 +196,7 @@ def test_wav_length(seconds: float) -> None:
 
 
 def test_streamed_wav_length() -> None:
-    """A WAV that names more samples than there are lasts as long as those that are there."""
+    """A WAV that declares more samples than it has lasts as long as those it has."""
     data = wav(2.0)
     place = data.index(b"data") + 4
 
@@ -220,14 +220,14 @@ def test_mp3_length_by_frames() -> None:
 
 
 def test_other_sound_has_no_length() -> None:
-    """Formats that are not read, and bytes that are not what they are called, give no length."""
+    """Unknown formats and mislabelled bytes give no length."""
     assert audio_seconds(wav(1.0), "flac") is None
     assert audio_seconds(wav(1.0), "mp3") is None
     assert audio_seconds(b"RIFF", "wav") is None
 
 
 def test_audio_tokens() -> None:
-    """Sound costs a token for 100 ms; of unknown length it costs at least what it would at any bit rate."""
+    """Sound costs a token for 100 ms; with unknown length, at least what any bit rate would give."""
     assert audio_tokens(1.0, 0) == 10
     assert audio_tokens(0.01, 0) == 1
     assert audio_tokens(None, 16_000) == 160
@@ -292,13 +292,13 @@ def test_images_in_crops() -> None:
     ],
 )
 def test_an_image_costs_the_resolution_that_is_asked_for(resolution: Any, tokens: int) -> None:
-    """A part of Gemini's says at which resolution it is read, and that is what it costs."""
+    """An image of Gemini costs by the resolution that its part asks for."""
     assert cost("gemini-3.8-flash", picture(512, 512, resolution)) == tokens
     assert cost("gpt-4o", picture(512, 512, resolution)) == cost("gpt-4o", picture(512, 512))
 
 
 def packed_pdf(pages: int, *, plain: int = 0) -> bytes:
-    """A PDF as most are: its page objects lie in compressed streams, some perhaps beside them."""
+    """Return a PDF whose page objects lie in compressed streams, with some beside them perhaps."""
     body = b"%PDF-1.7\n" + b"9 0 obj<</Type/Page>>endobj\n" * plain
     for start in range(0, pages, 50):
         objects = zlib.compress(b"".join(b"<</Type /Page /Parent 1 0 R>> " for _ in range(min(50, pages - start))))
@@ -358,12 +358,12 @@ def test_a_packed_document_costs_what_is_said_in_it(name: str) -> None:
     "data", [b"PK\x03\x04", b"PK\x03\x04" + bytes(100), office("a.xml", "<a>b</a>")[:-30], b"", b"x"]
 )
 def test_archives_that_are_none_count_as_nothing(data: bytes) -> None:
-    """What only begins as an archive raises nothing."""
+    """Bytes that only begin like an archive count as nothing."""
     assert packed_text(data) == 0
 
 
 def test_an_archive_is_unpacked_within_bounds() -> None:
-    """One that unpacks to gigabytes is read as far as a document of any use goes."""
+    """A huge archive is unpacked only as far as a useful document would go."""
     data = office("word/document.xml", "<a>" + "b" * 100_000_000)
 
     assert 10_000_000 < packed_text(data) < 100_000_000
@@ -387,7 +387,7 @@ def test_file_tokens() -> None:
 
 @pytest.mark.parametrize("format", ["anthropic", "openai-responses"])
 def test_old_pictures_that_tools_gave_become_notes(format: str) -> None:
-    """At a cut the newest screenshot stays, older ones are a line each that names the entry; the log keeps them."""
+    """At a cut the newest screenshot stays and older ones become notes; the log keeps all."""
     shot = "data:image/png;base64," + base64.b64encode(png(1600, 1200)).decode()
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=6_000, format=format)
@@ -453,7 +453,7 @@ DOCUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("format", "message"), DOCUMENTS.values(), ids=DOCUMENTS)
 def test_a_document_that_only_the_provider_has_is_named(format: str, message: dict[str, Any]) -> None:
-    """Its length cannot be seen, and one may be as long as any: the report says that it is not counted."""
+    """A document that only the provider has cannot be counted, and the report says so."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=100_000, format=format)
         session.add_user_message("what is in it?")
@@ -467,7 +467,7 @@ def test_a_document_that_only_the_provider_has_is_named(format: str, message: di
 
 
 def test_a_document_whose_bytes_are_there_is_counted() -> None:
-    """Nothing is said of it."""
+    """A document with its bytes is counted, without a warning."""
     pdf = "data:application/pdf;base64," + base64.b64encode(b"%PDF-1.4 <</Type/Page>>").decode()
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=100_000)

@@ -1,4 +1,4 @@
-"""Stores on media that can only be read, under clocks that run backwards, with contents too large to be kept twice."""
+"""Stores on read-only media, with clocks that go back, and with content too large to store twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = ["sqlite", "file"]
 
 
 def address(kind: str, folder: Path) -> Path | str:
-    """Where a store of this kind lies in a folder."""
+    """Return the address of a store of this kind in a folder."""
     return folder / "log.db" if kind == "sqlite" else f"file://{folder}/logs"
 
 
@@ -31,7 +31,7 @@ def address(kind: str, folder: Path) -> Path | str:
 
 @pytest.fixture
 def sealed(small_disk: Path) -> Iterator[Path]:
-    """A disk that can be made read-only, and is writable again at the end."""
+    """A disk that can be made read-only and is writable again at the end."""
     yield small_disk
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
 
@@ -62,7 +62,7 @@ def test_a_store_on_read_only_media_is_read(sealed: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_that_belongs_to_somebody_else_is_read(shelf: Path, kind: str) -> None:
-    """Whoever may read file and folder, and nothing else, reads all of it."""
+    """A user who may only read the files and folder can read the whole store."""
     where = address(kind, shelf)
     said = filled(where)
     for path in (*shelf.rglob("*"), shelf):
@@ -107,13 +107,13 @@ PICTURE = "data:image/png;base64," + "iVBOR" * 40_000
 
 
 def pictured(session: Session) -> int:
-    """Add a message with the picture; return its place."""
+    """Add a message with the picture and return its seq."""
     return session.add_user_message([Text(text="look at this"), Image(source=PICTURE)]).seq
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_picture_is_kept_once_and_goes_with_the_last_that_shows_it(tmp_path: Path, kind: str) -> None:
-    """However many messages and branches of a session hold it; after the last of them no byte of it is left."""
+    """A home stores a picture once for all its messages and branches; after the last of them no byte is left."""
     where = address(kind, tmp_path)
     with Memory.open(where) as memory:
         one, two = memory.session("one"), memory.session("two")
@@ -135,7 +135,7 @@ def test_a_picture_is_kept_once_and_goes_with_the_last_that_shows_it(tmp_path: P
 
 
 def test_tenants_share_no_content(tmp_path: Path) -> None:
-    """What one tenant destroys stays with another, and nobody can tell that somebody else has the same."""
+    """Tenants do not share stored content, so that neither notices or destroys the other's."""
     path = tmp_path / "log.db"
     for tenant in ("a", "b"):
         with Memory.open(path, tenant=tenant) as memory:
@@ -151,7 +151,7 @@ def test_tenants_share_no_content(tmp_path: Path) -> None:
 
 
 def test_a_large_content_that_was_damaged_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is read is checked against its digest; the entry is named, and the others can be read."""
+    """Damaged large content is found by its digest; its entry is reported and the others can be read."""
     path = tmp_path / "log.db"
     with Memory.open(path) as memory:
         pictured(memory.session("s"))

@@ -1,4 +1,4 @@
-"""A picture, sound or a document of a program's own is refused where no provider could read it, and never sent so."""
+"""Media that no provider could read are refused when a program adds them, and never sent."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_a_provider_reads_is_taken(session: Session, part: Image | Audio | 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_log_that_holds_such_a_picture_is_no_invalid_context(session: Session, format: str) -> None:
-    """In a log that is taken as it is a picture may have no address: a line of text stands for it."""
+    """A stored picture without an address is replaced by a line in contexts."""
     session.add_entries([Entry(content=(Text(text="Look."), Image(source="photo.png")))])
 
     context = session.context(format=format)
@@ -110,7 +110,7 @@ def test_what_an_empty_file_makes_is_refused_in_every_format(session: Session, f
 
 
 def test_an_answer_with_an_empty_picture_is_kept_and_not_sent(session: Session) -> None:
-    """What a model has made was paid for: the log keeps it, and the next request is valid all the same."""
+    """A model's answer with an empty picture is stored, and the picture is not sent."""
     answer = {"role": "model", "parts": [{"text": "Here."}, {"inline_data": {"mime_type": "image/png", "data": ""}}]}
     session.add_user_message("Draw.")
     session.add(answer, format="gemini")
@@ -121,7 +121,7 @@ def test_an_answer_with_an_empty_picture_is_kept_and_not_sent(session: Session) 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_log_that_holds_an_empty_picture_is_no_invalid_context(session: Session, format: str) -> None:
-    """As with a picture without address, a line stands for one without data."""
+    """A stored picture without data is replaced by a line in contexts."""
     session.add_entries([Entry(content=(Text(text="Look."), Image(source="data:image/png;base64,")))])
 
     assert "data:" not in str(session.context(format=format).messages)

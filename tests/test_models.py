@@ -1,4 +1,4 @@
-"""The model table: facts with a source, found by rule and never by likeness."""
+"""The model table: facts with a source, found by rule and never by similarity."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_only_published_tokenizers_are_exact() -> None:
 
 
 def test_default_encoding_can_be_counted() -> None:
-    """The encoding for unknown models is one that there is."""
+    """The encoding for unknown models exists."""
     assert default_encoding in ENCODINGS
 
 

@@ -1,4 +1,4 @@
-"""What is found by its name is refused where a store could not keep the name: alike everywhere, before it is stored."""
+"""A name that some store could not keep is refused by every store before anything is stored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GUARDS: dict[str, dict[str, Any]] = {
 
 
 class Counter:
-    """A counter whose name nobody can keep."""
+    """A counter whose name no store can keep."""
 
     name = LONE
     overhead = False
@@ -51,7 +51,7 @@ def where(kind: str, folder: Path) -> str:
 
 @pytest.fixture(params=GUARDS)
 def guard(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """With a policy, with keys, or with neither."""
+    """Options of a memory: a privacy policy, encryption, or neither."""
     return GUARDS[request.param]
 
 
@@ -123,7 +123,7 @@ def test_texts_may_hold_what_names_may_not(memory: Memory) -> None:
 
 
 def test_an_import_tells_of_the_messages_with_such_names(memory: Memory) -> None:
-    """Each is reported with its place, the others are taken: the same ones by every store."""
+    """An import reports messages with such names by place and takes the others, the same on every store."""
     call = {"id": LONE, "type": "function", "function": {"name": LONE, "arguments": "{}"}}
     lines = [
         {"role": "user", "content": "first"},
@@ -159,7 +159,7 @@ def test_one_bad_name_is_nobody_elses_failure(kind: str, tmp_path: Path, guard: 
 
 @pytest.mark.parametrize("id", ["\U0010ffff", "\U0010ffff" * 2, "\U0010ffff" * 256, "\U0010ffffa"], ids=ascii)
 def test_every_session_is_on_one_page_whatever_its_id(memory: Memory, id: str) -> None:
-    """Who goes through the sessions of a tenant comes to an end, also where an id sorts behind all others."""
+    """Paging through sessions lists each once, even one whose id sorts behind all others."""
     memory = memory.for_tenant("apart")
     for name in ("a", id):
         memory.session(name, user="ann").add_user_message(f"the heron of {len(name)} {name == id} stands")

@@ -1,4 +1,4 @@
-"""Values whose class is nearly the one that is asked for: taken for what they are, or refused by an error of ours."""
+"""Values of classes close to the expected one are accepted as such, or refused by the library's error."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from worlds import STORES
 
 
 class Word(str):
-    """A text of a class of its own, as safe markup and numpy's are."""
+    """A subclass of str, like safe markup or numpy's strings."""
 
     __slots__ = ()
 
 
 class Count(int):
-    """A number of a class of its own."""
+    """A subclass of int."""
 
 
 class Name(str, Enum):  # noqa: UP042 (its `str()` is not its value, which that of a StrEnum is)
-    """A text that prints as something else."""
+    """A str enumeration that prints as something else."""
 
     S = "s"
 
@@ -65,7 +65,8 @@ def test_a_text_of_a_class_of_its_own_is_taken_for_its_text(tmp_path: Path, kind
 
 
 def test_what_a_program_falls_back_on_stays_what_it_is() -> None:
-    """Of a fact that is not there `get` returns the very default, whatever its class; a value is kept with its type."""
+    """`get` returns the given default itself; a value of a str subclass is refused, since its type could not be
+    kept."""
     with Memory.open("memory://") as memory:
         facts = memory.working("agent")
 
@@ -82,7 +83,7 @@ NO_DIMENSION: Any = np.array(1)
 
 
 class Unreadable(Mapping[str, Any]):
-    """A mapping that fails whoever reads it."""
+    """A mapping that raises when it is read."""
 
     def __getitem__(self, key: str) -> Any:
         raise RuntimeError(key)
@@ -95,7 +96,7 @@ class Unreadable(Mapping[str, Any]):
 
 
 class Zoneless(dt.tzinfo):
-    """A time zone that does not know how far from UTC it is."""
+    """A time zone without an offset."""
 
     def utcoffset(self, _: dt.datetime | None) -> None:
         return None

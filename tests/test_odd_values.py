@@ -1,4 +1,4 @@
-"""Odd values for any option of any verb: an error of ours says which, and nothing that was there is lost."""
+"""Odd values for any option of any verb: an error of the library names the option, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def options(kind: str) -> dict[str, Any]:
 
 
 def deep(levels: int, kind: type = dict) -> Any:
-    """Mappings, or lists, in each other."""
+    """Return deeply nested mappings or lists."""
     value: Any = kind()
     for _ in range(levels):
         value = [value] if kind is list else {"a": value}
@@ -46,7 +46,7 @@ def tool(schema: Any) -> dict[str, Any]:
 
 
 def odd() -> list[Any]:
-    """Values of which few fit anywhere, new ones every time."""
+    """Return new values that fit hardly any option."""
     far = dt.timezone(dt.timedelta(hours=14))
     numbers = [0, -1, 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, 2**70, -(2**70), 10**400, 10**5000]
     floats = [0.5, -0.5, 1e300, math.nan, math.inf, -math.inf, 1 + 2j]
@@ -126,7 +126,7 @@ def verbs(face: type) -> list[str]:
 
 
 def called(memory: Memory, dice: random.Random) -> str:
-    """Call some verb with an odd value for one option; return what it was. Only errors of ours, or of a disk, pass."""
+    """Call a random verb with an odd value for one option and return it; only errors of the library or a disk pass."""
     owner: Any = memory if dice.random() < 0.3 else memory.session("s", counter=len)
     verb = getattr(owner, dice.choice([name for name in verbs(type(owner)) if name not in APART]))
     parameters = [one for one in inspect.signature(verb).parameters.values() if one.name != "self"]
@@ -160,7 +160,7 @@ def called(memory: Memory, dice: random.Random) -> str:
 
 
 def fresh(memory: Memory) -> None:
-    """Leave nothing but a session with a message, a call and a context."""
+    """Reset the store to one session with a message, a call and a context."""
     for one in memory.sessions():
         memory.delete_session(one.session)
     session = memory.session("s", counter=len)
@@ -170,7 +170,7 @@ def fresh(memory: Memory) -> None:
 
 
 def stand(kind: str, folder: Path, guard: dict[str, Any], dice: random.Random, calls: int) -> None:
-    """Call so many verbs; after each all can be read, and a session that nobody spoke of is as it was."""
+    """Call so many verbs; after each everything can be read, and an untouched session is unchanged."""
     with (
         Memory.open(where(kind, folder), **options(kind), **guard) as memory,
         Memory.open("memory://") as apart,
@@ -193,7 +193,7 @@ def stand(kind: str, folder: Path, guard: dict[str, Any], dice: random.Random, c
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in: some odd values are names of files."""
+    """An empty working directory, since some odd values are names of files."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path
@@ -204,7 +204,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize("kind", STORES)
 def test_an_odd_value_is_refused_or_harmless(kind: str, guard: str, here: Path, dice: random.Random) -> None:
-    """Whatever a verb is given, it raises an error of ours or does what it says; the store stays whole."""
+    """A verb with an odd value raises an error of the library or works; the store stays sound."""
     stand(kind, here, GUARDS[guard], dice, 25)
 
 
@@ -215,7 +215,7 @@ def test_an_odd_value_is_refused_or_harmless(kind: str, guard: str, here: Path, 
 def test_thousands_of_odd_values_are_refused_or_harmless(
     kind: str, guard: str, here: Path, dice: random.Random
 ) -> None:
-    """The same, for every verb and option many times."""
+    """Every verb with an odd value for every option raises an error of the library or works."""
     stand(kind, here, GUARDS[guard], dice, 800)
 
 
@@ -270,7 +270,7 @@ def test_numbers_beyond_what_a_store_keeps_are_refused(memory: Memory) -> None:
     "now", [1.5, -1, 2**63, 10**5000, LAST_MOMENT + 1, None, "now", True, math.nan], ids=lambda now: type(now).__name__
 )
 def test_a_clock_that_is_none_is_refused(now: Any, tmp_path: Path) -> None:
-    """What a clock returns is checked where it is used: nothing is stored under a time that nobody can read."""
+    """An invalid result of a clock is refused, so that nothing is stored under an unreadable time."""
     for kind in STORES:
         with (
             pytest.raises(ConfigError, match=r"clock.*microseconds"),
@@ -283,7 +283,7 @@ def test_a_clock_that_is_none_is_refused(now: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("now", [0, LAST_MOMENT])
 def test_the_first_and_the_last_moment_are_times_like_any_other(now: int, tmp_path: Path) -> None:
-    """Entries of 1970 and of the last microsecond of the year 9999 can be told, exported and taken back."""
+    """Entries of 1970 and of the last microsecond of 9999 can be read, exported and imported."""
     for kind in STORES:
         with Memory.open(where(kind, tmp_path), clock=lambda: now) as memory:
             session = memory.session("s")
@@ -301,7 +301,7 @@ def test_a_clock_must_be_a_function() -> None:
 
 
 class Named(os.PathLike[Any]):
-    """A path of bytes."""
+    """A path whose name is bytes."""
 
     def __fspath__(self) -> Any:
         return b"log.db"
@@ -317,7 +317,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize("kind", ADDRESSES)
 def test_an_address_that_no_file_has_is_refused(kind: str, here: Path) -> None:
-    """In every form of address; nothing comes to be."""
+    """An address that no file can have is refused in every form, and no file is made."""
     for address in ADDRESSES[kind]:
         with pytest.raises(ConfigError, match="store"):
             Memory.open(address)  # type: ignore[arg-type]
@@ -327,14 +327,14 @@ def test_an_address_that_no_file_has_is_refused(kind: str, here: Path) -> None:
 
 @pytest.mark.parametrize("address", ["sqlite:///" + "x" * 300, "file:" + "x" * 300])
 def test_a_name_that_is_too_long_for_the_system_is_the_stores_error(address: str, here: Path) -> None:
-    """Where only the file system knows its limit."""
+    """A name that is too long for the file system raises StoreUnavailable."""
     with pytest.raises(StoreUnavailable):
         Memory.open(address)
 
 
 @pytest.mark.parametrize("address", ["sqlite:///\ud800.db", "sqlite:///" + "a/" * 3000, "file:\ud800", "sqlit:x"])
 def test_the_command_line_says_what_is_wrong_with_an_address(address: str, here: Path) -> None:
-    """One line, no traceback."""
+    """The command line reports a wrong address in one line."""
     (here / "work" / "chat.jsonl").write_text('{"role": "user", "content": "hi"}')
 
     for command in (("sessions",), ("import", "chat.jsonl", "--session", "s")):
@@ -346,7 +346,7 @@ def test_the_command_line_says_what_is_wrong_with_an_address(address: str, here:
 
 
 def test_a_password_in_an_address_is_not_repeated() -> None:
-    """An address of a kind that nobody knows is quoted without what stands before the @."""
+    """An address of an unknown scheme is quoted without its password."""
     with pytest.raises(ConfigError) as caught:
         Memory.open("oracle://user:secret@host/db")
 
@@ -355,7 +355,7 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
 
 
 def test_fields_of_entries_are_checked_before_they_are_stored(memory: Memory) -> None:
-    """What could not be read back is refused by its field, on every store."""
+    """A field that could not be read back is refused by name on every store."""
     session = memory.session("s")
     for field, value in FIELDS:
         with pytest.raises(InvalidEntry, match=rf"entries\[0\]\.{field}"):
@@ -365,7 +365,7 @@ def test_fields_of_entries_are_checked_before_they_are_stored(memory: Memory) ->
 
 
 def test_entries_of_a_role_that_their_kind_does_not_have_are_refused(memory: Memory) -> None:
-    """No provider takes a tool's message, or a call by anybody but the model: contexts of such a log would all fail."""
+    """An entry whose role does not fit its kind is refused, since no provider would take its context."""
     session = memory.session("s")
     refused = [Entry(role="tool", content="x")]
     refused += [Entry(kind="tool_call", role=role, name="f", call_id="c") for role in ("user", "system", "tool")]
@@ -377,7 +377,7 @@ def test_entries_of_a_role_that_their_kind_does_not_have_are_refused(memory: Mem
 
 
 def test_counts_of_another_session_do_not_come_in(memory: Memory) -> None:
-    """What an entry costs is told by the counter of the session that it is in."""
+    """Stored counts of an added entry are dropped: the session's own counter counts it."""
     session = memory.session("s")
     (added,) = session.add_entries([Entry(content="hello", tokens=100_000)])
 

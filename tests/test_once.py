@@ -1,4 +1,4 @@
-"""What is made once, or by one thread at a time, in threads and in forked children."""
+"""Values that are made once, or by one thread at a time, in threads and in forked children."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PATIENCE = 20
 
 
 class Maker:
-    """Something with a part that is made as `make` says."""
+    """An object with a part that `make` makes."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self.make = make
 
     @lazy
     def part(self) -> object:
-        """A part."""
+        """The part."""
         return self.make()
 
 
 def child_does(work: Callable[[], object]) -> int:
-    """What a forked child ends with that does this; a negative number where a signal ended it."""
+    """Return the exit code of a forked child that does this; negative if a signal ended it."""
     pid = os.fork()
     if not pid:
         code = 1
@@ -43,7 +43,7 @@ def child_does(work: Callable[[], object]) -> int:
 
 
 class Stands:
-    """Calls something in a thread, and stands still where that calls `here` until the block is over."""
+    """Calls a function in a thread, which stands still where it calls `here` until the block ends."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._thread = threading.Thread(target=work)
@@ -65,7 +65,7 @@ class Stands:
 
 
 def test_a_part_is_made_once() -> None:
-    """What was made is kept, for this object alone."""
+    """A part is made once for each object and kept."""
     one, other = Maker(object), Maker(object)
 
     first = one.part
@@ -75,7 +75,7 @@ def test_a_part_is_made_once() -> None:
 
 
 def test_of_threads_that_make_a_part_all_get_the_first() -> None:
-    """Nobody waits for whoever is making it, and what is made second is dropped."""
+    """Threads that make a part at once do not wait for each other, and all get the first one made."""
     slow = Stands(lambda: found.append(maker.part))
     maker, found = Maker(slow.here), list[object]()
 

@@ -1,4 +1,4 @@
-"""`AsyncMemory.open` names a store, and the first verb that is awaited opens it."""
+"""`AsyncMemory.open` names a store, and the first awaited verb opens it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sealed import FIRST, NEW, address
 
 
 def is_open(path: Path) -> bool:
-    """Whether somebody has an SQLite store open: the journal goes with the last one."""
+    """Whether somebody has the SQLite store open: the last one to close removes the journal."""
     return Path(f"{path}-wal").exists()
 
 
@@ -87,7 +87,7 @@ def test_whoever_comes_at_once_finds_one_store(ephemeral: bool) -> None:
 
 
 def test_what_keeps_it_from_opening_is_told_by_each_verb_until_it_opens(tmp_path: Path) -> None:
-    """A store that is not there is told by the verb, and the next one tries again."""
+    """Each verb reports why the store cannot be opened, and tries again."""
     path = tmp_path / "log.db"
     memory = AsyncMemory.open(path, readonly=True)
     session = memory.session("one")
@@ -118,7 +118,7 @@ def test_wrong_keys_are_told_by_the_first_verb(tmp_path: Path) -> None:
 
 
 def test_what_is_not_awaited_asks_for_an_open_store() -> None:
-    """The store itself is there when the memory is open, and the error says how it is opened; closing needs nothing."""
+    """`store` before opening raises an error that says how to open; `close` needs no open store."""
     memory = AsyncMemory.open("memory://")
 
     with pytest.raises(ConfigError, match="not open yet"):
@@ -127,7 +127,7 @@ def test_what_is_not_awaited_asks_for_an_open_store() -> None:
 
 
 def test_a_memory_that_was_closed_is_not_opened_again() -> None:
-    """Whoever uses a memory after its end is told so, also where it had never opened."""
+    """A closed memory stays closed, even if it was never opened."""
 
     async def run() -> None:
         memory = AsyncMemory.open("memory://")
@@ -140,7 +140,7 @@ def test_a_memory_that_was_closed_is_not_opened_again() -> None:
 
 
 def test_a_memory_that_is_closed_while_it_opens_leaves_nothing_open(tmp_path: Path) -> None:
-    """At whatever moment: who opens it is done before, or told that it is closed, as is whoever comes later."""
+    """Closing a memory at any moment of its opening leaves nothing open."""
     path = tmp_path / "log.db"
 
     async def run(steps: int) -> None:
@@ -163,7 +163,7 @@ def test_a_memory_that_is_closed_while_it_opens_leaves_nothing_open(tmp_path: Pa
 @pytest.mark.parametrize("opened", [Memory.open, AsyncMemory.open], ids=["Memory", "AsyncMemory"])
 @pytest.mark.parametrize("where", ["memory://", "agent.db", "postgresql://db.internal/agents"])
 def test_an_option_that_is_none_is_told_with_what_is_meant(opened: Any, where: str) -> None:
-    """At once, before a store is looked at: with the nearest name of all, or with the verb that takes it."""
+    """An unknown option is refused before the store is opened, with the nearest name or the verb that takes it."""
     for wrong, meant in {"privcay": "privacy", "sweep_evry": "sweep_every", "readonyl": "readonly"}.items():
         with pytest.raises(ConfigError) as caught:
             opened(where, **{wrong: "x"})
@@ -176,6 +176,6 @@ def test_an_option_that_is_none_is_told_with_what_is_meant(opened: Any, where: s
 
 
 def test_the_options_of_a_memory_that_are_known_are_all() -> None:
-    """Those that its signature has, but for the address, and for those of stores."""
+    """The list of a memory's options equals the signature of `open`."""
     taken = inspect.signature(AsyncMemory.open).parameters
     assert set(OPENING) == taken.keys() - {"where", "options"}

@@ -1,4 +1,4 @@
-"""The options of a session are declared once, and whatever else lists them lists the same."""
+"""Options of a session are declared once, and every other list of them agrees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from palimpsest.transfer.sources import SOURCES
 
 
 def spelled(name: str) -> dict[str, str]:
-    """The fields of a class in the module of options, with their types as they are written."""
+    """Return the fields of a class in the module of options, with their types as written."""
     classes = (node for node in ast.walk(ast.parse(inspect.getsource(options))) if isinstance(node, ast.ClassDef))
     found = next(one for one in classes if one.name == name)
     fields = (node for node in found.body if isinstance(node, ast.AnnAssign))
@@ -51,12 +51,12 @@ ON_SERVERS = (ServerOptions, PostgresOptions, RedisOptions)
 
 @pytest.mark.parametrize(("alias", "known"), CLOSED.items())
 def test_a_type_of_names_has_each_that_there_is(alias: object, known: object) -> None:
-    """A format, strategy, source or event that is there is one for type checkers, too, and no other is."""
+    """The types of names for type checkers list exactly the existing formats, strategies, sources and events."""
     assert get_args(alias) == known
 
 
 def test_type_checkers_see_the_options_of_a_store() -> None:
-    """What `open` hands to a store has the names and the types that stores on disks and on servers declare."""
+    """The typed options of `open` equal those that stores declare."""
     declared = get_type_hints(DiskOptions) | {
         name: hint for one in ON_SERVERS for name, hint in get_type_hints(one).items()
     }
@@ -86,13 +86,13 @@ def test_who_reads_about_handlers_finds_every_event() -> None:
     ids=["float", "int", "str", "bytes", "tuple", "dict", "object", "function", "bool"],
 )
 def test_an_odd_value_of_an_option_is_taken_or_refused(name: str, value: object) -> None:
-    """Whatever it is: no option meets it with an error of Python's own."""
+    """No option raises an error other than the library's, whatever its value."""
     with Memory.open("memory://") as memory, suppress(PalimpsestError):
         memory.session("s", **{name: value})
 
 
 def test_an_unknown_option_is_told_with_all_that_there_are() -> None:
-    """The error names every option, and the one that was meant."""
+    """The error for an unknown option lists all options and suggests the nearest."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError) as caught:
         memory.session("s", max_token=5)  # type: ignore[call-arg]
 

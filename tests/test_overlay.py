@@ -1,4 +1,4 @@
-"""An overlay keeps the contract of stores over whatever is below it, and never changes that."""
+"""An overlay keeps the contract of stores over any store below, and never changes that store."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def texts(store: Store, key: SessionKey = KEY, **how: Any) -> list[str]:
 
 
 def filled(store: Store) -> None:
-    """Put a session of every kind of thing, a branch of it, and items into a store."""
+    """Put every kind of thing, with a branch and items, into a store."""
     drive(store.append(KEY, said("a", "b", "c", "d")))
     drive(store.count(KEY, "words", {1: 10}))
     drive(store.count(KEY, "words", {2: 20}))
@@ -78,7 +78,7 @@ def filled(store: Store) -> None:
 
 @pytest.fixture
 def below(tmp_path: Path) -> Iterator[Store]:
-    """A store of files that `filled` has filled."""
+    """A store of files filled by `filled`."""
     store = open_store(tmp_path / "below.db", Inline(), clock=FakeClock(), synchronous="NORMAL")
     filled(store)
     yield store
@@ -89,7 +89,7 @@ def below(tmp_path: Path) -> Iterator[Store]:
 
 
 class TestOverABackend(StoreConformance):
-    """What an overlay is an engine over keeps the contract of backends."""
+    """An overlay's backend keeps the contract of backends."""
 
     @pytest.fixture
     def backend(self) -> BackendFactory:
@@ -105,7 +105,7 @@ class TestOverNothing(LogConformance):
 
 
 class TestOverAReadOnlyStore(LogConformance):
-    """An overlay of a read-only store that holds the like of others keeps the contract."""
+    """An overlay of a read-only store with other sessions keeps the contract."""
 
     test_tenants_are_those_that_have_something = None  # there is one below to begin with
 
@@ -117,7 +117,7 @@ class TestOverAReadOnlyStore(LogConformance):
 
 
 class Begun:
-    """A store whose first writes are made below, before the overlay is laid over it."""
+    """A store whose first writes go to the store below, before the overlay is made."""
 
     def __init__(self, store: Store, clock: FakeClock, writes: int) -> None:
         self.below, self.over, self.left = store, Overlay(store, clock), writes
@@ -139,7 +139,7 @@ RULES = [name for name in dir(LogConformance) if name.startswith("test_") and no
 @pytest.mark.parametrize("writes", [1, 2, 3])
 @pytest.mark.parametrize("name", RULES)
 def test_it_does_not_matter_how_much_is_below(name: str, writes: int, tmp_path: Path) -> None:
-    """Where the first writes of a rule of the contract are made below and the rest above, it holds all the same."""
+    """The contract holds however many of a rule's writes were made below."""
     stores: list[Store] = []
 
     def opened(clock: FakeClock) -> Any:
@@ -151,7 +151,7 @@ def test_it_does_not_matter_how_much_is_below(name: str, writes: int, tmp_path: 
 
 
 class TwoStoresOneLaidOver(TwoStores):
-    """The memory store beside an overlay of an SQLite file that holds, to begin with, what was drawn."""
+    """The memory store beside an overlay of an SQLite file with drawn contents."""
 
     @initialize(data=st.data(), steps=st.integers(0, 8))
     def begin(self, data: st.DataObject, steps: int) -> None:
@@ -176,7 +176,7 @@ class TwoStoresOneLaidOver(TwoStores):
 
     @rule()
     def reopen(self) -> None:
-        """What is in memory cannot be opened again."""
+        """Do nothing, since an overlay is in memory."""
 
     def teardown(self) -> None:
         drive(self.disk.close())
@@ -186,7 +186,7 @@ class TwoStoresOneLaidOver(TwoStores):
 @pytest.mark.wide
 @pytest.mark.parametrize("examples", [13, pytest.param(40, marks=pytest.mark.slow)], ids=["short", "long"])
 def test_an_overlay_behaves_as_the_memory_store(examples: int) -> None:
-    """Whatever is asked in whatever order, before and after it is laid over a store, both answer alike."""
+    """An overlay answers any sequence of calls like the memory store."""
     run_state_machine_as_test(
         TwoStoresOneLaidOver, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None)
     )
@@ -196,12 +196,12 @@ def test_an_overlay_behaves_as_the_memory_store(examples: int) -> None:
 
 
 def snapshot(path: Path) -> bytes:
-    """Every byte of the database and of its journal."""
+    """Return every byte of the database and its journal."""
     return b"".join(file.read_bytes() for name in ("", "-wal") if (file := Path(f"{path}{name}")).exists())
 
 
 def write_everything(store: Store) -> None:
-    """Call every verb that writes, about what is below and about what is new."""
+    """Call every verb that writes, on contents of the store below and on new ones."""
     new = SessionKey("owner", "new")
     for key in (KEY, new):
         drive(store.append(key, said("x", "y")))
@@ -225,7 +225,7 @@ def write_everything(store: Store) -> None:
 
 @pytest.mark.parametrize("readonly", [False, True])
 def test_the_store_below_stays_byte_identical(below: Store, tmp_path: Path, readonly: bool) -> None:
-    """Whatever is written above, no byte of the files below changes, and everybody else sees what was there."""
+    """Whatever is written to an overlay, no byte of the store below changes."""
     before, seen = snapshot(tmp_path / "below.db"), drive(below.read(KEY))
     store = open_store(tmp_path / "below.db", Inline(), readonly=readonly)
     overlay = Overlay(store)
@@ -255,7 +255,7 @@ def test_files_below_stay_byte_identical(tmp_path: Path) -> None:
 
 
 def test_a_session_is_a_branch_of_its_own_from_its_first_use_on(below: Store) -> None:
-    """What others append below after that is not seen, and takes no place; a session that nobody has used yet is."""
+    """From its first use in an overlay a session no longer sees later appends below; an unused one does."""
     overlay = Overlay(below)
     assert drive(overlay.head(KEY)) == drive(below.head(KEY))
     drive(below.append(KEY, said("theirs")))
@@ -272,7 +272,7 @@ def test_a_session_is_a_branch_of_its_own_from_its_first_use_on(below: Store) ->
 
 
 def test_what_is_destroyed_below_is_gone_above(below: Store) -> None:
-    """An overlay keeps no content of its own of what is below: an erasure there shows, words of summaries included."""
+    """An erasure below is seen in the overlay, in entries and summaries."""
     overlay = Overlay(below)
     assert [made.text for made in drive(summaries(overlay, KEY)).values()] == ["first", "second"]
 
@@ -284,7 +284,7 @@ def test_what_is_destroyed_below_is_gone_above(below: Store) -> None:
 
 @pytest.mark.parametrize("how", ["clear", "delete", "replace"])
 def test_what_is_no_longer_there_below_is_gone_above(below: Store, how: str) -> None:
-    """After a clear, a deletion or an import below nothing of it is read above, though a branch below still has it."""
+    """After a clear, delete or import below the overlay reads nothing of the old session, even if a branch keeps it."""
     overlay = Overlay(below)
     mine = drive(overlay.append(KEY, said("mine"))).entries[0]
 
@@ -303,7 +303,7 @@ def test_what_is_no_longer_there_below_is_gone_above(below: Store, how: str) -> 
 
 
 def test_an_encrypted_store_below_stays_as_it_is(tmp_path: Path) -> None:
-    """An overlay is over what is sealed, too: it reads what that opens, and none of it is written anywhere."""
+    """An overlay of an encrypted store reads it and writes nothing of it anywhere."""
     path, keys = tmp_path / "below.db", Keys({"one": bytes(range(32))})
     store = drive(unlocked(open_store(path, Inline(), synchronous="NORMAL"), keys, now_us))
     filled(store)
@@ -345,7 +345,7 @@ def test_an_erasure_above_reaches_every_branch_above_and_none_below(below: Store
 
 
 def test_a_window_costs_a_window(below: Store) -> None:
-    """Of a long log below no more is read than is asked for, whatever was appended and erased above."""
+    """An overlay reads no more of a long log below than it is asked for."""
     drive(below.append(KEY, said(*map(str, range(5_000)))))
     read: list[Cells] = []
     real = below.backend.look
@@ -399,7 +399,7 @@ def test_threads_may_share_an_overlay(below: Store) -> None:
 
 
 def test_tasks_may_share_an_overlay(below: Store, tmp_path: Path) -> None:
-    """Over a store that answers from another thread, appends, deletions and forks of many tasks do not mix."""
+    """Appends, deletions and forks of many tasks on an overlay do not mix."""
 
     async def main() -> None:
         runner = Threaded()
@@ -425,7 +425,7 @@ def test_tasks_may_share_an_overlay(below: Store, tmp_path: Path) -> None:
 
 
 def test_closing_leaves_the_store_below_open(below: Store) -> None:
-    """A closed overlay says so by every verb, and what was below can still be read."""
+    """A closed overlay refuses every verb, and the store below can still be read."""
     overlay = Overlay(below)
     drive(overlay.append(KEY, said("x")))
 
@@ -443,7 +443,7 @@ def test_closing_leaves_the_store_below_open(below: Store) -> None:
 
 
 def test_an_overlay_stays_in_its_process(below: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a child of the process that made it, it refuses, whether or not it would ask the store below."""
+    """In a forked child an overlay refuses every verb, even those that need not ask the store below."""
     overlay = Overlay(below)
     drive(overlay.append(SessionKey("owner", "new"), said("x")))
     monkeypatch.setattr("os.getpid", lambda: -1)

@@ -1,5 +1,8 @@
-"""Every verb of a store ends beside another writer who is quicker each time, where the writers of a store wait for each
-other; and what it says is so where a transaction is taken back, or begun anew."""
+"""Every verb of a store ends, even if another writer overtakes each of its writes.
+
+Over stores whose writers wait for each other, a refused write is made again inside its transaction. A transaction may
+also be rolled back or begun anew: then no verb may report what was never committed.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ from palimpsest.stores.rules import asked_again
 Verb = Callable[[Store], Awaitable[None]]
 
 TRIES = 3
-"""Writes that a verb may need: one that is overtaken, what it says instead, and one beside them."""
+"""Writes that a verb may need: the one that is overtaken, its replacement, and one more."""
 
 
 @pytest.fixture(autouse=True)
 def close_files() -> Iterator[None]:
-    """Close what a test has opened."""
+    """Close the backends that the test has opened."""
     yield
     while LEFT:
         drive(LEFT.pop().close())
@@ -48,8 +51,10 @@ def close_files() -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("meddling", [adding, forking, enlarging, both])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_ends_beside_who_is_quicker_each_time(verb: Verb, meddling: Meddling, kind: str, tmp_path: Path) -> None:
-    """Before each of its writes somebody else has added, forked, or put something large."""
+def test_a_verb_ends_although_each_of_its_writes_is_overtaken(
+    verb: Verb, meddling: Meddling, kind: str, tmp_path: Path
+) -> None:
+    """A verb ends although another writer adds, forks or stores something large before each of its writes."""
     below = Overtaken(tmp_path)
     filled(below, kind)
     store, other = opened(below, kind), opened(below, kind)
@@ -61,7 +66,7 @@ def test_a_verb_ends_beside_who_is_quicker_each_time(verb: Verb, meddling: Meddl
 
 
 class Retried(Overtaken):
-    """Takes back each transaction once, after its body, and begins it anew, as servers do that cannot go on."""
+    """Rolls back each transaction once after its body and begins it anew, as servers do after a conflict."""
 
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
@@ -89,8 +94,8 @@ class Retried(Overtaken):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_transaction_that_is_begun_anew_asks_anew(verb: Verb, kind: str, tmp_path: Path) -> None:
-    """It asks about the batch that it began with, whatever it was told to write the first time."""
+def test_a_transaction_begun_anew_starts_from_the_first_batch(verb: Verb, kind: str, tmp_path: Path) -> None:
+    """A transaction that is begun anew asks about its original batch, not about what replaced that the first time."""
     below = Retried(tmp_path)
     filled(below, kind)
     store, other = opened(below, kind), opened(below, kind)
@@ -105,13 +110,13 @@ def test_a_transaction_that_is_begun_anew_asks_anew(verb: Verb, kind: str, tmp_p
 
 
 class Awaited(Overtaken):
-    """Has looks of who is asked again awaited, as over a driver; something happens behind the first of them."""
+    """Answers a refused write as a driver does, with an awaited look, and runs `behind` after the first such look."""
 
     remote = True
     behind: Callable[[], Awaitable[object]] | None = None
 
     async def pause(self, seconds: float) -> None:
-        """Wait for nobody."""
+        """Do not wait."""
 
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
@@ -134,9 +139,11 @@ class Awaited(Overtaken):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_was_looked_at_is_not_older_than_what_was_known_then(verb: Verb, kind: str, tmp_path: Path) -> None:
-    """Where a task of the same process sees later heads before who is asked again is called anew, nothing is told to be
-    of an earlier time, and nothing is destroyed for that."""
+def test_a_replaced_write_does_not_mistake_newer_heads_for_damage(verb: Verb, kind: str, tmp_path: Path) -> None:
+    """If another task learns newer heads between the look and the replacing write, no store is reported as out of date.
+
+    Nothing is deleted for that either.
+    """
     below = Awaited(tmp_path)
     filled(below, kind)
     store, other = opened(below, kind), opened(below, kind)
@@ -158,12 +165,12 @@ def test_what_was_looked_at_is_not_older_than_what_was_known_then(verb: Verb, ki
 
 
 class Full(Overtaken):
-    """Has no space left for a transaction after its body, once that is so."""
+    """After `fill`, each transaction of the verb fails after its body because no space is left."""
 
     full = False
 
     def fill(self) -> None:
-        """Leave no space."""
+        """Let all further transactions fail."""
         database: Any = self._database
         self.full, database._looked = True, float("-inf")
 
@@ -186,20 +193,22 @@ class Full(Overtaken):
 
 
 def appends_of(store: Store) -> Appends:
-    """What writes groups of appends to a store."""
+    """Return the object that writes groups of appends to a store."""
     queues: Any = store._appends
     found: Appends = queues._appends
     return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_taken_back_was_seen_by_nobody(kind: str, tmp_path: Path) -> None:
-    """Of two appends in one call the second is made anew beside what the first has written; then all is taken back."""
+def test_a_rolled_back_append_is_reported_to_nobody(kind: str, tmp_path: Path) -> None:
+    """If a transaction with two appends fails after the second was made again, neither append is reported as done."""
     below = Full(tmp_path)
     filled(below, kind)
     store, other = opened(below, kind), opened(below, kind)
     branch = KEY._replace(session="branch 0")
-    drive(store.commit(branch, Change(kind="erase", reason="r", seqs=(1,))))  # now something is noted of the logs
+    drive(
+        store.commit(branch, Change(kind="erase", reason="r", seqs=(1,)))
+    )  # from now on the store has a note about its logs
     drive(store.delete(KEY))
 
     async def once(number: int) -> None:
@@ -220,10 +229,8 @@ def test_what_is_taken_back_was_seen_by_nobody(kind: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_append_that_another_of_its_group_has_made_is_settled_with_it(
-    fails: bool, kind: str, tmp_path: Path
-) -> None:
-    """Two retries of one batch that go together: neither is told that it is stored before it is, nor another place."""
+def test_retries_of_one_batch_in_one_group_share_their_entries(fails: bool, kind: str, tmp_path: Path) -> None:
+    """Two retries of a batch in one group are stored once, and neither is told so before the transaction commits."""
     below = Full(tmp_path)
     filled(below, kind)
     store, other = opened(below, kind), opened(below, kind)
@@ -246,7 +253,7 @@ def test_an_append_that_another_of_its_group_has_made_is_settled_with_it(
             one.base = None
     drive(appends_of(store).write(group))
 
-    there = {entry.id: entry.seq for entry in drive(store.read(KEY))}
+    seqs = {entry.id: entry.seq for entry in drive(store.read(KEY))}
     assert [one.done for one in group] == [True] * 3
-    assert [[entry.seq for entry in one.result.entries] for one in group[:2] if one.result] == [[there["k"]]] * 2
+    assert [[entry.seq for entry in one.result.entries] for one in group[:2] if one.result] == [[seqs["k"]]] * 2
     assert "k" in str(group[2].error)

@@ -1,4 +1,4 @@
-"""Whose a session is, what it is called and what else is said of it: kept, changed, listed and found by."""
+"""A session's user, title and metadata: stored, changed, listed, and searched by."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS = ("memory", "sqlite", "file", "memory sealed", "sqlite sealed", "file sea
 
 
 def opened(kind: str, folder: Path, clock: FakeClock, **options: Any) -> Any:
-    """A store of this kind, as a context."""
+    """Open a store of this kind."""
     if kind == "driver":
         return awaited("suspending://", clock=clock, **options)
     name, _, sealed = kind.partition(" ")
@@ -55,7 +55,7 @@ def said(memory: Memory, id: str, **options: Any) -> None:
 
 
 def ids(page: Any) -> list[str]:
-    """The ids of listed sessions."""
+    """Return the ids of listed sessions."""
     return [one.session for one in page]
 
 
@@ -77,7 +77,7 @@ def test_what_is_said_of_a_session_is_kept_with_its_first_entry(memory: Memory) 
 
 
 def test_how_many_interactions_there_were_is_told(memory: Memory) -> None:
-    """Each human message is one, whatever became of it, and an export, a listing and a branch say the same."""
+    """Exports, listings and branches report the number of human messages ever added, erased ones included."""
     chat = memory.session("s")
     for i in range(3):
         chat.add_user_message(f"question {i}")
@@ -181,7 +181,7 @@ BESIDE = {"working", "knowledge"}
 
 
 def asked(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Everything public that a session, or what it gives, does: by name, as a call."""
+    """Yield every public verb of a session and of the objects it returns, by name, as a call."""
     for name in sorted({name for name in dir(thing) if not name.startswith("_")} - SILENT):
         found = getattr(thing, name)
         if name in BESIDE:
@@ -194,7 +194,7 @@ def asked(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def refused(verb: Callable[[], Any]) -> bool:
-    """Whether this raises WrongUser."""
+    """Whether the call raises WrongUser."""
     try:
         verb()
     except WrongUser:
@@ -203,7 +203,7 @@ def refused(verb: Callable[[], Any]) -> bool:
 
 
 def test_nothing_of_a_session_is_done_for_another_user(memory: Memory) -> None:
-    """Whatever a session has, blocks, facts and knowledge included, refuses who is not its user, and is as it was."""
+    """Every verb of a session, with blocks, facts and knowledge, refuses another user and changes nothing."""
     strategy = Summarize(
         knowledge_base=KnowledgeBase(collection_id="notes"), triggers=Triggers(interaction_threshold_qty=50)
     )
@@ -225,7 +225,7 @@ def test_nothing_of_a_session_is_done_for_another_user(memory: Memory) -> None:
 
 
 def test_facts_are_refused_as_soon_as_the_session_is_another_s(memory: Memory) -> None:
-    """A working memory that was asked for before looks anew at each verb."""
+    """A working memory checks the session's user at each verb."""
     ann = memory.session("s", user="ann")
     ann.add_user_message("hello")
     facts = ann.working
@@ -242,7 +242,7 @@ def test_facts_are_refused_as_soon_as_the_session_is_another_s(memory: Memory) -
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("how", ["handed over", "deleted and begun anew"])
 def test_who_becomes_the_owner_elsewhere_is_let_in(tmp_path: Path, kind: str, how: str, clock: FakeClock) -> None:
-    """Also by a process that has seen the session while it was another's, or nobody's, whatever it does first."""
+    """A new owner is let in even by a process that has seen the session under another user."""
     first: tuple[Callable[[Any], Any], ...] = (
         lambda chat: chat.entries(),
         lambda chat: chat.add_user_message("more"),
@@ -267,7 +267,7 @@ def test_who_becomes_the_owner_elsewhere_is_let_in(tmp_path: Path, kind: str, ho
 
 
 def test_an_owner_is_checked_wherever_the_session_becomes_another_s(memory: Memory) -> None:
-    """One that was handed over, or deleted and made anew by another, is not the first one's any more."""
+    """A session that was given away, or deleted and made again by another, refuses its former user."""
     ann = memory.session("s", user="ann")
     ann.add_user_message("hello")
 
@@ -283,7 +283,7 @@ def test_an_owner_is_checked_wherever_the_session_becomes_another_s(memory: Memo
 
 
 def test_describe_changes_what_is_given(memory: Memory) -> None:
-    """What is not given stays, None takes away; a session without entries comes into being."""
+    """`describe` changes the given fields, removes those given as None, and creates a missing session."""
     chat = memory.session("s", user="ann", title="Rome")
     made = chat.describe(metadata={"a": 1})
     assert (made.user, made.title, made.metadata, made.entries) == ("ann", "Rome", {"a": 1}, 0)
@@ -318,7 +318,7 @@ def test_describe_changes_what_is_given(memory: Memory) -> None:
     ],
 )
 def test_what_cannot_be_said_is_refused(options: dict[str, Any]) -> None:
-    """With the option's name, when the session is opened and when it is described."""
+    """An invalid user, title or metadata is refused by name, when opening and when describing."""
     (name,) = options
     with Memory.open("memory://") as memory:
         with pytest.raises(ConfigError, match=name):
@@ -366,7 +366,7 @@ def test_it_is_there_for_who_opens_the_store_again(tmp_path: Path, clock: FakeCl
 
 
 def test_a_deleted_session_is_nobody_s(memory: Memory) -> None:
-    """Its note goes with it, that of a branch whose root is gone stays, and one replaced is the new owner's."""
+    """Deleting a session removes it from its user's listing; a branch stays, and a successor has its own user."""
     said(memory, "s", user="ann")
     memory.session("s").fork("b")
     exported = memory.session("s").export()
@@ -388,7 +388,7 @@ def test_a_deleted_session_is_nobody_s(memory: Memory) -> None:
 
 
 def many(memory: Memory, clock: FakeClock) -> dict[str, tuple[str, str, int]]:
-    """Sessions of three users, by id, with user, title and the time of their last use."""
+    """Make sessions of three users; return user, title and time of last use by id."""
     made: dict[str, tuple[str, str, int]] = {}
     for number in range(23):
         clock.advance(60)
@@ -404,7 +404,7 @@ def many(memory: Memory, clock: FakeClock) -> dict[str, tuple[str, str, int]]:
 
 @pytest.mark.sampled
 def test_pages_give_each_session_once(memory: Memory, clock: FakeClock) -> None:
-    """In both orders, with every filter, in pages of any size: what one listing without a limit gives."""
+    """In both orders, with every filter and page size, pages together equal a single listing."""
     made = many(memory, clock)
     latest = sorted(made, key=lambda id: -made[id][2])
     when = datetime.fromtimestamp(made[latest[9]][2] / 1_000_000, UTC)
@@ -450,7 +450,7 @@ def test_a_page_that_is_not_one_is_refused(memory: Memory) -> None:
 
 
 def test_tenants_do_not_see_each_other_s_users(tmp_path: Path, clock: FakeClock) -> None:
-    """The same user and the same session of two tenants are two."""
+    """The same user and session id in two tenants are separate."""
     for kind in ("sqlite", "sqlite sealed"):
         folder = tmp_path / kind.replace(" ", "-")
         folder.mkdir()
@@ -481,7 +481,7 @@ def test_both_faces_list(clock: FakeClock) -> None:
 
 
 def test_a_policy_is_applied_to_what_is_said(clock: FakeClock) -> None:
-    """Title and metadata are kept without what is private, and a user's id that is private is refused."""
+    """A privacy policy redacts title and metadata and refuses a private user id."""
     with ExitStack() as stack:
         memory = stack.enter_context(Memory.open("memory://", clock=clock, privacy="default"))
         said(memory, "s", title="Mail to ann@example.com", metadata={"mail": ["ann@example.com"]})
@@ -496,7 +496,7 @@ def test_a_policy_is_applied_to_what_is_said(clock: FakeClock) -> None:
 
 
 def test_what_was_said_before_the_policy_is_redacted(memory: Memory, clock: FakeClock) -> None:
-    """A scan finds what is private in titles and metadata, and with `apply` nothing of it is left."""
+    """A scan finds and redacts private text in titles and metadata."""
     memory.session("s", user="ann", title="Mail to ann@example.com", metadata={"m": ["ann@example.com"]}).describe()
     said(memory, "s")
     memory.session("s").describe(title="Mail to ann@example.com", metadata={"m": ["ann@example.com"]})
@@ -510,7 +510,7 @@ def test_what_was_said_before_the_policy_is_redacted(memory: Memory, clock: Fake
 
 
 def test_an_erasure_takes_a_title_that_tells_of_it(memory: Memory) -> None:
-    """Of what is said of a session that goes which mentions the text; the rest stays, in branches, too."""
+    """Forgetting a text removes titles and metadata that contain it, in branches, too, and keeps others."""
     chat = memory.session("s", user="ann", title="About Zanzibar", metadata={"a": 1})
     chat.add_user_message("I go to Zanzibar")
     chat.fork("b").describe(title="Rome", metadata={"to": ["Zanzibar"]})
@@ -530,7 +530,7 @@ def test_an_erasure_takes_a_title_that_tells_of_it(memory: Memory) -> None:
 
 
 def test_forgetting_a_user_takes_their_sessions(memory: Memory) -> None:
-    """Whole, with what branches of others share, whoever is named in messages; a dry run counts the same."""
+    """Forgetting a user deletes their sessions whole, with what others' branches share; a dry run counts the same."""
     said(memory, "s1", user="ann")
     memory.session("s1").add_assistant_message("hello, you")
     memory.session("s1").fork("of-bob").describe(user="bob")
@@ -557,7 +557,7 @@ def test_forgetting_a_user_takes_their_sessions(memory: Memory) -> None:
 
 
 def test_another_key_finds_the_same_users(tmp_path: Path, clock: FakeClock) -> None:
-    """After a change of keys the sessions of a user are found as before, by who has the new key alone."""
+    """After a key rotation a user's sessions are found with the new key alone."""
     both = Keys({"one": bytes(range(32)), "two": bytes(range(1, 33))}, current="two")
     with opened("sqlite sealed", tmp_path, clock) as memory:
         for number in range(5):
@@ -579,7 +579,7 @@ DEEDS = st.tuples(st.sampled_from([*["give"] * 6, "title", "add", "add", "pin", 
 
 
 def does(memory: Memory, deed: str, user: str | None) -> None:
-    """Do something with one session that says, or may say, whose it is."""
+    """Do something with a session that states its user, or may."""
     chat = memory.session("s")
     try:
         if deed == "give":
@@ -605,7 +605,7 @@ def does(memory: Memory, deed: str, user: str | None) -> None:
 @settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(deeds=st.lists(st.tuples(DEEDS, st.none() | DEEDS), min_size=1, max_size=8))
 def test_a_user_s_sessions_are_those_that_say_so(kind: str, deeds: list[Any]) -> None:
-    """Whoever gives one away, makes or deletes it right before the write of somebody who does so, too."""
+    """A user's listing agrees with the sessions' heads, even if two writers change, make or delete them at once."""
     clock = FakeClock()
     with (
         TemporaryDirectory() as folder,
@@ -629,7 +629,7 @@ def test_a_user_s_sessions_are_those_that_say_so(kind: str, deeds: list[Any]) ->
 
 
 def _owners_agree(memory: Memory) -> None:
-    """Each user is listed the sessions whose heads name him."""
+    """Check that each user's listing has exactly the sessions whose heads name that user."""
     of = {one.session: one.user for one in memory.sessions()}
     for user in ("ann", "bob"):
         assert set(ids(memory.sessions(user=user))) == {id for id, whose in of.items() if whose == user}
@@ -639,7 +639,7 @@ def _owners_agree(memory: Memory) -> None:
 
 
 def test_imports_bring_titles(memory: Memory, tmp_path: Path) -> None:
-    """Of the exports of other programs; what is no title is left out, and a title that was changed here stays."""
+    """Imports of other programs bring valid titles and do not overwrite a title changed here."""
     long = "Bread " * 400
     talks = {"talk-1": "Baking bread", "talk-2": None, "talk-3": long, "talk-4": "\ud800 half"}
     export = []
@@ -671,7 +671,7 @@ def test_imports_bring_titles(memory: Memory, tmp_path: Path) -> None:
 
 
 def test_listing_one_user_reads_nobody_else(clock: FakeClock) -> None:
-    """However many sessions a tenant has: a user's cost two calls, an append by a user one."""
+    """Listing a user's sessions takes two calls, an append by a user one, however many sessions there are."""
 
     async def main() -> None:
         backend = driven()
@@ -720,7 +720,7 @@ def test_conditions_see_what_is_said_of_the_session(memory: Memory) -> None:
 
 
 def test_a_misspelt_session_is_no_silent_success(memory: Memory) -> None:
-    """Forgetting a session that is not there says so; forgetting one that is, and again, does not hurt."""
+    """Forgetting an unknown session reports that; forgetting one twice is allowed."""
     memory.session("trip").add_user_message("hello")
 
     assert memory.forget(session="tripp").unknown == "there is no session 'tripp'"

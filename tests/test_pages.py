@@ -1,4 +1,4 @@
-"""Pages and pictures: they have all in themselves, no text of others becomes markup, and everybody can read them."""
+"""HTML pages and pictures: self-contained, safe against markup in texts, and accessible."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAIN = {
 
 
 class Reader(HTMLParser):
-    """What a browser finds: elements, their attributes, and whether each is closed where it was opened."""
+    """Parses a page like a browser and checks that elements are closed in order."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -64,13 +64,13 @@ class Reader(HTMLParser):
         self.words.append(data)
 
     def done(self) -> None:
-        """Check that all is closed."""
+        """Check that every element is closed."""
         self.close()
         assert self._open == []
 
 
 def looked_at(page: str) -> Reader:
-    """Read a page, and check what holds for every one: it runs nothing, asks for nothing, and hides nothing."""
+    """Read a page and check that it runs nothing, loads nothing and hides nothing."""
     reader = Reader()
     reader.feed(page)
     reader.done()
@@ -100,13 +100,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.mark.wide
 def test_the_committed_picture_is_what_the_command_makes(demo: tuple[str, str]) -> None:
-    """The picture of the README comes from `palimpsest demo --svg docs/demo.svg`, and nobody has drawn in it."""
+    """The README's picture equals the output of `palimpsest demo --svg docs/demo.svg`."""
     assert demo[1] == (ROOT / "docs" / "demo.svg").read_text("utf-8")
     assert "(docs/demo.svg)" in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_a_picture_is_told_in_words_too(demo: tuple[str, str]) -> None:
-    """It is well-formed XML with a title and a description that has every way's price."""
+    """The picture is well-formed XML with a title and a description that has every price."""
     root = ET.fromstring(demo[1])  # noqa: S314
     space = {"svg": "http://www.w3.org/2000/svg"}
 
@@ -118,7 +118,7 @@ def test_a_picture_is_told_in_words_too(demo: tuple[str, str]) -> None:
 
 
 def test_the_page_of_the_demo_needs_nobody(demo: tuple[str, str]) -> None:
-    """It has the four ways, every cut, what calls were given, what was left out, and where the early fact is."""
+    """The demonstration's page shows the four ways, every cut, each call, what was left out, and the early fact."""
     reader = looked_at(demo[0])
     words = " ".join(reader.words)
 
@@ -138,7 +138,7 @@ def test_the_page_of_the_demo_needs_nobody(demo: tuple[str, str]) -> None:
 
 
 def fill(id: str = "talk") -> None:
-    """A session of 20 answers, each asked for within 400 tokens."""
+    """Make a session of 20 answers, each asked for within 400 tokens."""
     with Memory.open("sqlite:///chats.db") as memory:
         session = memory.session(id, max_tokens=400, counter=quarters)
         for number in range(20):
@@ -148,14 +148,14 @@ def fill(id: str = "talk") -> None:
 
 
 def page_of(id: str, *more: str) -> Reader:
-    """The page of a session, as it is read."""
+    """Return the parsed page of a session."""
     result = run("context", id, "--max-tokens", "400", "--html", "-", *more)
     assert result.exit_code == 0, result.output
     return looked_at(result.stdout)
 
 
 def test_a_page_has_every_call_and_every_cut(here: Path) -> None:
-    """As many calls as answers and the next one; the cuts are those of the session's history."""
+    """A page shows a call for each answer and the next one, and every cut of the history."""
     fill()
 
     words = " ".join(page_of("talk").words)
@@ -179,7 +179,7 @@ def test_a_page_stores_nothing(here: Path) -> None:
 
 
 def test_a_session_without_an_answer_has_a_page(chat: str, here: Path) -> None:
-    """What came in one batch, or waits for its first answer, has the call that comes next."""
+    """The page of a session without an answer shows the next call."""
     assert "1 call sent" in " ".join(page_of(chat).words)
 
 
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_written_is_told(chat: str) -> None:
 @given(st.text(), st.text())
 @settings(max_examples=examples(100))
 def test_any_text_stays_text(one: str, other: str) -> None:
-    """Whatever is put into an element, or an attribute of it, is read there again, and nothing else is."""
+    """Any text in an element or attribute is read back as the same text."""
     reader = Reader()
     reader.feed(tag("p", tag("b", one), other, title=other))
     reader.done()
@@ -240,13 +240,13 @@ def test_the_calls_that_are_whole_are_few_and_in_order(calls: int, places: set[i
 
 
 def schemes() -> list[dict[str, str]]:
-    """The colours on light and on dark paper."""
+    """Return the colours on light and on dark paper."""
     light, dark = looks("colours").split("@media (prefers-color-scheme:dark)")
     return [dict(re.findall(r"--(\w+):(#\w+)", part)) for part in (light, dark)]
 
 
 def luminance(colour: str) -> float:
-    """How bright a colour is, as WCAG 2 defines it."""
+    """Return a colour's luminance as WCAG 2 defines it."""
     digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
     parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
@@ -255,7 +255,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_words_and_drawings_stand_out(scheme: int) -> None:
-    """Texts have a contrast of 4.5 to the paper, what is drawn one of 3, as WCAG 2 asks."""
+    """Texts have a contrast of at least 4.5, drawings of 3, as WCAG 2 requires."""
     colours = schemes()[scheme]
 
     def contrast(name: str, behind: str) -> float:

@@ -1,4 +1,4 @@
-"""`context(at=revision)` is what the same call was given then, or an error that says why nobody knows it any more."""
+"""`context(at=revision)` returns what the same call returned then, or an error that says why that is unknown."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_was_given_before_anything_was_said_is_given_again(memory: Memory, 
 
 
 def test_an_open_thought_is_held_back_again_after_a_rewind(memory: Memory) -> None:
-    """What waited for its answer then waits in the context of then, though a rewind and a pin lie between."""
+    """A thought that was held back at a revision is held back in its past context, in spite of a rewind and a pin."""
     session = session_of(memory, max_tokens=20)
     session.add_assistant_message([Reasoning(text="hm")])
     session.add_user_message("x")
@@ -80,7 +80,7 @@ def test_an_open_thought_is_held_back_again_after_a_rewind(memory: Memory) -> No
     ids=["exact", "exact with gaps", "other tokens", "other messages", "dry run", "small view"],
 )
 def test_what_stored_no_cut_is_computed_anew(memory: Memory, options: Any, call: Any) -> None:
-    """An exact walk, another budget and a dry run, asked for again at their revision, give what they gave then."""
+    """Calls that stored no cut are computed again for their revision, with the same result."""
     session = session_of(memory, **options)
     talk(session)
     given = session.context(**call)
@@ -109,7 +109,7 @@ def test_tools_whose_bounds_do_not_fit_are_counted(memory: Memory) -> None:
 
 
 def test_a_revision_before_a_cut_shows_what_was_given_under_the_old_one(memory: Memory) -> None:
-    """A cut that was made for a call is shown for it whatever today's budget; a smaller one is told, never applied."""
+    """A past context uses the cut of its time; a smaller budget of today is reported, not applied."""
     session = session_of(memory, max_tokens=300)
     talk(session)
     cut = session.context()
@@ -128,7 +128,7 @@ def test_a_revision_before_a_cut_shows_what_was_given_under_the_old_one(memory: 
 
 
 def test_another_budget_is_not_shown_what_the_sessions_own_was_given_at_the_same_revision(memory: Memory) -> None:
-    """Two calls of one revision, of which the first made its cut there: each is given what it was given then."""
+    """Two calls of one revision with different budgets are each rebuilt as they were."""
     session = session_of(memory, max_tokens=300)
     talk(session)
     own = session.context()
@@ -152,7 +152,7 @@ def refused(session: Session, why: str, **call: Any) -> None:
 
 
 def test_a_cut_that_was_not_stored_is_not_made_up(memory: Memory) -> None:
-    """Where a session's own budget does not hold what was there, either of two was given: an error says so."""
+    """If the session's budget does not hold what was there, the past context is unknown, and the error says so."""
     session = session_of(memory, max_tokens=60)
     talk(session)
     given = session.context(dry_run=True)
@@ -164,7 +164,7 @@ def test_a_cut_that_was_not_stored_is_not_made_up(memory: Memory) -> None:
 
 
 def test_what_was_computed_from_erased_entries_is_unknown(memory: Memory) -> None:
-    """How much fitted depended on what was erased since; an erasure of what was never looked at changes nothing."""
+    """A context computed from entries that were erased since is unknown; other erasures do not matter."""
     session = session_of(memory, max_tokens=600, mask=False)
     session.add([{"role": "user", "content": f"number {number}"} for number in range(400)])
     given = session.context(max_tokens=60)
@@ -178,7 +178,7 @@ def test_what_was_computed_from_erased_entries_is_unknown(memory: Memory) -> Non
 
 
 def test_an_entry_that_expired_about_then_makes_it_unknown(memory: Memory, clock: FakeClock) -> None:
-    """What expired between a revision and the next was given or was not: nothing tells when the call came."""
+    """If an entry expired between a revision and the next, its context is unknown."""
     from datetime import timedelta
 
     from palimpsest.log.entry import moment
@@ -214,7 +214,7 @@ def test_what_was_redacted_or_estimated_since_is_unknown(memory: Memory) -> None
 
 
 def test_nothing_is_given_for_a_time_that_was_cleared(memory: Memory) -> None:
-    """Contexts and entries of a revision before a clear are refused, and the error says from when they are there."""
+    """Contexts and entries from before a clear are refused with the first revision that is available."""
     session = session_of(memory, max_tokens=300)
     session.add_user_message("a")
     session.clear()
@@ -230,7 +230,7 @@ def test_nothing_is_given_for_a_time_that_was_cleared(memory: Memory) -> None:
 
 
 def change(w: World, data: st.DataObject, seen: dict[int, Any]) -> bool:
-    """Do something to the session that is no append; return whether something was erased."""
+    """Change the session other than by an append; return whether something was erased."""
     session, what = w.session, data.draw(st.sampled_from(["pin", "unpin", "rewind", "erase", "compact"]), label="what")
     entries = [entry.seq for entry in session.entries() if not entry.erased]
     if what == "rewind" and seen:
@@ -260,9 +260,9 @@ CALLS: list[dict[str, Any]] = [{}, {"dry_run": True}, {"max_tokens": 15}, {"max_
 def test_whatever_was_given_is_given_again(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int, exact: bool
 ) -> None:
-    """By any call, between additions, pins, rewinds, compactions and erasures, and in a branch.
+    """Every context can be rebuilt, through pins, rewinds, compactions and erasures, and in a branch.
 
-    An erasure may only make an earlier one unknown, or take what it erased.
+    An erasure may only remove what it erased, or make an earlier context unknown.
     """
     options: dict[str, Any] = (
         {"short_term": {**EXACT, "memory_max_tokens": budget}} if exact else {"max_tokens": budget}
@@ -292,7 +292,7 @@ def test_whatever_was_given_is_given_again(
 
 
 def look(session: Session, revision: int, call: dict[str, Any]) -> None:
-    """A context of before an erasure comes out, or an error says why not."""
+    """Rebuild a context from before an erasure, or check that the error says why that is impossible."""
     try:
         session.context(system="be kind", at=revision, **call)
     except (PastUnknown, BudgetImpossible):

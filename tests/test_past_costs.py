@@ -1,4 +1,4 @@
-"""A context of an earlier revision costs what its window costs, and what was changed since: not the log."""
+"""A past context costs its window and what changed since, not the whole log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEVELS = 3 * 2 * PROBES
 
 
 def filled(kind: str, folder: Path, entries: int, *, given: bool) -> tuple[Memory, Session, int]:
-    """A session of so many entries, with the revision of its middle, which was `given` as a context or not."""
+    """Return a session of so many entries and the revision of its middle, of which a context was made if `given`."""
     addresses: dict[str, Any] = {"memory": "memory://", "file": f"file://{folder}/{entries}"}
     where = addresses.get(kind, folder / f"{entries}.db")
     memory = Memory.open(where, **({} if kind == "memory" else {"synchronous": "NORMAL"}))

@@ -1,4 +1,4 @@
-"""On real conversations: what `context(at=…)` and `palimpsest diff` say is what a recording of the calls shows."""
+"""On real conversations `context(at=…)` and `palimpsest diff` agree with a recording of the calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def messages() -> list[dict[str, Any]]:
 
 
 def recorded(session: Session, messages: list[dict[str, Any]]) -> dict[int, list[Any]]:
-    """Add the messages one by one; before each answer of the model record what it is given, by revision."""
+    """Add the messages one by one; record by revision what each answer of the model was given."""
     calls: dict[int, list[Any]] = {}
     for message in messages:
         if message["role"] == "assistant":
@@ -58,7 +58,7 @@ def test_a_past_context_is_what_was_recorded(
 def test_a_diff_tells_the_two_recorded_calls_apart(
     here: Path, monkeypatch: pytest.MonkeyPatch, messages: list[dict[str, Any]]
 ) -> None:
-    """Applied to what was given first, the differences give what was given later; cuts in between are named."""
+    """Applying a diff to the earlier recorded context gives the later one; cuts in between are named."""
     with Memory.open(here / "chats.db", synchronous="NORMAL") as memory:
         session = memory.session("air", model="gpt-4o", max_tokens=4_000)
         calls = {revision: given[1:] for revision, given in recorded(session, messages).items()}  # without system text

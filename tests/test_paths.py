@@ -1,4 +1,4 @@
-"""What `open` is given: paths and addresses."""
+"""Paths and addresses that `open` takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATHS = ("agent.db", "agent", "./agent.db", "a b.db", "odd?name=1.db", "./co:lon
 def test_a_text_without_a_kind_is_the_path_of_an_sqlite_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not begin with a kind and a colon is a path, as it is in a `pathlib.Path`, on both faces."""
+    """A text without a scheme is the path of an SQLite file, in both classes."""
     monkeypatch.chdir(tmp_path)
 
     with Memory.open(name) as memory:
@@ -46,7 +46,7 @@ def test_a_tilde_is_the_user_s_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_tilde_in_an_address_is_the_user_s_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, made: str
 ) -> None:
-    """No shell expands it there, and a folder that is called `~` is one that nobody wants."""
+    """A tilde in an address means the user's home folder, since no shell expands it there."""
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "work")

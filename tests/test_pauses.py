@@ -1,4 +1,4 @@
-"""Turns that Anthropic interrupts while a tool of its own runs: call and result stay together, or are shown apart."""
+"""Turns that Anthropic pauses while its own tool runs: call and result stay together or are shown apart."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def session(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Session]:
 
 
 def accepted(ctx: Context) -> list[Any]:
-    """The messages of a context that Anthropic's API takes, by their judge and by ours."""
+    """Return the messages of a context, checked by Anthropic's types and by the rules of the tests."""
     assert rules_anthropic.faults(ctx.messages) == []
     assert rules_anthropic.sdk_faults(ctx.request()) == []
     return ctx.messages
 
 
 def test_a_turn_that_goes_on_is_one_group(session: Session) -> None:
-    """The message that a pause has interrupted and the one that goes on with it are kept or left out together."""
+    """A paused message and the one that continues it are one group."""
     for message in (QUESTION, PAUSED, GOES_ON, QUESTION, said(text("and so on"))):
         session.add([message])
 
@@ -116,7 +116,7 @@ def test_the_end_of_a_pause_is_sent_as_it_is(session: Session) -> None:
 
 
 def test_a_turn_that_is_given_up_has_a_search_that_failed(session: Session) -> None:
-    """Where the user speaks instead, the search is shown as one that could not be done, behind what was sent."""
+    """If the user speaks instead, the paused search is shown as failed."""
     session.add([QUESTION, PAUSED, {"role": "user", "content": "never mind"}])
 
     messages = accepted(session.context())
@@ -126,7 +126,7 @@ def test_a_turn_that_is_given_up_has_a_search_that_failed(session: Session) -> N
 
 
 def test_a_result_whose_search_was_erased_is_text(session: Session) -> None:
-    """What a search has found is told in a fence where the search itself is gone."""
+    """A result whose search was erased is shown as text in a fence."""
     session.add([QUESTION, PAUSED, GOES_ON])
 
     session.erase([2])
@@ -147,7 +147,7 @@ def test_searches_of_one_id_are_told_apart(session: Session) -> None:
 
 
 def test_no_budget_parts_a_turn_from_its_end() -> None:
-    """Whatever the budget, the API takes what is shown of an interrupted turn."""
+    """The API accepts a paused turn under any budget."""
     answer = said(text("I search. " + "word " * 60), ASKED)
     shown = 0
     with Memory.open("memory://") as memory:
@@ -164,7 +164,7 @@ def test_no_budget_parts_a_turn_from_its_end() -> None:
 
 
 def test_a_result_without_its_search_is_a_broken_rule() -> None:
-    """`validate` names what was found by a search that is not there."""
+    """`validate` names a result without its search."""
     from palimpsest.formats import find_format
 
     (problem,) = find_format("anthropic").validate([QUESTION, GOES_ON])
@@ -173,7 +173,7 @@ def test_a_result_without_its_search_is_a_broken_rule() -> None:
 
 
 def test_a_model_that_goes_on_without_a_result_has_a_search_that_failed(session: Session) -> None:
-    """Where the model has its client's result and says something else, the failure comes before that."""
+    """If the model continues without the search's result, a failure is shown before its text."""
     session.add([QUESTION, said(ASKED, CALL), RESULT, {"role": "assistant", "content": "never mind"}, QUESTION])
 
     messages = accepted(session.context())
@@ -182,7 +182,7 @@ def test_a_model_that_goes_on_without_a_result_has_a_search_that_failed(session:
 
 
 def test_what_an_unknown_tool_of_the_provider_waits_for_is_left_as_it_is(session: Session) -> None:
-    """Nobody here knows how a tool fails that is newer than this: its call is sent as it came."""
+    """A paused call of an unknown provider tool is sent unchanged."""
     asked = {**ASKED, "name": "telepathy"}
     session.add([QUESTION, said(asked, CALL), RESULT, {"role": "assistant", "content": "well"}, QUESTION])
 

@@ -1,4 +1,4 @@
-"""Acceptance of the privacy policy: its examples in the raw bytes of every store, what it refuses, and how it fails."""
+"""Acceptance of privacy policies: the examples in the bytes of every store, refusals, and failures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_examples_in_raw_bytes(
     kept: str,
     private: tuple[str, ...],
 ) -> None:
-    """Append, batch, import, the command line and summaries keep the same text; files and logs have no other."""
+    """Append, batch, import, command line and summaries store the same redacted text; no file or log has another."""
     caplog.set_level(logging.DEBUG)
     folder = tmp_path / "store"
     folder.mkdir()
@@ -93,7 +93,7 @@ def test_the_examples_in_raw_bytes(
 
 
 def test_it_is_gone_before_anything_is_counted(tmp_path: Path) -> None:
-    """No counter is given what is private: neither of entries, nor of a context, nor of what a summarizer answers."""
+    """No counter sees private text, of entries, of a context or of a summary."""
     counted: list[str] = []
 
     def counter(text: str) -> int:
@@ -118,7 +118,7 @@ def test_it_is_gone_before_anything_is_counted(tmp_path: Path) -> None:
 
 
 def test_it_is_checked_before_anything_waits_for_a_lock(tmp_path: Path) -> None:
-    """While another process writes, a message that cannot be checked is refused for that, and waits for nobody."""
+    """A message that cannot be checked is refused at once, even while another process holds the write lock."""
     path = tmp_path / "log.db"
     with Memory.open(path, busy_seconds=0, privacy={"recognisers": [Flaky(3)]}) as memory:
         session = memory.session("s")
@@ -132,7 +132,7 @@ def test_it_is_checked_before_anything_waits_for_a_lock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["(a+)+", "(a*)*", "(a|a)*", "(.+)+", "(x+x+)+y", "(.*a){10,}", "[invalid("])
 def test_what_cannot_be_applied_is_refused_at_load(pattern: str) -> None:
-    """A pattern that is invalid, or able to backtrack exponentially, is a config error with its index."""
+    """A pattern that is invalid, or can backtrack exponentially, is refused with its index."""
     with pytest.raises(ConfigError) as refused:
         Memory.open("memory://", privacy={"redact_patterns": [r"\d+", pattern]})
 
@@ -148,14 +148,14 @@ def test_what_cannot_be_applied_is_refused_at_load(pattern: str) -> None:
     ],
 )
 def test_harmless_patterns_are_accepted(pattern: str, text: str) -> None:
-    """Repeated groups and inline flags work."""
+    """Patterns with repeated groups and inline flags are accepted and redact."""
     with Memory.open("memory://", privacy={"redact_patterns": [pattern]}) as memory:
         assert memory.session("s").add_user_message(f"it is {text}, see").text.startswith("it is [REDACTED]")
 
 
 @pytest.mark.parametrize("withheld", ["system", "SYSTEM"])
 def test_types_withhold_whatever_their_case(withheld: str) -> None:
-    """A system message of a type that may not be kept is in this process's contexts, and not in the log."""
+    """A message of a type that may not be kept is in this process's contexts and not in the log; case is ignored."""
     with Memory.open("memory://", privacy={"non_persistable_message_types": [withheld]}) as memory:
         session = memory.session("s", counter=quarters)
         session.add_system_message("be kind")
@@ -166,7 +166,7 @@ def test_types_withhold_whatever_their_case(withheld: str) -> None:
 
 
 class Flaky:
-    """A recogniser that fails so many times, and then finds the word "private"."""
+    """A recogniser that fails a number of times and then finds the word "private"."""
 
     __name__ = "flaky"
 
@@ -183,13 +183,13 @@ class Flaky:
 
 
 def test_two_failures_and_a_success_store_it_redacted() -> None:
-    """What fails is tried twice more."""
+    """A failing recogniser is tried twice more; if that succeeds, the text is stored redacted."""
     with Memory.open("memory://", privacy={"recognisers": [Flaky(2)]}) as memory:
         assert memory.session("s").add_user_message("something private").text == "something [REDACTED]"
 
 
 def test_three_failures_store_nothing_and_tell_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither an entry nor a session is there; the event and the error say which rule, and nothing of the text."""
+    """After three failures nothing is stored; event and error name the rule and hold nothing of the text."""
     caplog.set_level(logging.DEBUG)
     flaky, told = Flaky(3), list[object]()
     with Memory.open(tmp_path / "log.db", privacy={"recognisers": [flaky]}) as memory:
@@ -208,7 +208,7 @@ def test_three_failures_store_nothing_and_tell_so(tmp_path: Path, caplog: pytest
 
 
 def test_the_breaker_opens_and_recovers() -> None:
-    """After ten failures in a row nothing is tried; after five seconds one try closes it, or opens it again."""
+    """After ten refusals in a row nothing is tried for five seconds; then one try closes or reopens the breaker."""
     now = [100.0]
     flaky = Flaky(33)
     redactor = Redactor({"recognisers": [flaky]}, clock=lambda: now[0])
@@ -232,7 +232,7 @@ def test_the_breaker_opens_and_recovers() -> None:
 
 
 def refusal(session: Any) -> PrivacyRefused:
-    """The refusal of a message."""
+    """Return the error with which a message is refused."""
     with pytest.raises(PalimpsestError) as refused:
         session.add_user_message("something private")
     assert isinstance(refused.value, PrivacyRefused)

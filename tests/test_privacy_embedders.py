@@ -1,4 +1,4 @@
-"""What an embedder is given is what the policy leaves: of a question, of a document, of entries that are older."""
+"""An embedder is only given redacted text: of questions, documents and older entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECRET = "walrus@example.org"
 
 
 class Listening:
-    """An embedder that notes what it is given."""
+    """An embedder that keeps what it is given."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -29,7 +29,7 @@ def listening() -> Listening:
 
 
 def test_a_question_is_embedded_without_what_is_private(listening: Listening) -> None:
-    """However somebody searches: a session, a memory, a knowledge base, a context's recall."""
+    """A question is redacted before it is embedded, in sessions, memories, knowledge bases and contexts."""
     with Memory.open("memory://", privacy="default", embedder=listening) as memory:
         session = memory.session("s", max_tokens=2_000, tail_share=0.3)
         session.add_user_message("The cats are grey.")
@@ -48,7 +48,7 @@ def test_a_question_is_embedded_without_what_is_private(listening: Listening) ->
 def test_entries_that_are_older_than_the_policy_are_embedded_as_it_leaves_them(
     listening: Listening, tmp_path: Path
 ) -> None:
-    """Words are still found as they are stored."""
+    """Entries older than the policy are embedded redacted, while their stored words are still found."""
     where = f"sqlite:///{tmp_path}/log.db"
     with Memory.open(where) as before:
         before.session("s").add_user_message(f"Write to {SECRET} about the cats.")

@@ -1,4 +1,4 @@
-"""Quick looks at numbers come to what plain definitions come to, on whatever text, with RE2 and without."""
+"""The fast recognisers of numbers find what plain definitions find, on any text, with RE2 and without."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ SEPARATORS += (
 
 
 def number(rng: random.Random) -> str:
-    """Digits of every length, often as they begin numbers of somebody."""
+    """Draw digits of any length, often with the beginning of a real number."""
     begin = rng.choice(("", "", "0", "00", "1", "4111", "555", "2026", "+", "DE89", "ab"))
     return begin + "".join(
         rng.choices("0123456789", k=rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7, 9, 11, 13, 15, 16)))
@@ -93,7 +93,7 @@ def number(rng: random.Random) -> str:
 
 
 def value(rng: random.Random) -> str:
-    """Somebody's number, or what looks like one, sometimes with a character changed, left out or put in."""
+    """Draw a real-looking number, sometimes with a character changed, removed or inserted."""
     made = rng.choice((*(POSITIVE[kind] for kind in PLAIN), rng.choice(NEGATIVE)))(rng)
     text = "".join(made) if isinstance(made, tuple) else made
     if rng.random() < 0.3:
@@ -103,7 +103,7 @@ def value(rng: random.Random) -> str:
 
 
 def one_gap(rng: random.Random) -> str:
-    """Groups of digits with the same between them."""
+    """Draw groups of digits with the same separator."""
     sizes = rng.choice(
         ((4, 4, 4, 4), (4, 6, 5), (3, 2, 4), (3, 3, 4), (2, 3, 3, 3), (1, 2, 2, 2, 3, 3, 2), (8, 8), (13, 2))
     )
@@ -126,14 +126,14 @@ PIECES += (lambda rng: ".".join(str(rng.randrange(300)) for _ in range(rng.randr
 
 
 def text_of(rng: random.Random) -> str:
-    """A text of digits, what stands between them and before them, and JSON."""
+    """Draw a text of digits, separators, labels and JSON."""
     return "".join(
         rng.choice(PIECES)(rng) + rng.choice((" ", ", ", rng.choice(SEPARATORS))) for _ in range(rng.randrange(1, 7))
     )
 
 
 def quick(text: str, kind: str, glance: Prefilter) -> list[tuple[int, int]]:
-    """What the recogniser finds, if the first look at the text has it asked."""
+    """Return what the recogniser finds, if the prefilter asks it at all."""
     scan, asked = glance.asked(text)
     if scan is None or kind not in [use.name for use in asked]:
         return []
@@ -157,13 +157,13 @@ def test_numbers_are_found_as_the_plain_definition_finds_them(seed: int) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_numbers_are_found_as_the_plain_definition_finds_them_on_many_texts(part: int) -> None:
-    """The same on 30,000 texts."""
+    """Both ways find the same places on 30,000 texts."""
     for seed in range(3_000):
         check(text_of(random.Random(part * 10**6 + seed)))
 
 
 def test_numbers_of_the_corpus_are_found_as_the_plain_definition_finds_them() -> None:
-    """In each sample, private or not, and in several of them together."""
+    """Both ways find the same places in every sample of the corpus, alone and joined."""
     texts = [sample.text for sample in corpus(seed=3, each=25)]
     texts += ["\n".join(texts[i : i + 4]) for i in range(0, len(texts), 4)]
 
@@ -172,7 +172,7 @@ def test_numbers_of_the_corpus_are_found_as_the_plain_definition_finds_them() ->
 
 
 def test_the_texts_have_numbers_of_every_kind_and_of_none() -> None:
-    """So that the comparison compares something: each kind is found in some texts, and most texts are without it."""
+    """The drawn texts contain numbers of each kind, and most lack each kind, so that the comparison means something."""
     texts = [text_of(random.Random(seed)) for seed in range(600)]
 
     counts = {kind: sum(bool(found(kind, text)) for text in texts) for kind in PLAIN}
@@ -231,7 +231,7 @@ WORDS += (
 @settings(max_examples=examples(600), deadline=None)
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8))
 def test_no_first_look_hides_a_secret(words: list[str]) -> None:
-    """What a recogniser finds that is asked in any case has a sign in the text, too."""
+    """Whatever a recogniser finds also matches its sign in the prefilter."""
     scan = Scan("".join(words))
 
     for kind, recogniser in BUILT_IN.items():
@@ -240,7 +240,7 @@ def test_no_first_look_hides_a_secret(words: list[str]) -> None:
 
 
 def test_json_full_of_ordinary_numbers_asks_no_recogniser() -> None:
-    """Ids, prices, measurements, times and places are told from somebody's numbers by the first look alone."""
+    """The prefilter alone rules out ids, prices, measurements, times and places in JSON."""
     row = {
         "id": 436665542,
         "uuid": "3f2b8a10-5c1d-4e6f-9a7b-0c2345f789ab",

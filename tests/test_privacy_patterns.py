@@ -1,4 +1,4 @@
-"""Users' patterns: which are refused and why, and that those which are accepted never run away."""
+"""Users' patterns: which are refused and why, and that no accepted one runs away."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HARMLESS = [
 
 @pytest.mark.parametrize("pattern", EXPONENTIAL)
 def test_a_pattern_that_can_backtrack_exponentially_is_refused_with_its_place_and_the_reason(pattern: str) -> None:
-    """What could read one text in exponentially many ways is a config error, whichever engine would run it."""
+    """A pattern that can backtrack exponentially is refused, with place and reason, whichever engine would run it."""
     with pytest.raises(ConfigError) as caught:
         compiled(pattern, "privacy_policy.redact_patterns[3]")
 
@@ -48,7 +48,7 @@ def test_a_pattern_that_can_backtrack_exponentially_is_refused_with_its_place_an
 @pytest.mark.parametrize("pattern", HARMLESS)
 @ENGINES
 def test_a_harmless_pattern_is_accepted(pattern: str, linear: bool) -> None:
-    """Repeats in repeats, alternatives and long repeats are fine where they do not overlap."""
+    """Nested repeats, alternatives and long repeats are accepted if they do not overlap."""
     assert compiled(pattern, "redact_patterns[0]", linear=linear).find("", 1.0) == []
 
 
@@ -68,7 +68,7 @@ def test_a_harmless_pattern_is_accepted(pattern: str, linear: bool) -> None:
     ],
 )
 def test_what_is_no_pattern_is_refused_with_the_reason(pattern: object, says: str) -> None:
-    """A config error names the place and says what is wrong with the syntax."""
+    """An invalid pattern is refused with its place and the fault in its syntax."""
     with pytest.raises(ConfigError, match=r"^redact_patterns\[1\]: ") as caught:
         compiled(pattern, "redact_patterns[1]")
 
@@ -76,7 +76,7 @@ def test_what_is_no_pattern_is_refused_with_the_reason(pattern: object, says: st
 
 
 def test_the_reason_says_which_kind_of_ambiguity_it_is() -> None:
-    """A repeat in a repeat, an overlap, a large repeat and a pattern too large to check are told apart."""
+    """The reason tells apart nested repeats, overlaps, large repeats and patterns too large to check."""
     words = "|".join("".join(word) for word in product("abcdefgh", repeat=4))
 
     reasons = []
@@ -92,7 +92,7 @@ def test_the_reason_says_which_kind_of_ambiguity_it_is() -> None:
 
 
 def test_checking_ends_whatever_the_pattern() -> None:
-    """Long lists of words and deep nests are checked, or given up."""
+    """The check of a pattern ends with an answer, even for long word lists and deep nesting."""
     words = "|".join("".join(word) for word in product("abcdef", repeat=4))
     patterns = [f"(?:{words})", rf"(?:(?:{words[:900]})\s)+", "(" * 80 + "ab?" + "){10}" * 80, r"(?:\w{1,250},){1,250}"]
 
@@ -107,16 +107,16 @@ def test_checking_ends_whatever_the_pattern() -> None:
 
 
 class Node:
-    """A small pattern: its text, and in how many ways a backtracking engine reaches each end from a start."""
+    """A small pattern, with the number of ways in which a backtracking engine reaches each end from a start."""
 
     letters: frozenset[str] = frozenset()
-    """What it reads, where it reads one letter of a set."""
+    """The letters of the set, if the node reads one letter of a set."""
 
     def __init__(self, text: str, ways: Callable[[str, int], dict[int, int]]) -> None:
         self.text, self._ways, self._known = text, ways, dict[tuple[str, int], dict[int, int]]()
 
     def ways(self, word: str, start: int) -> dict[int, int]:
-        """End of the match -> in how many ways."""
+        """Return the number of ways by the end of the match."""
         if (word, start) not in self._known:
             self._known[word, start] = self._ways(word, start)
         return self._known[word, start]
@@ -187,7 +187,7 @@ _NODES = st.recursive(
 @settings(max_examples=examples(300), deadline=None)
 @given(_NODES)
 def test_an_accepted_pattern_has_polynomially_many_ways(node: Node) -> None:
-    """Where a text twice as long has vastly more ways, the pattern is refused."""
+    """A pattern that is accepted does not have vastly more ways on a text twice as long."""
     try:
         check(node.text)
     except Ambiguous:
@@ -202,7 +202,7 @@ def test_an_accepted_pattern_has_polynomially_many_ways(node: Node) -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(_NODES, st.sampled_from(["a", "b", "ab", "aab"]))
 def test_an_accepted_pattern_ends_on_a_hostile_text(node: Node, unit: str) -> None:
-    """The engine that backtracks either answers or stops at its timeout."""
+    """The backtracking engine answers or stops at its timeout."""
     try:
         matcher = compiled(f"{node.text}[^ab.]$", "redact_patterns[0]", linear=False)
     except ConfigError:
@@ -216,7 +216,7 @@ def test_an_accepted_pattern_ends_on_a_hostile_text(node: Node, unit: str) -> No
 
 
 def test_re2_runs_what_it_can_and_the_rest_goes_to_the_engine_with_a_timeout() -> None:
-    """Look-around, back-references and atomic groups are the fallback's; everything else is linear."""
+    """RE2 runs every pattern but those with look-around, back-references, atomic groups or huge repeats."""
     assert compiled(r"\b\d{3}-\d{2}-\d{4}\b", "x").linear
     assert [compiled(p, "x").linear for p in (r"(?<=a)b", r"(a)\1", r"(?>a)b", r"a{2000}")] == [False] * 4
 
@@ -225,7 +225,7 @@ def test_re2_runs_what_it_can_and_the_rest_goes_to_the_engine_with_a_timeout() -
     "pattern", [r"(?:a?){1000}a{1000}", r"(?:[ab]{30}){30}c", r"[ab]*a[ab]{600}c", r"(?:[A-Z]\d{3}-){150}"]
 )
 def test_counted_repeats_of_many_places_go_to_the_engine_with_a_timeout(pattern: str) -> None:
-    """RE2 would look at each of the places for each character, and nothing could interrupt it."""
+    """Large counted repeats go to the engine with a timeout, since RE2 would be slow and cannot be interrupted."""
     assert not compiled(pattern, "x").linear
     assert compiled(r"(?:[A-Z]{2}\d{2} ?){1,8}[a-z]{1,255}", "x").linear
 
@@ -236,7 +236,7 @@ def test_counted_repeats_of_many_places_go_to_the_engine_with_a_timeout(pattern:
     [(r"(?s)BEGIN.*?END|BEGIN", "BEGIN "), (r"\bkey: .*?;;|\bkey", "key: "), ("<[^>]*>|<", "<")],
 )
 def test_a_search_whose_matches_each_read_the_rest_is_stopped(pattern: str, unit: str) -> None:
-    """Each match alone is found in linear time; all of them would take quadratic time, and are refused by name."""
+    """A search that takes quadratic time over all its matches is refused by the rule's name."""
     redactor = Redactor({"redact_patterns": [pattern]})
 
     with pytest.raises(PrivacyRefused) as caught:
@@ -246,7 +246,7 @@ def test_a_search_whose_matches_each_read_the_rest_is_stopped(pattern: str, unit
 
 
 def test_many_matches_are_no_reason_to_stop() -> None:
-    """A text that is nothing but matches is redacted: each of them brings time of its own."""
+    """A text of nothing but matches is redacted, since each match adds to the time allowed."""
     assert Redactor({"redact_patterns": [r"\d"]}).text("1" * 100_000) == "[REDACTED]" * 100_000
 
 
@@ -264,7 +264,8 @@ TEXTS = [
     "pattern", [r"\d+(?:-\d+)+", r"\b\w{3,}\b", r"(?i)CALL|now$", r"\s", r"x*", r"(?m)^.", r"[^a]"]
 )
 def test_both_engines_find_the_same_places(pattern: str) -> None:
-    """Places count characters, classes are those of ASCII, empty matches and lone surrogates do no harm."""
+    """Both engines find the same places, counted in characters, with ASCII classes, empty matches and lone
+    surrogates."""
     for text in TEXTS:
         quick, slow = (compiled(pattern, "x", linear=linear).find(text, 1.0) for linear in (True, False))
         assert quick == slow
@@ -273,7 +274,7 @@ def test_both_engines_find_the_same_places(pattern: str) -> None:
 
 @ENGINES
 def test_a_pattern_finds_its_places(linear: bool) -> None:
-    """Inline flags at the start work, and a back-reference finds what it refers to."""
+    """Inline flags and back-references work."""
     found = compiled(r"(?i)(?:password|pwd)\s*[:=]\s*\S+", "x", linear=linear).find("PWD: a1 and Password=b2", 1.0)
 
     assert found == [(0, 7), (12, 23)]
@@ -284,7 +285,7 @@ SLOW = r"(?=(.*))(?:.*)(?:.*)(?:.*)(?:.*)\d(?!x)"
 
 
 def test_the_engine_that_backtracks_stops_at_its_timeout() -> None:
-    """A pattern of polynomial time is interrupted, and without time it does not begin."""
+    """The backtracking engine is interrupted at its timeout, and does not start without time."""
     matcher = compiled(SLOW, "x", linear=False)
 
     with pytest.raises(TimeoutError):
@@ -294,12 +295,12 @@ def test_the_engine_that_backtracks_stops_at_its_timeout() -> None:
 
 
 def test_the_linear_engine_is_linear_at_a_megabyte() -> None:
-    """What a backtracking engine never ends, RE2 does."""
+    """RE2 handles a megabyte that a backtracking engine would never finish."""
     matcher: Any = compiled(r".*.*.*=\d", "x")
 
     assert matcher.find("a" * 1_000_000, 0.05) == []
 
 
 def test_the_time_that_is_allowed_grows_with_the_text() -> None:
-    """50 ms for an entry and 50 ms for each further 64 KiB."""
+    """The allowed time is 50 ms, and 50 ms more for each further 64 KiB."""
     assert [round(allowed_seconds(size), 3) for size in (0, 65_535, 65_536, 200_000)] == [0.05, 0.05, 0.1, 0.2]

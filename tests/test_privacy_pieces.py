@@ -1,4 +1,4 @@
-"""A message in pieces: what begins in one of its texts and ends in the next is private like any other."""
+"""A private value that begins in one text part of a message and ends in the next is found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RED = "[REDACTED]"
 
 
 def cleaned(*parts: Any, native: Native | None = None) -> tuple[Any, ...]:
-    """What is kept of these parts."""
+    """Return what is kept of these parts."""
     entry = Redactor("default").entry(Entry(content=parts, native=native)).entry
     assert entry is not None
     assert isinstance(entry.content, tuple)
@@ -26,7 +26,7 @@ def cleaned(*parts: Any, native: Native | None = None) -> tuple[Any, ...]:
 
 
 def test_texts_with_a_value_across_them_become_one() -> None:
-    """They are joined as a model reads them, with what stands beside them; others stay as they are."""
+    """Parts that share a private value are joined, with their extra fields; other parts stay."""
     kept = cleaned(
         Text(text="My mail is jane@exam", extra={"cache_control": {"type": "ephemeral"}}),
         Text(text="ple.com, "),
@@ -49,7 +49,7 @@ def test_texts_with_a_value_across_them_become_one() -> None:
 
 
 def test_what_is_no_text_keeps_texts_apart() -> None:
-    """Nobody reads the text behind a thought, or an item, as the end of the one before it."""
+    """Texts with a thought or an item between them are not joined."""
     parts = (Text(text="jane@exam"), Reasoning(text="Hm."), Text(text="ple.com"))
 
     assert cleaned(*parts) == parts
@@ -68,7 +68,7 @@ SHAPES: dict[str, Any] = {
 
 @pytest.mark.parametrize("format", SHAPES)
 def test_no_cut_of_a_message_hides_a_value(format: str) -> None:
-    """Whatever the recognisers find in a text they find in its pieces, and nothing more when they look again."""
+    """A value is found in a message cut anywhere, and a second look finds nothing more."""
     redactor, chance = Redactor("default"), random.Random(format)
     with Memory.open("memory://", privacy=redactor) as memory:
         session = memory.session("s", format=format, max_tokens=8_000)
@@ -93,7 +93,7 @@ def test_no_cut_of_a_message_hides_a_value(format: str) -> None:
 
 
 def test_an_erasure_finds_a_text_across_pieces() -> None:
-    """Like one that stands in one of them."""
+    """A query finds a text across several parts."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
         session.add(SHAPES["openai"](["12 Quay ", "Str", "eet"]))
@@ -105,7 +105,7 @@ def test_an_erasure_finds_a_text_across_pieces() -> None:
 
 @pytest.mark.parametrize("format", SHAPES)
 def test_pieces_that_are_stored_already_are_redacted_afterwards(format: str) -> None:
-    """A scan finds what is split, takes it out, and finds nothing more; what is left can be sent."""
+    """A scan finds and redacts a value split over stored parts; the message can still be sent."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, max_tokens=8_000)
         session.add(SHAPES[format](["The password", " is: ", "sesame9x", "."]), format=format)

@@ -1,4 +1,4 @@
-"""What a privacy policy may say, in which forms, and how it is refused."""
+"""The forms of a privacy policy, and how an invalid one is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SSN = r"\b\d{3}-\d{2}-\d{4}\b"
 
 
 def names(text: str) -> list[Span]:
-    """Find every Ann."""
+    """Find every "Ann"."""
     return [Span(i, i + 3, "name") for i in range(len(text)) if text.startswith("Ann", i)]
 
 
@@ -27,7 +27,7 @@ def uses(given: Any) -> dict[str, Use]:
 
 
 def test_a_policy_is_off_unless_something_is_asked_for() -> None:
-    """None, an empty mapping and an empty policy keep everything."""
+    """None, an empty mapping and an empty policy redact nothing."""
     for given in (None, {}, Policy()):
         rules = rules_of(load(given))
 
@@ -37,7 +37,7 @@ def test_a_policy_is_off_unless_something_is_asked_for() -> None:
 
 
 def test_the_example_of_the_resource_loads() -> None:
-    """Patterns, types and the string of a policy as YAML gives it."""
+    """A policy from YAML loads its patterns, types and redaction string."""
     given = {
         "redact_patterns": [SSN],
         "non_persistable_message_types": ["payment_info"],
@@ -48,7 +48,7 @@ def test_the_example_of_the_resource_loads() -> None:
 
 
 def test_a_pattern_may_bring_its_own_string() -> None:
-    """As a pair, as a mapping, or as a `Pattern`; the others become the policy's string."""
+    """A pattern may have its own string, as a pair, a mapping or a `Pattern`; the others use the policy's."""
     policy = Policy(
         redact_patterns=["one", ("two", "[2]"), {"pattern": "three", "redaction_string": "[3]"}, Pattern("four", "[4]")]
     )
@@ -58,12 +58,12 @@ def test_a_pattern_may_bring_its_own_string() -> None:
 
 @pytest.mark.parametrize("given", ["email", ["email"], {"email": True}, [Use("email")]])
 def test_a_recogniser_is_asked_for_by_name(given: Any) -> None:
-    """As a name, in a list, or in a mapping."""
+    """A recogniser is named alone, in a list or in a mapping."""
     assert uses(given) == {"email": Use("email")}
 
 
 def test_names_in_a_mapping_win_over_presets_before_them() -> None:
-    """`default` stands for all; one can be switched off, get its own string, or pseudonyms."""
+    """Names in a mapping override presets: a recogniser can be off, or have its own string or pseudonyms."""
     found = uses({"default": True, "phone": False, "card": "[CARD]", "email": "pseudonym"})
 
     assert found.keys() == BUILT_IN.keys() - {"phone"}
@@ -74,7 +74,7 @@ def test_names_in_a_mapping_win_over_presets_before_them() -> None:
 
 
 def test_any_callable_is_a_further_recogniser() -> None:
-    """In a list it goes by its own name, in a mapping by the name it is given, alone or with what becomes of it."""
+    """Any callable is a recogniser, under its own name in a list or the given one in a mapping."""
     assert uses(["email", names])["names"].find is names
     assert uses({"people": names}) == {"people": Use("people", find=names)}
     assert uses({"people": (names, "[WHO]")})["people"].redaction_string == "[WHO]"
@@ -111,7 +111,7 @@ REFUSED: list[tuple[Any, str, str]] = [
 
 @pytest.mark.parametrize(("given", "where", "says"), REFUSED, ids=[where for _, where, _ in REFUSED])
 def test_what_is_not_accepted_is_named_with_its_place(given: Any, where: str, says: str) -> None:
-    """The error says key and index, what is allowed, and the nearest name."""
+    """An error names key and index, what is allowed, and the nearest name."""
     with pytest.raises(ConfigError) as caught:
         load(given)
 
@@ -120,7 +120,7 @@ def test_what_is_not_accepted_is_named_with_its_place(given: Any, where: str, sa
 
 
 def test_the_place_of_an_error_begins_where_the_policy_stands() -> None:
-    """A resource says in which of its keys."""
+    """The place in an error begins with the key of the resource that holds the policy."""
     with pytest.raises(ConfigError, match=r"^memory\.privacy\.redact_patterns\[0\]: "):
         load({"redact_patterns": ["("]}, "memory.privacy")
 
@@ -135,14 +135,14 @@ def test_the_place_of_an_error_begins_where_the_policy_stands() -> None:
     ],
 )
 def test_a_redaction_string_that_a_pattern_matches_is_refused(given: Any) -> None:
-    """It would be redacted again and again."""
+    """A redaction string that a pattern matches is refused: it would be redacted again and again."""
     with pytest.raises(ConfigError, match="does not match"):
         load(given)
 
 
 @pytest.mark.parametrize("key", [None, b"short", "a text, no bytes that"])
 def test_pseudonyms_need_a_key(key: Any) -> None:
-    """Without 16 bytes of key whoever reads the store could guess what was hidden; the key is not repeated."""
+    """Pseudonyms need a key of at least 16 bytes, and the error does not repeat a shorter one."""
     with pytest.raises(ConfigError, match="16 bytes at least") as caught:
         Redactor({"recognisers": {"email": "pseudonym"}}, key=key)
 
@@ -151,7 +151,7 @@ def test_pseudonyms_need_a_key(key: Any) -> None:
 
 
 def test_the_seam_keeps_its_names_and_loads_nothing() -> None:
-    """`palimpsest.privacy` is the seam for recognisers alone; engines are imported when they are used."""
+    """Importing `palimpsest.privacy` loads no engine and no policy code."""
     heavy = "re2", "regex", "ipaddress", "json", "palimpsest.privacy.policy"
     code = f"import sys, palimpsest.privacy\nprint([name for name in {heavy} if name in sys.modules])"
 

@@ -1,4 +1,4 @@
-"""The first look at a text, which decides who is asked about it, hides nothing that a recogniser would find."""
+"""The prefilter, which decides which recognisers are asked about a text, hides nothing from them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ BESIDE = (*"x1-_([,./@%\\\"'`<>=:#9Z\n\0", "", "1.", "é", "中", "“", "\u200b
 
 
 def found(text: str) -> set[str]:
-    """Which recognisers find something when they are asked about the text at once."""
+    """Return the recognisers that find something in the text."""
     scan = Scan(text)
     return {use.name for use in USES if any(span.start < span.end for span in BUILT_IN[use.name].find(scan))}
 
 
 def asked(glance: Prefilter, text: str) -> set[str]:
-    """Those that are asked."""
+    """Return the recognisers that the prefilter asks."""
     return {use.name for use in glance.asked(text)[1]}
 
 
 def varied(text: str, chance: random.Random, span: tuple[int, int]) -> Iterator[str]:
-    """The text with other white space, other letters, and other characters beside what is private, or anywhere."""
+    """Vary the text: white space, letters, and characters beside the private value or anywhere."""
     start, end = span
     yield from (text, text.upper(), text.lower())
     yield from (text.replace(" ", space) for space in chance.sample(SPACES, 3))
@@ -47,7 +47,7 @@ def varied(text: str, chance: random.Random, span: tuple[int, int]) -> Iterator[
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_would_find_something_is_asked(seed: int) -> None:
-    """Whatever stands around a value, and between its words; with RE2 and without."""
+    """Every recogniser that finds something in a text is asked about it, with RE2 and without."""
     chance = random.Random(seed)
     for sample in corpus(seed=seed, each=20):
         start, end = sample.spans[0][:2] if sample.spans else (0, 0)
@@ -78,5 +78,5 @@ def test_whoever_would_find_something_is_asked(seed: int) -> None:
 )
 @pytest.mark.parametrize("linear", [True, False])
 def test_line_breaks_capitals_and_wide_signs_hide_nothing(text: str, left: str, linear: bool) -> None:
-    """What gives a value to a name may be a word in capitals, at the end of a line, or a sign of full width."""
+    """Capitals, line ends and full-width signs in a label do not hide its value."""
     assert Redactor("default", linear=linear).text(text) == left

@@ -1,4 +1,4 @@
-"""What goes while a summarizer is at work is in no summary afterwards: nothing is locked, and the plan is made anew."""
+"""Entries destroyed while a summarizer runs are in no summary: the compaction is planned again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def replace(memory: Memory) -> None:
 def test_what_goes_during_a_compaction_is_in_no_summary(
     where: str, go: Callable[[Memory], None], tmp_path: Path
 ) -> None:
-    """A summarizer that repeats what it is told was told of it: that answer is dropped, and it is asked again."""
+    """A summary of entries that were destroyed meanwhile is dropped, and the summarizer is asked again."""
     url = where.format(tmp_path)
     told: list[bool] = []
 

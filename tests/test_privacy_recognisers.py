@@ -1,4 +1,4 @@
-"""The recognisers that are built in: what each finds, what it leaves alone, and that no text holds them up."""
+"""The built-in recognisers: what each finds, what it leaves alone, and that no text slows them down."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scored() -> dict[str, Score]:
 
 @pytest.mark.parametrize("kind", BUILT_IN)
 def test_a_recogniser_finds_what_the_corpus_says(kind: str) -> None:
-    """Of well-formed values at least 99 in 100 are found, and at most 2 in 100 alarms are false."""
+    """A recogniser finds at least 99 % of well-formed values, with at most 2 % false alarms."""
     score = scored()[kind]
 
     assert score.found >= 0.99 * (score.found + score.missed) > 100
@@ -52,7 +52,7 @@ def test_a_recogniser_finds_what_the_corpus_says(kind: str) -> None:
 
 
 def test_the_corpus_has_what_rules_cannot_find() -> None:
-    """The measure is honest: there are samples of the hard kind, and they are not found."""
+    """The corpus has samples that rules cannot find, so that the measure is honest."""
     hard = {kind: (score.hard_found, score.hard) for kind, score in scored().items() if score.hard}
 
     assert {"phone", "us_ssn", "email", "credential", "card", "iban", "fr_nir", "api_key"} == hard.keys()
@@ -61,7 +61,7 @@ def test_the_corpus_has_what_rules_cannot_find() -> None:
 
 @pytest.mark.parametrize("text", PROSE)
 def test_plain_prose_and_tables_are_left_alone(text: str) -> None:
-    """Numbers, dates and times of an ordinary text are nobody's."""
+    """Numbers, dates and times of ordinary prose and tables are left alone."""
     assert Redactor({"recognisers": "default"}).text(text) == text
 
 
@@ -265,7 +265,7 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_each_recogniser_by_example(kind: str) -> None:
-    """What is found is found whole and without what stands around it."""
+    """Each recogniser finds its examples whole, without the text around them."""
     for text, expected in EXAMPLES[kind]:
         if expected is None:
             assert len(found(kind, text)) == 1
@@ -296,12 +296,12 @@ mật khẩu: *hunter2*, kata sandi: *hunter3*
 パスワードは8文字以上です。 암호화: AES-256
 parola: casa, senha: qualquer, a senha é segura, gesloten: hunter2
 """
-"""A line each; what is found stands between asterisks."""
+"""One example a line; the value to be found is between asterisks."""
 
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_passwords_are_known_by_their_names_in_other_languages(linear: bool) -> None:
-    """In sentences, too; in prose about passwords nothing is found."""
+    """Passwords are found by their names in other languages; prose about passwords is left alone."""
     redactor = Redactor("secrets", linear=linear)
 
     for line in LANGUAGES.strip().splitlines():
@@ -310,7 +310,7 @@ def test_passwords_are_known_by_their_names_in_other_languages(linear: bool) -> 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_accents_may_be_characters_of_their_own(form: Literal["NFC", "NFD"]) -> None:
-    """Every name is found, with a capital as well, and is a key that names a secret."""
+    """Names of secrets are recognised in either Unicode form, capitalised, and as keys."""
     names = [unicodedata.normalize(form, name.replace("_", " ")) for name in languages.LATIN]
     names += [name.replace("_", " ") for name in languages.OTHERS]
 
@@ -320,7 +320,7 @@ def test_accents_may_be_characters_of_their_own(form: Literal["NFC", "NFD"]) -> 
 
 
 def test_words_that_name_a_secret_count_whole() -> None:
-    """Camel case and punctuation separate words; a plural or a longer word names nothing."""
+    """Only whole words name a secret: camel case and punctuation separate words, plurals do not count."""
     secret = ["apiKey", "API_KEY", "x-api-key", "apikey", "accessToken", "token", "Authorization", "client.secret"]
     secret += ["privateKey", "SSH_KEY", "dbPassword", "user credential", "pwd", "HTTPToken", "token2"]
     secret += [
@@ -345,19 +345,19 @@ def test_words_that_name_a_secret_count_whole() -> None:
 
 
 def test_the_presets_name_recognisers_that_there_are() -> None:
-    """`default` is all of them, and every kind is in the corpus."""
+    """`default` is all recognisers, and every kind is in the corpus."""
     assert PRESETS["default"] == tuple(BUILT_IN)
     assert set(PRESETS["secrets"]) < set(BUILT_IN)
     assert set(POSITIVE) == set(BUILT_IN)
 
 
 EDGES = st.text(alphabet=st.sampled_from("04aA .-_:@/\n?=(\"',\u00e9\u2011"), max_size=4)
-"""What a recogniser may take for the edge of what it looks for, or not."""
+"""Characters that may or may not count as the edge of a value."""
 
 
 @pytest.mark.parametrize("text", ["1.ghp_{}", "see 4.sk_live_{}", "0.hooks.slack.com/services/T9Y09J/BIV71VQ/tz4NRE1"])
 def test_a_key_behind_the_number_of_a_list_is_found(text: str) -> None:
-    """A digit and a dot are no part of a key, as they would be of a number."""
+    """A key behind a list's number, such as "1.", is found."""
     assert "[REDACTED]" in Redactor({"recognisers": "default"}).text(
         text.format("hk7qk71czytK9dQWXRCFgaH8qPj2dCjki40J")
     )
@@ -385,7 +385,7 @@ def test_a_key_behind_the_number_of_a_list_is_found(text: str) -> None:
     ],
 )
 def test_what_stands_beside_a_value_hides_it_only_where_it_may_be_part_of_it(text: str, left: str) -> None:
-    """Scripts that have no spaces, marks of emphasis and lists are none; letters with capitals, and versions, are."""
+    """Text beside a value hides it only if it could be part of the value."""
     for linear in (True, False):
         assert Redactor({"recognisers": "default"}, linear=linear).text(text) == left
 
@@ -393,7 +393,7 @@ def test_what_stands_beside_a_value_hides_it_only_where_it_may_be_part_of_it(tex
 @settings(max_examples=examples(900), deadline=None)
 @given(st.data())
 def test_the_first_look_never_hides_what_a_recogniser_would_find(data: st.DataObject) -> None:
-    """Whoever is asked in spite of the first look finds nothing either."""
+    """A recogniser that the prefilter does not ask would find nothing."""
     rng = random.Random(data.draw(st.integers(0, 10**6)))
     pieces = [make(rng) for make in rng.sample([*POSITIVE.values(), *NEGATIVE], 2)]
     pieces = ["".join(piece) if isinstance(piece, tuple) else piece for piece in pieces]
@@ -409,7 +409,7 @@ def test_the_first_look_never_hides_what_a_recogniser_would_find(data: st.DataOb
 
 @pytest.mark.wide
 def test_one_look_in_re2_and_a_look_by_each_recogniser_come_to_the_same() -> None:
-    """Over the whole corpus, and over texts of several of its samples, both leave the same."""
+    """One combined look with RE2 gives the same result as asking each recogniser."""
     one, each = Redactor({"recognisers": "default"}), Redactor({"recognisers": "default"}, linear=False)
     texts = [sample.text for sample in samples()]
     texts += [" ".join(texts[i : i + 5]) for i in range(0, len(texts), 5)]
@@ -420,7 +420,7 @@ def test_one_look_in_re2_and_a_look_by_each_recogniser_come_to_the_same() -> Non
 @settings(max_examples=examples(300), deadline=None)
 @given(st.text(alphabet=st.sampled_from("aZ09 .-:@=/+(\"'\\[]_\n\u00a0é\ud800٣²"), max_size=60))
 def test_no_text_breaks_a_recogniser(text: str) -> None:
-    """Whatever the text, spans lie in it and are not empty."""
+    """Whatever the text, spans lie inside it and are not empty."""
     for kind, recogniser in BUILT_IN.items():
         for span in recogniser.find(Scan(text)):
             assert 0 <= span.start < span.end <= len(text)
@@ -500,7 +500,7 @@ HOSTILE += [
 @pytest.mark.parametrize("size", [300_000, pytest.param(3_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_hostile_texts_are_gone_through(unit: str, size: int) -> None:
-    """What would go back over it for every character does not end within the time that a run gives to a test."""
+    """Hostile texts are checked in linear time; quadratic work would exceed the test's time limit."""
     text = (unit * (size // len(unit) + 1))[:size]
     unchanged = Redactor({"recognisers": "default"}).text(text) == text
 
@@ -509,7 +509,7 @@ def test_hostile_texts_are_gone_through(unit: str, size: int) -> None:
 
 @pytest.mark.parametrize("unit", ["0000\n", "1234\n", "4111 1111\n", "12345678  "])
 def test_beside_a_card_in_a_column_one_group_is_looked_at(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not all that come behind it: a column of numbers would take the square of its length."""
+    """In a column of numbers only one group beside a card number is looked at, not all behind it."""
     looked_at = list[int]()
 
     def counted(*lists: list[object], strict: bool = False) -> object:
@@ -524,7 +524,7 @@ def test_beside_a_card_in_a_column_one_group_is_looked_at(unit: str, monkeypatch
 
 
 def test_ten_megabytes_of_ordinary_text_are_looked_at() -> None:
-    """An entry of 10 MB is looked at whole, and what is private in it is found."""
+    """A text of 10 MB is checked completely, and a value at its end is found."""
     text = (PROSE[0] + "\n") * (10_000_000 // (len(PROSE[0]) + 1)) + "bob@example.com"
 
     cleaned = Redactor({"recognisers": "default"}).text(text)

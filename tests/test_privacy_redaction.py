@@ -1,4 +1,4 @@
-"""Redacting and withholding: strings in order, pseudonyms, twice is once, stubs, and that nothing passes unchecked."""
+"""Redacting and withholding: strings in order, pseudonyms, idempotence, stubs, and that nothing passes unchecked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redactors import CLEAN, KEY, MARKER, RED, TEXT, kept, marks
 
 
 def test_a_match_becomes_the_redaction_string() -> None:
-    """The examples: a number with a string of its own, and two patterns with one string."""
+    """A match is replaced by the policy's redaction string."""
     one = Redactor({"redact_patterns": [r"\b\d{3}-\d{2}-\d{4}\b"], "default_redaction_string": "[SSN]"})
     two = Redactor({"redact_patterns": [r"\d{3}-\d{4}", r"\S+@\S+\.com"]})
 
@@ -33,7 +33,7 @@ def test_a_match_becomes_the_redaction_string() -> None:
 
 
 def test_patterns_run_in_order_over_what_the_earlier_ones_left() -> None:
-    """The first that matches decides on the string, and a later one sees it."""
+    """Patterns run in order, each over the result of the earlier ones."""
     redactor = Redactor({"redact_patterns": [("abc", "[X]"), ("abcd", "[Y]"), (r"say \[X\]", "[Z]")]})
 
     assert redactor.text("abcd") == "[X]d"
@@ -41,13 +41,13 @@ def test_patterns_run_in_order_over_what_the_earlier_ones_left() -> None:
 
 
 def test_an_empty_match_changes_nothing() -> None:
-    """A pattern that matches nothing at all does not fill the text with strings."""
+    """An empty match is not replaced."""
     assert Redactor({"redact_patterns": ["z*"]}).text("abc zz") == f"abc {RED}"
 
 
 @pytest.mark.parametrize("linear", [True, False], ids=["re2", "regex"])
 def test_both_engines_redact_alike(linear: bool) -> None:
-    """What is stored does not depend on what is installed."""
+    """Both engines redact alike, so that the stored text does not depend on what is installed."""
     redactor = Redactor({"redact_patterns": [r"(?i)pwd\s*[:=]\s*\S+"]}, linear=linear)
 
     assert redactor.text("é PWD: ä1 \ud800 pwd=b2") == f"é {RED} \ud800 {RED}"
@@ -66,7 +66,7 @@ def names_of(redactor: Redactor, *texts: str) -> tuple[list[str], Pseudonyms]:
 
 
 def test_a_pseudonym_is_the_same_for_the_same_value() -> None:
-    """Throughout a session, however it is written; another value gets the next number of its kind."""
+    """A value has one pseudonym throughout a session, however it is written; another value gets the next number."""
     redactor = Redactor({"recognisers": {"email": "pseudonym", "card": "pseudonym"}}, key=KEY)
 
     found, pseudonyms = names_of(
@@ -81,7 +81,7 @@ def test_a_pseudonym_is_the_same_for_the_same_value() -> None:
 
 
 def test_the_mapping_holds_no_clear_value_and_needs_its_key() -> None:
-    """Only keyed hashes: another key gives other ones, and what came in is not changed."""
+    """The mapping of pseudonyms holds only keyed hashes, and the mapping passed in is not changed."""
     given = Pseudonyms()
     policy = {"recognisers": {"email": "pseudonym"}}
     entry = Entry(content="bob@example.com")
@@ -95,7 +95,7 @@ def test_the_mapping_holds_no_clear_value_and_needs_its_key() -> None:
 
 
 def test_a_text_without_a_session_gets_no_numbers() -> None:
-    """A log line says the kind; a summary is given the session's numbers."""
+    """A log line names only the kind of a pseudonym; a summary uses the session's numbers."""
     redactor = Redactor({"recognisers": {"email": "pseudonym"}}, key=KEY)
     _, pseudonyms = names_of(redactor, "ann@example.com")
 
@@ -104,7 +104,7 @@ def test_a_text_without_a_session_gets_no_numbers() -> None:
 
 
 def test_what_only_looks_like_a_pseudonym_protects_nothing() -> None:
-    """A label or a number that was not given out is text like any other."""
+    """A text that only looks like a pseudonym is redacted like any other."""
     redactor = Redactor({"recognisers": {"email": "pseudonym"}, "redact_patterns": [r"MARKER\w*", r"\d{4}"]}, key=KEY)
 
     found, _ = names_of(redactor, "ann@example.com [MARKERS] [EMAIL_1234] [EMAIL_1]")
@@ -124,7 +124,7 @@ _PIECES = st.one_of(
 @settings(max_examples=examples(250), deadline=None)
 @given(st.lists(_PIECES, max_size=8))
 def test_redacting_twice_changes_nothing(pieces: list[str]) -> None:
-    """Entries and texts alike, whatever stands beside what was redacted."""
+    """Redacting an entry or a text a second time changes nothing."""
     policy = {
         "redact_patterns": [(r"\b\d{3}-\d{2}-\d{4}\b", "[SSN]"), r"(?i)(?:password|pwd)\s*[:=]\s*\S+"],
         "recognisers": {"default": True, "email": "pseudonym"},
@@ -141,7 +141,7 @@ def test_redacting_twice_changes_nothing(pieces: list[str]) -> None:
 
 
 def test_a_pattern_that_matches_what_it_leaves_is_refused_and_not_run_for_ever() -> None:
-    """Nothing is stored that is not settled."""
+    """A text that a pattern never stops changing is refused as unstable."""
     redactor = Redactor({"redact_patterns": [r"(?:\w|\[REDACTED\]) \[REDACTED\]", "MARKER"]})
 
     with pytest.raises(PrivacyRefused) as caught:
@@ -165,7 +165,7 @@ def test_a_pattern_that_matches_what_it_leaves_is_refused_and_not_run_for_ever()
     ],
 )
 def test_a_type_withholds_by_role_kind_metadata_or_tag(types: list[str], entry: Entry) -> None:
-    """Ignoring case; nothing is kept of such an entry."""
+    """A type withholds entries by role, kind, metadata or tag, ignoring case."""
     redactor = Redactor({"non_persistable_message_types": types})
 
     assert redactor.entry(entry) == Verdict(entry=None, withheld=True)
@@ -174,7 +174,7 @@ def test_a_type_withholds_by_role_kind_metadata_or_tag(types: list[str], entry: 
 
 
 def test_a_withheld_result_leaves_a_stub_that_answers_its_call() -> None:
-    """Its call stays paired, and nothing else of it stays."""
+    """A withheld result leaves a stub that keeps its call paired and nothing else."""
     entry = Entry(
         id="e1",
         kind="tool_result",
@@ -195,7 +195,7 @@ def test_a_withheld_result_leaves_a_stub_that_answers_its_call() -> None:
 
 
 def test_what_continued_a_withheld_entry_begins_the_message() -> None:
-    """The calls of a message whose text is withheld do not join the message before it."""
+    """Calls of a message whose text is withheld do not join the message before it."""
     entries = [
         Entry(role="user", content="hi"),
         Entry(role="assistant", content="x", metadata={"type": "private"}),
@@ -210,7 +210,7 @@ def test_what_continued_a_withheld_entry_begins_the_message() -> None:
 
 
 def test_a_batch_that_begins_with_a_continued_entry_stays_continued() -> None:
-    """It goes on with what was stored before."""
+    """A batch that continues a stored message still does after redaction."""
     (verdict,) = marks().entries([Entry(role="assistant", content=TEXT, continues=True)])
 
     assert kept(verdict).continues
@@ -220,7 +220,7 @@ def test_a_batch_that_begins_with_a_continued_entry_stays_continued() -> None:
 
 
 class Failing:
-    """A recogniser that fails so many times and then finds nothing."""
+    """A recogniser that fails a number of times and then finds nothing."""
 
     def __init__(self, times: int) -> None:
         self.left, self.asked = times, 0
@@ -234,7 +234,7 @@ class Failing:
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that a test advances."""
 
     now = 0.0
 
@@ -249,14 +249,14 @@ def failing(times: int, clock: Clock | None = None) -> tuple[Redactor, Failing]:
 
 
 def test_two_failures_and_a_success_are_a_success() -> None:
-    """It is tried twice more, and what is stored is redacted."""
+    """A failing recogniser is tried twice more before the text is refused."""
     redactor, _ = failing(2)
 
     assert kept(redactor.entry(Entry(content=TEXT))).text == CLEAN
 
 
 def test_three_failures_refuse_and_say_nothing_of_the_text() -> None:
-    """The error names the rule and what it raised; neither it nor what is chained to it holds the text."""
+    """After three failures the error names the rule and the cause, and neither it nor its causes hold the text."""
     redactor, recogniser = failing(3)
 
     with pytest.raises(PrivacyRefused) as caught:
@@ -274,13 +274,13 @@ def test_three_failures_refuse_and_say_nothing_of_the_text() -> None:
     "answer", [[(0, 99, "x")], [(-1, 2, "x")], [(0, 1)], [("a", "b", "c")], 7, "x", [(0, 1, None)]]
 )
 def test_an_answer_that_is_no_span_is_a_failure(answer: Any) -> None:
-    """A recogniser that answers nonsense has checked nothing."""
+    """A recogniser's answer that is no list of spans counts as a failure."""
     with pytest.raises(PrivacyRefused, match=r"recognisers\.odd .* it gave what is no list of spans"):
         Redactor({"recognisers": {"odd": lambda _: answer}}).text("some text")
 
 
 def test_a_pattern_that_takes_too_long_refuses() -> None:
-    """The timeout of the engine that backtracks is a failure like any other."""
+    """A pattern's timeout counts as a failure."""
     redactor = Redactor({"redact_patterns": [r"(?=(.*))(?:.*)(?:.*)(?:.*)(?:.*)\d(?!x)"]}, linear=False)
 
     with pytest.raises(PrivacyRefused) as caught:
@@ -290,7 +290,7 @@ def test_a_pattern_that_takes_too_long_refuses() -> None:
 
 
 def test_after_ten_refusals_nothing_is_tried_for_five_seconds() -> None:
-    """Then one try decides: it fails and the pause begins anew, or it succeeds and all is well."""
+    """After ten refusals in a row nothing is tried for five seconds; then one try decides."""
     clock = Clock()
     redactor, recogniser = failing(33, clock)
     for _ in range(10):
@@ -315,7 +315,7 @@ def test_after_ten_refusals_nothing_is_tried_for_five_seconds() -> None:
 
 
 def test_a_success_in_between_begins_the_count_anew() -> None:
-    """Only failures in a row count."""
+    """Only refusals in a row count; a success resets the count."""
     redactor, recogniser = failing(27)
     for _ in range(9):
         with pytest.raises(PrivacyRefused):
@@ -329,7 +329,7 @@ def test_a_success_in_between_begins_the_count_anew() -> None:
 
 
 def test_one_of_a_batch_that_cannot_be_checked_refuses_them_all() -> None:
-    """Nothing of a batch is stored that was not checked whole."""
+    """If one entry of a batch cannot be checked, the whole batch is refused."""
 
     def picky(text: str) -> list[Span]:
         if "odd" in text:
@@ -343,7 +343,7 @@ def test_one_of_a_batch_that_cannot_be_checked_refuses_them_all() -> None:
 
 
 def test_threads_share_one_redactor() -> None:
-    """Each gets its own findings and pseudonyms."""
+    """Threads that share a redactor get their own findings and pseudonyms."""
     redactor = Redactor({"recognisers": {"email": "pseudonym"}, "redact_patterns": [r"MARKER\d+"]}, key=KEY)
     wrong: list[str] = []
 

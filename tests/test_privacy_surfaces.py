@@ -1,4 +1,4 @@
-"""Every surface of an entry is redacted, stays what it was otherwise, and is still taken by its provider."""
+"""Every field of an entry is redacted; the entry is otherwise unchanged and still accepted by its provider."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIGNED = {"signature": "c2lnbmVk"}
 
 
 def test_text_and_every_kind_of_part() -> None:
-    """Text, reasoning, items, addresses, file names and what comes beside them."""
+    """Texts, reasoning, items, addresses, file names and extra fields of parts are redacted."""
     parts = (
         Text(text=TEXT, extra={"annotations": [{"title": TEXT}]}),
         Reasoning(text=TEXT),
@@ -48,7 +48,7 @@ def test_text_and_every_kind_of_part() -> None:
 
 
 def test_names_metadata_and_what_was_kept_of_the_provider() -> None:
-    """Leaves and keys; the entry's other fields stay."""
+    """Name, metadata and the provider's kept fields are redacted, keys included; other fields stay."""
     entry = Entry(
         id="e1",
         kind="context",
@@ -71,7 +71,7 @@ def test_names_metadata_and_what_was_kept_of_the_provider() -> None:
 
 
 def test_an_entry_in_which_nothing_is_found_comes_back_itself() -> None:
-    """No copy is made, and its count stays."""
+    """An entry without findings is returned itself, with its count."""
     entry = Entry(
         content=(Text(text="hello"),), tokens=3, metadata={"a": ["b"]}, native=Native(format="x", keep={"a": 1})
     )
@@ -83,7 +83,7 @@ def test_an_entry_in_which_nothing_is_found_comes_back_itself() -> None:
 
 
 def test_media_ids_types_and_tool_names_are_left_alone() -> None:
-    """Nobody looks into base64, and what links or names a call is not text."""
+    """Base64 data, ids, types and tool names are not redacted."""
     blob = "MARKER1" * 20
     call = {
         "id": "call_MARKER1",
@@ -109,7 +109,7 @@ def test_media_ids_types_and_tool_names_are_left_alone() -> None:
 
 
 def test_a_data_address_of_plain_text_is_text() -> None:
-    """Only base64 is left alone."""
+    """A `data:` address without base64 is redacted as text."""
     found = kept(marks().entry(Entry(content=(Image(source=f"data:text/plain,{MARKER}"),))))
 
     assert found.content == (Image(source=f"data:text/plain,{RED}"),)
@@ -128,7 +128,7 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize(("given", "expected"), ARGUMENTS)
 def test_arguments_stay_valid_json(given: str, expected: Any) -> None:
-    """Leaves and keys are redacted, escapes and repeated keys hide nothing."""
+    """Arguments are redacted in keys and values and stay valid JSON; escapes and repeated keys hide nothing."""
     content = kept(marks().entry(Entry(kind="tool_call", role="assistant", content=given))).content
 
     assert isinstance(content, str)
@@ -138,14 +138,14 @@ def test_arguments_stay_valid_json(given: str, expected: Any) -> None:
 
 @pytest.mark.parametrize("text", [f"{{not json {MARKER}", f'{{"a": NaN, "b": "{MARKER}"}}', "[" * 5_000 + MARKER])
 def test_arguments_that_are_no_json_are_redacted_as_text(text: str) -> None:
-    """What cannot be read as JSON is cleaned as it is."""
+    """Arguments that are no JSON are redacted as text."""
     content = kept(marks().entry(Entry(kind="tool_call", role="assistant", content=text))).content
 
     assert content == text.replace(MARKER, RED)
 
 
 def test_a_number_may_be_private_too() -> None:
-    """A card's number is one with and without quotes; small numbers stay numbers."""
+    """A private number in JSON is redacted, quoted or not; other numbers stay numbers."""
     redactor = Redactor({"recognisers": "default", "redact_patterns": [r"\b7777\b"]})
     entry = Entry(kind="tool_call", role="assistant", content='{"card": 4111111111111111, "n": 7, "pin": 7777}')
 
@@ -153,7 +153,7 @@ def test_a_number_may_be_private_too() -> None:
 
 
 def test_an_escape_in_a_json_result_hides_nothing() -> None:
-    """A result that is JSON is looked at unescaped as well."""
+    """A JSON result is also checked unescaped."""
     entry = Entry(kind="tool_result", role="tool", content='{"mail": "bob\\u0040example.com"}')
 
     assert kept(Redactor({"recognisers": "email"}).entry(entry)).content == f'{{"mail": "{RED}"}}'
@@ -161,7 +161,7 @@ def test_an_escape_in_a_json_result_hides_nothing() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1])
 def test_an_escaped_line_break_is_no_letter(cut: int) -> None:
-    """In JSON, whole or torn, `\\n` before a number does not hide it from patterns or recognisers."""
+    r"""In JSON, whole or torn, an escape such as `\n` before a value does not hide it."""
     redactor = Redactor({"redact_patterns": [r"\b\d{3}-\d{2}-\d{4}\b"], "recognisers": "email"})
     text = '{"said": "to\\n123-45-6789\\nor\\tbob@example.com\\n"}'[: -cut or None]
 
@@ -171,7 +171,7 @@ def test_an_escaped_line_break_is_no_letter(cut: int) -> None:
 
 
 def test_arguments_inside_a_native_call_are_redacted_like_the_entrys_own() -> None:
-    """The provider's item and the entry go on saying the same, without the signature that no longer fits."""
+    """A native call is redacted like its entry and loses the signature that no longer fits."""
     arguments = json.dumps({"to": TEXT})
     call = {
         "id": "c1",
@@ -203,7 +203,7 @@ def test_arguments_inside_a_native_call_are_redacted_like_the_entrys_own() -> No
 
 
 def test_metadata_of_a_key_that_names_a_secret_is_masked() -> None:
-    """Whole words only; texts and numbers at any depth, but counts of tokens stay."""
+    """Metadata under a key that names a secret is masked at any depth; counts of tokens stay."""
     metadata = {
         "apiKey": "x",
         "db": {"password": 12},
@@ -220,7 +220,7 @@ def test_metadata_of_a_key_that_names_a_secret_is_masked() -> None:
 
 
 def test_a_key_that_is_only_pass_is_a_password_where_it_has_a_text() -> None:
-    """Reports of tests count what passed under the same key."""
+    """A key "pass" names a password only if its value is a text, since test reports use it for counts."""
     metadata = {"auth": {"user": "me", "pass": "hunter2x"}, "PGPASSWORD": "abc", "tests": {"pass": 12, "all": ["x"]}}
     masked = {"auth": {"user": "me", "pass": RED}, "PGPASSWORD": RED, "tests": {"pass": 12, "all": ["x"]}}
 
@@ -229,7 +229,7 @@ def test_a_key_that_is_only_pass_is_a_password_where_it_has_a_text() -> None:
 
 
 def test_arguments_of_such_keys_are_masked_where_credentials_are_looked_for() -> None:
-    """The recogniser of credentials reads keys as it reads `password = …`; without it they stay."""
+    """With the recogniser of credentials, arguments under such keys are masked; without it they stay."""
     entry = Entry(kind="tool_call", role="assistant", content='{"password": "a b", "user": "ann"}')
 
     assert (
@@ -239,7 +239,7 @@ def test_arguments_of_such_keys_are_masked_where_credentials_are_looked_for() ->
 
 
 def test_fields_of_logs_are_masked_whatever_the_policy_says() -> None:
-    """Log lines and events: secrets by their key, everything else by the policy."""
+    """Fields of log lines and events are masked by key under any policy, and redacted by the policy."""
     fields = {"Authorization": "Bearer x", "token": "abc", "tokens": 7, "said": [TEXT], "n": 1}
 
     assert marks().fields(fields) == {"Authorization": RED, "token": RED, "tokens": 7, "said": [CLEAN], "n": 1}
@@ -250,7 +250,7 @@ def test_fields_of_logs_are_masked_whatever_the_policy_says() -> None:
 
 
 def test_signed_reasoning_in_which_something_is_found_is_dropped_with_its_neighbours() -> None:
-    """Anthropic takes all signed blocks of a message or none; what was said stays."""
+    """If a signed thinking block must be redacted, all signed blocks of the message go; Anthropic takes all or none."""
     blocks = [
         {"type": "thinking", "thinking": "first", **SIGNED},
         {"type": "thinking", "thinking": TEXT, **SIGNED},
@@ -271,7 +271,7 @@ def test_signed_reasoning_in_which_something_is_found_is_dropped_with_its_neighb
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_registered_format_says_whether_signed_reasoning_goes_together(together: bool) -> None:
-    """Of its messages, as of Anthropic's, all of it goes where it says so; elsewhere what is clean stays."""
+    """A registered format decides whether signed reasoning is dropped together or block by block."""
     name = f"signs together {together}"
     FORMATS.register(name, type("Mine", (Anthropic,), {"name": name, "signs_together": together}))
     call = {"type": "tool_use", "id": "t1", "name": "find", "input": {"q": "x"}}
@@ -286,7 +286,7 @@ def test_a_registered_format_says_whether_signed_reasoning_goes_together(togethe
 
 
 def test_an_encrypted_reasoning_item_leaves_an_empty_one_so_that_what_follows_knows() -> None:
-    """The Responses API is then sent neither the item nor the ids of what was made with it."""
+    """A dropped reasoning item leaves an empty one, so that later items are sent without ids that depend on it."""
     items = [
         {"role": "user", "content": "hello"},
         {
@@ -308,14 +308,14 @@ def test_an_encrypted_reasoning_item_leaves_an_empty_one_so_that_what_follows_kn
 
 
 def test_reasoning_that_nobody_signed_is_redacted_like_text() -> None:
-    """There is nothing that a change would break."""
+    """Unsigned reasoning is redacted like text."""
     found = kept(marks().entry(Entry(role="assistant", content=(Reasoning(text=TEXT),))))
 
     assert found.content == (Reasoning(text=CLEAN),)
 
 
 def test_signed_text_loses_its_signature() -> None:
-    """What was said stays, without a signature that no longer fits."""
+    """A redacted text loses the signature that no longer fits."""
     part = {"text": TEXT, "thought_signature": "c2ln"}
     (entry,) = find_format("gemini").decode([{"role": "model", "parts": [part]}], "contents")
 
@@ -323,7 +323,7 @@ def test_signed_text_loses_its_signature() -> None:
 
 
 def context_of(format: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The context of a log into which the messages came through a redactor; it is valid, or this raises."""
+    """Return the context of a log to which redacted messages were added; raises if it is invalid."""
     with Memory.open("memory://", privacy=marks()) as memory:
         session = memory.session("s", format=format, max_tokens=8_000)
         session.add(messages)
@@ -331,7 +331,7 @@ def context_of(format: str, messages: list[dict[str, Any]]) -> list[dict[str, An
 
 
 def test_the_responses_api_is_sent_no_id_that_needs_a_dropped_item() -> None:
-    """What followed the dropped reasoning goes without its id, what followed other reasoning with it."""
+    """Items behind a dropped reasoning item are sent without ids, those behind other reasoning with ids."""
     sent = context_of(
         "openai-responses",
         [
@@ -359,7 +359,7 @@ def test_the_responses_api_is_sent_no_id_that_needs_a_dropped_item() -> None:
 
 
 def test_an_encrypted_compaction_in_which_something_is_found_is_dropped() -> None:
-    """Nobody but the provider could change it."""
+    """An encrypted compaction item with a finding is dropped, since only the provider could change it."""
     compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": MARKER}
 
     sent = context_of("openai-responses", [{"role": "user", "content": "hi"}, compaction])
@@ -368,7 +368,7 @@ def test_an_encrypted_compaction_in_which_something_is_found_is_dropped() -> Non
 
 
 def test_anthropic_is_sent_a_message_without_its_thoughts() -> None:
-    """The call stays, and so does the signed thought of another message."""
+    """Anthropic is sent the message without its thoughts but with its call, and another message's signed thought."""
     sent = context_of(
         "anthropic",
         [
@@ -394,7 +394,7 @@ def test_anthropic_is_sent_a_message_without_its_thoughts() -> None:
 
 
 def test_gemini_is_sent_a_call_that_needs_no_signature() -> None:
-    """A call whose arguments were redacted is marked as one that Gemini did not sign."""
+    """A redacted call is sent to Gemini with the marker for calls without a signature."""
     call = {"function_call": {"name": "find", "args": {"q": MARKER}}, "thought_signature": "c2ln"}
 
     sent = context_of(
@@ -417,7 +417,7 @@ def test_gemini_is_sent_a_call_that_needs_no_signature() -> None:
 
 @pytest.mark.parametrize("surface", ["content", "part", "arguments", "result", "metadata", "keep", "item", "name"])
 def test_no_byte_of_an_entry_holds_what_the_corpus_marks(surface: str) -> None:
-    """Each sample is put on each surface; what is stored has nothing left of it."""
+    """No byte of a stored entry holds a value of the corpus, on whatever surface it was."""
     redactor = Redactor({"recognisers": "default"})
     for sample in corpus(seed=3, each=6):
         if sample.hard or not sample.spans:
@@ -457,7 +457,7 @@ _JSON = st.recursive(
 @settings(max_examples=examples(150), deadline=None)
 @given(_JSON, st.booleans())
 def test_any_json_stays_json_and_keeps_what_is_not_private(value: Any, ascii_only: bool) -> None:
-    """Arguments, metadata and native payloads of any shape."""
+    """Arguments, metadata and native payloads of any shape stay JSON, with only private values replaced."""
     text = json.dumps(value, ensure_ascii=ascii_only)
     native = Native(format="x", keep={"k": value})
     entry = Entry(kind="tool_call", role="assistant", content=text, metadata={"m": value}, native=native)
@@ -484,7 +484,7 @@ def test_any_json_stays_json_and_keeps_what_is_not_private(value: Any, ascii_onl
     ],
 )
 def test_only_what_is_base64_is_not_looked_into(given: str, left: str) -> None:
-    """What a `data:` address says of its data is text, and so is data that is no base64."""
+    """Only base64 data is left unchecked; the header of a `data:` address is redacted."""
     parts = (Image(source=given), File(data=given), Opaque(item={"url": given}))
 
     image, file, item = kept(marks().entry(Entry(content=parts))).content
@@ -493,7 +493,7 @@ def test_only_what_is_base64_is_not_looked_into(given: str, left: str) -> None:
 
 
 def test_fields_that_should_hold_a_word_are_text_as_well() -> None:
-    """The detail of an image, data and format of sound, the address of a file, names of formats and of absent keys."""
+    """Fields for a word, such as detail, format or file id, are redacted as well."""
     parts = (
         Image(source="x", detail=TEXT),
         Audio(data=TEXT, format=TEXT),
@@ -509,7 +509,7 @@ def test_fields_that_should_hold_a_word_are_text_as_well() -> None:
         Image(source="x", detail=CLEAN),
         Audio(data=CLEAN, format=CLEAN),
         File(file_id=f"https://example.com/{RED}"),
-        File(file_id=f"file-{MARKER}"),  # an id of its provider
+        File(file_id=f"file-{MARKER}"),  # an id that the provider gave
         Opaque(item={"type": CLEAN}),
     )
     assert found.native == Native(format=CLEAN, absent=(CLEAN,))
@@ -518,7 +518,7 @@ def test_fields_that_should_hold_a_word_are_text_as_well() -> None:
 @pytest.mark.parametrize("depth", [0, 1, 2])
 @pytest.mark.parametrize("shape", ['{{"a": "{}"}}', '{{"a": "{}', '\ufeff{{"a": "{}"}}', "as in {} here"])
 def test_escapes_hide_nothing(shape: str, depth: int) -> None:
-    """Whole JSON, JSON that is cut off, and text that only quotes some; in strings of JSON in strings of JSON."""
+    """Escapes hide nothing in whole, cut-off or quoted JSON, nor in JSON inside strings of JSON."""
     text = shape.format("".join(f"\\u{ord(one):04x}" for one in MARKER))
     for _ in range(depth):
         text = json.dumps({"in": text})
@@ -531,7 +531,7 @@ def test_escapes_hide_nothing(shape: str, depth: int) -> None:
 
 
 def test_escapes_of_what_is_harmless_stay() -> None:
-    """A text in which nothing is found comes back as it was, escapes and all."""
+    """A text without findings keeps its escapes."""
     text = 'as in "caf\\u00e9" and \\ud83d\\ude00'
 
     assert kept(marks().entry(Entry(content=text))).text == text
@@ -543,7 +543,7 @@ CARD = "4111111111111111"
 
 @pytest.mark.parametrize("text", [f'{{"at": "{SLASHES}"}}', f'as in {{"at": "{SLASHES}"}}', SLASHES])
 def test_escaped_slashes_hide_no_password(text: str) -> None:
-    """Some programs write JSON's slashes as escapes."""
+    """Escaped slashes of JSON do not hide a password."""
     cleaned = Redactor({"recognisers": "default"}).entry(Entry(kind="tool_result", role="tool", content=text))
 
     assert "hunter22" not in kept(cleaned).text
@@ -551,7 +551,7 @@ def test_escaped_slashes_hide_no_password(text: str) -> None:
 
 @pytest.mark.parametrize("written", [f"{CARD}.0", "4.111111111111111e15"])
 def test_a_card_is_one_as_a_float_too(written: str) -> None:
-    """A table's column with gaps makes floats of its numbers; others stay the numbers that they were."""
+    """A card number stored as a float is redacted; other floats stay."""
     redactor = Redactor({"recognisers": "default"})
     made = kept(redactor.entry(Entry(content="x", metadata={"card": float(written), "other": 1234567.0, "part": 0.5})))
     called = kept(redactor.entry(Entry(kind="tool_call", name="f", call_id="c", content=f'{{"card": {written}}}')))
@@ -562,7 +562,7 @@ def test_a_card_is_one_as_a_float_too(written: str) -> None:
 
 
 def test_a_key_where_media_are_expected_is_found() -> None:
-    """What is short, with signs that base64 mostly has not, is looked at; media are not."""
+    """A short key in a field for media is found; real media are not checked."""
     key, media = "sk-proj-" + "aB3_x9-Zq" * 12, "aB3_x9-Zq" * 100
     parts = (File(data=key), Image(source=key), Audio(data=key, format="wav"), Opaque(item={"type": "x", "data": key}))
     redactor = Redactor({"recognisers": "default"})

@@ -1,6 +1,6 @@
-"""The programs of the guides run as they stand there, alone, with the real clients, against servers of their vendors.
+"""The guides' programs run alone, with the real clients, against servers that play their vendors.
 
-A program is the first example of its page. The address of the server reaches it by the variable that its client reads.
+A program is the first example of its page. The server's address reaches it by the variable that its client reads.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ LONGEST = {
 
 
 def programs(page: str) -> list[str]:
-    """The examples of a page."""
+    """Return the examples of a page."""
     text = NOT_RUN_ANYWHERE.sub("", (GUIDES / page).read_text("utf-8"))
     return [block.body for block in blocks(text)]
 
 
 def program(page: str) -> str:
-    """The first example of a page."""
+    """Return the first example of a page."""
     return programs(page)[0]
 
 
@@ -55,7 +55,7 @@ NOT_RUN_ANYWHERE = re.compile(r"<!-- not run: [^\n]*-->\n")
 
 
 def environment(server: StreamServer) -> dict[str, str]:
-    """Where each client finds its vendor, and how often a key is asked for."""
+    """Return the variables that lead each client to the server, with a key."""
     return os.environ | {
         "OPENAI_BASE_URL": server.url,
         "OPENAI_API_KEY": "none",
@@ -67,7 +67,7 @@ def environment(server: StreamServer) -> dict[str, str]:
 
 
 def run(page: str, folder: Path, server: StreamServer, typed: str = "") -> str:
-    """Run a page's program in this folder, and return what it printed. It must close its memory."""
+    """Run a page's program in a folder and return its output; it must close its memory."""
     file = folder / "program.py"
     file.write_text(program(page), "utf-8")
     with server:
@@ -86,14 +86,14 @@ def run(page: str, folder: Path, server: StreamServer, typed: str = "") -> str:
 
 
 def said(folder: Path, name: str, session: str) -> list[tuple[str, str]]:
-    """The log that a program has left: roles, and what was said."""
+    """Return roles and texts of the log that a program has left."""
     with Memory.open(f"sqlite:///{folder / name}") as memory:
         return [(one.role, one.text) for one in memory.session(session).entries()]
 
 
 @pytest.mark.parametrize("page", LONGEST)
 def test_a_program_is_short(page: str) -> None:
-    """No program has more lines than it may."""
+    """No program is longer than its page's limit."""
     lines = [line for line in program(page).splitlines() if line.strip() and not line.strip().startswith("#")]
 
     assert len(lines) <= LONGEST[page]
@@ -101,7 +101,7 @@ def test_a_program_is_short(page: str) -> None:
 
 
 def chat_answer(id: str, content: str | None, **message: Any) -> Play:
-    """An answer of chat completions."""
+    """Return an answer of chat completions."""
     finish = "tool_calls" if message else "stop"
     choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content, **message}}
     usage = {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}
@@ -151,7 +151,7 @@ def test_a_conversation_of_the_agents_sdk_goes_on(tmp_path: Path) -> None:
 
 
 def replied(id: str, text: str) -> Play:
-    """An answer of responses."""
+    """Return an answer of the Responses API."""
     part = {"type": "output_text", "text": text, "annotations": []}
     output = [{"type": "message", "id": f"m{id}", "role": "assistant", "status": "completed", "content": [part]}]
     details = {
@@ -164,7 +164,7 @@ def replied(id: str, text: str) -> Play:
 
 
 def message(id: str, *content: dict[str, Any], stop: str = "end_turn") -> Play:
-    """An answer of Anthropic's."""
+    """Return an answer of Anthropic's API."""
     usage = {"input_tokens": 40, "output_tokens": 9}
     made = {"id": id, "type": "message", "role": "assistant", "model": "claude-sonnet-5", "stop_sequence": None}
     return answers({**made, "stop_reason": stop, "usage": usage, "content": list(content)})
@@ -192,7 +192,7 @@ def test_the_agent_thinks_and_calls_until_it_knows(tmp_path: Path) -> None:
 
 
 def contents(id: str, *parts: dict[str, Any]) -> Play:
-    """An answer of Google's."""
+    """Return an answer of Google's API."""
     candidate = {"index": 0, "content": {"role": "model", "parts": list(parts)}, "finishReason": "STOP"}
     usage = {"promptTokenCount": 40, "candidatesTokenCount": 9, "totalTokenCount": 49}
     return answers({"candidates": [candidate], "usageMetadata": usage, "responseId": id})
@@ -200,7 +200,7 @@ def contents(id: str, *parts: dict[str, Any]) -> Play:
 
 @pytest.mark.wide
 def test_google_s_client_calls_what_is_declared(tmp_path: Path) -> None:
-    """A call is answered by the program, and what it declares is sent each time."""
+    """A declared function of Google's client is called by the program and declared in each request."""
     call = {"functionCall": {"name": "weather", "args": {"city": "Oslo"}}, "thoughtSignature": "c2lnbmVk"}
 
     server = StreamServer(contents("r1", call), contents("r2", {"text": "Yes."}))
@@ -227,7 +227,7 @@ class SummarizingServer(StreamServer):
 
 @pytest.mark.wide
 def test_a_summary_is_written_by_the_program_s_own_model(tmp_path: Path) -> None:
-    """What outgrows the budget is summarised by the function, and the summary is printed."""
+    """What exceeds the budget is summarized by the program's own function."""
     printed = run("summarizer.md", tmp_path, server := SummarizingServer())
 
     assert printed == "The ship has sailed on, page by page.\n"
@@ -291,7 +291,7 @@ def test_ten_requests_at_once_are_ten_turns(tmp_path: Path) -> None:
 
 
 def post(url: str, text: str) -> str:
-    """Send a text, and return the answer, as JSON or as it is."""
+    """Send a text and return the answer, as JSON or as it is."""
     body = json.dumps(text).encode()
     with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=120) as response:  # noqa: S310
         answer: str = response.read().decode()

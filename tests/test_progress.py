@@ -1,4 +1,4 @@
-"""Whatever a session or a memory is asked for ends beside others who never pause, and keeps what it promises."""
+"""Every verb ends, with its promise kept, beside other writers that never pause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ SECRET = "zq123secret"
 
 
 def filled(memory: Memory, name: str = "one") -> Session:
-    """A session with something for every verb: a user, words, a summary, a pin, an open call, what expires."""
+    """Return a session with something for every verb: a user, words, a summary, a pin, an open call, expiring
+    entries."""
     session = memory.session(name, counter=quarters, auto_compact="off")
     talk = []
     for number in range(6):
@@ -44,37 +45,37 @@ def filled(memory: Memory, name: str = "one") -> Session:
 
 
 def said(session: Session) -> list[str]:
-    """The texts of a session's entries that are no tombstones, rewound ones too."""
+    """Return the texts of a session's entries that are no tombstones, rewound ones included."""
     return [entry.text for entry in session.entries(rewound=True) if not entry.erased]
 
 
 def says(session: Session, word: str) -> bool:
-    """Whether a word is in an entry, a record or a summary of the session."""
+    """Whether a word is in an entry, record or summary of the session."""
     told = [*said(session), str(session.history()), str(session.summaries(history=True))]
     return any(word in each for each in told)
 
 
 class Verb(NamedTuple):
-    """What is asked for, and what is to hold when it has returned."""
+    """A verb, and what must hold once it has returned."""
 
     act: Callable[[Memory, Session], Any]
     holds: Callable[[Memory, Session, Any], bool]
 
 
 def exists(memory: Memory, name: str) -> bool:
-    """Whether there is such a session."""
+    """Whether the session exists."""
     return any(info.session == name for info in memory.sessions())
 
 
 def merged(memory: Memory, session: Session) -> Any:
-    """Import what the session was, and more, into it."""
+    """Import the session's earlier state and more into it."""
     other = memory.session("other")
     other.add_user_message("new here")
     return memory.import_session(other.export(), session_id="one", on_conflict="merge")
 
 
 def flushed(memory: Memory, _: Session) -> None:
-    """End a turn of a session that keeps no archive."""
+    """End a turn of a session without an archive."""
     memory.session("one", counter=quarters, persistence="flush", archive=False, auto_compact="off").end_turn()
 
 
@@ -167,14 +168,14 @@ SEEN_ELSEWHERE = ("sealed-memory", "sealed-file")
     params=[pytest.param(place, marks=pytest.mark.wide) if place in SEEN_ELSEWHERE else place for place in PLACES]
 )
 def place(request: pytest.FixtureRequest) -> str:
-    """Every store, encrypted too."""
+    """Every kind of store, encrypted ones included."""
     return str(request.param)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", VERBS)
 def test_every_verb_ends_beside_a_writer_who_is_always_first(place: str, name: str, tmp_path: Path) -> None:
-    """Somebody adds before each commit and never stops: the verb returns, and what it was asked for is done."""
+    """Each verb returns with its work done, although another writer adds before each of its commits."""
     with opened(place, tmp_path) as memory:
         session, verb = filled(memory), VERBS[name]
         Restless(memory, adding)
@@ -199,7 +200,7 @@ def test_every_verb_gets_there_when_epochs_begin_all_the_time(name: str, tmp_pat
 
 
 def test_a_scan_that_gives_out_pseudonyms_gets_there(place: str, tmp_path: Path) -> None:
-    """It may wait for others, for a number is never given twice; it does not look at everything anew for that."""
+    """A scan with pseudonyms ends beside other writers without starting over each time."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one")
         session.add_user_message("to ann@example.com")
@@ -220,7 +221,7 @@ BRANCHED: dict[str, Callable[[Memory, Session], Any]] = {
 
 @pytest.mark.parametrize("name", BRANCHED)
 def test_branches_that_others_make_meanwhile_are_reached(place: str, name: str, tmp_path: Path) -> None:
-    """A branch that comes into being right before a commit has nothing left of what was to go, nor has an older one."""
+    """An erasure also reaches a branch made right before its commit."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one")
         session.add_user_message(f"to {WORD}")
@@ -242,7 +243,7 @@ def test_branches_that_others_make_meanwhile_are_reached(place: str, name: str, 
 
 
 def test_a_branch_of_a_branch_that_is_made_meanwhile_loses_its_words_too(place: str, tmp_path: Path) -> None:
-    """A branch that is made of one whose records still tell of the text is looked at when the others are done."""
+    """An erasure also reaches the records of a branch's branch made meanwhile."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one")
         session.add_user_message(f"to {WORD}")
@@ -269,7 +270,7 @@ def test_a_branch_of_a_branch_that_is_made_meanwhile_loses_its_words_too(place: 
 
 @pytest.mark.parametrize("after", ["nothing", "another"])
 def test_a_branch_is_of_the_session_that_is_there(place: str, after: str, tmp_path: Path) -> None:
-    """Of a session that is deleted right before the fork is made there is none; of one in its place, a whole one."""
+    """A fork of a session deleted meanwhile makes no branch; of a successor it makes a whole one."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one")
         session.add([{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}])
@@ -313,7 +314,7 @@ def test_a_pin_is_of_an_entry_that_is_there(place: str, after: str, tmp_path: Pa
 
 @pytest.mark.parametrize("what", ["erase", "neuralyze"])
 def test_what_is_pinned_meanwhile_stays(place: str, what: str, tmp_path: Path) -> None:
-    """A strategy destroys nothing that somebody pins right before it; an entry that is named goes all the same."""
+    """A strategy does not erase an entry that is pinned meanwhile; erasing it by id still does."""
     with opened(place, tmp_path) as memory:
         session = filled(memory)
 
@@ -330,7 +331,7 @@ def test_what_is_pinned_meanwhile_stays(place: str, what: str, tmp_path: Path) -
 
 
 def test_a_session_that_is_replaced_meanwhile_loses_nothing_of_the_other(place: str, tmp_path: Path) -> None:
-    """What was found is named by its ids: in a session that comes in its place other entries have these numbers."""
+    """An erasure does not touch the entries of a session that replaced its target meanwhile."""
     with opened(place, tmp_path) as memory:
         session, other = memory.session("one"), memory.session("other")
         session.add_user_message(f"to {WORD}")
@@ -348,7 +349,7 @@ def test_a_session_that_is_replaced_meanwhile_loses_nothing_of_the_other(place: 
 
 @pytest.mark.parametrize("verb", ["erase a query", "clear", "rewind", "compact", "neuralyze", "scan"])
 def test_a_session_that_is_deleted_meanwhile_stays_deleted(place: str, verb: str, tmp_path: Path) -> None:
-    """Nothing comes into being in the place of a session that somebody deletes right before the commit."""
+    """No verb recreates a session that is deleted right before its commit."""
     with opened(place, tmp_path) as memory:
         session = filled(memory)
 
@@ -395,7 +396,7 @@ READS: dict[str, Callable[[Session], Any]] = {
 
 @pytest.fixture(params=["sqlite", "file"])
 def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Memory, Session]]:
-    """An encrypted store, and a session of it: another memory adds to it before each single read and write below."""
+    """An encrypted store with a session to which another memory adds before each read and write below."""
     where = address(request.param, tmp_path)
     with Memory.open(where, encryption=FIRST) as memory, Memory.open(where, encryption=FIRST) as other:
         session, others = filled(memory), other.session("one")
@@ -417,7 +418,7 @@ def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
 
 @pytest.mark.parametrize("name", READS)
 def test_what_is_read_fits_beside_somebody_who_adds_between_any_two_reads(name: str, disturbed: Any) -> None:
-    """No read of an encrypted store takes what was added meanwhile for a head that was taken back."""
+    """No read of an encrypted store mistakes entries added meanwhile for a head that was put back."""
     assert READS[name](disturbed[1]) is not None
 
 
@@ -432,7 +433,7 @@ BRIEF = {
     params=["sqlite", "file", *(pytest.param(f"{kind} sealed", marks=pytest.mark.wide) for kind in ("sqlite", "file"))]
 )
 def sealed_or_not(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Memory, Memory, Any]]:
-    """Two memories of one store, and what the first of them writes to."""
+    """Two memories of one store, and the session that the first writes to."""
     kind, _, sealed = request.param.partition(" ")
     options: dict[str, Any] = {"encryption": FIRST} if sealed else {}
     where = address(kind, tmp_path)
@@ -446,7 +447,7 @@ WRITES = ("erase a query", "erase by number", "forget what matches", "pin", "com
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", WRITES)
 def test_who_adds_between_any_two_reads_is_in_nobodys_way(name: str, disturbed: Any) -> None:
-    """What was read fits over what was only added, so that every verb ends."""
+    """Every verb ends although another memory adds between its reads."""
     memory, session = disturbed
 
     done = VERBS[name].act(memory, session)
@@ -535,7 +536,7 @@ def test_all_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tm
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("sealed", [False, pytest.param(True, marks=pytest.mark.wide)], ids=["plain", "encrypted"])
 def test_erasures_end_beside_a_process_that_makes_branches(kind: str, sealed: bool, tmp_path: Path) -> None:
-    """What was due when a sweep began is gone from every branch, though more that is due is added all the time."""
+    """A sweep erases all that was due at its start from every branch, although more keeps coming."""
     place = f"sealed-{kind}" if sealed else kind
     with opened(place, tmp_path) as memory:
         session = filled(memory)

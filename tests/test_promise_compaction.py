@@ -41,7 +41,7 @@ def opened(memory: Memory, budget: dict[str, Any], answer: object) -> Session:
 
 
 def context_of(session: Session, limit: int | None) -> list[dict[str, Any]] | None:
-    """The messages that a context gives, within its limit, or None where that is impossible and it says so."""
+    """Return the messages of a context, which must keep the limit, or None where BudgetImpossible is raised."""
     try:
         context = session.context()
     except BudgetImpossible:
@@ -59,10 +59,10 @@ def filled(memory: Memory, clock: FakeClock, log: list[Operation], budget: dict[
 
 @given(logs(), logs(8), st.sampled_from(STRATEGIES), budgets, summarizers)
 @settings(max_examples=examples(150), deadline=None)
-def test_nothing_is_lost(
+def test_compaction_loses_no_entry(
     log: list[Operation], more: list[Operation], strategy: dict[str, Any], budget: dict[str, Any], answer: object
 ) -> None:
-    """Whatever a strategy does: entries in one state each, groups whole, coverage complete, contexts within limits."""
+    """No strategy loses an entry: groups stay whole, summaries cover what they replace, contexts keep their limits."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = filled(memory, clock, log, budget, answer)
@@ -90,7 +90,7 @@ def test_nothing_is_lost(
 def test_compacting_twice_changes_nothing(
     log: list[Operation], strategy: dict[str, Any], budget: dict[str, Any]
 ) -> None:
-    """Without new entries a second compaction commits nothing and says why."""
+    """Without new entries, a second compaction commits nothing and gives the reason."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = filled(memory, clock, log, budget, None)
@@ -105,8 +105,8 @@ def test_compacting_twice_changes_nothing(
 
 @given(logs(), st.sampled_from([one for one in STRATEGIES if one["strategy"] in ("summarizer", "hybrid_summary")]))
 @settings(max_examples=examples(100), deadline=None)
-def test_restoring_gives_back_what_was_there(log: list[Operation], strategy: dict[str, Any]) -> None:
-    """After `restore` active set and context are as they were; the log never changed."""
+def test_restoring_a_summary_undoes_its_compaction(log: list[Operation], strategy: dict[str, Any]) -> None:
+    """After `restore`, the active entries and the context are as they were before the compaction."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = filled(memory, clock, log, {}, None)
@@ -127,7 +127,7 @@ def test_restoring_gives_back_what_was_there(log: list[Operation], strategy: dic
 def test_contexts_are_stable_between_compactions(
     log: list[Operation], parts: list[list[Operation]], strategy: dict[str, Any], budget: dict[str, Any]
 ) -> None:
-    """Of two contexts of one epoch the earlier one's log messages are the beginning of the later one's."""
+    """Within one epoch, the log messages of an earlier context are the beginning of those of a later one."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = filled(memory, clock, log, budget, None)
@@ -148,10 +148,10 @@ def test_contexts_are_stable_between_compactions(
 
 @given(logs(), st.sampled_from(STRATEGIES), budgets)
 @settings(max_examples=examples(80), deadline=None)
-def test_a_dry_run_tells_and_changes_nothing(
+def test_a_dry_run_predicts_the_compaction_and_commits_nothing(
     log: list[Operation], strategy: dict[str, Any], budget: dict[str, Any]
 ) -> None:
-    """`dry_run` gives the figures of the real run where no text decides, and commits nothing."""
+    """`dry_run` returns the figures of the real compaction, unless that gains nothing, and it commits nothing."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = filled(memory, clock, log, budget, None)

@@ -1,4 +1,4 @@
-"""Promise 1, fits: a context never exceeds its budget, or says with the figures why it cannot be."""
+"""Promise 1, fits: a context never exceeds its budget; where none can fit, the error gives the figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ budgets = st.integers(0, 60) | st.integers(0, 400)
 
 
 def newest_human(entries: Sequence[Entry], now: int) -> Entry | None:
-    """The newest human message, unless it says nothing or has expired: then a context need not show it."""
+    """Return the newest human message, or None if it says nothing or has expired: no context need show it then."""
     newest = next((entry for entry in reversed(entries) if entry.is_human), None)
     if newest is None or rules.says_nothing(newest.content):
         return None
@@ -39,14 +39,14 @@ def newest_human(entries: Sequence[Entry], now: int) -> Entry | None:
 
 
 def stored(memory: Memory) -> tuple[Any, list[Any]]:
-    """Head and records of the session: what a call may not have changed."""
+    """Return the session's head and records, which a refused call must not change."""
     key = SessionKey(memory.tenant, "s")
     store: Any = memory.store
     return drive(store.head(key)), drive(store.records(key))
 
 
 def attempt(session: Session, memory: Memory, **call: Any) -> Context | None:
-    """Return the context, or None where it is impossible, which must be proven by figures and change nothing."""
+    """Return the context, or None if the call is refused; a refusal must give figures and change nothing."""
     before = stored(memory)
     try:
         return session.context(**call)
@@ -64,7 +64,7 @@ def attempt(session: Session, memory: Memory, **call: Any) -> Context | None:
 def test_every_context_fits_its_budget_less_the_reserve(
     kind: str, folder: Path, log: list[Any], budget: int, requests: list[dict[str, Any]]
 ) -> None:
-    """Whatever the log and whatever a call brings, what is sent costs at most the budget less the reserve."""
+    """A context costs at most the budget less the reserve, whatever the log holds and whatever the call adds."""
     with world(kind, folder, max_tokens=budget) as w:
         for part in (log[: len(log) // 2], log[len(log) // 2 :]):
             w.play(part)
@@ -82,7 +82,7 @@ def test_every_context_fits_its_budget_less_the_reserve(
 def test_the_newest_human_message_is_in_every_context(
     kind: str, folder: Path, log: list[Any], budget: int, seconds: int
 ) -> None:
-    """Whatever a cut takes away, the newest human message stays, whole and unaltered."""
+    """The newest human message is in every context, whole and unaltered, whatever a cut leaves out."""
     with world(kind, folder, max_tokens=budget) as w:
         w.play(log)
         w.clock.advance(seconds)
@@ -99,7 +99,7 @@ def test_the_newest_human_message_is_in_every_context(
 def test_max_messages_bounds_the_log_and_keeps_the_newest_human_message(
     kind: str, folder: Path, log: list[Any], most: int, budget: int | None
 ) -> None:
-    """No more provider messages of the log than `max_messages`, the newest human one among them."""
+    """A context has at most `max_messages` messages of the log, and the newest human message is one of them."""
     with world(kind, folder, max_messages=most, max_tokens=budget) as w:
         w.play(log)
         wanted = newest_human(w.session.entries(), w.clock.now)
@@ -116,7 +116,7 @@ def test_max_messages_bounds_the_log_and_keeps_the_newest_human_message(
 def test_a_context_fits_by_the_real_encoding_too(
     kind: str, folder: Path, log: list[Any], budget: int, request: dict[str, Any]
 ) -> None:
-    """Counted by the model's own encoding, with three tokens around each message, the context fits as well."""
+    """A context also fits when the model's own encoding counts it, with the tokens around each message."""
     with world(kind, folder, model="gpt-4o", counter=None, max_tokens=budget) as w:
         w.play(log)
 
@@ -133,7 +133,7 @@ def test_a_context_fits_by_the_real_encoding_too(
 def test_a_budget_of_the_call_binds_and_stores_nothing(
     kind: str, folder: Path, log: list[Any], own: int, other: int
 ) -> None:
-    """A call with another budget than the session's fits that one, and commits no cut."""
+    """A call with a budget of its own keeps that budget and commits no cut."""
     with world(kind, folder, max_tokens=own) as w:
         w.play(log)
         before = stored(w.memory)
@@ -147,10 +147,10 @@ def test_a_budget_of_the_call_binds_and_stores_nothing(
 
 @law
 @given(log=strategies.logs(), budget=budgets, oversize=st.sampled_from(["drop", "error", "keep_newest"]))
-def test_other_ways_with_an_oversized_turn_fit_or_say_that_they_do_not(
+def test_an_oversized_turn_exceeds_the_budget_only_with_keep_newest(
     kind: str, folder: Path, log: list[Any], budget: int, oversize: str
 ) -> None:
-    """`drop` and `error` keep the bound; `keep_newest` may exceed it, and the context's problems say so."""
+    """`oversize="drop"` and `"error"` keep the budget; `"keep_newest"` may exceed it, and `problems` says so then."""
     with world(kind, folder, max_tokens=budget, oversize=oversize) as w:
         w.play(log)
 
@@ -164,7 +164,7 @@ def test_other_ways_with_an_oversized_turn_fit_or_say_that_they_do_not(
 @law
 @given(log=strategies.logs(), budget=st.integers(1, 300), gap=st.sampled_from(["stop", "skip"]))
 def test_an_exact_walk_fits_too(kind: str, folder: Path, log: list[Any], budget: int, gap: str) -> None:
-    """The short-term strategy that walks anew at each call keeps the same bound, and commits nothing."""
+    """The short-term strategy `max_tokens`, which selects anew at each call, keeps its budget and commits nothing."""
     strategy = {"memory_strategy_id": "max_tokens", "memory_max_tokens": budget, "gap": gap}
     with world(kind, folder, short_term=[strategy]) as w:
         w.play(log)
@@ -178,8 +178,8 @@ def test_an_exact_walk_fits_too(kind: str, folder: Path, log: list[Any], budget:
 
 @pytest.mark.parametrize("own", [-1, 0, 1])
 @pytest.mark.filterwarnings("ignore:short_term.*memory_max_tokens is 0")
-def test_a_strategy_of_no_room_keeps_the_session_within_its_budget(kind: str, folder: Path, own: int) -> None:
-    """Where not even the system text fits, a strategy that includes no interaction raises all the same."""
+def test_a_short_term_strategy_without_room_still_obeys_the_budget(kind: str, folder: Path, own: int) -> None:
+    """Where not even the system text fits, BudgetImpossible is raised although the strategy includes no interaction."""
     with world(kind, folder, short_term=[MaxTokens(memory_max_tokens=own)], max_tokens=1) as w:
         w.session.add_user_message("hello")
 
@@ -191,6 +191,6 @@ def test_a_strategy_of_no_room_keeps_the_session_within_its_budget(kind: str, fo
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "100"])
 def test_a_budget_is_a_whole_number(kind: str, folder: Path, value: Any) -> None:
-    """A budget that is no whole number of at least 0 is refused by name before anything is read."""
+    """A budget that is not a whole number of at least 0 is refused, by its name, before anything is read."""
     with world(kind, folder) as w, pytest.raises(ConfigError, match="max_tokens"):
         w.session.context(max_tokens=value)

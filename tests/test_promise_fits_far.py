@@ -1,4 +1,4 @@
-"""Promise 1, fits: what a context shows from far back, or of what began a message, is counted like the rest."""
+"""Promise 1, fits: entries shown from far back in the log, or without the start of their message, are counted fully."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ law = settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck
 count = encoding("o200k_base").count
 
 FAR = [{"role": role, "content": str(n)} for n in range(131) for role in ("user", "assistant")]
-"""More entries than are read at once."""
+"""More entries than the library reads at once, so that what precedes them lies in an earlier read."""
 
 CONDITIONS = (
     "message.role != 'assistant' or message.kind != 'message'",
@@ -42,13 +42,13 @@ walks = st.just([]) | st.lists(
     min_size=1,
     max_size=2,
 )
-"""The strategies of an exact walk; none: a window that is cut to low water."""
+"""Short-term strategies that select entries anew at each call; with none, cuts to low water bound the window."""
 formats = st.sampled_from(["openai", "openai", "openai-responses", "anthropic", "gemini", "text"])
 
 
 @st.composite
 def sessions(draw: st.DrawFn) -> dict[str, Any]:
-    """What may come to a session: steps, perhaps many plain messages behind them, pins, erasures, a compaction."""
+    """Draw the history of a session: steps, perhaps many plain messages behind them, pins, erasures, a compaction."""
     return {
         "early": draw(strategies.logs(6, least=1)),
         "far": draw(st.sampled_from([True, True, False])),
@@ -60,14 +60,14 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def played(session: Session, what: dict[str, Any], now: int) -> None:
-    """Do to the session what is to come to it."""
+    """Give the session this history."""
     for operation in what["early"]:
         strategies.perform(session, operation, now)
-    there = len(session.entries())
-    session.pin(*(place % there + 1 for place in what["pins"]))
+    count = len(session.entries())
+    session.pin(*(place % count + 1 for place in what["pins"]))
     if what["far"]:
         session.add(FAR)
-    session.erase([place % there + 1 for place in what["erased"]])
+    session.erase([place % count + 1 for place in what["erased"]])
     if what["compacts"]:
         session.compact({"strategy": "summarizer", "interaction_keep": 1})
     for operation in what["late"]:
@@ -75,7 +75,7 @@ def played(session: Session, what: dict[str, Any], now: int) -> None:
 
 
 def attempt(session: Session, **call: Any) -> Context | None:
-    """The context, or None where it is impossible, which the figures of the refusal must show."""
+    """Return the context, or None if the call is refused; the figures of the refusal must justify it."""
     try:
         return session.context(**call)
     except BudgetImpossible as error:
@@ -85,7 +85,7 @@ def attempt(session: Session, **call: Any) -> Context | None:
 
 
 def honest(ctx: Context) -> int:
-    """The least that the request costs: in chat completions by the cookbook, elsewhere its texts alone."""
+    """Return the least that the request costs: in chat completions by OpenAI's cookbook, elsewhere its texts alone."""
     if ctx.format == "openai":
         return rules.honest(ctx.messages, count, per_message=4, per_call=3) + 3
     return rules.least(ctx.request(), count)
@@ -97,7 +97,7 @@ def honest(ctx: Context) -> int:
 def test_whatever_a_context_shows_is_counted_and_fits(
     kind: str, folder: Path, what: dict[str, Any], budget: int, conditions: list[str], format: str, walks: list[Any]
 ) -> None:
-    """Whatever was pinned, erased, compacted or dropped, and however far back, no context costs more than it says."""
+    """No context costs more than it says, whatever was pinned, erased, compacted or dropped, and however far back."""
     walk = {"short_term": [{**BLOCK, "memory_max_tokens": budget, "conditions": conditions, **one} for one in walks]}
     options: dict[str, Any] = {"max_tokens": budget, **(walk if walks else {"conditions": conditions})}
     with world(kind, folder, model="gpt-4o", counter=None, **options) as w:
@@ -115,7 +115,7 @@ def test_whatever_a_context_shows_is_counted_and_fits(
 def test_max_messages_holds_in_every_format(
     kind: str, folder: Path, what: dict[str, Any], most: int, format: str, exact: bool
 ) -> None:
-    """No context has more messages than `max_messages`, as its own format counts them."""
+    """No context has more messages than `max_messages`, counted as messages of its own format."""
     options: dict[str, Any] = {"max_tokens": 10**4, "short_term": {**BLOCK, "memory_max_tokens": None}} if exact else {}
     with world(kind, folder, max_messages=most, **options) as w:
         played(w.session, what, w.clock.now)
@@ -137,7 +137,7 @@ CALLING = [
 
 @pytest.mark.parametrize("how", ["condition", "erasure"])
 def test_a_call_without_the_text_before_it_pays_for_its_message(how: str) -> None:
-    """Where a call is shown without the text that began its message, the message's own tokens are counted with it."""
+    """A call shown without the text that began its message is counted with that message's own tokens."""
     dropping = ["message.role != 'assistant' or message.kind != 'message'"] if how == "condition" else []
     with Memory.open("memory://") as memory:
         session = memory.session("s", model="gpt-4o", conditions=dropping)
@@ -156,7 +156,7 @@ def test_a_call_without_the_text_before_it_pays_for_its_message(how: str) -> Non
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("pinned", [2, 3])
 def test_a_pinned_call_keeps_its_result_under_any_condition(pinned: int, exact: bool) -> None:
-    """Whatever conditions drop around a pinned call or a pinned result, the two stay together and are counted."""
+    """A pinned call and its result stay together and are counted, whatever conditions drop around them."""
     older = ["interaction.age <= 1"]
     with Memory.open("memory://") as memory:
         for budget in range(20, 260, 6):
@@ -181,7 +181,7 @@ def test_a_pinned_call_keeps_its_result_under_any_condition(pinned: int, exact: 
 
 @pytest.mark.wide
 def test_a_pin_that_a_condition_would_drop_is_counted_before_it_is_shown() -> None:
-    """What a condition on messages alone would drop, and a pin keeps, takes room where the cut is planned."""
+    """A cut reserves room for a pinned entry that a condition would otherwise drop."""
     with Memory.open("memory://") as memory:
         for budget in range(1, 60):
             session = memory.session(

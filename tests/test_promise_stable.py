@@ -24,12 +24,12 @@ law = settings(deadline=None, max_examples=examples(30), suppress_health_check=[
 
 
 def head_of(ctx: Context) -> list[bytes]:
-    """What a cut has put before the log: pins and open human messages."""
+    """Return the messages that a cut has put before the log: pins and open human messages."""
     return rules.packed(ctx.head_messages)
 
 
-def law_holds(contexts: list[tuple[Context, str | None]]) -> None:
-    """Assert the law of stable prefixes over all pairs of contexts of one epoch, and that changes are named."""
+def assert_prefixes_are_stable(contexts: list[tuple[Context, str | None]]) -> None:
+    """Assert that contexts of one epoch begin with the same bytes, and that each new epoch gives a reason."""
     for i, (earlier, _) in enumerate(contexts):
         for later, _ in contexts[i + 1 :]:
             if earlier.epoch is not None and earlier.epoch == later.epoch:
@@ -46,7 +46,7 @@ def law_holds(contexts: list[tuple[Context, str | None]]) -> None:
 def test_contexts_of_one_epoch_begin_alike(
     kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
 ) -> None:
-    """With entries added, time passing, and system, tools and reserve changing between calls, prefixes stay."""
+    """The prefix stays while entries are added, time passes, and system, tools and reserve differ between calls."""
     with world(kind, folder, max_tokens=budget) as w:
         contexts = []
         for operation in log:
@@ -57,7 +57,7 @@ def test_contexts_of_one_epoch_begin_alike(
             if ctx is not None:
                 contexts.append((ctx, request["system"]))
 
-        law_holds(contexts)
+        assert_prefixes_are_stable(contexts)
 
 
 @pytest.mark.sampled
@@ -71,7 +71,7 @@ def test_contexts_of_one_epoch_begin_alike(
 def test_pins_and_usage_between_calls_leave_the_prefix(
     kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int, conditions: tuple[str, ...]
 ) -> None:
-    """Pinning, unpinning and reported usage change nothing that was sent until a cut, which says so."""
+    """Pinning, unpinning and reported usage leave the prefix alone until the next cut, which gives a reason."""
     with world(kind, folder, max_tokens=budget, conditions=conditions) as w:
         contexts = []
         for operation in log:
@@ -86,12 +86,12 @@ def test_pins_and_usage_between_calls_leave_the_prefix(
             if ctx is not None:
                 contexts.append((ctx, None))
 
-        law_holds(contexts)
+        assert_prefixes_are_stable(contexts)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_condition_that_drops_an_open_call_leaves_its_group_open(kind: str, folder: Path, seed: int) -> None:
-    """Whatever a condition drops of a group, it is held back until every call of it is answered, all of it."""
+    """A whole group is held back until each of its calls is answered, even where a condition drops some of them."""
     chance = random.Random(seed)
     with world(kind, folder, max_tokens=2_000, conditions=["not contains(message.content, 'secret')"]) as w:
         session, contexts, waiting = w.session, list[tuple[Context, str | None]](), list[str]()
@@ -126,7 +126,7 @@ def test_a_condition_that_drops_an_open_call_leaves_its_group_open(kind: str, fo
             assert bool(held) == bool(waiting)
             assert not any(id in str(ctx.messages) for id in waiting)
 
-        law_holds(contexts)
+        assert_prefixes_are_stable(contexts)
 
 
 @pytest.mark.sampled
@@ -147,7 +147,7 @@ def test_two_views_with_conditions_do_not_disturb_each_other(
                 if ctx is not None:
                     given[name].append((ctx, None))
         for contexts in given.values():
-            law_holds(contexts)
+            assert_prefixes_are_stable(contexts)
 
 
 @pytest.mark.sampled
@@ -194,7 +194,7 @@ def test_an_erasure_is_the_reason_of_the_next_context(kind: str, folder: Path) -
 def test_another_program_is_given_the_same_context(
     kind: str, folder: Path, log: list[Any], budget: int, request: dict[str, Any]
 ) -> None:
-    """A context is a function of what is stored: another object on the same store gives the same messages."""
+    """A context depends only on what is stored: another object on the same store gives the same messages."""
     with world(kind, folder, max_tokens=budget) as w:
         for operation in log:
             w.play([operation])
@@ -217,7 +217,7 @@ def test_another_program_is_given_the_same_context(
 def test_a_past_revision_gives_what_was_sent_then(
     kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
 ) -> None:
-    """`context(at=ctx.revision)` rebuilds every message, however much was added and cut since."""
+    """`context(at=ctx.revision)` rebuilds every message that was sent, whatever was added and cut since."""
     with world(kind, folder, max_tokens=budget) as w:
         sent: list[tuple[Context, dict[str, Any]]] = []
         for operation in log:
@@ -233,8 +233,8 @@ def test_a_past_revision_gives_what_was_sent_then(
             assert again.revision == ctx.revision
 
 
-def test_what_a_cut_has_put_ahead_expires_and_is_superseded_too(kind: str, folder: Path) -> None:
-    """Pinned entries before the window leave the context when they expire or a newer version comes, and it says why."""
+def test_pins_before_the_window_expire_and_are_superseded(kind: str, folder: Path) -> None:
+    """Pinned entries before the window leave the context when they expire or a newer version comes, with the reason."""
     with world(kind, folder, max_tokens=60) as w:
         soon = datetime.fromtimestamp(w.clock.now // 1_000_000 + 100, UTC)
         w.session.add_context("old text", name="a.py", pinned=True)
@@ -259,7 +259,7 @@ def test_what_a_cut_has_put_ahead_expires_and_is_superseded_too(kind: str, folde
 
 
 def test_the_same_log_twice_gives_the_same_bytes(kind: str, folder: Path) -> None:
-    """Calling again without a change in between gives equal bytes, the same epoch and the same revision."""
+    """Two calls without a change in between give equal bytes, the same epoch and the same revision."""
     with world(kind, folder, max_tokens=40) as w:
         for i in range(30):
             w.session.add_user_message(f"question {i} about a thing")
@@ -279,7 +279,7 @@ def test_the_same_log_twice_gives_the_same_bytes(kind: str, folder: Path) -> Non
     low=st.sampled_from([0.2, 0.35, 0.5]),
 )
 def test_cuts_are_deep(kind: str, folder: Path, sizes: list[int], budget: int, low: float) -> None:
-    """From one cut to the next the log grows by at least the way from low to high water, never by one turn."""
+    """Between two cuts the log grows at least by the difference of high and low water, never by one turn only."""
     with world(kind, folder, max_tokens=budget, low_water=low) as w:
         for size in sizes:
             w.session.add_user_message("word " * size)
@@ -293,7 +293,7 @@ def test_cuts_are_deep(kind: str, folder: Path, sizes: list[int], budget: int, l
 
 
 def grow(w: World, turns: int) -> int:
-    """Append so many turns with tools, a context after each; return how many tokens that were."""
+    """Add so many turns with tools and make a context after each; return the tokens of the log."""
     tokens = 0
     for i in range(turns):
         w.session.add_user_message(f"human{i} " + "word " * (i * 7 % 13))
@@ -311,7 +311,10 @@ def grow(w: World, turns: int) -> int:
 @pytest.mark.sampled
 @pytest.mark.parametrize("turns", [200, pytest.param(600, marks=pytest.mark.slow)])
 def test_cuts_stay_deep_over_a_long_conversation_with_tools(kind: str, folder: Path, turns: int) -> None:
-    """Hundreds of turns with tools: at most one cut for each way from low to high water; an erasure adds one epoch."""
+    """Over hundreds of turns with tools, each cut takes at least the way from high to low water.
+
+    An erasure adds one more epoch.
+    """
     with world(kind, folder, max_tokens=1000) as w:
         tokens = grow(w, turns)
         ctx = w.session.context(system="be kind")

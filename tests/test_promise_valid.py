@@ -1,4 +1,4 @@
-"""Promise 2, valid: a provider accepts every context, and a broken log is repaired there and never in the log."""
+"""Promise 2, valid: a provider accepts every context; a broken log is repaired in the context, never in the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[
 def test_a_context_breaks_no_rule_of_chat_completions(
     kind: str, folder: Path, log: list[Any], budget: int | None, request: dict[str, Any]
 ) -> None:
-    """After every operation the context is valid, shows no half of a group, and leaves the log as it was."""
+    """After every operation the context is valid and shows no half of a group, and the log is as it was."""
     with world(kind, folder, max_tokens=budget) as w:
         for operation in log:
             w.play([operation])
@@ -38,15 +38,15 @@ def test_a_context_breaks_no_rule_of_chat_completions(
                 ctx = None
 
             entries = w.session.entries()
-            assert [rules_free(entry) for entry in entries] == [rules_free(entry) for entry in before]
+            assert [without_count(entry) for entry in entries] == [without_count(entry) for entry in before]
             if ctx is not None:
                 assert rules.faults(ctx.messages) == []
                 assert rules.half_groups(ctx.messages, entries) == []
                 assert rules.parted(ctx, entries) == []
 
 
-def rules_free(entry: Any) -> dict[str, Any]:
-    """The entry without its stored count, which a context may add."""
+def without_count(entry: Any) -> dict[str, Any]:
+    """Return the entry's fields without its stored count, which a context may add."""
     return {field: getattr(entry, field) for field in entry.__struct_fields__ if field != "tokens"}
 
 
@@ -68,10 +68,10 @@ def rules_free(entry: Any) -> dict[str, Any]:
         unique=True,
     ),
 )
-def test_what_conditions_leave_is_valid(
+def test_conditions_leave_a_valid_context(
     kind: str, folder: Path, log: list[Any], budget: int | None, conditions: list[str]
 ) -> None:
-    """Conditions take whole pairs of call and result, so that what stays is accepted."""
+    """Conditions drop calls and results in pairs, so that the rest is still accepted."""
     with world(kind, folder, max_tokens=budget, conditions=conditions) as w:
         for operation in log:
             w.play([operation])
@@ -85,10 +85,10 @@ def test_what_conditions_leave_is_valid(
 @pytest.mark.sampled
 @law
 @given(log=strategies.logs(), budget=st.none() | st.integers(20, 300), data=st.data())
-def test_what_erasure_leaves_is_valid(
+def test_erasing_leaves_a_valid_context(
     kind: str, folder: Path, log: list[Any], budget: int | None, data: st.DataObject
 ) -> None:
-    """However much of the log is erased, the context stays valid and shows nothing of what is gone."""
+    """However much of the log is erased, the context stays valid and shows nothing that was erased."""
     with world(kind, folder, max_tokens=budget) as w:
         w.play(log)
         seqs = [entry.seq for entry in w.session.entries()]
@@ -109,7 +109,7 @@ def test_what_erasure_leaves_is_valid(
 @law
 @given(log=strategies.logs(), data=st.data())
 def test_pins_leave_the_context_valid(kind: str, folder: Path, log: list[Any], data: st.DataObject) -> None:
-    """Pinning any entries, then cutting, shows the pinned ones with their whole group, and valid."""
+    """Whatever is pinned, contexts show it with its whole group, before and after a cut, and are valid."""
     with world(kind, folder, max_tokens=data.draw(st.integers(30, 300))) as w:
         w.play(log)
         seqs = [entry.seq for entry in w.session.entries()]
@@ -133,7 +133,7 @@ def test_pins_leave_the_context_valid(kind: str, folder: Path, log: list[Any], d
 def test_no_context_shows_what_has_expired_or_was_superseded(
     kind: str, folder: Path, log: list[Any], budget: int | None, data: st.DataObject
 ) -> None:
-    """An expired entry, pinned or not, is in no context; of a named context only the newest version is."""
+    """No context shows an expired entry, pinned or not, or another than the newest version of a named context."""
     with world(kind, folder, max_tokens=budget) as w:
         for operation in log:
             w.play([operation])
@@ -149,7 +149,7 @@ def test_no_context_shows_what_has_expired_or_was_superseded(
 
 
 def test_an_exact_walk_shows_nothing_expired_or_superseded(kind: str, folder: Path) -> None:
-    """A strategy that walks anew at each call leaves out the same as the window does."""
+    """A short-term strategy that selects entries anew at each call leaves out the same entries as the window does."""
     with world(kind, folder, short_term=[MaxTokens(memory_max_tokens=1000)]) as w:
         w.play(
             [
@@ -169,12 +169,12 @@ def test_an_exact_walk_shows_nothing_expired_or_superseded(kind: str, folder: Pa
 
 
 def shown_entries(ctx: Any) -> list[Any]:
-    """The entries that the context was made of."""
+    """Return the entries that the context was made of."""
     return [item.entry for group in (*ctx._head, *ctx._window.groups) for item in group.items]
 
 
 def test_a_crash_between_call_and_result_is_repaired_in_the_context_alone(kind: str, folder: Path) -> None:
-    """A call whose result never came gets a stand-in result in the context, once a message has overtaken it."""
+    """A call without a result gets a stand-in result, in the context alone, once a later message has been added."""
     with world(kind, folder) as w:
         w.session.add_user_message("find it")
         w.session.add_tool_call("find", {}, call_id="c")
@@ -188,7 +188,7 @@ def test_a_crash_between_call_and_result_is_repaired_in_the_context_alone(kind: 
 
 
 def test_an_open_group_is_held_back_until_it_is_answered(kind: str, folder: Path) -> None:
-    """A call that may still be answered is reported as pending, and shown with its result when that is there."""
+    """A call that may still be answered is reported as pending; it is shown together with its result."""
     with world(kind, folder) as w:
         w.session.add_user_message("find it")
         w.session.add_tool_call("find", {}, call_id="c")

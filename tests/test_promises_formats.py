@@ -1,4 +1,4 @@
-"""Promises 1 to 3 in every format over the same logs, and logs that are written in one format and read in another."""
+"""Promises 1 to 3 in every format, and for logs written in one format and read in another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ law = settings(deadline=None, max_examples=examples(25), suppress_health_check=l
 
 
 def check(ctx: Context, format: str, budget: int | None) -> None:
-    """Assert that a context is valid by all who judge it, says no more than it counts, and is within its budget."""
+    """Assert that a context is valid for all judges, counts all that it says, and fits its budget."""
     provider, request = PROVIDERS[format], ctx.request()
     assert provider.faults(ctx.messages) == []
     assert provider.sdk_faults(request) == []
@@ -34,14 +34,14 @@ def check(ctx: Context, format: str, budget: int | None) -> None:
 
 
 def slack(ctx: Context, format: str) -> int:
-    """Words that a format itself adds to entries: its overhead, which a counter of words alone does not count."""
+    """Return the words that a format adds to entries, which a counter of words does not count."""
     fmt = find_format(format)
     shown = [item.entry for group in (*ctx._head, *ctx._window.groups) for item in group.items]
     return fmt.prime + sum(map(fmt.overhead, shown))
 
 
 def without_tools(request: dict[str, Any]) -> dict[str, Any]:
-    """The request without its tool schemas, whose words are counted by another rule."""
+    """Return the request without its tool schemas, which are counted by another rule."""
     config = {key: value for key, value in request.get("config", {}).items() if key != "tools"}
     rest = {key: value for key, value in request.items() if key not in ("tools", "config")}
     return {**rest, "config": config} if config else rest
@@ -55,7 +55,7 @@ def without_tools(request: dict[str, Any]) -> dict[str, Any]:
 def test_the_promises_hold_over_the_same_logs(
     format: str, log: list[Any], budget: int | None, system: str | None
 ) -> None:
-    """After every operation the context is valid, fits, and goes on from the one before it in its epoch."""
+    """After every operation the context is valid, fits, and continues its epoch."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("s", max_tokens=budget, counter=strategies.WORDS, format=format)
@@ -74,7 +74,7 @@ def test_the_promises_hold_over_the_same_logs(
 
 
 def goes_on(before: Context | None, ctx: Context, format: str) -> None:
-    """Assert that a context of the same epoch as the one before it begins with all that was sent then."""
+    """Assert that a context begins with all of the previous context of its epoch."""
     if before is None or before.epoch != ctx.epoch:
         return
     assert rules.is_prefix(rules.packed(before.log_messages), rules.packed(ctx.log_messages))
@@ -94,9 +94,9 @@ PAIRS = [(one, other) for one in SPOKEN for other in FORMATS]
 def test_what_is_written_in_one_format_is_valid_in_another_and_says_the_same(
     one: str, other: str, data: st.DataObject, budget: int | None
 ) -> None:
-    """Every log of one provider is accepted by any other, within the budget; a reader finds there what was said.
+    """Every log of one provider is accepted by any other, fits, and contains what was said.
 
-    What was sent once stays as it was, byte for byte.
+    What was sent once keeps its bytes.
     """
     batches = PROVIDERS[one].batches
     assert batches is not None
@@ -116,7 +116,7 @@ def test_what_is_written_in_one_format_is_valid_in_another_and_says_the_same(
 
 
 def missing(ctx: Context, format: str) -> list[str]:
-    """What entries say that stand whole in a context, and its request does not."""
+    """Return what entries say that a context shows whole but its request lacks."""
     said = normal("\n".join(PROVIDERS[format].texts(without_tools(ctx.request()))))
     shown = [item for group in (*ctx._head, *ctx._window.groups) for item in group.items]
     return [text for item in shown if item.text is None for text in sayings(item.entry) if normal(text) not in said]
@@ -130,7 +130,7 @@ UNSAID |= {"shape", "place", "namespace", "media_type", "toolset_name", "file_id
 
 
 def unreported(ctx: Context, format: str) -> list[str]:
-    """Words that another provider's items hold beside their content, which are neither shown nor reported."""
+    """Return the words of other providers' items that are neither shown nor reported."""
     said = normal("\n".join(PROVIDERS[format].texts(without_tools(ctx.request()))))
     shown = [item for group in (*ctx._head, *ctx._window.groups) for item in group.items]
     reported = {note.seq for note in ctx.report.adapted}
@@ -146,7 +146,7 @@ def unreported(ctx: Context, format: str) -> list[str]:
 
 
 def words(value: Any) -> Iterator[str]:
-    """Every text in the value, but for those under keys that say nothing."""
+    """Yield every text in the value except those under keys without content."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -159,7 +159,7 @@ def words(value: Any) -> Iterator[str]:
 
 
 def sayings(entry: Entry) -> Iterator[str]:
-    """What a reader wants to find of an entry: its texts, and the words of a call's arguments."""
+    """Return what must be found of an entry: its texts, and the words of a call's arguments."""
     if entry.kind != "tool_call":
         yield from entry.text.splitlines()
         return
@@ -178,7 +178,7 @@ def leaves(value: Any) -> Iterator[str]:
 
 
 def normal(text: str) -> str:
-    """The text as a reader takes it: whatever the spacing, the escapes, and marks that are no words."""
+    """Normalise spacing, escapes and invisible marks of a text."""
     text = rules.scrubbed(text)
     text = re.sub(r"\\u[0-9a-f]{4}|\\[nrtbf]|&lt;|[^\w]", "", text)
     return "".join(text.split())

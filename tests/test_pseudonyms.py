@@ -1,4 +1,4 @@
-"""However many private values a session has seen, each has one pseudonym, and an append writes no more for them."""
+"""A session gives each private value one pseudonym, however many there are, and an append writes no more for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = re.compile(r"\[EMAIL_[1-9][0-9]{19}\]")
 
 
 def said(numbers: range) -> str:
-    """A text with so many addresses."""
+    """Return a text with so many addresses."""
     return " ".join(f"a{number}@example.com" for number in numbers)
 
 
@@ -54,8 +54,7 @@ def test_every_value_keeps_its_pseudonym_wherever_the_session_goes(kind: str, gu
 
 
 def test_pseudonyms_are_of_a_session_of_its_user(tmp_path: Path) -> None:
-    """Where they are all that was kept of a session, since what they stood in was dropped, it is its user's all the
-    same; and to the session of another nothing is given, not even numbers."""
+    """A session of which only pseudonyms are stored still belongs to its user, and other users get nothing of it."""
     with opened("sqlite", tmp_path) as memory:
         ann = memory.session("s", user="ann", title="Trip", lifetime="1h")
         with suppress(RuntimeError), ann.turn(atomic=True):
@@ -117,7 +116,7 @@ def test_an_append_writes_as_much_after_many_values_as_after_few(guard: str, tmp
 
 @pytest.mark.parametrize("guard", GUARDS)
 def test_long_names_make_no_long_head(guard: str, tmp_path: Path) -> None:
-    """Of calls without results and of named contexts a head remembers the newest, by number and by length."""
+    """A head remembers the newest open calls and contexts, bounded by number and length."""
     with opened("file", tmp_path, **GUARDS[guard]) as memory:
         session = memory.session("s")
         for number in range(40):
@@ -137,7 +136,7 @@ def size(folder: Path) -> int:
 
 
 def test_a_name_that_was_made_is_known_again_and_others_protect_nothing() -> None:
-    """Redacting twice is redacting once; twenty digits that nobody has made from the key are text like any other."""
+    """Keyed pseudonyms are recognised when redacting again; other twenty digits are plain text."""
     redactor = Redactor({**POLICY, "redact_patterns": [r"\d{4}"]}, key=KEY)
     full = Pseudonyms({f"EMAIL:{number:032x}": number for number in range(1, NUMBERED + 1)})
 
@@ -154,7 +153,7 @@ def test_a_name_that_was_made_is_known_again_and_others_protect_nothing() -> Non
 
 
 def test_another_key_makes_other_names() -> None:
-    """Without the key nobody can try out which value it was."""
+    """Another key gives other pseudonyms, so that nobody can guess the value without it."""
     full = Pseudonyms({f"EMAIL:{number:032x}": number for number in range(1, NUMBERED + 1)})
     entry = Entry(content="jane@example.com JANE@example.com")
 

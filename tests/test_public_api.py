@@ -1,4 +1,4 @@
-"""The names that users may rely on, and the four homes that they have."""
+"""The public names and the four modules they live in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = [(home, name) for home, module in HOMES.items() for name in module.__all
 
 
 def documented(module: ModuleType, name: str) -> bool:
-    """Whether a text stands under what a module gives this name."""
+    """Whether a text documents this name of a module."""
     body = source(module).body
     return any(
         [target.id for target in targets(node) if isinstance(target, ast.Name)] == [name]
@@ -45,7 +45,7 @@ def source(module: ModuleType) -> ast.Module:
 
 
 def imported_for_type_checkers(module: ModuleType) -> dict[str, str]:
-    """The names that the TYPE_CHECKING block imports, with the module that each comes from."""
+    """Return the names that the TYPE_CHECKING block imports, with their modules."""
     blocks = [
         node for node in source(module).body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
@@ -74,7 +74,7 @@ def test_what_type_checkers_see_is_what_programs_get(module: ModuleType) -> None
 
 
 def test_a_name_has_one_home() -> None:
-    """No name is in two homes, but for errors that programs often catch: those are at the top as well."""
+    """A name is in one public module only, except common errors, which are at the top as well."""
     homes = {name: [home for home, module in HOMES.items() if name in module.__all__] for _, name in NAMES}
 
     twice = {name: found for name, found in homes.items() if len(found) > 1}
@@ -162,7 +162,7 @@ def _error_names() -> set[str]:
 
 @pytest.mark.parametrize("name", errors.__all__)
 def test_every_public_error_has_one_root(name: str) -> None:
-    """Whoever catches `PalimpsestError` catches every error that Palimpsest raises on purpose."""
+    """Every public error derives from `PalimpsestError`."""
     error = getattr(errors, name)
 
     assert issubclass(error, palimpsest.PalimpsestError | palimpsest.PalimpsestWarning)

@@ -1,4 +1,4 @@
-"""Reading a log from its end, and as the messages of a provider."""
+"""Reading a log from its end, and as a provider's messages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ law = settings(deadline=None, max_examples=examples(30), suppress_health_check=l
 
 
 def seqs(entries: Any) -> list[int]:
-    """Where entries are."""
+    """Return the entries' seqs."""
     return [entry.seq for entry in entries]
 
 
 @pytest.mark.parametrize("kind", STORES)
 def test_the_newest_come_page_by_page(kind: str, tmp_path: Path) -> None:
-    """Pages from the end together are the log, as pages from the front are; what was rewound is in neither."""
+    """Pages from the end give the same log as pages from the front, without rewound entries."""
     with world(kind, tmp_path) as there:
         session = there.session
         for number in range(8):
@@ -63,7 +63,7 @@ def test_a_long_log_is_read_from_its_end(memory: Memory) -> None:
 
 
 def test_counting_from_both_ends_is_refused(session: Session) -> None:
-    """And so is what is no number."""
+    """`limit` together with `last`, and invalid numbers, are refused."""
     for options in ({"limit": 1, "last": 1}, {"last": -1}, {"before": "x"}, {"last": True}):
         with pytest.raises(ConfigError):
             session.entries(**options)
@@ -73,7 +73,7 @@ def test_counting_from_both_ends_is_refused(session: Session) -> None:
 
 
 def test_messages_are_the_whole_log(session: Session) -> None:
-    """Without any budget, with what was compacted or hidden; of a range with whole groups at both ends."""
+    """`messages` returns the whole log without a budget, compacted and hidden entries included, in whole groups."""
     for number in range(6):
         session.add_user_message(f"question {number}")
         session.add_assistant_message(f"answer {number}")
@@ -103,7 +103,7 @@ def test_messages_of_nothing(memory: Memory) -> None:
 @law
 @given(log=strategies.logs(), after=st.integers(0, 20), length=st.none() | st.integers(1, 20))
 def test_messages_are_valid(format: str, log: list[Any], after: int, length: int | None) -> None:
-    """Of whatever log, and whatever range of it, in every format; nothing is written by that."""
+    """`messages` of any range of any log is valid in every format and writes nothing."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("s", counter=strategies.WORDS)

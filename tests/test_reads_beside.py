@@ -1,4 +1,4 @@
-"""What is read while another process erases, redacts, clears, deletes and changes keys is never taken for damage."""
+"""Reading beside a process that erases, redacts, clears, deletes and rotates keys is never taken for damage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "shared"
 
 
 class Readings:
-    """Everything that reads a session, each of which checks what it can."""
+    """Every verb that reads a session, with a check of its result."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory, self._forks = memory, 0
@@ -39,7 +39,7 @@ class Readings:
         return self._memory.session(NAME, max_tokens=2_000, counter=quarters)
 
     def all(self) -> list[Callable[[], object]]:
-        """What there is to be called."""
+        """Return all readings."""
         session = self._session
         return [
             session.entries,
@@ -87,7 +87,7 @@ class Readings:
 
 
 def whole(export: dict[str, Any]) -> None:
-    """Check that an export holds together: every entry is there, and every record that something names."""
+    """Check that an export is consistent: all entries and everything that its records name."""
     numbers = sorted(entry["seq"] for entry in [*export["entries"], *export["tombstones"]])
     head = export["head"]
     assert numbers == list(range(head["first_seq"], head["next_seq"]))
@@ -96,7 +96,7 @@ def whole(export: dict[str, Any]) -> None:
 
 
 def read_beside(kind: str, folder: Path, dice: random.Random, rounds: int) -> None:
-    """Read everything so often, in any order, beside a process that does away with it."""
+    """Read everything so often, in random order, beside a process that destroys it."""
     address, options = STORES[kind]
     where = address.format(folder)
     with vandal.opened(where, options) as memory:
@@ -122,12 +122,12 @@ def read_beside(kind: str, folder: Path, dice: random.Random, rounds: int) -> No
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 def test_what_goes_meanwhile_is_no_damage(kind: str, tmp_path: Path, dice: random.Random) -> None:
-    """Whatever another process does to a session, reads give what was there before or after, never StoreCorrupt."""
+    """Reads return the state before or after another process's change, and never raise StoreCorrupt."""
     read_beside(kind, tmp_path, dice, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES)
 def test_what_goes_meanwhile_is_no_damage_often(kind: str, tmp_path: Path, dice: random.Random) -> None:
-    """The same for a hundred times as long."""
+    """Reads never raise StoreCorrupt beside another process's changes in a hundred times longer run."""
     read_beside(kind, tmp_path, dice, 150)

@@ -24,17 +24,17 @@ ENDINGS = (
     "s es ies ed ing eed ational tional izer bli logi ly ness ful icate ement ent sion tion ism ous ive ize e ll y"
 )
 TERM = re.compile(r"[^\x00-/:-^`{-\x7f\s]+")
-"""What is no blank, no quote and no ASCII punctuation but `_`, and in lower case where it is ASCII."""
+"""Matches a term: no blanks, quotes or ASCII punctuation but `_`, and no ASCII capitals."""
 
 
 def words_of_the_docs() -> set[str]:
-    """Many English words."""
+    """Return many English words, taken from the documentation."""
     pages = (Path(__file__).parent.parent / "docs").glob("**/*.md")
     return {word for page in pages for word in re.findall("[a-z]+", page.read_text(encoding="utf-8").lower())}
 
 
 def test_stems_are_those_of_sqlite() -> None:
-    """Words have the stems of SQLite's porter tokenizer, but for what no word is: an ending alone, a double y."""
+    """Words have the stems of SQLite's porter tokenizer, except for non-words such as an ending alone or a double y."""
     rng = random.Random(1)
     made = {
         "".join(rng.choices("aeiouybcdlmnrstwxz", k=rng.randint(1, 6))) + rng.choice(ENDINGS.split())
@@ -80,13 +80,14 @@ def test_stems_are_those_of_sqlite() -> None:
     ],
 )
 def test_terms_of_words_numbers_and_identifiers(text: str, found: list[str]) -> None:
-    """An identifier is found whole and by its pieces, a word in each of its forms, a script without blanks by pairs."""
+    """An identifier has terms for the whole and its pieces, a word for its stem, an unspaced script for pairs of
+    letters."""
     assert terms(text) == found
 
 
 @given(st.text())
 def test_terms_never_hold_what_an_index_or_its_syntax_would_read(text: str) -> None:
-    """A term has no blank, no quote and no punctuation, whatever the text is."""
+    """A term has no blank, quote or punctuation that an index could take for syntax, whatever the text is."""
     for term in terms(text):
         assert TERM.fullmatch(term), term
         assert term == term.lower() or not term.isascii()
@@ -95,14 +96,14 @@ def test_terms_never_hold_what_an_index_or_its_syntax_would_read(text: str) -> N
 
 @given(st.text(), st.text())
 def test_terms_of_two_texts_are_those_of_each(one: str, other: str) -> None:
-    """A line's end is between two words: what stands there belongs to neither."""
+    """A line end separates words, so that the terms of two lines are those of each line."""
     assert terms(f"{one}\n;\n{other}") == terms(one) + terms(other)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("text", ["a" * 10**6, "aB" * 10**6, "é," * 10**6, "漢" * 10**6, "'" * 10**6, "1,000" * 10**5])
 def test_hostile_texts_are_analysed(text: str) -> None:
-    """A megabyte of anything is, in a second or two: what took hours would not end within the time of a run."""
+    """A megabyte of any text is analysed within seconds."""
     found = terms(text)
 
     assert all(len(term) <= LONGEST for term in found)
@@ -110,7 +111,7 @@ def test_hostile_texts_are_analysed(text: str) -> None:
 
 @given(st.text(alphabet='ab .\n,;{"\\n\u00e9', max_size=3000))
 def test_pieces_cover_a_text_without_gaps(text: str) -> None:
-    """Pieces lie end to end, and none is much longer than it should be."""
+    """Pieces of a text lie end to end, and none is much longer than intended."""
     cut = list(pieces(text))
 
     assert [start for start, _ in cut] == [0, *(end for _, end in cut[:-1])]
@@ -119,7 +120,7 @@ def test_pieces_cover_a_text_without_gaps(text: str) -> None:
 
 
 def test_pieces_end_behind_a_sentence() -> None:
-    """A text is cut where a reader would."""
+    """A text is cut behind sentences."""
     text = "One sentence of some words. " * 60
 
     cut = [text[start:end] for start, end in pieces(text)]
@@ -130,7 +131,7 @@ def test_pieces_end_behind_a_sentence() -> None:
 
 @pytest.mark.parametrize("between", [",", "\t", '","', "/", "|", ";", "\\n", "\\\\n", "=", ">\u3000<"])
 def test_no_word_is_cut_in_two(between: str) -> None:
-    """What has no blanks, such as JSON from a program, tables and addresses, is cut between words, too."""
+    """A text without blanks, such as JSON, tables or addresses, is still cut between words."""
     words = [f"word{number}" for number in range(1000)]
 
     parts = parts_of(Entry(content="[" + between.join(words) + "]"))
@@ -141,12 +142,12 @@ def test_no_word_is_cut_in_two(between: str) -> None:
 
 @pytest.mark.parametrize("text", ["x" * 2_000_000, "word " * 400_000, "a. " * 700_000])
 def test_an_entry_has_no_more_parts_than_a_key_can_name(text: str) -> None:
-    """Parts of a text of megabytes are longer instead."""
+    """A text of megabytes has longer parts instead of more parts than a key can number."""
     assert 1 < len(list(pieces(text))) <= MOST
 
 
 def test_parts_hold_the_name_and_the_day_once() -> None:
-    """The first part says who speaks and when; a name that the text begins with is not said again."""
+    """The first part has the speaker's name and the day; a name at the text's beginning is not repeated."""
     at = microseconds_of(datetime.fromisoformat("2023-05-08T13:56:00+00:00"))
 
     named, unnamed = (
@@ -159,7 +160,7 @@ def test_parts_hold_the_name_and_the_day_once() -> None:
 
 
 def test_parts_of_json_have_keys_and_values() -> None:
-    """Arguments and results are found by keys and values; escapes hide no word."""
+    """Arguments and results in JSON are found by keys and values, whatever is escaped."""
     content = '{"user_id": "mia_li_3668", "note": "line\\nbreak caf\\u00e9"}'
 
     (part,) = parts_of(Entry(kind="tool_call", role="assistant", content=content, name="get_user"))
@@ -180,7 +181,7 @@ def test_parts_of_json_have_keys_and_values() -> None:
 @pytest.mark.parametrize("escaped", [True, False])
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_json_escapes_is_found_as_it_was_written(text: str, escaped: bool, times: int) -> None:
-    """Paths with backslashes, letters beyond ASCII and lines, also in JSON that stands in JSON."""
+    """Paths with backslashes, letters beyond ASCII and lines are found in JSON, even in JSON inside JSON."""
     content = text
     for _ in range(times):
         content = json.dumps({"note": content}, ensure_ascii=escaped)
@@ -190,8 +191,8 @@ def test_what_json_escapes_is_found_as_it_was_written(text: str, escaped: bool, 
     assert set(part.terms) >= set(terms(text))
 
 
-def test_what_is_erased_or_thought_has_no_parts() -> None:
-    """A tombstone and reasoning are never found; an entry without text and name has nothing to be found by."""
+def test_tombstones_and_reasoning_have_no_parts() -> None:
+    """Tombstones, reasoning, and entries without text and name have no parts, so they are never found."""
     assert parts_of(Entry(content="Secret", erased=True)) == []
     assert parts_of(Entry(content=(Reasoning(text="Thoughts"),))) == []
     assert parts_of(Entry(content="?!")) == []
@@ -199,7 +200,7 @@ def test_what_is_erased_or_thought_has_no_parts() -> None:
 
 
 def test_a_question_asks_for_what_it_is_about() -> None:
-    """Words of asking are left out, words side by side count more together."""
+    """A question asks for its words without question words; adjacent words count more together."""
     asked = question("When did Caroline go to the support group?")
 
     assert dict(zip(asked.terms, asked.weights, strict=True)) == {
@@ -215,7 +216,7 @@ def test_a_question_asks_for_what_it_is_about() -> None:
 
 @pytest.mark.parametrize("behind", [True, False])
 def test_a_question_before_or_behind_a_long_text_is_asked(behind: bool) -> None:
-    """Whoever pastes a text says what they want of it at one of its ends; words of the question may be in it, too."""
+    """The question before or behind a long pasted text is among the terms asked for."""
     asks, text = "How is the parrot called?", " ".join(f"line{number} parrot" for number in range(500))
 
     asked = question(f"{text} {asks}" if behind else f"{asks} {text}")
@@ -225,7 +226,7 @@ def test_a_question_before_or_behind_a_long_text_is_asked(behind: bool) -> None:
 
 
 def test_a_question_of_nothing_but_such_words_asks_for_them() -> None:
-    """Something is asked where any word is indexed, and nothing where none is."""
+    """A question of question words alone asks for one of them; one without any word asks for nothing."""
     assert question("Who are you?").terms == ("who",)
     assert question("?! …").terms == question("Is it this?").terms == ()
 
@@ -253,7 +254,7 @@ def test_a_question_of_nothing_but_such_words_asks_for_them() -> None:
     ],
 )
 def test_whether_several_things_are_asked_for(text: str, several: bool) -> None:
-    """A plural is asked for, a number, or what somebody has done."""
+    """A plural, a number, or what somebody has done asks for several things."""
     assert question(text).several is several
 
 
@@ -267,13 +268,13 @@ def test_whether_several_things_are_asked_for(text: str, several: bool) -> None:
     ],
 )
 def test_quotes_and_identifiers_are_phrases(text: str, phrase: str) -> None:
-    """What stands in quotes and what is written in one are asked for as a whole."""
+    """A quoted text and an identifier are asked for as phrases."""
     assert phrase in question(text).terms
 
 
 @given(st.text())
 def test_a_question_is_data(text: str) -> None:
-    """Nothing in a question is syntax: terms are words, or words with one blank between them, a bounded number."""
+    """Nothing in a question is syntax: it gives a bounded number of words and pairs of words."""
     asked = question(f'"{text}" {text}')
 
     assert len(asked.terms) == len(asked.weights) == len(set(asked.terms)) < 64
@@ -305,7 +306,7 @@ NOW = microseconds_of(datetime.fromisoformat("2025-06-18T12:00:00+00:00"))  # a 
     ],
 )
 def test_times_that_a_question_speaks_of(text: str, since: str, until: str) -> None:
-    """Dates, months, years and what is said from today are spans of whole days."""
+    """Dates, months, years and relative days in a question are spans of whole days."""
     (span,) = question(text, NOW).spans
 
     assert (moment(span.since).date().isoformat(), moment(span.until).date().isoformat()) == (since, until)
@@ -313,12 +314,12 @@ def test_times_that_a_question_speaks_of(text: str, since: str, until: str) -> N
 
 @pytest.mark.parametrize("text", ["31 June", "2023-13-41", "It may cost $2000", "version 2.10", "year 0", "MMXX"])
 def test_what_is_no_time(text: str) -> None:
-    """What no calendar has, and numbers that are none, are words and no times."""
+    """Impossible dates and plain numbers are words, not times."""
     assert question(text, NOW).spans == ()
 
 
 def test_days_and_months_are_asked_for() -> None:
-    """An entry of the day or the month has the term that the question asks for; without a clock none is asked for."""
+    """A question with a day or month asks for the term that entries of that time have; without a clock it does not."""
     day, month = question("on 8 May 2023", NOW).terms, question("in May 2023", NOW).terms
 
     entry = parts_of(Entry(content="Hello", at=microseconds_of(datetime.fromisoformat("2023-05-08T23:59:00+00:00"))))[0]
@@ -332,5 +333,5 @@ def test_days_and_months_are_asked_for() -> None:
 
 @given(st.text(alphabet="0123456789 -,/MayJuneago lastweek"), st.integers(0, LAST_MOMENT))
 def test_no_text_and_no_clock_breaks_dates(text: str, now: int) -> None:
-    """Whatever looks like a date, a span has a beginning before its end, or there is none."""
+    """Whatever looks like a date, a span begins before it ends, or there is none."""
     assert all(span.since < span.until for span in question(text, now).spans)

@@ -1,4 +1,4 @@
-"""Embedders: what may be one, how it is asked, and which answers are vectors of the texts that were asked about."""
+"""Embedders: what may be one, how it is called, and which answers are accepted as vectors of the texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
 
 
 def letters(texts: Sequence[str]) -> list[list[float]]:
-    """A vector of four numbers: how often a text has each of these letters, and one more."""
+    """Return for each text a vector of four numbers: how often it has each of three letters, and a constant."""
     return [[*(float(text.count(letter)) for letter in "abc"), 1.0] for text in texts]
 
 
@@ -32,7 +32,7 @@ RUNNERS: list[Inline] = []
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """Threads and loops that a test had started end with it."""
+    """End the threads and loops that a test has started."""
     yield
     while RUNNERS:
         drive(RUNNERS.pop().close())
@@ -48,7 +48,7 @@ def vectors(one: Embedder, *texts: str) -> Any:
 
 
 class Documents:
-    """What has a way of its own for questions."""
+    """An embedder with a method of its own for questions."""
 
     model = "letters-4"
 
@@ -60,14 +60,14 @@ class Documents:
 
 
 class Encoder:
-    """What answers by a matrix."""
+    """An embedder that returns a matrix."""
 
     def encode(self, texts: list[str]) -> Any:
         return np.array(letters(texts), np.float64)
 
 
 class Caller:
-    """An object that is called, and what its call returns is awaited."""
+    """A callable object whose calls return awaitables."""
 
     async def __call__(self, texts: list[str]) -> list[list[float]]:
         await asyncio.sleep(0)
@@ -88,7 +88,7 @@ def generator(texts: list[str]) -> Iterator[list[float]]:
 
 @pytest.mark.parametrize("given", [letters, Documents(), Encoder(), Caller(), coroutine, generator], ids=str_of)
 def test_whatever_gives_texts_vectors_is_an_embedder(given: Any) -> None:
-    """Functions, coroutine functions and objects of libraries give the same vectors, of length 1, in their order."""
+    """Functions, coroutine functions and objects of libraries give the same vectors, of length 1, in order."""
     one = of(given)
 
     found = vectors(one, "aab", "", "c")
@@ -100,8 +100,8 @@ def test_whatever_gives_texts_vectors_is_an_embedder(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [letters, Caller(), coroutine], ids=str_of)
-def test_an_embedder_is_asked_on_an_event_loop_just_so(given: Any) -> None:
-    """An asynchronous memory gets the same from it, and its loop goes on while a function blocks."""
+def test_an_embedder_gives_the_same_on_an_event_loop(given: Any) -> None:
+    """An asynchronous memory gets the same vectors, and its loop is not blocked by a function."""
 
     async def ask() -> Any:
         runner = Threaded()
@@ -114,14 +114,14 @@ def test_an_embedder_is_asked_on_an_event_loop_just_so(given: Any) -> None:
 
 
 def test_questions_are_asked_as_the_embedder_wants_it() -> None:
-    """Some models give questions other vectors than texts."""
+    """A question is embedded by the embedder's method for questions, if it has one."""
     assert np.allclose(drive(of(Documents()).embed_query("a")), np.array([1, 0, 0, 1]) / 2**0.5)
     assert np.allclose(drive(of(letters).embed_query("a")), np.array([1, 0, 0, 1]) / 2**0.5)
     assert np.allclose(drive(of(Documents()).embed_query("b")), np.array([1, 0, 1, 0]) / 2**0.5)
 
 
 def test_texts_are_given_in_batches() -> None:
-    """No call gets more than `batch` texts, and the vectors are in the order of all."""
+    """No call gets more than `batch` texts, and the vectors are in the order of all texts."""
     sizes = []
 
     def counted(texts: list[str]) -> list[list[float]]:
@@ -136,7 +136,7 @@ def test_texts_are_given_in_batches() -> None:
 
 
 def test_nothing_is_asked_for_no_texts() -> None:
-    """No texts are no call."""
+    """Without texts the embedder is not called."""
     assert vectors(of(lambda texts: 1 / 0)).shape == (0, 0)
 
 
@@ -157,7 +157,7 @@ def test_nothing_is_asked_for_no_texts() -> None:
     ],
 )
 def test_an_answer_that_is_no_vectors_of_these_texts_is_refused(answer: Any, why: str) -> None:
-    """Too few, of several lengths, not finite: one error, which names the embedder and says what was wrong."""
+    """Too few vectors, of different lengths or not finite, raise one error that names the embedder and the fault."""
     with pytest.raises(EmbedderFailed, match=why) as failed:
         vectors(of(lambda texts: answer, name="mine"), "a", "b")
 
@@ -165,7 +165,7 @@ def test_an_answer_that_is_no_vectors_of_these_texts_is_refused(answer: Any, why
 
 
 def test_a_model_keeps_its_dimension() -> None:
-    """Vectors of another length than before are refused: they could not be compared."""
+    """Vectors of another length than before are refused, since they could not be compared."""
     sizes = iter((3, 3, 4))
     one = of(lambda texts: [[1.0] * next(sizes)])
     vectors(one, "a")
@@ -177,14 +177,14 @@ def test_a_model_keeps_its_dimension() -> None:
 
 @pytest.mark.parametrize("largest", [1e30, 1e-30, 1.0])
 def test_vectors_have_length_1_however_long_they_were(largest: float) -> None:
-    """Also where their squares leave the range of 32 bits; a vector of zeros stays one."""
+    """Vectors are scaled to length 1, even if their squares overflow 32 bits; a vector of zeros stays zero."""
     found = vectors(of(lambda texts: [[largest, largest], [0.0, 0.0]]), "a", "b")
 
     assert np.allclose(found, [[0.5**0.5, 0.5**0.5], [0, 0]])
 
 
 def test_what_an_embedder_raises_is_one_error_and_its_cause() -> None:
-    """Whoever recalls has one error to catch."""
+    """Whatever an embedder raises, the caller gets EmbedderFailed with its cause."""
     with pytest.raises(EmbedderFailed, match="ZeroDivisionError") as failed:
         vectors(of(lambda texts: 1 / 0), "a")
 
@@ -192,8 +192,8 @@ def test_what_an_embedder_raises_is_one_error_and_its_cause() -> None:
     assert isinstance(failed.value.__cause__, ZeroDivisionError)
 
 
-def test_an_embedder_has_so_long_and_no_longer() -> None:
-    """One that hangs is given up after its seconds."""
+def test_an_embedder_that_hangs_is_given_up() -> None:
+    """An embedder that hangs is given up after its timeout."""
 
     async def hangs(texts: list[str]) -> None:
         await asyncio.sleep(60)
@@ -205,7 +205,7 @@ def test_an_embedder_has_so_long_and_no_longer() -> None:
 
 
 def test_one_that_keeps_failing_is_left_alone_for_a_while() -> None:
-    """Searches do not wait for a dead service; after the pause one tries again."""
+    """An embedder that keeps failing is not called during a pause; after it, one call tries again."""
     now, calls, works = [0.0], [0], [False]
 
     def flaky(texts: list[str]) -> list[list[float]]:
@@ -228,7 +228,7 @@ def test_one_that_keeps_failing_is_left_alone_for_a_while() -> None:
 
 
 def test_a_model_is_called_by_what_it_says_it_is() -> None:
-    """Stored vectors are known by that name, in every process."""
+    """Vectors are stored under the name that an embedder gives itself, in every process."""
     assert of(Documents()).name == "letters-4"
     assert of(letters).name.endswith("test_recall_embedders.letters")
     assert of(letters, name="v2").name == "v2"
@@ -247,13 +247,13 @@ def test_a_model_is_called_by_what_it_says_it_is() -> None:
     ],
 )
 def test_what_cannot_be_an_embedder_is_refused_at_once(given: Any, options: dict[str, Any], where: str) -> None:
-    """Whoever mistypes a name learns of it when the memory is opened."""
+    """An object that cannot be an embedder, or an unknown name, is refused when the memory is opened."""
     with pytest.raises(ConfigError, match=where):
         of(given, **options)
 
 
 def test_a_program_offers_a_model_of_its_own_by_a_name() -> None:
-    """As stores and formats are offered."""
+    """A program can register an embedder under a name."""
     MODELS.register("letters", Documents)
 
     assert of("letters").name == "letters-4"
@@ -280,7 +280,7 @@ def large() -> Embedder:
 
 
 def test_wordllama_says_what_is_alike(small: Embedder) -> None:
-    """A static embedding: a text's vector is the mean of its words', and an empty one's is zero."""
+    """WordLlama gives similar texts similar vectors, regardless of the order of words, and an empty text zeros."""
     found = vectors(small, *SAID, "")
 
     alike = found @ found.T
@@ -291,7 +291,7 @@ def test_wordllama_says_what_is_alike(small: Embedder) -> None:
 
 
 def test_minilm_gives_the_vectors_of_the_reference(large: Embedder) -> None:
-    """The similarities that the model's card states for these sentences."""
+    """MiniLM gives the similarities that the model's card states for these sentences."""
     found = vectors(large, *SAID)
 
     assert found.shape == (3, 384)
@@ -304,11 +304,11 @@ REFERENCE = {
     "def f(x):\n    return max_retry_count + 1  # ERR-42": (0.01228, -0.016351, 0.01801, 0.019652),
     "A long answer. " * 30: (-0.000214, -0.011779, 0.021857, 0.01512),
 }
-"""The first numbers of vectors that PyTorch 2 and transformers 5 gave, with the same weights."""
+"""The first numbers of the vectors that PyTorch 2 and transformers 5 give with the same weights."""
 
 
 def test_minilm_gives_the_reference_s_numbers(large: Embedder) -> None:
-    """Also for what is empty, in other scripts, code, and long."""
+    """MiniLM gives the reference's numbers for empty, long and foreign texts and for code."""
     found = vectors(large, *REFERENCE)
 
     assert np.allclose(found[:, :4], list(REFERENCE.values()), atol=2e-6)
@@ -316,7 +316,7 @@ def test_minilm_gives_the_reference_s_numbers(large: Embedder) -> None:
 
 @pytest.mark.wide
 def test_minilm_does_not_depend_on_what_is_asked_beside(large: Embedder) -> None:
-    """Texts of very different lengths in one call give what each gives alone. No more than 256 tokens are read."""
+    """MiniLM gives a text the same vector alone and beside others, and reads no more than 256 tokens."""
     texts = ["", "a", "A long answer. " * 10, "Grüße aus Köln! 東京は晴れです。", "\udcff lone"]
 
     together = vectors(large, *texts)
@@ -327,7 +327,7 @@ def test_minilm_does_not_depend_on_what_is_asked_beside(large: Embedder) -> None
 
 
 def test_weights_that_are_not_those_of_the_model_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors of other weights would be mixed up with those that are stored under this name."""
+    """Wrong weights are refused, because their vectors would mix with those stored under the model's name."""
     package = tmp_path / "some_model"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('nobody imports this')")
@@ -360,7 +360,7 @@ with Memory.open("memory://", embedder=sys.argv[1]) as memory:
 @pytest.mark.sampled
 @pytest.mark.parametrize(("model", "there"), [("wordllama", "small"), ("minilm", "large")])
 def test_a_model_is_loaded_when_it_is_first_asked(model: str, there: str, request: pytest.FixtureRequest) -> None:
-    """Opening a memory and adding to it loads no weights: the first search does, and finds by meaning."""
+    """A model's weights are loaded by the first search, not when a memory is opened or added to."""
     request.getfixturevalue(there)
 
     told = subprocess.run([sys.executable, "-c", LOADS, model], capture_output=True, text=True, check=True).stdout

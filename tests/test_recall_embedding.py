@@ -1,4 +1,4 @@
-"""What is found by its meaning: an embedder of a few words, over real stores, through the public face."""
+"""Search by meaning, with an embedder that knows a few words, over real stores and the public interface."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LASTING = ["sqlite", "file", "postgres"]
 
 
 class Meanings:
-    """An embedder to which words of the same meaning are the same. It keeps what it was given."""
+    """An embedder that gives words of the same meaning the same vector, and keeps the texts it was given."""
 
     def __init__(self, name: str = "meanings", width: int = 4) -> None:
         self.name, self._width, self.given = name, width, list[str]()
@@ -49,7 +49,7 @@ class Meanings:
 
 
 class Place:
-    """Where a store is, and what is in the tables of its vectors."""
+    """A store's address, and access to the tables of its vectors."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self._folder = kind, folder
@@ -63,7 +63,7 @@ class Place:
         return Memory.open(self.address, embedder=embedder, **options)
 
     def vectors(self) -> list[Any]:
-        """The keys of all vectors that are kept."""
+        """Return the keys of all stored vectors."""
         if self.kind == "postgres":
             schema = postgresstore.schema_of("embedding")
             return [key for (key,) in postgresstore.asked(self.address, f"SELECT key FROM {schema}.vector")]
@@ -86,7 +86,7 @@ def found(memory: Any, query: str, **options: Any) -> list[str]:
 
 
 def settled(memory: Any) -> bool:
-    """Wait for what is done beside the searches; return whether nothing of it is left."""
+    """Wait for work beside searches; return whether none is left."""
     return drive(memory._core._scope.runner.settle(30))
 
 
@@ -98,7 +98,7 @@ def talked(memory: Memory) -> None:
 @pytest.mark.sampled
 @EVERY
 def test_only_an_embedder_finds_by_meaning(place: Place) -> None:
-    """The word of the question stands nowhere: nothing is found by words, and the nearest by meaning."""
+    """An entry without the question's words is found by meaning alone, nearest first."""
     with place.open() as memory:
         talked(memory)
         assert found(memory, "vehicle") == []
@@ -112,7 +112,7 @@ def test_only_an_embedder_finds_by_meaning(place: Place) -> None:
 
 @EVERY
 def test_an_embedder_is_asked_without_the_names_of_who_spoke(place: Place) -> None:
-    """They are no part of what is meant, and count as words. The name of somebody who said nothing remains."""
+    """Names of speakers are removed from an embedded question and count as words; other names remain."""
     given = Meanings()
     with place.open(given) as memory:
         chat = memory.session("s")
@@ -125,7 +125,7 @@ def test_an_embedder_is_asked_without_the_names_of_who_spoke(place: Place) -> No
 @EACH
 @pytest.mark.parametrize("said", [(), ("keep: the car broke down", "keep: a vehicle of ours")])
 def test_an_embedder_that_gives_another_dimension_since_is_asked_anew(place: Place, said: tuple[str, ...]) -> None:
-    """Under the same name, as a function has it: also where nothing is new, or the same text is said again."""
+    """If an embedder of the same name changes its dimension, all vectors are made again."""
     with place.open(Meanings(width=4)) as memory:
         talked(memory)
         assert found(memory, "vehicle")[0] == "keep: the car broke down"
@@ -143,6 +143,7 @@ def test_an_embedder_that_gives_another_dimension_since_is_asked_anew(place: Pla
 
 @pytest.mark.parametrize("damage", ["value = x'00'", "value = 'text'"])
 def test_vectors_that_are_damaged_are_made_anew(tmp_path: Path, damage: str) -> None:
+    """Damaged vectors are made again."""
     place = Place("sqlite", tmp_path)
     with place.open(Meanings()) as memory:
         talked(memory)
@@ -150,13 +151,13 @@ def test_vectors_that_are_damaged_are_made_anew(tmp_path: Path, damage: str) -> 
     with closing(sqlite3.connect(companion("sqlite", tmp_path))) as db, db:
         db.execute(f"UPDATE vector_1 SET {damage}")
     with place.open(Meanings()) as memory:
-        found(memory, "vehicle")  # in which it is noticed
+        found(memory, "vehicle")  # this search notices the damage
         assert found(memory, "vehicle")[0] == "keep: the car broke down"
 
 
 @EVERY
 def test_a_filter_may_leave_only_what_is_least_near(place: Place) -> None:
-    """It is found, and nothing fails, though what is least near counts for nothing."""
+    """If a filter leaves only the least similar entry, that is found."""
     with place.open(Meanings()) as memory:
         memory.session("s").add_user_message("keep: the car broke down")
         memory.session("t").add_assistant_message("keep: soup for lunch")
@@ -165,7 +166,7 @@ def test_a_filter_may_leave_only_what_is_least_near(place: Place) -> None:
 
 @EVERY
 def test_what_a_filter_leaves_is_found_behind_much_that_is_nearer(place: Place) -> None:
-    """More that it leaves out is nearer than are looked at without one."""
+    """An entry that a filter leaves is found, even if more nearer ones are filtered out than a search looks at."""
     with place.open(Meanings()) as memory:
         memory.session("t").add_user_message("keep: soup in the car")
         said = [{"role": "assistant", "content": f"keep: the car {number}"} for number in range(2 * NEAREST)]
@@ -175,7 +176,7 @@ def test_what_a_filter_leaves_is_found_behind_much_that_is_nearer(place: Place) 
 
 @EVERY
 def test_a_filter_is_met_by_the_nearest_of_those_that_it_takes(place: Place) -> None:
-    """However many it leaves out that are nearer, and where words alone would fill the answer."""
+    """A filter returns the nearest of its entries, even if words alone would fill the answer."""
     with place.open(Meanings()) as memory:
         memory.session("t").add_user_message("keep: soup in the car")
         memory.session("t").add_user_message("keep: soup")
@@ -189,7 +190,7 @@ def test_a_filter_is_met_by_the_nearest_of_those_that_it_takes(place: Place) -> 
 
 
 def test_where_an_embedder_fails_the_order_is_that_of_words_alone() -> None:
-    """What a speaker counts for is what it is without an embedder, too."""
+    """If the embedder fails, order and scores are those of a search without an embedder."""
 
     def fails(texts: list[str]) -> list[list[float]]:
         raise OSError("no vectors today")
@@ -208,7 +209,7 @@ def test_where_an_embedder_fails_the_order_is_that_of_words_alone() -> None:
 
 @EACH
 def test_what_has_a_vector_is_not_embedded_again(place: Place) -> None:
-    """A second opening gives the embedder its questions alone; one of another model makes all vectors anew."""
+    """Stored vectors are used after reopening; another model makes all of them again."""
     first, second, other = Meanings(), Meanings(), Meanings("another", 5)
     with place.open(first) as memory:
         talked(memory)
@@ -226,7 +227,7 @@ def test_what_has_a_vector_is_not_embedded_again(place: Place) -> None:
 
 @EVERY
 def test_a_backlog_is_embedded_beside_the_search(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search waits for a few, and what is left has vectors when the memory has settled."""
+    """A search embeds a few entries itself; the others get vectors in the background."""
     monkeypatch.setattr(embedding, "AT_ONCE", 8)
     monkeypatch.setattr(embedding, "TOGETHER", 4)
     given = Meanings()
@@ -255,7 +256,7 @@ GONE: dict[str, Callable[[Memory], object]] = {
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget", "forget session"])
 @pytest.mark.parametrize("with_embedder", [True, False])
 def test_vectors_go_with_what_they_were_made_of(place: Place, how: str, with_embedder: bool) -> None:
-    """Whoever erases, with an embedder or without, takes them out in the same step."""
+    """An erasure removes the vectors of erased entries in the same step, with an embedder or without."""
     with place.open(Meanings()) as memory:
         talked(memory)
         assert found(memory, "vehicle")
@@ -276,7 +277,7 @@ def test_vectors_go_with_what_they_were_made_of(place: Place, how: str, with_emb
 @EACH
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget", "forget session"])
 def test_what_is_erased_while_it_is_embedded_gets_no_vector(place: Place, how: str) -> None:
-    """The embedder has the text when another memory erases it: what it answers is not kept."""
+    """An entry that is erased while its text is with the embedder gets no vector."""
     given = Meanings()
     with place.open(given) as memory, place.open() as other:
         memory.session("s").add_user_message("keep: the car broke down")
@@ -288,7 +289,7 @@ def test_what_is_erased_while_it_is_embedded_gets_no_vector(place: Place, how: s
 
 
 def test_vectors_of_what_nobody_can_read_go_with_its_session(tmp_path: Path) -> None:
-    """The words of a damaged session are known to nobody who deletes it: what the index has of it goes as a whole."""
+    """Deleting a damaged session removes all that the index has of it, although its words cannot be read."""
     place = Place("sqlite", tmp_path)
     with place.open(Meanings()) as memory:
         talked(memory)
@@ -306,7 +307,7 @@ def test_vectors_of_what_nobody_can_read_go_with_its_session(tmp_path: Path) -> 
 
 @EACH
 def test_what_was_redacted_has_a_vector_of_what_it_says_now(place: Place) -> None:
-    """That of the text as it was is gone."""
+    """A redacted entry has a vector of its new text, and the old vector is gone."""
     given = Meanings()
     with place.open(given) as memory:
         talked(memory)
@@ -319,7 +320,7 @@ def test_what_was_redacted_has_a_vector_of_what_it_says_now(place: Place) -> Non
 
 @EACH
 def test_vectors_are_made_again_with_the_index(place: Place) -> None:
-    """A rebuilt index has them before anybody searches; one that is rebuilt without an embedder gets them then."""
+    """Rebuilding an index makes its vectors again; without an embedder they come with the next search."""
     with place.open(Meanings()) as memory:
         talked(memory)
         assert found(memory, "vehicle")
@@ -336,7 +337,7 @@ def test_vectors_are_made_again_with_the_index(place: Place) -> None:
 
 @EVERY
 def test_what_comes_in_the_place_of_what_was_rewound_gets_a_vector(place: Place) -> None:
-    """As many entries as before are in the index, and none was destroyed."""
+    """An entry added after a rewind gets a vector, although the index has as many entries as before."""
     with place.open(Meanings()) as memory:
         session = memory.session("s")
         session.add_user_message("keep: hello")
@@ -360,7 +361,7 @@ def lies(texts: list[str]) -> Any:
 @EVERY
 @pytest.mark.parametrize("embedder", [fails, lies])
 def test_an_embedder_that_fails_leaves_words(place: Place, embedder: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """One warning says so, however often somebody searches, without a word of what was asked or said."""
+    """If an embedder fails, words are still found, and one warning says so without quoting anything."""
     with place.open(embedder) as memory:
         talked(memory)
         memory.rebuild_index()
@@ -379,7 +380,7 @@ def _quotes(texts: list[str]) -> Any:
 def test_a_log_line_quotes_of_an_embedder_what_the_policy_leaves(
     persistence: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What an embedder raises may hold what it was given."""
+    """A logged error of an embedder passes the privacy policy, since it may quote what it was given."""
     with Memory.open("memory://", privacy="default", embedder=_quotes) as memory:
         session = memory.session("s", persistence=persistence)
         session.add_user_message("soup for lunch")
@@ -391,7 +392,7 @@ def test_a_log_line_quotes_of_an_embedder_what_the_policy_leaves(
 
 @EVERY
 def test_tenants_are_apart(place: Place) -> None:
-    """No tenant finds by meaning what another has said."""
+    """No tenant finds another tenant's entries by meaning."""
     with place.open(Meanings()) as memory:
         talked(memory)
         beside = memory.for_tenant("beside")
@@ -401,7 +402,7 @@ def test_tenants_are_apart(place: Place) -> None:
 
 
 def test_an_encrypted_store_keeps_vectors_in_memory_only(tmp_path: Path) -> None:
-    """Nothing stands beside the file that tells of what was said."""
+    """An encrypted store has no index file beside it, so no vector is on disk."""
     place = Place("sqlite", tmp_path)
     with place.open(Meanings(), encryption=Keys({"k": b"\x01" * 32})) as memory:
         talked(memory)
@@ -410,8 +411,8 @@ def test_an_encrypted_store_keeps_vectors_in_memory_only(tmp_path: Path) -> None
 
 
 @EACH
-def test_who_only_reads_has_vectors_of_his_own(place: Place) -> None:
-    """A memory that may write nothing finds by meaning all the same, and leaves nothing behind."""
+def test_a_read_only_memory_has_vectors_in_memory(place: Place) -> None:
+    """A read-only memory finds by meaning and leaves nothing behind."""
     with place.open() as memory:
         talked(memory)
     with place.open(Meanings(), readonly=True) as memory:
@@ -419,7 +420,7 @@ def test_who_only_reads_has_vectors_of_his_own(place: Place) -> None:
 
 
 def test_without_fts5_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index that needs none keeps vectors, and lets them go."""
+    """The index that is used without FTS5 also keeps vectors and drops erased ones."""
     monkeypatch.setattr(opening, "has_fts5", lambda: False)
     with Memory.open("memory://", embedder=Meanings()) as memory:
         talked(memory)
@@ -431,7 +432,7 @@ def test_without_fts5_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 @EVERY
 @pytest.mark.parametrize("awaits", [True, False])
 def test_the_same_is_found_over_an_event_loop(place: Place, awaits: bool) -> None:
-    """With a function, and with a coroutine function."""
+    """An asynchronous memory finds by meaning, with a function or a coroutine function as its embedder."""
     given = Meanings()
 
     async def embed(texts: list[str]) -> list[list[float]]:
@@ -448,7 +449,7 @@ def test_the_same_is_found_over_an_event_loop(place: Place, awaits: bool) -> Non
 
 
 def test_a_coroutine_function_serves_a_synchronous_memory() -> None:
-    """It runs on a loop of its own."""
+    """A synchronous memory runs an embedder that is a coroutine function on a loop of its own."""
     given = Meanings()
 
     async def embed(texts: list[str]) -> list[list[float]]:
@@ -461,7 +462,7 @@ def test_a_coroutine_function_serves_a_synchronous_memory() -> None:
 
 
 def test_an_embedder_that_hangs_holds_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past its time words alone are what is found by."""
+    """After an embedder's timeout, a search finds by words alone."""
     hung = Event()
     with Memory.open("memory://", embedder=lambda texts: hung.wait(60)) as memory:
         embedder: Any = memory._core._scope._shared.embedder
@@ -473,7 +474,7 @@ def test_an_embedder_that_hangs_holds_nobody_for_ever(monkeypatch: pytest.Monkey
 
 @EVERY
 def test_a_fork_is_found_once(place: Place) -> None:
-    """Branches have the same entries; each is found once, by meaning as by words."""
+    """An entry that branches share is found once, by meaning as by words."""
     with place.open(Meanings()) as memory:
         talked(memory)
         fork = memory.session("s").fork("s2")
@@ -484,7 +485,7 @@ def test_a_fork_is_found_once(place: Place) -> None:
 
 
 def test_an_ephemeral_session_finds_its_own_by_meaning() -> None:
-    """What is in no store is embedded in memory."""
+    """An ephemeral session finds its unsaved entries by meaning."""
     with Memory.open("memory://", embedder=Meanings()) as memory:
         session = memory.session("s", persistence="ephemeral")
         session.add_user_message("keep: the car broke down")
@@ -492,7 +493,7 @@ def test_an_ephemeral_session_finds_its_own_by_meaning() -> None:
 
 
 @pytest.mark.parametrize("embedder", [0, 1.5, b"wordllama", [], {}, True])
-def test_what_is_no_embedder_is_told(embedder: object) -> None:
-    """When the memory is opened, and not when somebody first searches."""
+def test_an_invalid_embedder_is_refused_at_opening(embedder: object) -> None:
+    """An invalid embedder is refused when the memory is opened."""
     with pytest.raises(ConfigError, match="embedder"):
         Memory.open("memory://", embedder=embedder)

@@ -1,4 +1,4 @@
-"""What was destroyed is never found, and in no byte of the index, whatever has destroyed it."""
+"""Destroyed entries are never found and are in no byte of the index, whatever has destroyed them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EACH = pytest.mark.parametrize("kind", ["sqlite", "file", pytest.param("postgres
 
 
 def talked(memory: Memory, words: list[str], *, user: str | None = None, expires: Any = None, **options: Any) -> None:
-    """A session `one` with a word in each entry, of which each surface of entries has some, and sessions beside it."""
+    """Add entries with one word each, on every surface that an entry has, and sessions beside them."""
     dice = random.Random(7)
     session = memory.session("one", counter=quarters, user=user, **options)
     for number, word in enumerate(words):
@@ -57,7 +57,7 @@ DESTROYERS: dict[str, Callable[[Memory], object]] = {
 @EVERY
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget session", "forget user", "forget tenant"])
 def test_what_was_destroyed_is_never_found_and_in_no_byte(tmp_path: Path, kind: str, how: str) -> None:
-    """By the same memory, by another that knows of no index yet, and after both are closed."""
+    """Destroyed entries are found by no memory, and no byte of the index has them, open or closed."""
     words = marks(how, 24)
     with Memory.open(place_of(kind, tmp_path)) as memory:
         talked(memory, words, user="ann")
@@ -76,7 +76,7 @@ def test_what_was_destroyed_is_never_found_and_in_no_byte(tmp_path: Path, kind: 
 
 @EACH
 def test_what_matches_goes_and_the_rest_is_found(tmp_path: Path, kind: str) -> None:
-    """`forget(matches=)` takes out of the index what it erases, in all sessions, and nothing else."""
+    """`forget(matches=)` removes the matching entries of all sessions from the index, and nothing else."""
     words, kept = marks("gone", 6), marks("kept", 6)
     with Memory.open(place_of(kind, tmp_path)) as memory:
         for number, (word, other) in enumerate(zip(words, kept, strict=True)):
@@ -93,7 +93,7 @@ def test_what_matches_goes_and_the_rest_is_found(tmp_path: Path, kind: str) -> N
 
 @EACH
 def test_what_has_expired_is_not_found_and_swept_off_the_index(tmp_path: Path, kind: str, clock: FakeClock) -> None:
-    """An expired entry is not found from its moment on, and after a sweep it is in no byte; nor a session over."""
+    """Expired entries and ended sessions are not found from that moment on, and a sweep removes them from the index."""
     words, over = marks("expired", 8), marks("over", 2)
     with Memory.open(place_of(kind, tmp_path), clock=clock) as memory:
         until = memory.session("first").add_user_message("when").created_at + timedelta(seconds=60)
@@ -114,7 +114,7 @@ def test_what_has_expired_is_not_found_and_swept_off_the_index(tmp_path: Path, k
 def test_what_had_expired_before_it_was_searched_never_comes_into_the_index(
     tmp_path: Path, kind: str, clock: FakeClock
 ) -> None:
-    """Such an entry may be swept without a word, so the index takes none in."""
+    """Expired entries are not indexed, since a sweep could remove them without telling the index."""
     words = marks("before", 2)
     with Memory.open(place_of(kind, tmp_path), clock=clock) as memory:
         until = memory.session("one").add_user_message(f"first {words[0]}").created_at + timedelta(seconds=60)
@@ -130,7 +130,7 @@ def test_what_had_expired_before_it_was_searched_never_comes_into_the_index(
 
 @EACH
 def test_what_was_rewound_is_not_found(tmp_path: Path, kind: str) -> None:
-    """Rewound entries are not found; what takes its place is."""
+    """Rewound entries are not found; entries added in their place are."""
     words = marks("rewound", 4)
     with Memory.open(place_of(kind, tmp_path)) as memory:
         session = memory.session("one")
@@ -149,7 +149,7 @@ def test_what_was_rewound_is_not_found(tmp_path: Path, kind: str) -> None:
 @EACH
 @pytest.mark.parametrize("searched", [True, False])
 def test_erasing_what_was_rewound_leaves_no_byte(tmp_path: Path, kind: str, searched: bool) -> None:
-    """Whether the index has heard of the rewind or not."""
+    """Erasing a rewound entry removes it from the index, whether the index knows of the rewind or not."""
     words = marks("rewound", 4)
     with Memory.open(place_of(kind, tmp_path)) as memory:
         session = memory.session("one")
@@ -168,7 +168,7 @@ def test_erasing_what_was_rewound_leaves_no_byte(tmp_path: Path, kind: str, sear
 
 @EACH
 def test_redacted_text_is_replaced_in_the_index(tmp_path: Path, kind: str) -> None:
-    """After `scan(apply=True)` the old text is not found and in no byte, and the new one is found."""
+    """After `scan(apply=True)` the index has the new text and no byte of the old one."""
     with (
         Memory.open(place_of(kind, tmp_path), privacy={"redact_patterns": [r"\w+@\w+"]}) as memory,
         Memory.open(place_of(kind, tmp_path)) as plain,
@@ -191,7 +191,7 @@ def test_redacted_text_is_replaced_in_the_index(tmp_path: Path, kind: str) -> No
 
 @EACH
 def test_what_a_flush_without_archive_dropped_is_not_found(tmp_path: Path, kind: str) -> None:
-    """Evicted entries of such a session are gone from the index; those that are left are found."""
+    """Entries that a flush without archive has destroyed are not in the index; the others are found."""
     words = marks("flush", 60)
     options: dict[str, Any] = {"persistence": "flush", "archive": False, "max_messages": 10}
     with Memory.open(place_of(kind, tmp_path)) as memory:
@@ -211,7 +211,7 @@ def test_what_a_flush_without_archive_dropped_is_not_found(tmp_path: Path, kind:
 
 @EACH
 def test_an_import_that_replaces_a_session_takes_its_text_out(tmp_path: Path, kind: str) -> None:
-    """Then what the import brought is found instead."""
+    """An import that replaces a session replaces its text in the index."""
     old, new = marks("import", 2)
     with Memory.open(place_of(kind, tmp_path)) as memory, Memory.open("memory://") as elsewhere:
         elsewhere.session("one").add_user_message(f"new {new}")
@@ -226,7 +226,7 @@ def test_an_import_that_replaces_a_session_takes_its_text_out(tmp_path: Path, ki
 
 @EACH
 def test_what_branches_share_goes_from_all_and_is_found_once(tmp_path: Path, kind: str) -> None:
-    """Erased in the root it is gone from branches; a branch whose root was deleted still finds the rest."""
+    """Erasing in a root removes the entry from branches; a branch whose root was deleted still finds the rest."""
     shared, erased, own = marks("branches", 3)
     with Memory.open(place_of(kind, tmp_path)) as memory:
         root = memory.session("root")
@@ -249,7 +249,7 @@ def test_what_branches_share_goes_from_all_and_is_found_once(tmp_path: Path, kin
 
 @EACH
 def test_an_erasure_by_the_command_line_reaches_the_index(tmp_path: Path, kind: str) -> None:
-    """A program that has never searched takes out of the index what it erases."""
+    """An erasure by a program that has never searched reaches the index."""
     words = marks("cli", 3)
     with Memory.open(place_of(kind, tmp_path)) as memory:
         for word in words:
@@ -266,7 +266,7 @@ def test_an_erasure_by_the_command_line_reaches_the_index(tmp_path: Path, kind: 
 
 @EACH
 def test_nobody_finds_what_is_another_tenants(tmp_path: Path, kind: str) -> None:
-    """By no verb, with the same names of sessions, though one file holds all."""
+    """No verb finds another tenant's entries, even with equal session names in one file."""
     mine, theirs = marks("tenants", 2)
     with Memory.open(place_of(kind, tmp_path), tenant="a") as memory:
         other = memory.for_tenant("b")
@@ -286,7 +286,7 @@ def test_nobody_finds_what_is_another_tenants(tmp_path: Path, kind: str) -> None
 
 
 def test_an_erased_summary_is_not_found(tmp_path: Path) -> None:
-    """What a summary said of an erased entry goes from the index with it."""
+    """A summary that is withdrawn because of an erasure is removed from the index."""
     secret, kept = marks("summary", 2)
     with Memory.open(place_of("sqlite", tmp_path)) as memory:
         session = memory.session(
@@ -306,7 +306,7 @@ def test_an_erased_summary_is_not_found(tmp_path: Path) -> None:
 
 
 def test_an_erasure_of_what_the_index_never_had_does_not_write_it_anew(tmp_path: Path) -> None:
-    """Nobody has searched since it was added; what was indexed before it is written anew when that goes."""
+    """Erasing an entry that was never indexed does not rewrite the index file; erasing an indexed one does."""
     known, new = marks("never", 2)
     with Memory.open(place_of("sqlite", tmp_path)) as memory:
         session = memory.session("one")
@@ -323,13 +323,13 @@ def test_an_erasure_of_what_the_index_never_had_does_not_write_it_anew(tmp_path:
 
 
 def written_anew(folder: Path) -> int:
-    """A number that grows whenever the index's file is written anew."""
+    """Return a number that grows whenever the index file is rewritten."""
     ((version,),) = rows(companion("sqlite", folder), "PRAGMA schema_version")
     return int(version)
 
 
 def test_no_segment_is_merged_for_what_sqlite_takes_out_of_them_itself(tmp_path: Path) -> None:
-    """Since 3.42 FTS5 does that; with an older SQLite the words are merged. Either way no byte is left of what went."""
+    """Since SQLite 3.42 an erasure merges no FTS5 segments; before, it does. Either way no byte is left."""
     words = marks("segments", 40)
     with Memory.open(place_of("sqlite", tmp_path)) as memory:
         session = memory.session("one")
@@ -346,7 +346,7 @@ def test_no_segment_is_merged_for_what_sqlite_takes_out_of_them_itself(tmp_path:
 
 
 def segments(folder: Path) -> int:
-    """How many segments an index of one tenant has."""
+    """Return how many segments the index of one tenant has."""
     ((number,),) = rows(companion("sqlite", folder), "SELECT count(DISTINCT segid) FROM words_1_idx")
     return int(number)
 
@@ -354,7 +354,7 @@ def segments(folder: Path) -> int:
 def test_vacuum_leaves_no_byte_of_what_a_large_index_still_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Too large to be written anew each time: the erasure says so, and `vacuum` does it."""
+    """A large index is not rewritten at each erasure: the erasure reports that, and `vacuum` does it."""
     monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
     (word, other) = marks("vacuum", 2)
     with Memory.open(place_of("sqlite", tmp_path)) as memory:
@@ -372,8 +372,8 @@ def test_vacuum_leaves_no_byte_of_what_a_large_index_still_held(
 
 
 def test_postgresql_has_no_byte_of_it_when_what_is_told_is_done(tmp_path: Path) -> None:
-    """An erasure, and `vacuum`, name the tables in whose files the server keeps terms and vectors; once these are
-    written anew, no file of the schema has any."""
+    """An erasure names the PostgreSQL tables to rewrite; afterwards no file of the schema has the text or its
+    vector."""
     np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
     gone, kept = marks("postgres", 2)
     rows = {gone: [0.6, 0.8, 0.0], kept: [0.0, 0.8, 0.6]}
@@ -406,7 +406,7 @@ def test_postgresql_has_no_byte_of_it_when_what_is_told_is_done(tmp_path: Path) 
 
 
 def server_bytes(address: str) -> bytes:
-    """The files of all tables and indexes of the schema, as the server has them on its disk."""
+    """Return the bytes of all files of the schema's tables and indexes, from the server's disk."""
     schema = postgresstore.schema_of("recalls")
     read = (
         "SELECT pg_read_binary_file(pg_relation_filepath(c.oid)) FROM pg_class c JOIN pg_namespace n "

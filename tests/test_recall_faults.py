@@ -1,4 +1,4 @@
-"""Killed processes, files that are gone, damaged or locked, no room: what was said is found, and adding goes on."""
+"""Killed processes, lost, damaged or locked index files, full disks: entries are found, and adding goes on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def filled(place: str, words: list[str], sessions: int = 1) -> None:
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("pages", [0, 1, 3])
 def test_killed_while_it_indexes(tmp_path: Path, kind: str, pages: int) -> None:
-    """After any page: the next search goes on, and finds all."""
+    """After a kill during indexing, the next search continues and finds everything."""
     words, place = marks("killed", 120), place_of(kind, tmp_path)
     filled(place, words)
     with Process("index", place, script=SCRIPT) as indexing:
@@ -56,7 +56,7 @@ def test_killed_while_it_indexes(tmp_path: Path, kind: str, pages: int) -> None:
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("sessions", [1, 4])
 def test_killed_while_it_makes_the_index_anew(tmp_path: Path, kind: str, sessions: int) -> None:
-    """At any moment: all is found, once."""
+    """After a kill during a rebuild, everything is found, once."""
     words, place = marks("anew", 60), place_of(kind, tmp_path)
     filled(place, words, 6)
     with Process("rebuild", place, script=SCRIPT) as rebuilding:
@@ -72,8 +72,10 @@ def test_killed_while_it_makes_the_index_anew(tmp_path: Path, kind: str, session
 @EACH
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_killed_while_it_erases(tmp_path: Path, kind: str, where: str) -> None:
-    """Between what was taken out of the index and the commit all is there still, and found after a while; behind the
-    commit it is gone, and never found; and nothing stays blocked."""
+    """Entries whose erasure was killed before its commit are found again after a while; later, they never are.
+
+    Nothing stays blocked in either case.
+    """
     words, place = marks(where, 5), place_of(kind, tmp_path)
     filled(place, words)
     with Memory.open(place) as memory:
@@ -99,8 +101,7 @@ def test_killed_while_it_erases(tmp_path: Path, kind: str, where: str) -> None:
 @pytest.mark.wide
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_at_any_moment_while_others_work(tmp_path: Path, seed: int) -> None:
-    """One who searches and one who erases are killed amid their work, again and again: all that the log holds is found,
-    nothing else is."""
+    """After kills of a searching and an erasing process, exactly what the log holds is found."""
     place = place_of("sqlite", tmp_path)
     with Memory.open(place) as memory:
         memory.session("one").add_user_message("begun")
@@ -131,7 +132,7 @@ def test_killed_at_any_moment_while_others_work(tmp_path: Path, seed: int) -> No
 
 
 def later() -> Any:
-    """A clock by which those who were killed are taken for that."""
+    """Return a clock by which killed processes count as dead."""
     return lambda: time.time_ns() // 1000 + BLOCKED + 5_000_000
 
 
@@ -176,7 +177,7 @@ def run(path: Path, sql: str) -> None:
 @pytest.mark.parametrize("while_open", [False, True], ids=["closed", "open"])
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_index_is_made_anew(tmp_path: Path, kind: str, how: str, while_open: bool) -> None:
-    """Whatever became of the file, also while it is open: a search finds all, an erasure erases, and adding goes on."""
+    """A damaged index file, even an open one, is made again: searches, erasures and adds succeed."""
     words, place = marks("damage", 30), place_of(kind, tmp_path)
     filled(place, words, 3)
     path = companion(kind, tmp_path)
@@ -200,7 +201,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, kind: str, how: str, while
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", DAMAGE)
 def test_an_erasure_is_what_meets_the_damage(tmp_path: Path, how: str) -> None:
-    """It erases, and what is left is found."""
+    """An erasure that first notices the damage erases, and the other entries are found."""
     words, place = marks("met", 6), place_of("sqlite", tmp_path)
     filled(place, words)
     with Memory.open(place) as memory:
@@ -215,7 +216,7 @@ def test_an_erasure_is_what_meets_the_damage(tmp_path: Path, how: str) -> None:
 
 
 def test_what_another_process_made_anew_is_what_an_erasure_reaches(tmp_path: Path) -> None:
-    """The file that this one has open was removed, and another one made one anew: that is the one."""
+    """If another process replaced the index file, an erasure reaches the new file."""
     words, place = marks("other file", 3), place_of("sqlite", tmp_path)
     filled(place, words)
     with Memory.open(place) as memory, Memory.open(place) as other:
@@ -230,7 +231,7 @@ def test_what_another_process_made_anew_is_what_an_erasure_reaches(tmp_path: Pat
 
 
 def test_a_database_of_others_in_its_place_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is no index, and not ours to remove: a search is made in memory, and says so."""
+    """Another program's database in the place of the index is left alone; the search runs in memory and logs that."""
     place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
     filled(place, ["pelican"])
     run(path, "CREATE TABLE meta(mine TEXT)")
@@ -243,7 +244,7 @@ def test_a_database_of_others_in_its_place_is_left_alone(tmp_path: Path, caplog:
 
 
 def test_an_index_that_is_a_folder_is_done_without(tmp_path: Path) -> None:
-    """Then searches are made in memory."""
+    """If a folder is in the place of the index, searches run in memory."""
     place = place_of("sqlite", tmp_path)
     filled(place, ["pelican"])
     companion("sqlite", tmp_path).mkdir()
@@ -256,7 +257,7 @@ def test_an_index_that_is_a_folder_is_done_without(tmp_path: Path) -> None:
 
 
 def test_an_index_that_cannot_be_opened_any_more_has_a_note_of_what_was_erased(tmp_path: Path) -> None:
-    """What it still holds is told with the erasure, and goes from it when it can be opened again."""
+    """An erasure reports what an unreachable index still holds; it is removed when the index can be opened."""
     words, place, path = marks("note", 2), place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
     filled(place, words)
     with Memory.open(place) as memory:
@@ -278,7 +279,7 @@ def test_an_index_that_cannot_be_opened_any_more_has_a_note_of_what_was_erased(t
 
 
 def test_somebody_who_keeps_the_index_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adding does not notice; a search raises an error of ours that names the file; afterwards all is well."""
+    """A locked index does not affect adding; searches and erasures raise an error that names the file."""
     monkeypatch.setattr("palimpsest.recall.fts.File.__init__.__defaults__", ("", 0.1, ""))
     place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
     filled(place, ["pelican"])
@@ -300,7 +301,7 @@ def test_somebody_who_keeps_the_index_locked(tmp_path: Path, monkeypatch: pytest
 
 
 def test_no_room_for_the_index(small_disk: Path) -> None:
-    """A search raises one clear error, or finds without it; what is stored stays so; with room again all is found."""
+    """On a full disk a search raises one clear error or finds without the index; with room it finds everything."""
     words = marks("room", 8)
     place = f"sqlite:///{small_disk}/log.db"
     filled(place, words)
@@ -323,7 +324,7 @@ def test_no_room_for_the_index(small_disk: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 @EACH
 def test_a_fork_has_an_index_of_its_own(tmp_path: Path, kind: str) -> None:
-    """A child is refused the memory that it inherits, opens its own, searches and erases; its parent goes on."""
+    """A forked child cannot use the inherited memory; it opens, searches and erases with its own."""
     words, place = marks("fork", 4), place_of(kind, tmp_path)
     filled(place, words)
     with Memory.open(place) as memory:
@@ -352,7 +353,7 @@ def test_a_fork_has_an_index_of_its_own(tmp_path: Path, kind: str) -> None:
 
 
 def test_an_index_whose_schema_is_no_text_any_more_is_made_anew(tmp_path: Path) -> None:
-    """Whatever byte of its names is another one, the next search finds what is there."""
+    """An index with a damaged schema is made again by the next search."""
     place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
     filled(place, ["pelican"])
     with Memory.open(place) as memory:

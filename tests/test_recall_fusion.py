@@ -1,4 +1,4 @@
-"""Words and meaning in one order: what either finds is found, and neither spoils the other's."""
+"""Words and meaning in one order: what either finds is found, and neither spoils the order of the other."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def facts(count: int, *, chars: int = 100, apart: int = 60_000_000, role: str = 
 
 
 def near(cosines: dict[int, float]) -> dict[int, float]:
-    """Cosines of first parts, by the seqs of their entries."""
+    """Return cosines of the first parts of entries, by the entries' seqs."""
     return {seq << 8: cosine for seq, cosine in cosines.items()}
 
 
 def words(scores: dict[int, float], asked: str = "harbour", part: int = 0) -> Ranking:
-    """What is found by a word of which parts have so much."""
+    """Return a ranking in which parts have these scores for a word."""
     wanted = question(asked)
     held = {seq << 8 | part: score for seq, score in scores.items()}
     return Ranking(wanted, [held, *({} for _ in wanted.terms[1:])], candidates=BY_WORDS)
@@ -40,16 +40,16 @@ FAR_APART = facts(40, apart=SITTING + 1)
 
 
 def test_what_only_one_of_both_finds_is_found() -> None:
-    """An entry without a word of the question, and one without a vector."""
+    """An entry is found by words alone or by meaning alone."""
     found = Meaning(near({3: 0.8, 9: 0.2})).joined(words({7: 5.0}), FAR_APART)
 
     assert seqs(found) == [7, 3, 9]
 
 
 def test_the_fewer_words_of_a_question_are_said_the_more_meaning_counts() -> None:
-    """One word of one is nearly all that is asked for, one of five is little: then what is near comes before it."""
+    """The smaller the share of the question's words that entries have, the more meaning counts."""
     wanted = question("harbour winter lantern bicycle parsley")
-    elsewhere = [{seq << 8: 1.0} for seq in (31, 32, 33, 34)]  # where the others are said
+    elsewhere = [{seq << 8: 1.0} for seq in (31, 32, 33, 34)]  # entries that have the other words
     one_of_five = Ranking(wanted, [{7 << 8: 1.0}, *elsewhere, *({} for _ in wanted.terms[5:])], candidates=BY_WORDS)
     meaning = Meaning(near({3: 0.8, 9: 0.2}))
 
@@ -59,7 +59,7 @@ def test_the_fewer_words_of_a_question_are_said_the_more_meaning_counts() -> Non
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 def test_what_both_find_comes_first(scale: float) -> None:
-    """Whatever the scales of both are."""
+    """An entry that both find comes first, whatever their scales."""
     by_words = {seq: scale * score for seq, score in {6: 4.0, 8: 4.1, 5: 4.1}.items()}
 
     found = Meaning(near({5: 0.61, 6: 0.60, 9: 0.3})).joined(words(by_words), FAR_APART)
@@ -68,7 +68,7 @@ def test_what_both_find_comes_first(scale: float) -> None:
 
 
 def test_without_vectors_the_order_is_that_of_words() -> None:
-    """As where an embedder fails; and without words that of meaning."""
+    """Without vectors the order is that of words; without words, that of meaning."""
     scores = {seq: 100.0 - seq for seq in (4, 9, 2, 30)}
 
     assert seqs(Meaning({}).joined(words(scores), FAR_APART)) == [2, 4, 9, 30]
@@ -78,14 +78,14 @@ def test_without_vectors_the_order_is_that_of_words() -> None:
 
 @pytest.mark.parametrize(("weight", "first"), [(0.0, 2), (1.0, 3), (0.1, 2), (0.9, 3)])
 def test_a_weight_says_how_much_meaning_counts(weight: float, first: int) -> None:
-    """0 is words alone, 1 meaning alone."""
+    """A weight of 0 is words alone, 1 is meaning alone."""
     meaning = Meaning(near({3: 0.9, 2: 0.5, 20: 0.1}))
 
     assert seqs(meaning.joined(words({2: 9.0, 3: 6.0}), FAR_APART, weight=weight))[0] == first
 
 
 def test_an_entry_counts_by_its_best_part() -> None:
-    """And that part is told, unless words say which one it is."""
+    """An entry counts by its best part, which is reported unless words decide on another one."""
     meaning = Meaning({(4 << 8) + 0: 0.3, (4 << 8) + 2: 0.9, (6 << 8) + 1: 0.8})
 
     by_meaning = {one.seq: one.part for one in meaning.joined(words({}), FAR_APART)}
@@ -96,7 +96,7 @@ def test_an_entry_counts_by_its_best_part() -> None:
 
 
 def test_what_stands_around_a_near_entry_is_found_with_it() -> None:
-    """What was said just before and after it in a sitting: an answer often shares nothing with its question."""
+    """Neighbours of a similar entry in its sitting are found with it, since an answer may not resemble its question."""
     meaning = Meaning(near({10: 0.9, 30: 0.2}))
 
     assert seqs(meaning.joined(words({}), facts(40), limit=3)) == [10, 11, 12]
@@ -105,18 +105,18 @@ def test_what_stands_around_a_near_entry_is_found_with_it() -> None:
 
 
 def test_long_entries_say_less_of_those_around_them() -> None:
-    """Most of a long one is about something else."""
+    """A long entry raises its neighbours less, since most of it is about something else."""
     meaning = Meaning(near({10: 0.9, 30: 0.2}))
 
     def share(chars: int) -> float:
         found = {one.seq: one.score for one in meaning.joined(words({}), facts(40, chars=chars))}
-        return (found[11] - found[30]) / (found[10] - found[30])  # 30 has what the sitting adds, and nothing else
+        return (found[11] - found[30]) / (found[10] - found[30])  # entry 30 has only what its sitting adds
 
     assert share(LONG * 10) == pytest.approx(share(LONG) / 10)
 
 
 def test_whom_a_question_names_counts_for_what_meaning_alone_has_found() -> None:
-    """Of two that are as near, what was said by whom it names comes first, though the other is newer."""
+    """Of two equally similar entries, the one by the speaker whom the question names comes first."""
     meaning, known = Meaning(near({3: 0.9, 9: 0.9, 20: 0.1})), dict(FAR_APART)
     assert seqs(meaning.joined(words({}), known))[:2] == [9, 3]
 
@@ -127,7 +127,7 @@ def test_whom_a_question_names_counts_for_what_meaning_alone_has_found() -> None
 
 
 def test_a_sitting_counts_for_what_meaning_alone_has_found() -> None:
-    """Of two that are as near, the one that was said where words of the question were said, too."""
+    """Of two equally similar entries, the one in a sitting that has words of the question comes first."""
     known = {
         seq: Facts(at=START + seq // 20 * 2 * SITTING, kind="message", role="user", chars=100) for seq in range(80)
     }
@@ -138,7 +138,7 @@ def test_a_sitting_counts_for_what_meaning_alone_has_found() -> None:
 
 
 def test_where_several_things_are_asked_for_meaning_finds_several_sittings() -> None:
-    """The best of another sitting comes before the second of the first one."""
+    """If several things are asked for, the best entry of another sitting precedes the second of the same."""
     known = {
         seq: Facts(at=START + seq // 20 * 2 * SITTING, kind="message", role="user", chars=100) for seq in range(80)
     }
@@ -163,17 +163,17 @@ def test_where_several_things_are_asked_for_meaning_finds_several_sittings() -> 
     ],
 )
 def test_a_question_is_compared_in_meaning_without_speakers_names(text: str, left: str) -> None:
-    """Nothing else of it changes, and a question that says nothing else is left as it is."""
+    """Speakers' names are removed from a question before it is embedded, unless nothing else is left."""
     assert unnamed(text, frozenset(terms("Caroline Jean"))) == left
 
 
 def test_a_question_in_which_nobody_is_named_is_compared_as_it_is() -> None:
-    """Blanks included."""
+    """A question without names is embedded unchanged, blanks included."""
     assert unnamed("  Who has\n a dog? ", frozenset()) == "  Who has\n a dog? "
 
 
 def test_a_filter_leaves_out_and_what_it_leaves_out_still_counts() -> None:
-    """Only what the filter takes is returned."""
+    """A filtered-out entry is not returned but still raises its neighbours."""
     known = facts(40)
     known[10] = Facts(at=known[10].at, kind="message", role="assistant", chars=100)
 
@@ -184,18 +184,18 @@ def test_a_filter_leaves_out_and_what_it_leaves_out_still_counts() -> None:
 
 
 def test_what_is_not_alike_at_all_is_not_found() -> None:
-    """Cosines of 0 and less say nothing."""
+    """Entries with a cosine of 0 or less are not found."""
     assert Meaning(near({1: 0.0, 2: -0.4})).joined(words({}), FAR_APART) == []
     assert seqs(Meaning(near({1: 0.5})).joined(words({}), FAR_APART)) == [1]
 
 
 def test_entries_that_nobody_knows_of_are_left_out() -> None:
-    """A vector may be there a moment longer than its entry."""
+    """A vector whose entry is unknown is ignored, since it may outlive its entry for a moment."""
     assert seqs(Meaning(near({99: 0.9, 3: 0.5, 4: 0.2})).joined(words({}), FAR_APART)) == [3, 4]
 
 
 def test_sessions_are_apart() -> None:
-    """What is around an entry is of its own session."""
+    """Only entries of the same session are neighbours."""
     other = 5 << 28
     known = facts(3) | {other | seq: one for seq, one in facts(3).items()}
 

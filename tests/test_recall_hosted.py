@@ -1,4 +1,4 @@
-"""What tools find that a provider runs itself is found in its message, as far as somebody can read it."""
+"""What provider-run tools return is found in their messages, as far as it is readable text."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ NEVER = ["wordless", "sealedwords", "pondering", BLOB, BLOB[:40], "base64"]
 
 
 def hits(memory: Any, query: str, **options: Any) -> list[Any]:
-    """The hits in which something stands of what was asked for."""
+    """Return the hits whose text contains something of the query."""
     return [one for one in memory.recall(query, max_tokens=None, neighbours=0, **options).hits if one.matched]
 
 
@@ -118,7 +118,7 @@ def memory() -> Iterator[Memory]:
 
 @pytest.mark.parametrize("format", FOUND)
 def test_what_a_provider_s_tools_found_is_found(memory: Memory, format: str) -> None:
-    """And shown as far as it can be read, where somebody reads the entry whole, too."""
+    """Readable results of provider-run tools are found and shown, and read as part of the whole entry."""
     session = memory.session("s", format=format)
     session.add(SAID[format])
     for word in FOUND[format]:
@@ -134,7 +134,7 @@ def test_what_a_provider_s_tools_found_is_found(memory: Memory, format: str) -> 
 
 
 def test_two_searches_that_found_something_else_are_two(memory: Memory) -> None:
-    """A message that has no text of its own is not like every other."""
+    """Two messages without texts of their own but with different results are two hits."""
     session = memory.session("s", format="openai-responses")
     calls = [
         {"type": "mcp_call", "id": f"m{n}", "name": "look", "arguments": "{}", "output": f"walrus {n}"} for n in (1, 2)
@@ -144,6 +144,7 @@ def test_two_searches_that_found_something_else_are_two(memory: Memory) -> None:
 
 
 def test_of_a_long_result_the_part_is_shown_that_answers(memory: Memory) -> None:
+    """Of a long result, the part that answers is shown."""
     session = memory.session("s", format="openai-responses")
     output = " ".join(f"Line {n} is about nothing." for n in range(900)) + " The walrus sleeps."
     session.add([{"type": "mcp_call", "id": "m", "name": "look", "arguments": "{}", "output": output}])
@@ -154,7 +155,7 @@ def test_of_a_long_result_the_part_is_shown_that_answers(memory: Memory) -> None
 
 
 def test_a_policy_cleans_it_as_it_cleans_text(tmp_path: Path) -> None:
-    """Also what was stored before there was one."""
+    """A privacy policy redacts such results like texts, even those stored before it."""
     call = {"type": "mcp_call", "id": "m", "name": "look", "arguments": "{}", "output": "walrus ann@example.org"}
     with Memory.open(tmp_path / "a.db") as memory:
         memory.session("s", format="openai-responses").add([call])
@@ -165,6 +166,7 @@ def test_a_policy_cleans_it_as_it_cleans_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_an_erasure_takes_it_to_the_byte(tmp_path: Path, kind: str) -> None:
+    """Erasing the entry removes such results from the index completely."""
     gone, kept = marks(kind, 2)
     with Memory.open(place_of(kind, tmp_path)) as memory:
         session = memory.session("s", format="openai-responses")

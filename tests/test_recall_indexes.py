@@ -1,4 +1,4 @@
-"""Every index answers alike: the same verbs, with the same answers and the same scores, wherever it is kept."""
+"""Every kind of index gives the same answers and scores for the same verbs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ WORDS = [
 
 
 class Kept(NamedTuple):
-    """An index of each tenant somewhere: `of` gives that of a name."""
+    """A place for indexes; `of` returns the index of a tenant."""
 
     kind: str
     of: Callable[[str], Index]
 
 
 def opened(kind: str, folder: Path, end: ExitStack) -> Kept:
-    """A new place for indexes of a kind."""
+    """Open a new place for indexes of a kind."""
     runner = Inline()
     if kind == "plain":
         known = dict[str, Index]()
@@ -75,26 +75,26 @@ KINDS = ["file", "memory", "plain", "postgres"]
 
 @pytest.fixture(params=KINDS)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    """Indexes of each kind."""
+    """A place for indexes, once of each kind."""
     with ExitStack() as end:
         yield opened(request.param, tmp_path, end)
 
 
 @pytest.fixture
 def all_kept(tmp_path: Path) -> Iterator[list[Kept]]:
-    """One of each kind."""
+    """One place for indexes of each kind."""
     with ExitStack() as end:
         yield [opened(kind, tmp_path, end) for kind in KINDS]
 
 
 def document(seq: int, *parts: str, kind: Kind = "message", name: str | None = None) -> Document:
-    """A document with these parts, whose words have blanks between them."""
+    """Return a document with these parts, whose words are separated by blanks."""
     facts = Facts(seq * 1_000, kind, "user", sum(map(len, parts)), name)
     return Document(seq, facts, [part.split() for part in parts])
 
 
 def added(index: Index, session: str, *documents: Document, created: int = 1) -> None:
-    """Take documents into a session, behind what is there."""
+    """Add documents to a session."""
     there = drive(index.cursors([session])).get(session)
     last = max((one.seq for one in documents), default=0)
     cursor = Cursor(created=created, revision=(there.revision if there else 0) + 1, next_seq=last + 1)
@@ -106,7 +106,7 @@ Found = dict[tuple[str, int, int], float]
 
 
 def found(index: Index, terms: Sequence[str], sessions: Sequence[str] | None = None, most: int = COMMON) -> list[Found]:
-    """What holds each term, of entries that are there: session, entry and part, with the score."""
+    """Return for each term the existing entries and parts that have it, with their scores."""
     numbers = None
     if sessions is not None:
         numbers = [one.number for one in drive(index.cursors(sessions)).values()]
@@ -128,7 +128,7 @@ def found(index: Index, terms: Sequence[str], sessions: Sequence[str] | None = N
 
 
 def test_a_phrase_is_words_side_by_side_in_their_order(kept: Kept) -> None:
-    """Words of a phrase that stand apart, or the other way round, are no match; one that overlaps itself counts so."""
+    """A phrase matches adjacent words in order only; a phrase may overlap itself."""
     index = kept.of("t")
     added(index, "s", document(1, "do re mi"), document(2, "re do mi"), document(3, "do x re"), document(4, "no no no"))
 
@@ -142,7 +142,7 @@ def test_a_phrase_is_words_side_by_side_in_their_order(kept: Kept) -> None:
 
 
 def test_terms_are_data(kept: Kept) -> None:
-    """No term is a statement, a pattern or a query of the index, whatever characters it has."""
+    """No term is a statement, pattern or query of the index, whatever its characters."""
     index = kept.of("t")
     added(index, "s", document(1, "cat dog"))
     hostile = ["'", '"', "cat OR dog", "cat*", "NOT cat", "%", "_", "\\", "c.t", "'; DROP TABLE recall_parts; --", "$1"]
@@ -154,7 +154,7 @@ def test_terms_are_data(kept: Kept) -> None:
 
 
 def test_tenants_know_nothing_of_each_other(kept: Kept) -> None:
-    """What one tenant has is not found by another, weighs nothing in the scores there, and stays when that is empty."""
+    """One tenant's entries do not affect the hits or scores of another, nor go when that is emptied."""
     one, other = kept.of("one"), kept.of("other")
     added(one, "s", document(1, "cat"), document(2, "dog"), document(3, "mi"))
     alone = found(one, ["cat"])
@@ -168,7 +168,7 @@ def test_tenants_know_nothing_of_each_other(kept: Kept) -> None:
 
 
 def test_what_is_blocked_is_not_taken_until_it_is_unblocked(kept: Kept) -> None:
-    """Between `block` and `unblock` no update brings an entry back; then what is still there comes back."""
+    """Between `block` and `unblock` no update brings an entry back."""
     index = kept.of("t")
     cat, dog = document(1, "cat"), document(2, "dog")
     added(index, "s", cat, dog)
@@ -188,7 +188,7 @@ def test_what_is_blocked_is_not_taken_until_it_is_unblocked(kept: Kept) -> None:
 
 
 def test_a_session_that_is_blocked_whole_takes_nothing(kept: Kept) -> None:
-    """0 stands for all of a session, also one that the index does not know, and nothing of an update happens then."""
+    """Blocking seq 0 blocks a whole session, even an unknown one: updates for it do nothing."""
     index = kept.of("t")
     drive(index.block("s", [], [0], 1))
     cursor = Cursor(created=1, revision=1, next_seq=2)
@@ -201,7 +201,7 @@ def test_a_session_that_is_blocked_whole_takes_nothing(kept: Kept) -> None:
 
 
 def test_who_expects_another_cursor_or_generation_changes_nothing(kept: Kept) -> None:
-    """An update is made whole or not at all: of two writers who saw the same, the second does nothing."""
+    """An update with an outdated cursor or generation does nothing, so that only one of two equal updates is made."""
     index, beside = kept.of("t"), kept.of("t")
     added(index, "s", document(1, "cat"))
     there, generation = drive(index.cursors(["s"]))["s"], drive(index.generation())
@@ -223,7 +223,7 @@ def test_who_expects_another_cursor_or_generation_changes_nothing(kept: Kept) ->
 
 
 def test_an_ended_session_leaves_nothing_but_what_is_blocked(kept: Kept) -> None:
-    """`end` forgets a session and its cursor; one that begins anew by the same name has another number."""
+    """`end` forgets a session and its cursor, but not its blocks; a new session of the name has a new number."""
     index = kept.of("t")
     added(index, "s", document(1, "cat"), document(2, "dog", "dog"))
     number = drive(index.cursors(["s"]))["s"].number
@@ -239,7 +239,7 @@ def test_an_ended_session_leaves_nothing_but_what_is_blocked(kept: Kept) -> None
 
 
 def test_a_mark_only_rises_until_the_index_is_empty(kept: Kept) -> None:
-    """Who looked less far does not set it back; what is made anew looks at everything."""
+    """The mark only rises, until emptying the index resets it."""
     index = kept.of("t")
     assert drive(index.mark()) == 0
 
@@ -256,7 +256,7 @@ def test_a_mark_only_rises_until_the_index_is_empty(kept: Kept) -> None:
 
 
 def test_names_and_facts_come_back_as_they_went(kept: Kept) -> None:
-    """Whatever a name has in it, control characters, too."""
+    """Names and facts are returned unchanged, control characters included."""
     index = kept.of("tenänt")
     one = document(3, "cat", kind="tool_result", name="\x00\x01\x02 n\u00e4me")
     added(index, "séssion 1", one)
@@ -269,6 +269,7 @@ def test_names_and_facts_come_back_as_they_went(kept: Kept) -> None:
 
 @pytest.mark.parametrize("sessions", [None, ["s"], ["t", "nobody"], ["s", *(f"other {n}" for n in range(RANGES))], []])
 def test_the_places_that_a_filter_takes_are_those_whose_facts_it_takes(kept: Kept, sessions: list[str] | None) -> None:
+    """A filter selects exactly the places whose facts match it."""
     index = kept.of("tenant")
     kinds: list[Kind] = ["message", "tool_call", "tool_result", "context", "summary"]
     names = ["bob", "\x00\x01\x02 n\u00e4me", None]
@@ -301,7 +302,7 @@ def test_the_places_that_a_filter_takes_are_those_whose_facts_it_takes(kept: Kep
 
 
 class World:
-    """Indexes of all kinds, to which the same is done."""
+    """Indexes of all kinds to which the same things are done."""
 
     def __init__(self, indexes: Sequence[Index], seed: int) -> None:
         self.random, self.indexes = random.Random(seed), indexes
@@ -309,7 +310,7 @@ class World:
         self.next = dict[str, int]()
 
     def each(self, do: Callable[[Index], Awaitable[T]]) -> T:
-        """Do something to each index; return what all of them say."""
+        """Do something with each index; return all answers."""
         answers: list[Any] = [drive(do(index)) for index in self.indexes]  # type: ignore[arg-type]
         assert all(answer == answers[0] for answer in answers), answers
         answer: T = answers[0]
@@ -339,7 +340,7 @@ class World:
         assert self.each(do)
 
     def step(self) -> None:
-        """Do anything."""
+        """Do something random."""
         session = self.random.choice(["s", "ü", "a\x01b"])
         there = self.documents.setdefault(session, {})
         some = self.random.sample(sorted(there), min(len(there), self.random.randint(0, 3)))
@@ -368,7 +369,7 @@ class World:
                 there |= {one.seq: one for one in new}
 
     def check(self) -> None:
-        """See that all find the same, which is what is there, with the same scores."""
+        """Check that all indexes find exactly the existing entries, with the same scores."""
         terms = [*WORDS[:12], "a b", "no no", "a a a", "b a b", "\u6f22 \u6f22\u5b57", "nowhere", "la do re"]
         for sessions in (None, ["s"], ["s", "ü", "nobody"]):
             answers = [found(index, terms, sessions) for index in self.indexes]
@@ -395,7 +396,7 @@ async def _unblocked(index: Index, session: str, seqs: Sequence[int], anew: Sequ
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
 def test_all_indexes_answer_alike(all_kept: Sequence[Kept], seed: int) -> None:
-    """The same is done to each, at random: each verb says the same, and each search finds the same, scored the same."""
+    """After any random steps, all indexes return the same answers and find the same with the same scores."""
     world = World([kept.of(f"tenant {seed}") for kept in all_kept], seed)
     for _ in range(15):
         for _ in range(4):
@@ -408,7 +409,8 @@ def test_all_indexes_answer_alike(all_kept: Sequence[Kept], seed: int) -> None:
 
 @pytest.mark.wide
 def test_a_common_word_adds_the_same_to_the_newest_of_those_that_hold_it(all_kept: Sequence[Kept]) -> None:
-    """All indexes agree which these are, in one session, in some, and in all; and also when they ask again."""
+    """For a common word all indexes score the same newest parts, in one, some or all sessions, also when asked
+    again."""
     indexes = [kept.of("many") for kept in all_kept]
     dice = random.Random(4)
     for session in range(20):
@@ -429,7 +431,7 @@ def test_a_common_word_adds_the_same_to_the_newest_of_those_that_hold_it(all_kep
 
 
 def test_in_a_session_the_newest_of_those_that_hold_a_common_word_are_found(tmp_path: Path) -> None:
-    """Also where the session alone has more of them than are looked at; a phrase of them is no different."""
+    """For a common word or phrase, a search in a session finds the newest parts of that session."""
     with closing(File(str(tmp_path / "index"))) as file:
         index = FtsIndex(file, "tenant", Inline(), "")
         many = -(-(COMMON + 300) // 200)
@@ -442,8 +444,7 @@ def test_in_a_session_the_newest_of_those_that_hold_a_common_word_are_found(tmp_
 
 
 def test_a_search_asks_the_file_once_for_a_rare_word_and_once_for_all_facts(tmp_path: Path) -> None:
-    """However far apart the entries are that a search asks for, their facts are one statement; a word that few parts
-    hold is counted and scored, and that is all. What no part holds is counted alone."""
+    """A search runs one statement for all facts, two for a rare word, and one for a word that no part has."""
     with closing(File(str(tmp_path / "index"))) as file:
         index = FtsIndex(file, "tenant", Inline(), "")
         added(index, "long", *(document(seq, "rare" if seq % 50 == 0 else "a b") for seq in range(1, 2001)))
@@ -462,10 +463,10 @@ def test_a_search_asks_the_file_once_for_a_rare_word_and_once_for_all_facts(tmp_
 
 
 def test_what_merged_words_leave_unused_in_the_file_is_given_back_when_all_is_taken_in(tmp_path: Path) -> None:
-    """At most a hundredth of the file stays: it is others' disk."""
+    """After indexing, at most a hundredth of the file's pages is unused."""
     with closing(File(str(tmp_path / "index"))) as file:
         index = FtsIndex(file, "tenant", Inline(), "")
-        for number in range(17):  # sixteen segments are merged
+        for number in range(17):  # FTS5 merges sixteen segments
             added(index, f"s{number}", document(1, " ".join(f"a{number}b{word}" for word in range(2000))))
 
         def pages(what: str) -> int:
@@ -481,7 +482,7 @@ def test_what_merged_words_leave_unused_in_the_file_is_given_back_when_all_is_ta
 
 
 def selected(file: File, do: Callable[[], object]) -> list[str]:
-    """The statements that select something meanwhile."""
+    """Return the SELECT statements that run during the call."""
     said = list[str]()
     assert file._db is not None
     file._db.set_trace_callback(said.append)
@@ -494,11 +495,11 @@ def selected(file: File, do: Callable[[], object]) -> list[str]:
 
 
 ONE = b"\x00<"
-"""The number 1 as a vector has it. A server with pgvector takes no bytes that are none."""
+"""The number 1 as stored in a vector; a server with pgvector refuses bytes that are no vector."""
 
 
 def test_vectors_go_with_their_parts(kept: Kept) -> None:
-    """They are kept by key and by what was embedded, and are dropped in the step that drops the part."""
+    """A vector is dropped in the same step as its part."""
     pytest.importorskip("numpy")
     index = kept.of("t")
     added(index, "s", document(1, "cat", "dog"), document(2, "mi"))
@@ -539,7 +540,7 @@ def test_vectors_go_with_their_parts(kept: Kept) -> None:
 
 
 def test_vectors_of_a_session_that_ends_go_with_it(kept: Kept) -> None:
-    """All of them, and none of the sessions beside it, whatever its number."""
+    """Ending a session drops all of its vectors and no others."""
     pytest.importorskip("numpy")
     index = kept.of("t")
     for name in "abcd":
@@ -561,7 +562,7 @@ def test_vectors_of_a_session_that_ends_go_with_it(kept: Kept) -> None:
 
 
 def test_two_connections_write_one_after_the_other(tmp_path: Path) -> None:
-    """Threads of two connections to one index: of updates that expect the same, one is done, and nothing is lost."""
+    """Of two simultaneous updates that expect the same cursor, one is made, and nothing is lost."""
     for kind in ("file", "postgres"):
         with ExitStack() as end:
             address = postgresstore.address_of("indexes")
@@ -591,7 +592,7 @@ def test_two_connections_write_one_after_the_other(tmp_path: Path) -> None:
 
 
 def opened_at(kind: str, folder: Path, address: str, end: ExitStack) -> Index:
-    """Another connection to the index at a place."""
+    """Open another connection to the index at a place."""
     runner = Inline()
     if kind == "file":
         return FtsIndex(end.enter_context(closing(File(str(folder / "both")))), "t", runner, "")
@@ -606,7 +607,7 @@ def opened_at(kind: str, folder: Path, address: str, end: ExitStack) -> Index:
 
 @pytest.mark.parametrize("statement", ["DROP TABLE {}.recall_parts CASCADE", "DROP TABLE {}.recall_tenants CASCADE"])
 def test_tables_that_are_damaged_are_made_anew(statement: str) -> None:
-    """The next verb finds an index that is empty, and says so; the store's own tables stay as they are."""
+    """Damaged tables of an index are made again, empty; the store's own tables stay."""
     with ExitStack() as end:
         address = postgresstore.address_of("indexes")
         index = opened_at("postgres", Path(), address, end)
@@ -620,7 +621,7 @@ def test_tables_that_are_damaged_are_made_anew(statement: str) -> None:
 
 
 def test_a_call_that_is_cancelled_happens_whole_or_not_at_all() -> None:
-    """Whatever moment it is cancelled in, the connection is good for the next, and what is counted is what is there."""
+    """A cancelled call is done completely or not at all, and the connection stays usable."""
     address = postgresstore.address_of("indexes")
 
     async def run() -> None:

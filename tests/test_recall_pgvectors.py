@@ -1,4 +1,5 @@
-"""Vectors on PostgreSQL: compared by pgvector where the server has it, as bytes where it has not. The same is found."""
+"""Vectors on PostgreSQL, compared by pgvector if the server has it, otherwise stored as bytes: the results are
+equal."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ def words(texts: list[str]) -> list[list[float]]:
 
 
 class Opened:
-    """The tables of a schema, as one process has them."""
+    """The tables of a schema as one process opens them."""
 
     def __init__(self, pool: Any, schema: str, where: str | None) -> None:
         self._pool, self.schema, self.where = pool, schema, where
         self.runner = Threaded()
 
     async def step(self, body: Callable[[Any], Awaitable[T]], *, writes: bool) -> T:
-        """What rows are asked in: a transaction."""
+        """Run the statements of rows in a transaction."""
         async with self._pool.acquire() as db, db.transaction(readonly=not writes):
             return await body(db)
 
@@ -59,17 +60,19 @@ Run = Callable[[Callable[[Opened], Awaitable[T]]], T]
 
 @pytest.fixture(params=["pgvector", "bytes"])
 def run(request: pytest.FixtureRequest) -> Run[Any]:
-    """Runs a coroutine function with the tables, new ones, with pgvector or without."""
+    """Run a coroutine function with new tables, with pgvector or without."""
     url, schema = servers.address("postgres"), schema_of(f"vectors_{request.param}")
 
     async def ran(use: Callable[[Opened], Awaitable[Any]]) -> Any:
         async with asyncpg.create_pool(url, min_size=1, max_size=4) as pool:
             async with pool.acquire() as db, db.transaction():
                 await db.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}")
-                await db.execute("SELECT pg_advisory_xact_lock(1789)")  # others of the run make it, too
+                await db.execute(
+                    "SELECT pg_advisory_xact_lock(1789)"
+                )  # other processes of the run may create it at the same time
                 if request.param == "pgvector":
                     await db.execute("CREATE EXTENSION IF NOT EXISTS vector")
-                else:  # what was made before the server had it stays as it is
+                else:  # tables made before the server had pgvector stay as they are
                     await db.execute(TABLES.format(s=schema, type="bytea"))
                 where = await prepare(db, schema)
                 assert where == await prepare(db, schema) == {"pgvector": "public", "bytes": None}[request.param]
@@ -92,7 +95,7 @@ async def found(vectors: Vectors, text: str, numbers: list[int] | None = None, l
 
 
 def test_what_means_the_same_is_found_nearest_first(run: Run[None]) -> None:
-    """In all sessions, and in some, with the cosines of the parts."""
+    """The nearest parts come first, with their cosines, in all or in some sessions."""
 
     async def use(opened: Opened) -> None:
         assert isinstance(opened.rows(), PgvectorRows) == (opened.where is not None)
@@ -115,7 +118,7 @@ def _document(seq: int, text: str) -> Document:
 
 
 def test_what_is_erased_is_found_by_nobody_and_does_not_come_back(run: Run[None]) -> None:
-    """A write whose text was read before the erasure is refused."""
+    """An erased part is found by nobody, and a write whose text was read before the erasure is refused."""
 
     async def use(opened: Opened) -> None:
         index = PostgresIndex(opened, "t", "n", "w")
@@ -139,7 +142,7 @@ def test_what_is_erased_is_found_by_nobody_and_does_not_come_back(run: Run[None]
 
 
 def test_a_text_is_embedded_once(run: Run[None]) -> None:
-    """The vector of the same text comes from the table, exactly as it is."""
+    """The vector of a known text is copied exactly instead of being computed again."""
 
     async def use(opened: Opened) -> None:
         calls: list[str] = []
@@ -159,7 +162,7 @@ def test_a_text_is_embedded_once(run: Run[None]) -> None:
 
 
 def test_models_and_tenants_are_not_mixed(run: Run[None]) -> None:
-    """Another model finds nothing of the old one's; another tenant never does."""
+    """Neither another model nor another tenant finds the vectors."""
 
     async def use(opened: Opened) -> None:
         await put(opened.vectors(), TEXTS)

@@ -1,4 +1,4 @@
-"""Where a search index is: which file, of which store; and over every store a search finds the same."""
+"""Where a search index is kept and for which store, and that a search finds the same over every store."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SERVERS = {"mongodb": mongostore.address_of, "redis": redisstore.address_of}
 
 @pytest.fixture(params=["memory", "sqlite", *SERVERS])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty store whose index may be in a file that is given."""
+    """The address of an empty store whose index may be in a file that the option names."""
     if request.param == "memory":
         return "memory://"
     return SERVERS[request.param]("places") if request.param in SERVERS else f"sqlite:///{tmp_path}/log.db"
 
 
 def said(memory: Memory, session: str, *words: str) -> None:
-    """A session with an entry of each word."""
+    """Add an entry of each word to a session."""
     for word in words:
         memory.session(session, counter=quarters).add_user_message(f"this is about {word}")
 
@@ -49,7 +49,7 @@ def finds(memory: Memory, word: str) -> bool:
 
 @pytest.mark.sampled
 def test_an_index_in_a_given_file_is_there_for_the_next_process(tmp_path: Path, address: str) -> None:
-    """It is kept there, and what another has added since is found as well."""
+    """An index in a given file is used by the next process, which also finds what others added since."""
     path = tmp_path / "index"
     with Memory.open(address, recall_index=path) as memory:
         said(memory, "one", "cormorants")
@@ -67,8 +67,8 @@ def test_an_index_in_a_given_file_is_there_for_the_next_process(tmp_path: Path, 
         assert [name for name in again.derivers() if name.startswith("palimpsest.recall:")]
 
 
-def test_who_opens_an_index_twice_takes_none_of_its_locks(tmp_path: Path) -> None:
-    """A visitor who closes the file does not take its journal for nobody's, while a process has it open."""
+def test_opening_an_index_twice_keeps_its_locks(tmp_path: Path) -> None:
+    """Opening an index file twice keeps its locks, so that a visitor does not remove its journal."""
     address, path = f"sqlite:///{tmp_path}/log.db", tmp_path / "index"
     with Memory.open(address, recall_index=path) as memory:
         said(memory, "one", "cormorants")
@@ -83,7 +83,7 @@ def test_who_opens_an_index_twice_takes_none_of_its_locks(tmp_path: Path) -> Non
 
 
 def test_an_index_of_another_store_is_emptied(tmp_path: Path, address: str) -> None:
-    """What is in the file is of one store: another one's words are not found, nor are they in the file's bytes."""
+    """If the given file holds another store's index, that is emptied: its words are neither found nor in the file."""
     path = tmp_path / "index"
     (word, own) = marks("another", 2)
     with Memory.open(f"sqlite:///{tmp_path}/other.db", recall_index=path) as other:
@@ -103,7 +103,7 @@ def test_an_index_of_another_store_is_emptied(tmp_path: Path, address: str) -> N
 
 @pytest.mark.parametrize("how", ["erase", "forget"])
 def test_an_erasure_where_the_file_is_not_leaves_a_note_for_it(tmp_path: Path, how: str) -> None:
-    """Another machine says that it remains, and the next that opens the file takes it out, with its bytes."""
+    """An erasure on a machine without the index file reports what remains; the next to open the file removes it."""
     path, address = tmp_path / "index", redisstore.address_of("places")
     gone, kept = marks("elsewhere", 2)
     with Memory.open(address, recall_index=path) as memory:
@@ -126,7 +126,7 @@ def test_an_erasure_where_the_file_is_not_leaves_a_note_for_it(tmp_path: Path, h
 
 
 def test_an_erasure_finds_the_given_file_before_anybody_has_searched(tmp_path: Path) -> None:
-    """Who has the file takes what goes out of it, also where this process has not searched yet."""
+    """An erasure reaches a given index file even if this process has not searched yet."""
     path, address = tmp_path / "index", redisstore.address_of("places")
     (gone,) = marks("first", 1)
     with Memory.open(address, recall_index=path) as memory:
@@ -141,7 +141,7 @@ def test_an_erasure_finds_the_given_file_before_anybody_has_searched(tmp_path: P
 
 
 def test_an_encrypted_store_has_no_index_in_a_file(tmp_path: Path) -> None:
-    """It holds words in plain text: the option is refused, and without it nothing is beside the store."""
+    """`recall_index` is refused for an encrypted store, since an index holds words in plain text."""
     keys = Keys({"k": b"\x01" * 32})
     (word,) = marks("sealed", 1)
     with pytest.raises(ConfigError, match="recall_index"):
@@ -156,13 +156,13 @@ def test_an_encrypted_store_has_no_index_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["", " ", 5, b"index", "a\x00b"])
 def test_what_is_no_path_is_refused(given: Any) -> None:
-    """And the error names the option."""
+    """A `recall_index` that is no path is refused by the option's name."""
     with pytest.raises(ConfigError, match="recall_index"):
         AsyncMemory.open("memory://", recall_index=given)
 
 
 def test_a_file_that_is_something_else_stays_as_it_is(tmp_path: Path) -> None:
-    """A text, another program's database, a store of ours, this one too: none of them is overwritten."""
+    """A `recall_index` that names another kind of file, even a store, is refused, and the file stays as it is."""
     text, database, store = tmp_path / "notes.txt", tmp_path / "other.db", tmp_path / "log.db"
     text.write_text("not to be lost")
     with closing(sqlite3.connect(database)) as db:
@@ -182,8 +182,10 @@ def test_a_file_that_is_something_else_stays_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("opened_since", [True, False])
 def test_a_restored_backup_is_searched_as_it_is(tmp_path: Path, kind: str, opened_since: bool) -> None:
-    """What it lacks is not found, and what is added to it is, though the index beside it has seen more: also where it
-    grew beyond that before anybody searched, if the index was opened since the copy was made."""
+    """After a backup is restored, exactly its entries and later ones are found, although the index had seen others.
+
+    This also holds if the store grew beyond the backup before anybody searched, if the index was opened since the copy.
+    """
     store, backup = tmp_path / ("log.db" if kind == "sqlite" else "logs"), tmp_path / "backup"
     address = place_of(kind, tmp_path)
     with Memory.open(address) as memory:
@@ -215,7 +217,7 @@ def test_a_restored_backup_is_searched_as_it_is(tmp_path: Path, kind: str, opene
 
 
 def copied(one: Path, other: Path) -> None:
-    """Copy a store to where another is, perhaps."""
+    """Copy a store, replacing one that may be there."""
     for old in other.parent.glob(f"{other.name}-*"):
         old.unlink()
     if one.is_dir():
@@ -231,7 +233,7 @@ def copied(one: Path, other: Path) -> None:
 
 
 def test_where_sqlite_has_no_fts5_the_index_is_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in memory, which a warning says once, and finds the same."""
+    """Without FTS5 the index is in memory and finds the same; one warning says so."""
     address = f"sqlite:///{tmp_path}/log.db"
     monkeypatch.setattr("palimpsest.recall.opening.has_fts5", lambda: False)
     assert fts.has_fts5()
@@ -284,7 +286,7 @@ THINGS = [
 
 
 def corpus(memory: Memory) -> None:
-    """Some talk, the same in each store."""
+    """Add the same conversations to a store."""
     dice = random.Random(20)
     for session in range(8):
         talk = memory.session(f"talk {session}", counter=quarters)
@@ -312,7 +314,7 @@ QUESTIONS = [
 
 @pytest.mark.wide
 def test_every_store_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ten answers to each question are the same entries, with the same scores, in the same order."""
+    """Every store gives the same first ten answers, with the same scores, in the same order."""
     found = dict[str, list[Any]]()
     for name, address in STORES.items():
         keys: Any = {"encryption": Keys({"k": b"\x01" * 32})} if name == "encrypted" else {}
@@ -338,7 +340,7 @@ def test_every_store_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def _ticking() -> Callable[[], int]:
-    """A clock that is the same for each store."""
+    """Return a clock that ticks the same for each store."""
     now = 1_700_000_000_000_000
 
     def clock() -> int:
@@ -351,7 +353,7 @@ def _ticking() -> Callable[[], int]:
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_a_store_has_one_index_by_whatever_name_it_is_opened(tmp_path: Path, kind: str) -> None:
-    """Through a link it is the index beside the store itself: what is erased by one name is gone by the other."""
+    """A store opened through a link uses the index beside the store itself, so that erasures reach it."""
     (tmp_path / "there").mkdir()
     (word,) = marks("linked", 1)
     with Memory.open(place_of(kind, tmp_path / "there")) as memory:

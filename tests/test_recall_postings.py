@@ -1,4 +1,4 @@
-"""The index in memory says what SQLite's full-text index says of the same terms."""
+"""The index in memory gives the same matches and scores as SQLite's full-text index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PHRASES = ["a b", "a a", "a b c", "東京 a", "b d_e"]
 
 @pytest.fixture
 def db() -> Iterator[sqlite3.Connection]:
-    """A contentless index that splits at blanks alone."""
+    """A contentless FTS5 index that splits texts at blanks only."""
     db = sqlite3.connect(":memory:")
     db.execute("CREATE VIRTUAL TABLE parts USING fts5(terms, content='', tokenize=\"ascii tokenchars '_'\")")
     yield db
@@ -26,7 +26,7 @@ def db() -> Iterator[sqlite3.Connection]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_scores_are_those_of_fts5(db: sqlite3.Connection, seed: int) -> None:
-    """Each term and phrase has the same parts with the same scores, also when parts were taken out."""
+    """Each term and phrase has the same parts and scores as in FTS5, even after parts were removed."""
     rng = random.Random(seed)
     postings, parts = Postings(), dict[int, list[str]]()
     for _ in range(rng.randint(1, 60)):
@@ -45,7 +45,7 @@ def test_scores_are_those_of_fts5(db: sqlite3.Connection, seed: int) -> None:
 
 
 def test_keys_of_a_session_are_a_range() -> None:
-    """In the order of their entries and parts, and a key says of which entry it is."""
+    """The keys of a session are a range in the order of entries and parts, and each tells its entry."""
     postings = Postings()
     keys = [key_of(number, seq, part) for number in (1, 2) for seq in (1, 2, 300) for part in (0, 1)]
     for key in reversed(keys):
@@ -57,7 +57,7 @@ def test_keys_of_a_session_are_a_range() -> None:
 
 
 def test_what_is_dropped_leaves_nothing() -> None:
-    """A term that no part holds any more is in no bytes of the index; putting a part again replaces it."""
+    """A term without parts is in no byte of the index; putting a part again replaces it."""
     postings = Postings()
     postings.put(1, ["secret", "word"])
     postings.put(2, ["word"])
@@ -76,7 +76,7 @@ def test_what_is_dropped_leaves_nothing() -> None:
 
 
 def test_asking_for_nothing() -> None:
-    """A term without letters, an unknown one, a phrase with an unknown one: none has parts."""
+    """Empty and unknown terms, and phrases with unknown terms, have no matches."""
     postings = Postings()
     postings.put(1, ["word"])
 
@@ -86,7 +86,7 @@ def test_asking_for_nothing() -> None:
 
 
 def test_terms_come_out_of_fts5_as_they_went_in(db: sqlite3.Connection) -> None:
-    """SQLite's tokenizer splits the joined terms at blanks alone, whatever script they are of, and keeps `_`."""
+    """SQLite's tokenizer splits the joined terms at blanks only, in any script, and keeps `_`."""
     texts = [
         "東京タワーに行きました。",
         "हिन्दी में लिखो",

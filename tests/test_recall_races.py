@@ -1,4 +1,4 @@
-"""Who indexes while others erase brings nothing back: readers that pause between reading and writing, many at once."""
+"""Indexing beside erasing brings nothing back, even if a reader pauses between reading and writing."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ EACH = pytest.mark.parametrize("kind", KINDS)
 
 
 def recall_of(memory: Memory) -> Recall:
-    """What a memory searches with."""
+    """Return the object with which a memory searches."""
     return drive(memory._core._scope.recall())
 
 
 def paused(memory: Memory, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
-    """Have something happen once after a memory's follower has read a page and before it writes that."""
+    """Run a function once, after a memory's follower has read a page and before it writes it."""
     index, done = recall_of(memory).index, list[bool]()
     update = index.update
 
@@ -62,7 +62,7 @@ ERASURES: dict[str, Callable[[Memory, str], object]] = {
 def test_what_is_erased_after_it_was_read_is_never_written(
     tmp_path: Path, kind: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page of another opening was read before the erasure and is written after it: its text does not come back."""
+    """A page that was read before an erasure and is written after it does not bring the text back."""
     words = marks(how, 3)
     with Memory.open(place_of(kind, tmp_path)) as memory, Memory.open(place_of(kind, tmp_path)) as other:
         memory.session("beside").add_user_message("beside it")
@@ -83,7 +83,7 @@ def test_what_is_erased_after_it_was_read_is_never_written(
 def test_who_first_searches_while_somebody_erases_keeps_nothing(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no index when the erasure begins, and a whole one when it commits: what went is in no byte of it."""
+    """An index that another memory builds during an erasure has no byte of the erased entry."""
     words = marks("first", 2)
     with Memory.open(place_of(kind, tmp_path)) as memory, Memory.open(place_of(kind, tmp_path)) as other:
         for word in words:
@@ -107,7 +107,7 @@ def test_who_first_searches_while_somebody_erases_keeps_nothing(
 def test_who_was_taken_for_killed_and_was_not_leaves_nothing(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
-    """An eraser that stood still for longer than anybody waits, before its commit: another has taken it all back."""
+    """An eraser that stood still so long that others undid its blocks still leaves no byte in the index."""
     words = marks(how, 2)
     place = place_of("sqlite", tmp_path)
     with Memory.open(place, clock=clock) as memory, Memory.open(place, clock=clock) as other:
@@ -134,7 +134,7 @@ def test_who_was_taken_for_killed_and_was_not_leaves_nothing(
 
 
 def test_an_erasure_that_failed_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was blocked for it is found at once again, also where all of a session was to go."""
+    """After an erasure failed, its entries are found at once, even if a whole session was to be deleted."""
     words = marks("failed", 2)
     with Memory.open(place_of("sqlite", tmp_path)) as memory:
         for word in words:
@@ -158,7 +158,7 @@ def test_an_erasure_that_failed_takes_nothing_away(tmp_path: Path, monkeypatch: 
 def test_an_index_that_is_made_anew_while_another_fills_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is left out that the other had taken in before it was emptied."""
+    """An index that is emptied while another memory fills it is complete afterwards."""
     words = marks("rebuilt", 6)
     with Memory.open(place_of("sqlite", tmp_path)) as memory, Memory.open(place_of("sqlite", tmp_path)) as other:
         for number, word in enumerate(words):
@@ -180,7 +180,7 @@ def test_an_index_that_is_made_anew_while_another_fills_it_is_whole(
 
 
 def test_who_adds_all_the_time_does_not_keep_a_search_going(tmp_path: Path) -> None:
-    """A search takes in what was there when it began: another process goes on adding for ever."""
+    """A search indexes what was there when it began, and ends although another process keeps adding."""
     place = place_of("sqlite", tmp_path)
     with Memory.open(place) as memory, Process("add", place, script=SCRIPT) as adding:
         assert adding.hear() == "ready"
@@ -193,7 +193,7 @@ def test_who_adds_all_the_time_does_not_keep_a_search_going(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 def test_an_indexer_in_another_process_stands_still_between_reading_and_writing(tmp_path: Path, kind: str) -> None:
-    """It has read a page; then this process erases of it, and closes; then it writes, and finds what is left."""
+    """If another process pauses its indexing during an erasure, the erased text does not come back."""
     words, place = marks("process", 4), place_of(kind, tmp_path)
     with Memory.open(place) as memory:
         for word in words:
@@ -212,7 +212,7 @@ def test_an_indexer_in_another_process_stands_still_between_reading_and_writing(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_many_processes_at_once(tmp_path: Path, kind: str, seed: int) -> None:
-    """Two index, one adds, one erases, each as fast as it goes: nobody finds what was erased, and all else is found."""
+    """While processes index, add and erase at full speed, erased entries are never found and all others are."""
     place = place_of(kind, tmp_path)
     with Memory.open(place) as memory:
         memory.session("one").add_user_message("begun")
@@ -237,8 +237,7 @@ def test_many_processes_at_once(tmp_path: Path, kind: str, seed: int) -> None:
 
 
 class World:
-    """A store with two followers of one index, whose steps are taken one at a time, in any order, and an eraser whose
-    steps are, too."""
+    """A store with two followers of one index and an eraser, whose steps are taken one at a time in any order."""
 
     def __init__(self, place: str, seed: int) -> None:
         self.dice, self.clock = random.Random(seed), FakeClock()
@@ -285,7 +284,7 @@ class World:
             self.gone.add(each)
 
     def step(self) -> None:
-        """Something happens; also in the middle of something else."""
+        """Do something random, perhaps in the middle of another step."""
         self.deep += 1
         try:
             self.dice.choice(
@@ -299,7 +298,7 @@ class World:
         drive(recall_of(other).follower.catch_up())
 
     def check(self) -> None:
-        """Nobody finds what is gone."""
+        """Check that nobody finds an erased entry."""
         for one in (self.memory, *self.others):
             found = one.recall("said", limit=1000, max_tokens=None, neighbours=0)
             said = {passage.text.split()[1] for passage in found.hits}
@@ -307,7 +306,7 @@ class World:
 
 
 def wrapped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have something else happen before steps of followers, of the index and of commits, every now and then."""
+    """Now and then do something else before a step of a follower, of the index or of a commit."""
 
     def between(owner: Any, verb: str) -> None:
         step = getattr(owner, verb)
@@ -337,8 +336,7 @@ def wrapped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_interleaving_leaves_the_index_as_the_log(
     tmp_path: Path, kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two followers, one who adds and one who erases, each step of theirs amid steps of others: what is found is what
-    the log holds, at every pause and at the end, and nothing erased is in any byte."""
+    """After any interleaving of two followers, adds and erasures, the index has exactly what the log has."""
     world = World(place_of(kind, tmp_path), seed)
     try:
         world.add()

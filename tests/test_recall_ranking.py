@@ -1,4 +1,4 @@
-"""Ranking: what was asked comes first, what is around it behind it, and how long something is decides nothing."""
+"""Ranking: matching entries come first, their neighbours behind them, and length alone decides nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILLING = "We talked about the weather, and what was on at the cinema. "
 
 
 class Talk:
-    """Entries in an index."""
+    """A conversation whose entries are in an index."""
 
     def __init__(self, turns: Sequence[tuple[Role, str] | tuple[Role, str, str]], *, every: int = MINUTE) -> None:
         self.index, self.facts = Postings(), dict[int, Facts]()
@@ -39,44 +39,44 @@ class Talk:
         return seq
 
     def ask(self, text: str) -> list[Ranked]:
-        """What is found."""
+        """Return the hits of a question."""
         asked = question(text)
         return Ranking(asked, self.index.matches(asked.terms)).ranked(self.facts)
 
     def order(self, text: str) -> list[int]:
-        """The seqs of what is found."""
+        """Return the seqs of a question's hits."""
         return [hit.seq for hit in self.ask(text)]
 
 
 def filled(*, before: int = 20, behind: int = 20, turns: Sequence[tuple[Role, str]]) -> Talk:
-    """Turns among others that say nothing of them."""
+    """Return a conversation with these turns behind many unrelated ones."""
     filling: list[tuple[Role, str]] = [("user", FILLING), ("assistant", "Indeed it was so.")]
     return Talk([*filling * before, *turns, *filling * behind])
 
 
 def test_an_answer_is_found_by_the_question_before_it() -> None:
-    """An entry that has no word of the question is found where the entry before it has them, and right behind that."""
+    """An entry without the question's words is found behind the entry before it that has them."""
     talk = filled(turns=[("user", "What did the vet say of your parrot?"), ("assistant", "He needs rest.")])
 
     assert talk.order("What did the vet say about the parrot?")[:2] == [41, 42]
 
 
 def test_those_around_a_hit_do_not_outrank_it() -> None:
-    """The hit comes first, then who came behind it."""
+    """A hit comes before its neighbours, and the neighbour behind it before the one in front."""
     talk = filled(turns=[("assistant", "Hm."), ("user", "The harbour crane fell over."), ("assistant", "Oh no.")])
 
     assert talk.order("crane at the harbour")[:2] == [42, 43]
 
 
 def test_what_is_around_ends_with_a_sitting() -> None:
-    """What was said the day before is not around."""
+    """An entry of another day is no neighbour."""
     talk = Talk([("user", "The harbour crane fell over."), ("assistant", "Oh no.")], every=DAY)
 
     assert talk.order("harbour crane") == [1]
 
 
 def test_a_long_neighbour_does_not_drown_a_short_turn() -> None:
-    """A fact that a user mentions is found before the thanks for a long answer that has the same word often."""
+    """A short fact comes before the neighbours of a long answer that repeats the same word."""
     long = "A cello wants care: keep the cello dry, tune the cello each day. " * 40
     talk = filled(
         turns=[
@@ -95,7 +95,7 @@ def test_a_long_neighbour_does_not_drown_a_short_turn() -> None:
 
 
 def test_a_long_entry_counts_by_its_best_part() -> None:
-    """A paragraph of a long answer is found as well as if it stood alone."""
+    """A paragraph of a long entry is found as well as if it stood alone."""
     text = FILLING * 40 + "The gateway listens on port 8443 behind the proxy. " + FILLING * 40
     talk = filled(turns=[("assistant", text), ("user", "And which port is the right one for ships?")])
 
@@ -106,7 +106,7 @@ def test_a_long_entry_counts_by_its_best_part() -> None:
 
 
 def test_a_phrase_counts_more_than_its_words() -> None:
-    """Of two entries with the same words the one that has them side by side comes first."""
+    """Of two entries with the same words, the one that has them side by side comes first."""
     talk = filled(
         turns=[
             ("user", "The group thanked us for our support, it was fun."),
@@ -119,14 +119,14 @@ def test_a_phrase_counts_more_than_its_words() -> None:
 
 
 def test_of_equals_the_newest_comes_first() -> None:
-    """Where nothing else tells entries apart, the time does."""
+    """Of equal entries the newest comes first."""
     talk = Talk([("user", "The key is blue.")] * 5, every=DAY)
 
     assert talk.order("key") == [5, 4, 3, 2, 1]
 
 
 def test_a_speaker_whom_the_question_names() -> None:
-    """What was said by the one who is asked about comes before the same of somebody else."""
+    """An entry by the speaker whom the question names comes before the same text of another speaker."""
     turns: list[tuple[Role, str, str]] = [("user", "I like figs.", "Ann"), ("assistant", "I like figs.", "Bo")]
     talk = Talk(turns, every=DAY)
 
@@ -135,7 +135,7 @@ def test_a_speaker_whom_the_question_names() -> None:
 
 
 def test_who_asks_about_themself_means_what_they_said() -> None:
-    """With "my" a user's words come before the same of an assistant."""
+    """With "my" in the question, a user's entry comes before the same text of an assistant."""
     talk = Talk([("user", "The car is a Skoda."), ("assistant", "The car is a Skoda.")], every=DAY)
 
     assert talk.order("What is my car?")[0] == 1
@@ -143,7 +143,7 @@ def test_who_asks_about_themself_means_what_they_said() -> None:
 
 
 def test_where_several_things_are_asked_for_the_best_of_each_sitting_come_first() -> None:
-    """What was said on other days is not behind all that was said on the best of them."""
+    """If several things are asked for, the best entries of each sitting come first."""
     said: list[tuple[Role, str]] = [("user", "I read the book Momo, such a book."), ("user", "It is a book on time.")]
     talk = Talk([*said, ("user", "The door is shut.")])
     talk.at += DAY
@@ -154,7 +154,7 @@ def test_where_several_things_are_asked_for_the_best_of_each_sitting_come_first(
 
 
 def test_a_speaker_counts_more_where_several_things_are_asked_for() -> None:
-    """What somebody has done is said by themself more often than by others, in other words perhaps."""
+    """If several things are asked for, the named speaker counts more."""
     turns: list[tuple[Role, str, str]] = [
         ("user", "We went to the lake by train.", "Ann"),
         ("assistant", "At the lake, Ann, by that lake.", "Bo"),
@@ -166,7 +166,7 @@ def test_a_speaker_counts_more_where_several_things_are_asked_for() -> None:
 
 
 def test_a_time_that_the_question_speaks_of() -> None:
-    """Of the same said twice, what was said at the time in question comes first."""
+    """Of equal entries, the one of the time in the question comes first."""
     talk = Talk([("user", "We went to the lake.")] * 4, every=40 * DAY)
     said = talk.facts[2].at
     asked = question(f"the lake on {moment(said).date().isoformat()}", talk.at)
@@ -177,7 +177,7 @@ def test_a_time_that_the_question_speaks_of() -> None:
 
 
 def test_a_filter_leaves_what_is_around() -> None:
-    """Entries that may not be returned still say what an answer was about."""
+    """Filtered-out entries still raise their neighbours."""
     talk = filled(turns=[("user", "What did the vet say of your parrot?"), ("assistant", "He needs rest.")])
     asked = question("the vet on the parrot")
 
@@ -189,7 +189,7 @@ def test_a_filter_leaves_what_is_around() -> None:
 
 
 def test_facts_of_what_is_wanted_are_enough() -> None:
-    """The order is the same with the facts of all entries and with those that are asked for, which are few."""
+    """The facts of the few wanted entries give the same order as those of all entries."""
     rng = random.Random(3)
     colours = ["red", "green", "blue", "grey", "pink", "white"]
     talk = Talk([("user", " ".join(rng.choices(colours, k=4))) for _ in range(3000)])
@@ -206,7 +206,7 @@ def test_facts_of_what_is_wanted_are_enough() -> None:
 
 
 def test_a_word_that_most_entries_have_takes_no_place_from_others() -> None:
-    """Where other words were asked for, what most entries say as well changes neither what is found nor its order."""
+    """A word that most entries have changes neither the hits nor the order of other words."""
     turns: list[tuple[Role, str]] = [
         ("user", f"The lot number {i} has {'rye' if i % 4 == 0 else 'oats'}.") for i in range(200)
     ]
@@ -216,7 +216,7 @@ def test_a_word_that_most_entries_have_takes_no_place_from_others() -> None:
 
 
 def test_a_word_that_most_entries_have_is_found_where_few_have_the_others() -> None:
-    """Who has the rare word comes first, and those that have the common one alone are found behind it."""
+    """If few entries have the rare word, those with only the common word are found behind them."""
     turns: list[tuple[Role, str]] = [("user", "The lot has oats."), ("user", "The door is shut.")]
     talk = Talk([*turns * 3, ("user", "The lot has rye."), ("user", "The lot has oats.")], every=DAY)
 
@@ -227,7 +227,7 @@ def test_a_word_that_most_entries_have_is_found_where_few_have_the_others() -> N
 
 
 def test_nothing_found() -> None:
-    """No term, no match, no facts: no hit, and no error."""
+    """Without terms, matches or facts there are no hits and no errors."""
     assert Ranking(Question((), ()), []).ranked({}) == []
     assert Ranking(question("harbour"), [{}]).ranked({}) == []
     assert Ranking(question("harbour"), [{256: 1.0}]).ranked({}) == []
@@ -238,7 +238,7 @@ def test_nothing_found() -> None:
     st.lists(st.sampled_from(["red", "green", "blue", "grey"]), min_size=1, max_size=4),
 )
 def test_each_entry_comes_once_in_falling_order(texts: list[list[str]], asked: list[str]) -> None:
-    """Whatever is asked of whatever: scores fall, no entry comes twice, all that have a word of it are there."""
+    """Hits have falling scores, come once each, and include every entry with a word of the question."""
     talk = Talk([("user", " ".join(words)) for words in texts])
 
     hits = talk.ask(" ".join(asked))
@@ -261,7 +261,7 @@ def test_each_entry_comes_once_in_falling_order(texts: list[list[str]], asked: l
     st.integers(1, 20),
 )
 def test_candidates_are_the_entries_that_have_most(asked: list[tuple[float, dict[int, float]]], most: int) -> None:
-    """Terms that could bring nothing among the best are passed over; the best are those of all terms added up."""
+    """Terms that cannot change the best candidates are skipped; the candidates are those of all terms added up."""
     matches = [{key_of(0, seq * 100): score for seq, score in found.items()} for _, found in asked]
     totals = {
         key: sum(weight * found.get(key, 0.0) for (weight, _), found in zip(asked, matches, strict=True))
@@ -276,7 +276,7 @@ def test_candidates_are_the_entries_that_have_most(asked: list[tuple[float, dict
 
 
 def test_names_are_those_of_who_said_something() -> None:
-    """A tool's name is none: what it is called may be what a question is about."""
+    """Only names of speakers count as names; a tool's name may be what a question is about."""
     said = [Facts(at=0, kind="message", role="user", chars=9, name=name) for name in ("Ann Lee", "Ann", None, "")]
     result = Facts(at=0, kind="tool_result", role="tool", chars=9, name="weather")
 

@@ -1,4 +1,4 @@
-"""What an index keeps of meaning: vectors by part, of one embedder, in SQLite and in memory."""
+"""The vectors of an index: by part, of one embedder, in SQLite and in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Words:
-    """An embedder over eight words, which counts what it was given."""
+    """An embedder over eight words that keeps the texts it was given."""
 
     def __init__(self, name: str = "words", words: str = "cat dog boat rain key song bread moon") -> None:
         self.name, self._words, self.given = name, words.split(), list[str]()
@@ -40,7 +40,7 @@ class Words:
 
 
 class Kept:
-    """The rows of one tenant in a file, as whoever opens it has them."""
+    """The vector rows of one tenant in a file, as one process opens them."""
 
     def __init__(self, path: Path) -> None:
         self.db = sqlite3.connect(path, isolation_level=None)
@@ -68,14 +68,14 @@ def kept(path: Path) -> Iterator[Kept]:
 
 @pytest.fixture
 def other(path: Path, kept: Kept) -> Iterator[Kept]:
-    """The same file, as another process has it."""
+    """The same file, opened by another process."""
     one = Kept(path)
     yield one
     one.db.close()
 
 
 class Indexed:
-    """A session's index in a file, as whoever opens it has it: vectors of its parts go with them."""
+    """A session's index in a file with its vectors, as one process opens it."""
 
     def __init__(self, path: Path) -> None:
         self.file = File(str(path))
@@ -86,7 +86,7 @@ class Indexed:
         return Vectors(self.rows, embedder(Words(), Inline()))
 
     def add(self, texts: dict[int, str]) -> dict[int, str]:
-        """Take entries of these texts into the session, by their `seq`; return the texts by the keys of their parts."""
+        """Add entries with these texts, by seq; return the texts by the keys of their parts."""
         cursor = Cursor(created=1, revision=1, next_seq=max(texts) + 1)
         add = [_document(seq, text) for seq, text in texts.items()]
         drive(self.index.update("s", Update(expect=None, generation=self.generation(), cursor=cursor, add=add)))
@@ -97,7 +97,7 @@ class Indexed:
         return drive(self.index.generation())
 
     def erase(self, *gone: int, known: dict[int, str] | None = None) -> None:
-        """Do what an erasure does: of entries whose texts are `known`, and of those whose texts nobody has any more."""
+        """Erase entries as an erasure does: with their texts where `known`, otherwise without."""
         drop = [_document(seq, text) for seq, text in (known or {}).items()]
         drive(self.index.block("s", drop, gone, 1))
 
@@ -115,7 +115,7 @@ def indexed(path: Path) -> Iterator[Indexed]:
 
 @pytest.fixture
 def beside(path: Path, indexed: Indexed) -> Iterator[Indexed]:
-    """The same index, as another process has it."""
+    """The same index, opened by another process."""
     one = Indexed(path)
     yield one
     one.file.close()
@@ -130,7 +130,7 @@ def put(vectors: Vectors, texts: dict[int, str]) -> bool:
 
 
 def found(vectors: Vectors, text: str, numbers: Sequence[int] | None = None, limit: int = 10) -> list[int]:
-    """The keys of the nearest parts."""
+    """Return the keys of the nearest parts."""
     return list(drive(vectors.search(text, numbers, limit=limit)))
 
 
@@ -138,7 +138,7 @@ TEXTS = {key(0, 1): "cat and dog", key(0, 2): "boat", key(1, 1): "dog dog", key(
 
 
 def test_what_means_the_same_is_found_nearest_first(kept: Kept) -> None:
-    """Cosines come with the keys."""
+    """The nearest parts come first, with their cosines."""
     vectors = kept.vectors(Words())
     put(vectors, TEXTS)
 
@@ -150,7 +150,7 @@ def test_what_means_the_same_is_found_nearest_first(kept: Kept) -> None:
 
 
 def test_only_the_sessions_that_are_meant_are_searched(kept: Kept) -> None:
-    """By their numbers, in the upper bits of keys."""
+    """A search is limited to sessions by their numbers, the upper bits of keys."""
     vectors = kept.vectors(Words())
     put(vectors, TEXTS)
 
@@ -160,7 +160,7 @@ def test_only_the_sessions_that_are_meant_are_searched(kept: Kept) -> None:
 
 
 def test_vectors_outlive_the_process(kept: Kept, other: Kept) -> None:
-    """Another one finds what the first one embedded, without embedding it again; and what comes later, too."""
+    """Another process finds stored vectors without embedding again, and those that are stored later."""
     first, words = kept.vectors(Words()), Words()
     put(first, TEXTS)
     second = other.vectors(words)
@@ -172,7 +172,7 @@ def test_vectors_outlive_the_process(kept: Kept, other: Kept) -> None:
 
 
 def test_what_has_no_vector_is_missing(kept: Kept) -> None:
-    """A follower asks for that, and embeds it."""
+    """`missing` returns the keys without a vector."""
     vectors = kept.vectors(Words())
     assert drive(vectors.missing([1, 2])) == [1, 2]
 
@@ -182,7 +182,7 @@ def test_what_has_no_vector_is_missing(kept: Kept) -> None:
 
 
 def test_a_text_is_embedded_once(kept: Kept) -> None:
-    """Its hash says that it was: the same words in another place, or put again, cost no call."""
+    """A text with a known hash is not embedded again, in another place or in the same."""
     words = Words()
     vectors = kept.vectors(words)
     put(vectors, {key(0, 1): "cat", key(0, 2): "cat", key(0, 3): "dog"})
@@ -193,7 +193,7 @@ def test_a_text_is_embedded_once(kept: Kept) -> None:
 
 
 def test_what_is_erased_is_found_by_nobody(indexed: Indexed, beside: Indexed) -> None:
-    """Also by another process that has it in memory, and by one that put something else in its place."""
+    """An erased part is not found, even by a process that has it in memory, or after the place was reused."""
     vectors, second = indexed.vectors(), beside.vectors()
     texts = indexed.add({1: "cat and dog", 2: "boat", 3: "dog dog", 4: "bread moon"})
     cat, boat, dog, _ = texts
@@ -212,7 +212,7 @@ def test_what_is_erased_is_found_by_nobody(indexed: Indexed, beside: Indexed) ->
 def test_what_is_erased_while_it_is_embedded_does_not_come_back(
     indexed: Indexed, beside: Indexed, known: dict[int, str] | None
 ) -> None:
-    """Its text was read before the erasure. The write that comes after it is refused, and nothing of it is kept."""
+    """A vector whose text was read before an erasure is refused, and nothing of it is kept."""
     vectors = indexed.vectors()
     cat, boat = texts = indexed.add({1: "cat", 2: "boat"})
     before = drive(vectors.state()).generation
@@ -225,7 +225,7 @@ def test_what_is_erased_while_it_is_embedded_does_not_come_back(
 
 
 def test_the_bytes_of_what_was_erased_are_gone_from_the_file(indexed: Indexed, path: Path) -> None:
-    """Neither the vector nor the hash of the text stays in free pages, or in the log beside the file."""
+    """After an erasure neither the vector nor the text's hash is in any byte of the file or its journal."""
     vectors, words = indexed.vectors(), Words()
     texts = {seq: f"song {'moon ' * seq}" for seq in range(1, 400)}
     put(vectors, indexed.add(texts))
@@ -245,7 +245,7 @@ def test_the_bytes_of_what_was_erased_are_gone_from_the_file(indexed: Indexed, p
 
 
 def test_another_model_s_vectors_are_not_mixed_in(kept: Kept) -> None:
-    """Nothing of the old one is found by the new one; all is missing, and the first write drops the old ones."""
+    """Another model finds none of the old vectors; its first write drops them."""
     put(kept.vectors(Words("old")), TEXTS)
     new = kept.vectors(Words("new", "cat dog boat rain key song bread sun"))
 
@@ -258,7 +258,7 @@ def test_another_model_s_vectors_are_not_mixed_in(kept: Kept) -> None:
 
 
 def test_a_model_of_the_same_name_with_other_dimensions_is_another_one(kept: Kept) -> None:
-    """Somebody changed what is behind the name."""
+    """A model of the same name with another dimension counts as another model."""
     put(kept.vectors(Words()), TEXTS)
     wider = kept.vectors(Words(words="cat dog boat"))
 
@@ -268,7 +268,7 @@ def test_a_model_of_the_same_name_with_other_dimensions_is_another_one(kept: Kep
 
 
 def test_of_two_processes_with_two_models_the_last_one_stays(kept: Kept, other: Kept) -> None:
-    """The first one is told, instead of dropping again what the other has made."""
+    """Of two processes with different models the later one wins; the other's next write is refused."""
     first, second = kept.vectors(Words("first")), other.vectors(Words("second"))
     put(first, TEXTS)
     put(second, TEXTS)
@@ -281,7 +281,7 @@ def test_of_two_processes_with_two_models_the_last_one_stays(kept: Kept, other: 
 
 
 def test_an_embedder_that_fails_changes_nothing(kept: Kept) -> None:
-    """What was kept is kept, and found again when it works."""
+    """A failing embedder changes no stored vector, and the search works again afterwards."""
     words = Words()
     vectors = kept.vectors(words)
     put(vectors, TEXTS)
@@ -297,7 +297,7 @@ def test_an_embedder_that_fails_changes_nothing(kept: Kept) -> None:
 
 
 def test_tenants_of_a_file_have_vectors_of_their_own(kept: Kept) -> None:
-    """By tables of their own: neither a search nor a hash tells one of the other's."""
+    """Tenants of a file have separate tables: neither searches nor hashes tell one of the other."""
     mine, yours = SqliteVectors(kept.db, 1), SqliteVectors(kept.db, 2)
     row = Row(key(0, 1), digest_of("m", "secret"), packed(np.ones(4, np.float32) / 2))
     mine.claim("m", 4)
@@ -310,7 +310,7 @@ def test_tenants_of_a_file_have_vectors_of_their_own(kept: Kept) -> None:
 
 
 def test_16_bits_are_enough() -> None:
-    """A cosine moves by less than 0.001."""
+    """Storing vectors in 16 bits changes a cosine by less than 0.001."""
     rows = np.random.default_rng(1).standard_normal((200, 384)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
 
@@ -328,7 +328,7 @@ def unit(count: int, seed: int = 0) -> Any:
 
 
 def test_a_matrix_finds_what_comparing_all_by_hand_finds() -> None:
-    """After additions, replacements and removals over several blocks, for all sessions and for some."""
+    """A matrix finds the same as comparing all vectors one by one, after additions, replacements and removals."""
     rng = np.random.default_rng(3)
     matrix, there = Matrix(16), dict[int, Any]()
     for step in range(40):
@@ -353,7 +353,7 @@ def test_a_matrix_finds_what_comparing_all_by_hand_finds() -> None:
 
 
 def test_a_matrix_keeps_what_it_is_told_to() -> None:
-    """Whatever else it has goes."""
+    """`keep` removes all other vectors from a matrix."""
     matrix = Matrix(16)
     matrix.put(range(100), unit(100))
 
@@ -363,7 +363,7 @@ def test_a_matrix_keeps_what_it_is_told_to() -> None:
 
 
 def test_a_matrix_is_bounded() -> None:
-    """Of more parts than it may hold it has the newest sessions'; room is made seldom."""
+    """A full matrix keeps the newest sessions, and makes room rarely."""
     matrix = Matrix(16, most=1000)
     for start in range(0, 5000, 100):
         matrix.put(range(start, start + 100), unit(100, start))
@@ -375,7 +375,7 @@ def test_a_matrix_is_bounded() -> None:
 
 
 def test_no_hits_are_asked_for() -> None:
-    """A limit of 0 is no mistake; an empty matrix finds nothing."""
+    """A limit of 0 and an empty matrix find nothing and raise nothing."""
     matrix = Matrix(16)
     assert matrix.search(unit(1)[0], None, 5) == {}
     matrix.put([1], unit(1))

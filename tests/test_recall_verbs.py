@@ -1,4 +1,4 @@
-"""`session.recall` and `memory.recall`: what they find for whom, whatever is asked, and what they return."""
+"""`session.recall` and `memory.recall`: what they find for whom, for any query, and what they return."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ EACH = pytest.mark.parametrize("kind", KINDS)
 
 
 @EACH
-def test_what_was_just_said_is_found(tmp_path: Path, kind: str) -> None:
-    """Nothing has to be indexed for it: by the session, the memory, another opening, a reader that may not write."""
+def test_a_new_entry_is_found_at_once(tmp_path: Path, kind: str) -> None:
+    """A new entry is found at once by its session, its memory, another memory and a read-only one."""
     words, place = marks("new", 6), place_of(kind, tmp_path)
     with Memory.open(place) as memory, Memory.open(place) as other:
         for word in words:
@@ -51,7 +51,7 @@ def test_what_was_just_said_is_found(tmp_path: Path, kind: str) -> None:
 
 @EACH
 def test_a_reader_without_an_index_makes_one_in_memory(tmp_path: Path, kind: str) -> None:
-    """It leaves no file; one that finds an index copies it, and follows what is added meanwhile."""
+    """A read-only memory builds its index in memory, or copies an existing one, and writes no file."""
     first, second, place = *marks("reader", 2), place_of(kind, tmp_path)
     with Memory.open(place) as memory:
         memory.session("one").add_user_message(f"said {first}")
@@ -72,7 +72,7 @@ def test_a_reader_without_an_index_makes_one_in_memory(tmp_path: Path, kind: str
 
 @EACH
 def test_both_worlds_find_the_same(tmp_path: Path, kind: str) -> None:
-    """`AsyncMemory` finds what `Memory` does, with the same scores, over the same index."""
+    """`AsyncMemory` finds the same as `Memory`, with the same scores, over the same index."""
     words, place = marks("worlds", 9), place_of(kind, tmp_path)
 
     async def found() -> tuple[object, object]:
@@ -89,7 +89,7 @@ def test_both_worlds_find_the_same(tmp_path: Path, kind: str) -> None:
 
 @EACH
 def test_what_is_ephemeral_is_found_by_its_session_alone(tmp_path: Path, kind: str) -> None:
-    """It finds what was stored before, too; nobody else finds what it has, and nothing of that is on disk."""
+    """An ephemeral session finds its own and stored entries; nobody else finds its own, and none is on disk."""
     stored, unsaved, place = *marks("ephemeral", 2), place_of(kind, tmp_path)
     with Memory.open(place) as memory:
         memory.session("one").add_user_message(f"stored {stored}")
@@ -111,8 +111,7 @@ def test_what_is_ephemeral_is_found_by_its_session_alone(tmp_path: Path, kind: s
 def test_nothing_stays_open_of_what_an_ephemeral_session_was_searched_with(
     monkeypatch: pytest.MonkeyPatch, given: Any
 ) -> None:
-    """What holds its words is made for a search and closed behind it; with an embedder it stays while the session
-    does."""
+    """An ephemeral session's index is closed after each search; with an embedder, when the session goes."""
     opened, closed = list[File](), list[File]()
     monkeypatch.setattr(File, "_open", lambda file, real=File._open: (opened.append(file), real(file))[1])
     monkeypatch.setattr(File, "close", lambda file, real=File.close: (closed.append(file), real(file))[1])
@@ -130,7 +129,7 @@ def test_nothing_stays_open_of_what_an_ephemeral_session_was_searched_with(
 
 @EACH
 def test_what_is_withheld_is_never_indexed(tmp_path: Path, kind: str) -> None:
-    """What a policy keeps from being stored is in no index; nor is what it replaced."""
+    """Text that a privacy policy withholds or replaces is in no index."""
     secret, place = "qwvx.zkjh@bcdfghjk.org", place_of(kind, tmp_path)
     policy = {"redact_patterns": [r"[\w.]+@[\w.]+"], "non_persistable_message_types": ["tool_result"]}
     with Memory.open(place, privacy=policy) as memory:
@@ -149,7 +148,7 @@ def test_what_is_withheld_is_never_indexed(tmp_path: Path, kind: str) -> None:
 
 @EACH
 def test_what_was_stored_before_a_policy_passes_it_on_the_way_out(tmp_path: Path, kind: str) -> None:
-    """It is found, and shown as the policy has it: in texts, names and what is matched."""
+    """Text from before a privacy policy is found and shown redacted, in texts, names and matches."""
     place = place_of(kind, tmp_path)
     with Memory.open(place) as memory:
         memory.session("one").add_user_message("pelicans of qwvx@bcdfghjk", name="ann")
@@ -165,7 +164,7 @@ def test_what_was_stored_before_a_policy_passes_it_on_the_way_out(tmp_path: Path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_over_an_encrypted_store_nothing_plain_is_on_disk(tmp_path: Path, kind: str) -> None:
-    """The index is in memory: words are found, and no file beside the store is made."""
+    """Over an encrypted store the index is in memory, and no file beside the store is made."""
     words, place = marks("sealed", 5), place_of(kind, tmp_path)
     for _ in range(2):
         with Memory.open(place, encryption=Keys({"a": b"k" * 32})) as memory:
@@ -180,7 +179,7 @@ def test_over_an_encrypted_store_nothing_plain_is_on_disk(tmp_path: Path, kind: 
 
 
 def test_an_index_in_memory_hears_what_others_redact_and_erase(tmp_path: Path) -> None:
-    """No one can tell it: it follows the log."""
+    """An index in memory follows redactions and erasures by other memories."""
     keys: dict[str, Any] = {"encryption": Keys({"a": b"k" * 32})}
     place = place_of("sqlite", tmp_path)
     with Memory.open(place, **keys) as memory, Memory.open(place, **keys) as other:
@@ -199,7 +198,7 @@ def test_an_index_in_memory_hears_what_others_redact_and_erase(tmp_path: Path) -
 
 @EACH
 def test_somebody_elses_session_is_refused(tmp_path: Path, kind: str) -> None:
-    """A session that was opened for one user answers to no other; `user=` keeps a search to one's own."""
+    """A session of another user is refused, and `user=` limits a search to a user's own sessions."""
     with Memory.open(place_of(kind, tmp_path)) as memory:
         memory.session("hers", user="ann").add_user_message("pelicans of ann")
         memory.session("his", user="bob").add_user_message("pelicans of bob")
@@ -217,7 +216,7 @@ def test_somebody_elses_session_is_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_session_that_nobody_has_written_to_gives_nothing() -> None:
-    """No error, and it is not made by that."""
+    """Searching an unknown session finds nothing, raises nothing and creates nothing."""
     with Memory.open("memory://") as memory:
         assert not memory.session("none").recall("anything")
         assert memory.recall("anything").text == ""
@@ -225,7 +224,7 @@ def test_a_session_that_nobody_has_written_to_gives_nothing() -> None:
 
 
 def test_a_damaged_session_keeps_nobody_from_the_rest(tmp_path: Path) -> None:
-    """The others are found; and it can be deleted."""
+    """A damaged session does not keep others from being found, and it can be deleted."""
     import sqlite3
 
     place = place_of("sqlite", tmp_path)
@@ -288,7 +287,7 @@ HOSTILE = [
 @pytest.mark.parametrize("kind", [*KINDS, pytest.param("postgres", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("query", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_query_does_harm(tmp_path: Path, kind: str, query: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is asked is text: it answers, changes nothing but fetches, and stands in no log."""
+    """Any query is plain text: it is answered, changes nothing but accesses, and is never logged."""
     caplog.set_level(logging.DEBUG)
     with Memory.open(place_of(kind, tmp_path)) as memory:
         memory.session("one").add_user_message("a pelican and an albatross")
@@ -304,7 +303,7 @@ def test_no_query_does_harm(tmp_path: Path, kind: str, query: str, caplog: pytes
 
 
 def nested() -> dict[str, Any]:
-    """A value that is too deep for Python to write."""
+    """Return a value nested too deeply for Python to write."""
     value: dict[str, Any] = {}
     for _ in range(100_000):
         value = {"a": value}
@@ -313,7 +312,7 @@ def nested() -> dict[str, Any]:
 
 @pytest.mark.parametrize("query", ["", " \n", "a" * 10_001, "pelican\ud800", None, 7, b"pelican", ["pelican"], nested])
 def test_what_is_no_query_is_refused_without_quoting_it(query: Any) -> None:
-    """By an error of ours, that says what is accepted."""
+    """An invalid query is refused with what is allowed, without quoting it."""
     query = nested() if query is nested else query
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message("pelican")
@@ -344,7 +343,7 @@ def test_what_is_no_query_is_refused_without_quoting_it(query: Any) -> None:
     ],
 )
 def test_what_is_no_option_is_refused(options: dict[str, Any]) -> None:
-    """By an error that names it."""
+    """An invalid option is refused by its name."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message("pelican")
         for one in (memory, memory.session("one")):
@@ -354,7 +353,7 @@ def test_what_is_no_option_is_refused(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", [{"sessions": 7}, {"sessions": ["one", 7]}, {"sessions": "a\x00b"}, {"user": 7}])
 def test_what_is_no_session_and_no_user_is_refused(options: dict[str, Any]) -> None:
-    """By an error that names the option."""
+    """An invalid `sessions` or `user` is refused by the option's name."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message("pelican")
         with pytest.raises(ConfigError, match=next(iter(options))):
@@ -364,7 +363,7 @@ def test_what_is_no_session_and_no_user_is_refused(options: dict[str, Any]) -> N
 @given(st.text(max_size=60))
 @settings(max_examples=laws.examples(60))
 def test_any_text_may_be_asked_for(query: str) -> None:
-    """It answers, or says that it is no query."""
+    """Any text is answered, or refused as no query."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message(f"this was said: {query.encode('utf-8', 'ignore').decode()}")
         try:
@@ -374,7 +373,8 @@ def test_any_text_may_be_asked_for(query: str) -> None:
 
 
 def test_filters_take_what_they_say(clock: FakeClock) -> None:
-    """By kind, role, name, and time; `since` counts in, `until` does not. An empty list takes nothing."""
+    """Filters select by kind, role, name and time; `since` is inclusive, `until` is not; an empty list selects
+    nothing."""
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("one")
         first = session.add_user_message("pelican by ann", name="ann")
@@ -403,14 +403,14 @@ def test_filters_take_what_they_say(clock: FakeClock) -> None:
 
 @EACH
 def test_whatever_a_filter_leaves_is_found(tmp_path: Path, kind: str, clock: FakeClock) -> None:
-    """However much else answers better, or is newer, and however many entries have the word."""
+    """An entry that a filter leaves is found, however many others are better, newer or have the word."""
     told = "It is a long story, of many things, and of a pelican that somebody saw, which nobody will believe at all."
     with Memory.open(place_of(kind, tmp_path), clock=clock) as memory:
-        for number in range(20):  # more sessions than are looked at one by one
+        for number in range(20):  # more sessions than a search filters one by one
             memory.session(f"old {number}", user="ann").add_user_message(f"{told} {number}", name="ann")
         clock.advance(60)
         until = memory.session("end").add_user_message("Goodbye").created_at
-        for many in (600, 4200):  # which are common by now
+        for many in (600, 4200):  # the word is common by now
             for number in range(3):
                 said = [{"role": "assistant", "content": f"pelican {many} {one}"} for one in range(many // 3)]
                 memory.session(f"new {number}", user="bob").add(said)
@@ -425,7 +425,7 @@ def test_whatever_a_filter_leaves_is_found(tmp_path: Path, kind: str, clock: Fak
 
 
 def test_equal_texts_of_one_speaker_are_found_once() -> None:
-    """Said again, or in branches; another role's is another's."""
+    """Equal texts of one role are found once, even in branches; those of another role count separately."""
     with Memory.open("memory://") as memory:
         for number in range(60):
             session = memory.session(f"s{number}")
@@ -440,7 +440,7 @@ def test_equal_texts_of_one_speaker_are_found_once() -> None:
 
 
 def test_many_that_have_gone_hide_nobody(clock: FakeClock) -> None:
-    """Expired entries that nobody swept answer better, and are not what is found."""
+    """Many expired entries that would match better do not hide a valid one."""
     with Memory.open("memory://", clock=clock) as memory:
         until = memory.session("old").add_user_message("first").created_at + timedelta(seconds=5)
         for number in range(500):
@@ -452,7 +452,7 @@ def test_many_that_have_gone_hide_nobody(clock: FakeClock) -> None:
 
 
 def test_neighbours_are_of_the_same_interaction_and_behind_hits() -> None:
-    """They come where there is room left, and from no other interaction."""
+    """Neighbours come from the hit's interaction only, and only where there is room."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", counter=quarters)
         session.add_user_message("before that " * 5)
@@ -472,7 +472,7 @@ def test_neighbours_are_of_the_same_interaction_and_behind_hits() -> None:
 
 @pytest.mark.parametrize("by", ["session", "memory"])
 def test_a_hit_counts_as_an_access(by: str) -> None:
-    """`lru` keeps what a search has found, and leaves out what nobody has asked for; a reader's search counts not."""
+    """A hit counts as an access for `lru`, unless a read-only session searched."""
     with Memory.open("memory://") as memory:
         options: dict[str, Any] = {"max_messages": 4, "long_term": "lru", "auto_compact": "off", "counter": quarters}
         session = memory.session("one", **options)
@@ -492,7 +492,7 @@ def test_a_hit_counts_as_an_access(by: str) -> None:
 
 
 def test_a_very_long_entry_gives_what_stands_around_the_word() -> None:
-    """Of ten megabytes a passage has room all the same, and holds what was asked for."""
+    """Of an entry of ten megabytes the passage around the word is returned."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message(
             "so it goes on and on. " * 200_000 + "pelican albatross " + "and on. " * 300_000
@@ -530,7 +530,7 @@ def test_a_very_long_entry_gives_what_stands_around_the_word() -> None:
     ],
 )
 def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked: str, matched: str) -> None:
-    """However it is typed: the letters with their marks are what was asked for."""
+    """Words are found and marked in every script, however they are typed."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message(said)
         (found,) = memory.recall(asked).hits
@@ -540,7 +540,7 @@ def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked:
 @pytest.mark.parametrize("before", ["🎉 " * 320, "the of and is it " * 60, "=" * 640, "、。" * 400, "_ " * 600, ""])
 @pytest.mark.parametrize("tool", [True, False])
 def test_a_long_entry_gives_the_part_that_answers(before: str, tool: bool) -> None:
-    """Whatever stands before it: banners, emoji, words that no index holds."""
+    """Of a long entry the part that answers is returned, whatever precedes it."""
     needle = "The needle is under the haystack in barn seven."
     text = "\n".join([before, needle, "Something else entirely about weather and sea. " * 30])
     with Memory.open("memory://") as memory:
@@ -569,7 +569,7 @@ def test_a_long_entry_gives_the_part_that_answers(before: str, tool: bool) -> No
 def test_what_is_written_like_a_silent_word_or_with_commas_is_found_and_named(
     said: str, asked: str, matched: str
 ) -> None:
-    """A name whose stem is that of "does" is no silent word, and a number is one word, with its commas or without."""
+    """A name that resembles a stop word is found, and so is a number with or without its commas."""
     with Memory.open("memory://") as memory:
         session = memory.session("one")
         session.add_user_message(said)
@@ -579,7 +579,7 @@ def test_what_is_written_like_a_silent_word_or_with_commas_is_found_and_named(
 
 @pytest.mark.parametrize("most", [60, 120, 200])
 def test_the_best_hit_is_cut_where_it_has_no_room_whole(most: int) -> None:
-    """Else a small budget would have only what stands around it. What was asked for is in what is left of it."""
+    """If the best hit has no room whole, it is cut around the match."""
     with Memory.open("memory://") as memory:
         session = memory.session("one")
         session.add_user_message("and then")
@@ -660,7 +660,7 @@ HEADING = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d, ")
 
 
 def lines(text: str) -> list[str]:
-    """Its lines, however they are ended, without what nobody sees at their beginnings."""
+    """Return the lines of a text, without invisible characters at their beginnings."""
     return [re.sub(r"^[\s\u200b-\u200f\u2060\ufeff\xad\x00-\x1f]+", "", line) for line in text.splitlines()]
 
 
@@ -674,7 +674,7 @@ def lines(text: str) -> list[str]:
 def test_what_is_packed_has_room_and_nothing_passes_for_what_it_is_not(
     given_: list[tuple[str, str | None, str]], counter: str, most: int | None, seed: int
 ) -> None:
-    """By any counter no more than asked; in reading order; one heading a passage and one fence, whatever is said."""
+    """Packed passages keep the budget by any counter, in reading order, with one heading each and one fence."""
     dice, count = random.Random(seed), COUNTERS[counter]
     all_of = [
         passage(text, name, seq, session, dice.random() < 0.7, dice)
@@ -702,7 +702,7 @@ def test_what_is_packed_has_room_and_nothing_passes_for_what_it_is_not(
 @pytest.mark.parametrize("counter", sorted(COUNTERS))
 @pytest.mark.parametrize("most", [1, 30, 77, 200, 1000])
 def test_what_is_recalled_is_within_its_budget(counter: str, most: int) -> None:
-    """By the session's own counter, for which tokens of hits and of the whole are told."""
+    """Recalled passages keep `max_tokens` by the session's own counter and report their tokens."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", counter=COUNTERS[counter])
         for number in range(40):
@@ -718,7 +718,7 @@ def test_what_is_recalled_is_within_its_budget(counter: str, most: int) -> None:
 
 
 def test_reading_many_entries_counts_each_a_few_times(memory: Memory) -> None:
-    """However many have room: what is counted to find that out is a few times their text, not once for each of them."""
+    """Reading many passages counts each text only a few times, however many there are."""
     counted = 0
 
     def counter(text: str) -> int:
@@ -742,15 +742,17 @@ def test_reading_many_entries_counts_each_a_few_times(memory: Memory) -> None:
 
 
 def test_a_search_looks_at_each_log_few_times() -> None:
-    """A search in a memory looks four times at a log that answers: for entries, for what stands beside them, and twice
-    to note the fetch. It looks at none that does not answer."""
+    """A search looks four times at each log with hits: for entries, for neighbours, and twice for the accesses.
+
+    It does not look at logs without hits.
+    """
     with Memory.open("memory://") as memory:
         for n in range(6):
             said = "The pelican has landed." if n < 3 else "Nothing to report."
             memory.session(f"s{n}").add(
                 [{"role": "user", "content": said}, {"role": "assistant", "content": f"Ok {n}."}]
             )
-        memory.recall("pelican")  # which indexes
+        memory.recall("pelican")  # this builds the index
         with watched(memory) as reads:
             idle = memory.recall("walrus")
         asked = reads.looks

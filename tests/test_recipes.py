@@ -1,4 +1,4 @@
-"""What is added under a name is told to readers and judged by the tests, wherever it has to be."""
+"""Whatever is added under a name is documented and tested everywhere it has to be."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ TOLD = {
 
 @pytest.mark.parametrize("page", TOLD)
 def test_whatever_has_a_name_has_a_row_on_its_page(page: str) -> None:
-    """Who adds a format, strategy, source or recogniser tells what it is where people choose one."""
+    """Every format, strategy, source and recogniser has a row on its page."""
     rows = [line.split("|")[1] for line in (DOCS / page).read_text("utf-8").splitlines() if line.startswith("| ")]
 
     assert [name for name in TOLD[page] if not any(f"`{name}`" in row for row in rows)] == []
 
 
 def test_the_pages_of_stores_name_every_store_and_option() -> None:
-    """Who adds one to a store says there what it is for."""
+    """The pages of stores name every store and option."""
     pages = "".join((DOCS / page).read_text("utf-8") for page in ("stores.md", "postgres.md", "mongodb.md", "redis.md"))
 
     assert [name for name in STORES.built_in if f"{name}:" not in pages] == []
@@ -69,7 +69,7 @@ def test_a_format_keeps_what_it_decoded_under_its_own_name(name: str, data: st.D
 
 
 def test_every_strategy_is_a_public_class_that_the_laws_throw() -> None:
-    """What a name makes can be made by its class, too, and the laws of plans are tried on it."""
+    """Every named strategy is a public class that the laws of plans test."""
     classes = {type(load({"strategy": name, **NEEDED.get(name, {})})[0][0]).__name__ for name in STRATEGIES.built_in}
 
     assert classes <= set(strategies.__all__)
@@ -81,7 +81,7 @@ NEEDED = {"hybrid_summary": {"summary_tokens": 60}}
 
 
 def test_every_recogniser_is_tried_on_values_that_it_finds() -> None:
-    """`privacy_corpus.POSITIVE` makes values for each, from which the corpus and what it measures are made."""
+    """`privacy_corpus.POSITIVE` makes values for every recogniser."""
     assert sorted(POSITIVE) == sorted(BUILT_IN)
 
 
@@ -89,7 +89,7 @@ def test_every_recogniser_is_tried_on_values_that_it_finds() -> None:
     "told", [errors.__doc__ or "", (DOCS / "errors.md").read_text("utf-8")], ids=["module", "page"]
 )
 def test_the_tree_of_errors_is_the_one_that_there_is(told: str) -> None:
-    """Each error stands under the one that it derives from, with the builtin that it is as well."""
+    """The tree of errors in the docstring is that of the classes, with their built-in bases."""
     assert sorted(_drawn(told.splitlines())) == sorted(
         (name, *(base.__name__ for base in vars(errors)[name].__bases__))
         for name in errors.__all__
@@ -98,7 +98,7 @@ def test_the_tree_of_errors_is_the_one_that_there_is(told: str) -> None:
 
 
 def _drawn(lines: Iterable[str]) -> list[tuple[str, ...]]:
-    """The errors of a tree in letters: each with what it stands under, and the builtin in parentheses."""
+    """Return the errors of a drawn tree, each with its parent and the built-in in parentheses."""
     found, above = list[tuple[str, ...]](), {0: "PalimpsestError"}
     for line in lines:
         before, branch, rest = line.partition("── ")
@@ -116,7 +116,7 @@ def _drawn(lines: Iterable[str]) -> list[tuple[str, ...]]:
     [("openai_agents", "agents", "openai-agents"), ("pydantic_ai", "pydantic_ai", "pydantic-ai")],
 )
 def test_an_adapter_without_its_framework_names_the_extra(module: str, framework: str, extra: str) -> None:
-    """Whoever imports it is told what to install."""
+    """Importing an adapter without its framework raises MissingExtra with the command to install it."""
     program = f"import sys; sys.modules[{framework!r}] = None; import palimpsest.integrations.{module}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""Names of stores and formats: registered by the program, built in, offered by an installed package."""
+"""Names of stores and formats: registered by a program, built in, or offered by an installed package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from palimpsest.stores.memory import MemoryBackend
 
 
 def test_a_registered_store_opens_by_its_scheme() -> None:
-    """What a program registers under a scheme is opened for addresses of that scheme, with their options."""
+    """A registered store is opened for addresses of its scheme, with their options."""
     opened: list[tuple[str, dict[str, Any]]] = []
 
     def open_mine(url: str, runner: Any, **options: Any) -> MemoryBackend:
@@ -48,7 +48,7 @@ def test_a_registered_format_is_found() -> None:
 
 
 def test_an_installed_package_offers_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry point of the group is found after what is registered and built in."""
+    """An entry point is found after registered and built-in names."""
     (tmp_path / "offering.py").write_text("target = 'found'\nbuilt_in = 'not this one'\n")
     described = tmp_path / "offering-1.0.dist-info"
     described.mkdir()
@@ -72,7 +72,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 
 @pytest.mark.parametrize(("bills", "of", "costs"), [(True, "mine", 8), (False, "mine", 0), (False, "gone", 8)])
 def test_a_registered_format_says_what_its_kept_keys_cost(bills: bool, of: str, costs: int) -> None:
-    """What an entry keeps of its item is counted where its format says so, and where nobody knows its format."""
+    """Kept keys are counted if their format says so, or if the format is unknown."""
     name, of = f"mine {bills} {of}", of.replace("mine", f"mine {bills} {of}")
     FORMATS.register(name, own_format(of, bills=bills))
     said = {"role": "user", "content": "hello"}
@@ -81,7 +81,7 @@ def test_a_registered_format_says_what_its_kept_keys_cost(bills: bool, of: str, 
 
 
 def test_a_registered_format_says_what_its_items_are_made_of() -> None:
-    """Who is forgotten by a text keeps what only a key of a format says, and loses what was said under it."""
+    """Forgetting a text ignores keys of a format's items and finds the values under them."""
     FORMATS.register("made of marks", own_format("made of marks", words={"trademark"}))
     said = [
         {"role": "user", "content": "hello", "trademark": "none"},
@@ -98,7 +98,7 @@ def test_a_registered_format_says_what_its_items_are_made_of() -> None:
 
 
 def own_format(of: str, *, bills: bool = False, words: AbstractSet[str] = frozenset()) -> type[OpenAIChat]:
-    """A format whose entries say that they are of the format `of`."""
+    """Return a format whose entries name the format `of`."""
 
     class Mine(OpenAIChat):
         def decode(self, messages: Sequence[Any], where: str = "messages") -> list[Entry]:
@@ -110,7 +110,7 @@ def own_format(of: str, *, bills: bool = False, words: AbstractSet[str] = frozen
 
 
 def cost_of(message: dict[str, Any], format: str) -> int:
-    """What a context costs in words that shows this one message."""
+    """Return the cost in words of a context that shows this one message."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, counter=lambda text: len(text.split()))
         session.add([message])

@@ -409,8 +409,9 @@ def test_what_is_withheld_is_in_its_place_beside_a_writer_who_is_always_first(tm
 
 
 @pytest.mark.parametrize("how", ["clear", "delete"])
-def test_a_replacement_that_is_destroyed_at_once_was_made(tmp_path: Path, how: str) -> None:
-    """Who clears or deletes the session right behind the commit takes what it brought; the verb says what that was."""
+def test_replace_returns_its_entries_although_they_were_cleared_at_once(tmp_path: Path, how: str) -> None:
+    """`replace` returns the entries that it stored, although another caller cleared or deleted the session right after
+    the commit."""
     with Memory.open(tmp_path / "log.db") as memory:
         session = memory.session("one", max_tokens=500, long_term={"strategy": "simple_fifo", "max_entries": 2})
         session.add([user("one"), assistant("two")])

@@ -1,4 +1,4 @@
-"""What a program prints of an object says which one it is, and what is not as it is for all."""
+"""The repr of an object identifies it and leaves out defaults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palimpsest.integrations.tools import MemoryTools, ToolResult
 
 @pytest.mark.parametrize("module", [palimpsest, palimpsest.strategies, palimpsest.types])
 def test_a_record_shows_what_is_not_its_default(module: ModuleType) -> None:
-    """No public record prints a field that says nothing: an entry has two dozen, and a message uses a third of them."""
+    """No public record prints fields with default values."""
     found = [getattr(module, name) for name in module.__all__]
     structs = [one for one in found if inspect.isclass(one) and issubclass(one, msgspec.Struct)]
 
@@ -28,7 +28,7 @@ def test_a_record_shows_what_is_not_its_default(module: ModuleType) -> None:
 
 
 def test_an_entry_and_options_print_what_they_were_given() -> None:
-    """Its place and its text stand at the beginning, and nothing that is as for most is told."""
+    """An entry prints id, seq and text first, and options print only what was given."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s", max_tokens=500)
         entry = chat.add_user_message("Hello")
@@ -39,7 +39,7 @@ def test_an_entry_and_options_print_what_they_were_given() -> None:
 
 
 def test_a_memory_is_shown_by_its_address_and_tenant(tmp_path: Path) -> None:
-    """Another tenant's memory, a fork, and an asynchronous one, too; a path is told as it was given."""
+    """A memory prints its address and tenant; a path is printed as given."""
     path = tmp_path / "agent.db"
     with Memory.open(path) as memory:
         assert repr(memory) == f"<Memory {str(path)!r} of tenant 'default'>"
@@ -49,7 +49,7 @@ def test_a_memory_is_shown_by_its_address_and_tenant(tmp_path: Path) -> None:
 
 
 def test_no_password_of_an_address_is_shown() -> None:
-    """What stands before the host is not printed, and neither are options that may be secrets."""
+    """A memory's repr shows neither a password nor options that may be secrets."""
     memory = AsyncMemory.open("postgresql://ann:sesame@localhost:1/chats?sslpassword=sesame")  # opens nothing yet
 
     assert "sesame" not in repr(memory)
@@ -57,7 +57,7 @@ def test_no_password_of_an_address_is_shown() -> None:
 
 
 def test_what_belongs_to_a_memory_is_shown_by_its_name() -> None:
-    """A working memory by its scope, a knowledge base by its id, tools by what they offer."""
+    """A working memory prints its scope, a knowledge base its id, tools what they offer."""
     with Memory.open("memory://") as memory:
         memory.session("s").add_user_message("Hello")
 

@@ -28,34 +28,34 @@ persistence:
 
 
 def written(folder: Path, text: str, name: str = "memory.yaml") -> Path:
-    """A file with this text."""
+    """Write a file with this text and return its path."""
     path = folder / name
     path.write_text(text, "utf-8")
     return path
 
 
 def only(source: Any) -> Resource:
-    """The one memory that is declared."""
+    """Return the one memory that the given definition declares."""
     resources = Resources.load(source)
     (id,) = resources
     return resources[id]
 
 
 def mistakes(source: Any) -> list[str]:
-    """The keys of all mistakes."""
+    """Return the keys of all mistakes that loading reports."""
     with pytest.raises(InvalidResource) as caught:
         Resources.load(source)
     return [mistake.key for mistake in caught.value.mistakes]
 
 
 def setting(resource: Resource, name: str) -> tuple[Any, str]:
-    """A resolved value, and who says it."""
+    """Return a resolved value with its origin."""
     (found,) = [one for one in resource.effective() if one.option == name]
     return found.value, found.origin
 
 
 def strategy(resource: Resource, kind: str = "long_term", index: int = 0) -> dict[str, tuple[Any, str]]:
-    """The fields of a strategy, with who says each."""
+    """Return the fields of a resolved strategy, each with its origin."""
     start = f"{kind}[{index}]."
     return {
         s.option.removeprefix(start): (s.value, s.origin) for s in resource.effective() if s.option.startswith(start)
@@ -79,7 +79,8 @@ PROFILE = """{ "profile": { "short_term_memory_strategy":
 
 
 def test_a_bare_short_term_strategy_loads_and_acts(tmp_path: Path) -> None:
-    """Its condition drops what a tool said, and with it the call."""
+    """A short-term strategy that stands alone in a file loads, and its condition drops tool results with their
+    calls."""
     resource = only(written(tmp_path, BARE_SHORT, "short.json"))
     fields = strategy(resource, "short_term")
 
@@ -95,8 +96,9 @@ def test_a_bare_short_term_strategy_loads_and_acts(tmp_path: Path) -> None:
         assert [message["role"] for message in chat.context().messages] == ["user", "assistant"]
 
 
-def test_what_a_block_leaves_out_is_as_its_document_says() -> None:
-    """A summarizer with a number alone still fires by tokens; a neuralyzer never does by what it was not given."""
+def test_a_block_has_the_defaults_of_its_document() -> None:
+    """A block has the defaults of its document: a summarizer with one number still fires by tokens, a neuralyzer does
+    not."""
     summarizer = strategy(only({"long_term_memory_strategy": {"long_term_memory_id": "summarizer"}}))
     assert summarizer["interaction_threshold_qty"] == (20, "document default")
     assert summarizer["interaction_threshold_tokens"] == (20_000, "document default")
@@ -108,7 +110,8 @@ def test_what_a_block_leaves_out_is_as_its_document_says() -> None:
 
 
 def test_a_bare_summarizer_loads_with_its_knowledge_base(tmp_path: Path) -> None:
-    """Without a warning, for it acts; the strategy runs, with its focus in the prompt."""
+    """A summarizer that stands alone in a file loads with its knowledge base without a warning, and its focus reaches
+    the prompt."""
     resource = only(written(tmp_path, BARE_SUMMARIZER, "s.json"))
     assert strategy(resource)["cod_max_loops"] == (3, "given")
     assert not resource.warnings
@@ -130,7 +133,7 @@ def test_a_bare_summarizer_loads_with_its_knowledge_base(tmp_path: Path) -> None
 
 
 def test_a_neuralyzer_leaves_five_of_thirty() -> None:
-    """At 29 nothing happens."""
+    """A declared neuralyzer leaves five of thirty interactions, and does nothing at 29."""
     with Resources.load(json.loads(BARE_NEURALYZER)) as resources:
         chat = resources.session({"id": "memory", "key": "a"})
         for number in range(29):
@@ -142,8 +145,9 @@ def test_a_neuralyzer_leaves_five_of_thirty() -> None:
         assert next(entry.text for entry in chat.entries() if not entry.erased) == "question 25"
 
 
-def test_lists_and_what_stands_under_a_profile_load(tmp_path: Path) -> None:
-    """With names or without, alone or both layers; the summary and what is kept stay within the budget."""
+def test_lists_of_strategies_and_profiles_load(tmp_path: Path) -> None:
+    """Lists of strategies load with or without names and under a profile, and summaries and recalled entries fit the
+    budget."""
     for key, block in (
         ("short_term_memory_strategy", json.loads(BARE_SHORT)),
         ("long_term_memory_strategy", json.loads(BARE_NEURALYZER)),
@@ -164,8 +168,9 @@ def test_lists_and_what_stands_under_a_profile_load(tmp_path: Path) -> None:
         assert context.tokens <= 8_000
 
 
-def test_a_condition_that_cannot_be_is_told_with_its_place_in_the_expression(tmp_path: Path) -> None:
-    """Beside the file's line: the column, and what stands there. The key stays one that can be looked up."""
+def test_an_invalid_condition_is_reported_with_its_column(tmp_path: Path) -> None:
+    """The error for an invalid condition names the line in the file, and the column and the text within the
+    expression."""
     condition = "message.role == 1 and message.rolle == 1"
     text = f'short_term_memory_strategy:\n  - memory_strategy_id: max_tokens\n    conditions: ["{condition}"]\n'
     with pytest.raises(InvalidResource) as caught:
@@ -178,7 +183,7 @@ def test_a_condition_that_cannot_be_is_told_with_its_place_in_the_expression(tmp
 
 @pytest.mark.parametrize("word", ["INCREMENTAL", "FLUSH", "EPHEMERAL", "Incremental", "flush"])
 def test_the_words_of_persistence_load(word: str) -> None:
-    """In any letter case."""
+    """Every type of `persistence` loads in any letter case."""
     assert only({"persistence_strategy": word}).options["persistence"] == word.lower()
     with Resources.load({"persistence_strategy": word}) as resources:
         chat = resources.session({"id": "memory", "key": "a"})
@@ -191,7 +196,7 @@ def test_the_words_of_persistence_load(word: str) -> None:
 
 
 def test_a_privacy_policy_redacts_and_withholds(tmp_path: Path) -> None:
-    """As the document writes it, and with a string of one's own."""
+    """A declared privacy policy redacts and withholds, as the document writes it and with a custom replacement."""
     text = MINIMAL + (
         "privacy_policy:\n"
         '  redact_patterns: ["\\\\b\\\\d{3}-\\\\d{2}-\\\\d{4}\\\\b"]  # SSN pattern\n'
@@ -209,8 +214,8 @@ def test_a_privacy_policy_redacts_and_withholds(tmp_path: Path) -> None:
         assert chat.entries()[0].text == "My SSN is [SSN]"
 
 
-def test_an_allocation_bounds_what_summaries_take(tmp_path: Path) -> None:
-    """And what they leave goes to the interactions."""
+def test_a_token_allocation_bounds_summaries(tmp_path: Path) -> None:
+    """A token allocation bounds the summaries, and the interactions get the tokens that those leave."""
     block = "token_allocation:\n  short_term: 0.6  # 60%\n  long_term: 0.3   # 30%\n  system: 0.1      # 10%\n"
     text = MINIMAL.replace("4000", "1000") + block + "flushing: {type: hybrid_summary, summary_tokens: 400}\n"
     with Resources.load(written(tmp_path, text)) as resources:
@@ -244,7 +249,7 @@ def test_an_allocation_bounds_what_summaries_take(tmp_path: Path) -> None:
 
 
 def loaded(text: str) -> dict[str, Any]:
-    """What a YAML text says."""
+    """Parse a YAML text."""
     import yaml
 
     found: dict[str, Any] = yaml.safe_load(text)
@@ -252,7 +257,8 @@ def loaded(text: str) -> dict[str, Any]:
 
 
 def test_the_documents_inline_values_load() -> None:
-    """Three ids, a share of the window, 100 messages, 4,000 tokens, two versions, and the leases' lengths."""
+    """The values that the documents give in their running text load: ids, a share of the window, limits, versions,
+    lengths of leases."""
     base = loaded(MINIMAL)
     for id in ("user_conversation", "session_context", "agent_workspace"):
         assert only({**base, "id": id}).id == id
@@ -275,7 +281,8 @@ def test_the_documents_inline_values_load() -> None:
 @pytest.mark.parametrize("flush", ["simple_fifo", "lru", "hybrid_summary", "token_aware_lru", "fifo"])
 @pytest.mark.parametrize("kind", ["token_based", "message_count_based", "buffer"])
 def test_each_kind_loads_with_each_flush_and_flushes(kind: str, flush: str) -> None:
-    """The limits hold for every context, and the flush runs by itself."""
+    """Every type of memory loads with every way of flushing, keeps its limits in every context, and flushes by
+    itself."""
     flushing: dict[str, Any] = {"type": flush}
     if flush == "hybrid_summary":
         flushing["summary_tokens"] = 60
@@ -291,8 +298,9 @@ def test_each_kind_loads_with_each_flush_and_flushes(kind: str, flush: str) -> N
         assert chat.stats().active_entries < 40
 
 
-def test_a_share_of_a_window_is_of_what_says_it() -> None:
-    """A number, else the model's, else the provider's; what nobody knows is refused. With a limit the smaller holds."""
+def test_a_share_of_a_window_needs_a_known_window() -> None:
+    """A share of a window refers to the declared number, else the model's, else the provider's, and is refused when
+    none is known; of a share and a limit, the smaller holds."""
     base = {key: value for key, value in loaded(MINIMAL).items() if key != "max_tokens"}
 
     def limit(**more: Any) -> Any:
@@ -312,8 +320,9 @@ def test_a_share_of_a_window_is_of_what_says_it() -> None:
     ]
 
 
-def test_no_key_of_a_provider_is_kept() -> None:
-    """It is not in what is resolved, nor in a message; one that stands in the file is warned of."""
+def test_no_api_key_of_a_provider_is_kept() -> None:
+    """A provider's API key appears neither in resolved values nor in messages, and one that is written in the file
+    warns."""
     provider = {"provider": "openai", "model": "gpt-4o", "api_key": "sk-verysecretkey1234567890", "fallback": "gpt-4"}
     resource = only({**loaded(MINIMAL), "token_provider": provider})
     assert "verysecret" not in repr(resource)
@@ -328,8 +337,8 @@ def test_no_key_of_a_provider_is_kept() -> None:
 
 
 @pytest.mark.parametrize("key", ["user:123", "user_2024-01-01@example.com", "a", "a" * 256, "k:metadata"])
-def test_what_a_key_may_be(key: str) -> None:
-    """A session of its own, whatever its length."""
+def test_each_valid_key_has_its_own_session(key: str) -> None:
+    """Each valid key, whatever its length, has its own session."""
     with Resources.load(loaded(MINIMAL)) as resources:
         resources.session({"id": "user_conversation", "key": key}).add_user_message("hello")
         assert len(resources.session({"id": "user_conversation", "key": key}).entries()) == 1
@@ -337,14 +346,14 @@ def test_what_a_key_may_be(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "user name", "user/name", "user#x", "__x", "x__", "user:*", "a" * 257, 7, "a\n"])
-def test_what_no_key_may_be(key: Any) -> None:
-    """Each is refused, and by its rule."""
+def test_each_invalid_key_is_refused_by_its_rule(key: Any) -> None:
+    """Each invalid key is refused with the rule that it breaks."""
     with Resources.load(loaded(MINIMAL)) as resources, pytest.raises(ConfigError, match="256"):
         resources.session({"id": "user_conversation", "key": key})
 
 
 def test_projects_memories_and_keys_are_apart() -> None:
-    """The same key in two projects, in two memories, and keys that differ in their last character alone."""
+    """Projects, memories and keys never share sessions, even if keys differ in their last character only."""
     base = loaded(MINIMAL)
     ids = {
         only({**base, "project": project, "id": id}).session_id(key)
@@ -359,7 +368,8 @@ def test_projects_memories_and_keys_are_apart() -> None:
 
 
 def test_a_reference_is_an_id_or_has_a_key_and_a_mode(tmp_path: Path) -> None:
-    """Without a key the memory's template makes it; read-only ones are never written."""
+    """A reference is an id, or has a key and a mode: without a key the memory's template makes it, and a read-only one
+    never writes."""
     declared = {**loaded(MINIMAL), "default_key_template": "session:{{.workflow.input.session_id}}"}
     variables = {"workflow": {"input": {"session_id": "s-1", "user_id": "john_doe"}}}
     with Resources.load(declared) as resources:
@@ -396,7 +406,8 @@ def test_a_reference_is_an_id_or_has_a_key_and_a_mode(tmp_path: Path) -> None:
 
 
 def test_two_memories_in_one_place_share_it(tmp_path: Path) -> None:
-    """And are apart in it; another process finds what they said; erasing a user reaches both."""
+    """Two memories may declare the same store and stay separate in it; another process reads both, and erasing a user
+    reaches both."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     for id in ("one", "two"):
         written(tmp_path, json.dumps({**loaded(MINIMAL), "id": id, "persistence": place}), f"{id}.json")
@@ -414,7 +425,7 @@ def test_two_memories_in_one_place_share_it(tmp_path: Path) -> None:
 
 
 def test_a_ttl_is_how_long_a_session_lasts(tmp_path: Path) -> None:
-    """From the last thing that was added."""
+    """A declared `ttl` ends a session that long after its last addition."""
     now = [1_700_000_000_000_000]
     declared = {**loaded(MINIMAL), "persistence": {"type": "in_memory", "ttl": "10s"}}
     with Resources.load(declared, clock=lambda: now[0]) as resources:
@@ -429,7 +440,7 @@ def test_a_ttl_is_how_long_a_session_lasts(tmp_path: Path) -> None:
 
 
 def test_an_address_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A variable that is named, or the one of the backend; where it says nothing, the error names it."""
+    """An address may come from a named variable or from the backend's own; if that is unset, the error names it."""
     declared = {**loaded(MINIMAL), "persistence": {"type": "sqlite", "url": "${WHERE}"}}
     with Resources.load(declared) as resources, pytest.raises(ConfigError, match="WHERE"):
         resources.session({"id": "user_conversation", "key": "k"})
@@ -444,7 +455,7 @@ def test_an_address_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.anyio
 async def test_programs_with_an_event_loop_have_the_same() -> None:
-    """Opened by the first verb, closed at the end."""
+    """Programs with an event loop have the same interface: the first verb opens the store, and closing closes it."""
     async with AsyncResources.load(loaded(MINIMAL)) as resources:
         chat = resources.session({"id": "user_conversation", "key": "k"})
         await chat.add_user_message("hello")
@@ -462,8 +473,8 @@ USES: tuple[Callable[[Any], object], ...] = (
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("used", [True, False])
-def test_what_is_closed_opens_no_store_again(tmp_path: Path, use: Callable[[Any], object], *, used: bool) -> None:
-    """Nobody would close that one: whoever asks for something of it is told so, as by a closed memory."""
+def test_closed_resources_open_no_store_again(tmp_path: Path, use: Callable[[Any], object], *, used: bool) -> None:
+    """Closed resources refuse every use like a closed memory, as nobody would close a store that they opened then."""
     path = tmp_path / "a.db"
     with Resources.load({**loaded(MINIMAL), "persistence": {"type": "sqlite", "path": str(path)}}) as resources:
         if used:
@@ -478,7 +489,8 @@ def test_what_is_closed_opens_no_store_again(tmp_path: Path, use: Callable[[Any]
 
 @pytest.mark.anyio
 async def test_programs_with_an_event_loop_open_no_store_again() -> None:
-    """Nor by what waits for its first verb."""
+    """Closed resources of an event loop open no store again, not even for a memory that still waits for its first
+    verb."""
     async with AsyncResources.load(loaded(MINIMAL)) as resources:
         pass
 
@@ -488,7 +500,8 @@ async def test_programs_with_an_event_loop_open_no_store_again() -> None:
 
 
 def test_a_folder_is_searched_for_declared_memories(tmp_path: Path) -> None:
-    """In the folders beneath it too; other files are left alone, even those that cannot be read."""
+    """Loading a folder finds declared memories in it and its subfolders, and ignores other files, even unreadable
+    ones."""
     (tmp_path / "deep").mkdir()
     written(tmp_path / "deep", MINIMAL)
     written(tmp_path, "workflow: &x\n  a: *x\n", "workflow.yaml")
@@ -503,7 +516,8 @@ def test_a_folder_is_searched_for_declared_memories(tmp_path: Path) -> None:
 
 
 def test_definitions_that_say_the_same_have_one_digest(tmp_path: Path) -> None:
-    """Whatever the order of their keys and the form of the file; any other value makes another."""
+    """Equal definitions have the same digest, whatever the order of keys and the file format; any other value changes
+    it."""
     one = only(written(tmp_path, MINIMAL))
     other = only(written(tmp_path, json.dumps(dict(reversed(loaded(MINIMAL).items()))), "m.json"))
     assert one.digest == other.digest
@@ -511,7 +525,8 @@ def test_definitions_that_say_the_same_have_one_digest(tmp_path: Path) -> None:
 
 
 def test_our_own_keys_stand_beside_the_documented_ones(tmp_path: Path) -> None:
-    """Options of a session by their names, a store by its address, a policy, a breaker, a summarizer."""
+    """Palimpsest's own keys load beside the documented ones: session options, a store's address, a policy, a breaker, a
+    summarizer."""
     resource = only(
         {
             **{key: value for key, value in loaded(MINIMAL).items() if key != "persistence"},
@@ -547,8 +562,8 @@ def test_our_own_keys_stand_beside_the_documented_ones(tmp_path: Path) -> None:
         ("3", None),
     ],
 )
-def test_a_summarizer_that_cannot_be_is_a_mistake_of_its_file(tmp_path: Path, given: Any, meant: str | None) -> None:
-    """It is told with its line and with the model that is meant, before a session asks it."""
+def test_an_impossible_summarizer_is_a_mistake_of_its_file(tmp_path: Path, given: Any, meant: str | None) -> None:
+    """Loading reports an impossible summarizer with its line and the nearest model, before any session uses it."""
     path = written(tmp_path, MINIMAL.rstrip() + f"\nsummarizer: {json.dumps(given)}\n")
     with pytest.raises(InvalidResource) as caught:
         Resources.load(path)
@@ -559,16 +574,16 @@ def test_a_summarizer_that_cannot_be_is_a_mistake_of_its_file(tmp_path: Path, gi
 
 
 @pytest.mark.parametrize("given", ["mine", "newer:model", "openai-chatgpt:model", {"model": "newer:model"}])
-def test_a_summarizer_that_only_a_program_or_its_library_may_know_is_warned_of(given: Any) -> None:
-    """A program may register a name, and Pydantic AI may have the provider: no file can tell. Nothing is imported."""
+def test_an_unknown_summarizer_warns(given: Any) -> None:
+    """Loading warns of a summarizer that only a program or Pydantic AI might know, and imports nothing to find out."""
     source = {**loaded(MINIMAL), "summarizer": given}
     assert [warning for warning in Resources.load(source).warnings if "summarizer:" in warning]
     for known in ("openai:gpt-4o-mini", {"model": "gpt-oss", "base_url": "http://127.0.0.1:8000/v1"}):
         assert not [one for one in Resources.load({**source, "summarizer": known}).warnings if "summarizer" in one]
 
 
-def test_what_is_resolved_shows_no_password_and_names_its_keys() -> None:
-    """An address is shown without its secrets; each value that was given says by which key."""
+def test_resolved_values_name_their_keys_and_show_no_password() -> None:
+    """Resolved values show addresses without passwords, and name the key that gave each value."""
     url = "postgresql://ann:verysecret@db.example/agents"
     resource = only(
         {**loaded(MINIMAL), "persistence": {"type": "postgres", "url": url}, "flushing": {"summarize_threshold": 0.9}}
@@ -592,7 +607,8 @@ def test_what_is_resolved_shows_no_password_and_names_its_keys() -> None:
 
 
 def test_one_declared_memory_is_opened_as_a_memory(tmp_path: Path) -> None:
-    """Its sessions have what is declared, unless they say otherwise; so have those of another tenant, and of a fork."""
+    """`Memory` opens one declared memory: its sessions, those of other tenants and forks have the declared options
+    unless given others."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     path = written(tmp_path, json.dumps({**loaded(MINIMAL), "persistence": place}), "m.json")
     with Memory.from_resource(path) as memory:
@@ -619,7 +635,7 @@ def test_one_declared_memory_is_opened_as_a_memory(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_one_declared_memory_is_opened_by_the_first_verb() -> None:
-    """In a program with an event loop."""
+    """In a program with an event loop, the first verb opens the one declared memory."""
     async with AsyncMemory.from_resource(loaded(MINIMAL)) as memory:
         budget = (await memory.session("a").context()).budget
         assert budget is not None
@@ -627,7 +643,8 @@ async def test_one_declared_memory_is_opened_by_the_first_verb() -> None:
 
 
 def test_a_variable_names_an_address_of_the_declared_backend(tmp_path: Path) -> None:
-    """Never another store's, which would be used in silence: what is meant for a server would go with the process."""
+    """A variable must hold an address of the declared backend; another store's is refused, as a silent switch could
+    lose the data."""
     file = written(tmp_path, MINIMAL.replace("in_memory", "postgres\n  url: ${SOMEWHERE}"), "server.yaml")
     for address in ("memory://", "redis://u:pw@h", "file:logs", "nothing"):
         with pytest.raises(ConfigError, match=r"persistence.url.* an address of postgres") as caught:
@@ -636,12 +653,12 @@ def test_a_variable_names_an_address_of_the_declared_backend(tmp_path: Path) -> 
 
 
 def environ(**variables: Any) -> dict[str, str]:
-    """Variables of a memory."""
+    """Return environment variables that configure a memory."""
     return {f"PALIMPSEST_MEMORY_{name}": str(value) for name, value in variables.items()}
 
 
 def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With limits for its sessions; what is not set does not act."""
+    """The environment names a store and limits for its sessions; unset variables have no effect."""
     monkeypatch.chdir(tmp_path)
     with Memory.from_env({"PALIMPSEST_MEMORY_BACKEND": " ", "PATH": "/bin"}) as memory:
         assert memory.store.url == "memory://"
@@ -689,14 +706,14 @@ def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.Monke
         ({"BACKEND": "mongodb", "MONGODB_URL": "redis://u:pw@h"}, "MEMORY_MONGODB_URL: 'redis://…@h' is not"),
     ],
 )
-def test_what_the_environment_cannot_mean_is_told(variables: dict[str, Any], told: str) -> None:
-    """By the variable's name."""
+def test_invalid_environment_variables_are_named(variables: dict[str, Any], told: str) -> None:
+    """An invalid value in the environment is refused with the variable's name."""
     with pytest.raises(ConfigError, match=told):
         Memory.from_env(environ(**variables))
 
 
 def test_a_strategy_that_bounds_a_context_is_a_bound() -> None:
-    """So nobody is told that nothing bounds it."""
+    """A strategy that bounds the context counts as a limit, so there is no warning that nothing bounds it."""
     with warnings.catch_warnings(), Memory.from_resource(json.loads(BARE_SHORT)) as memory:
         warnings.simplefilter("error")
         memory.session("a").add_user_message("hello")
@@ -704,8 +721,8 @@ def test_a_strategy_that_bounds_a_context_is_a_bound() -> None:
         assert (len(context.messages), context.report.warnings) == (1, ())
 
 
-def test_what_a_program_gives_holds_in_the_place_of_what_is_declared() -> None:
-    """But what is read-only stays so."""
+def test_a_program_overrides_declared_options() -> None:
+    """Options that a program gives override the declared ones, except that a read-only memory stays so."""
     with Resources.load(loaded(MINIMAL)) as resources:
         budget = resources.session({"id": "user_conversation", "key": "a"}, max_log_tokens=100).context().budget
         assert budget is not None
@@ -715,8 +732,8 @@ def test_what_a_program_gives_holds_in_the_place_of_what_is_declared() -> None:
             read.add_user_message("no")
 
 
-def test_a_key_with_nothing_behind_it_is_as_if_it_were_not_there() -> None:
-    """Also one whose option another key sets, and `flushing`, which a type has anyway."""
+def test_a_key_without_a_value_is_ignored() -> None:
+    """A key without a value is ignored, also one whose option another key sets, and `flushing`."""
     provider = {"token_provider": {"model": "gpt-4o"}}
     plainly = only({**loaded(MINIMAL), **provider})
     empty = only({**loaded(MINIMAL), **provider, "model": None, "flushing": None, "summary_share": None})
@@ -730,8 +747,9 @@ ALLOCATED = {"short_term": 0.6, "long_term": 0.3, "system": 0.1}
 
 
 @pytest.mark.parametrize("within", ["persistence", None])
-def test_every_value_of_a_breaker_is_listed_with_who_says_it(within: str | None) -> None:
-    """What it leaves out is as the document has it; one that is switched off is said to be."""
+def test_effective_lists_every_value_of_a_circuit_breaker_with_its_origin(within: str | None) -> None:
+    """`effective` lists every value of a circuit breaker with its origin: the declaration, the document's default, or
+    ours."""
 
     def listed(given: object) -> dict[str, tuple[Any, ...]]:
         place = {"type": "in_memory", **({"circuit_breaker": given} if within else {})}
@@ -752,8 +770,9 @@ def test_every_value_of_a_breaker_is_listed_with_who_says_it(within: str | None)
 
 
 @pytest.mark.parametrize("ttl", ["0", "24h", None])
-def test_how_long_sessions_last_is_listed_with_who_says_it(ttl: str | None) -> None:
-    """For ever, too, where somebody says so."""
+def test_effective_lists_the_lifetime_with_its_origin(ttl: str | None) -> None:
+    """`effective` lists the lifetime of sessions with its origin, also when a declaration says that they last for
+    ever."""
     resource = only({**loaded(MINIMAL), "persistence": {"type": "in_memory", "ttl": ttl}})
     said = ("given", "persistence.ttl") if ttl else ("our default", "")
     (found,) = (one for one in resource.effective() if one.option == "lifetime")
@@ -761,8 +780,8 @@ def test_how_long_sessions_last_is_listed_with_who_says_it(ttl: str | None) -> N
 
 
 @pytest.mark.parametrize("provider", [None, {"model": "gpt-4o"}])
-def test_shares_of_something_are_no_reason_to_warn(provider: dict[str, Any] | None) -> None:
-    """Of a limit in tokens, or of the window of a model."""
+def test_a_token_allocation_of_a_known_limit_warns_of_nothing(provider: dict[str, Any] | None) -> None:
+    """A token allocation warns of nothing when it divides a limit in tokens or the window of a model."""
     limit = {"max_tokens": 100 if provider is None else None, "max_messages": 5}
     resource = only({**loaded(MINIMAL), **limit, "token_provider": provider, "token_allocation": ALLOCATED})
     assert not any("token_allocation" in text for text in resource.warnings)
@@ -778,8 +797,8 @@ def test_shares_of_something_are_no_reason_to_warn(provider: dict[str, Any] | No
         ({"model": "new-1", "fallback": "legacy"}, "o200k_base"),
     ],
 )
-def test_a_fallback_counts_and_bounds_nothing(provider: dict[str, str], counter: str) -> None:
-    """A model or an encoding, where the model is not known or not named. Its window is not that of the model."""
+def test_a_fallback_counts_tokens_without_limiting_them(provider: dict[str, str], counter: str) -> None:
+    """A fallback model or encoding counts the tokens of an unknown model, but its window does not limit the context."""
     with Resources.load({**loaded(MINIMAL), "max_tokens": 50_000, "token_provider": provider}) as found:
         session = found.session({"id": "user_conversation", "key": "k"})
         assert session.options.counter.name == counter
@@ -805,8 +824,8 @@ def test_a_fallback_counts_and_bounds_nothing(provider: dict[str, str], counter:
         ({"privacy_policy": {"recognisers": {"email": "pseudonym"}}}, "pseudonyms need a key"),
     ],
 )
-def test_what_has_no_effect_is_warned_of(keys: dict[str, Any], told: str) -> None:
-    """Nothing that is declared is dropped in silence."""
+def test_declared_values_without_effect_warn(keys: dict[str, Any], told: str) -> None:
+    """Loading warns of each declared value that has no effect."""
     assert any(told in text for text in only({**loaded(MINIMAL), **keys}).warnings)
     assert not any("archive" in text for text in only({"archive": False, "persistence_strategy": "flush"}).warnings)
 
@@ -822,6 +841,6 @@ def test_what_has_no_effect_is_warned_of(keys: dict[str, Any], told: str) -> Non
     ],
 )
 def test_an_error_says_which_of_several_meanings_is_meant(declared: dict[str, Any], told: str) -> None:
-    """By the whole key, and what it bounds."""
+    """An error about a key with several meanings names the full key and what it bounds."""
     with pytest.raises(InvalidResource, match=told):
         Resources.load({**loaded(MINIMAL), **declared})

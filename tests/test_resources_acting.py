@@ -24,15 +24,16 @@ __all__ = ["load"]  # the fixture
 
 
 def sqlite(folder: Path, **keys: Any) -> dict[str, Any]:
-    """A resource in a file of SQLite, which several may open."""
+    """Declare a memory in an SQLite file, which several processes may open."""
     return compozy(persistence={"type": "sqlite", "path": str(folder / "a.db")}, **keys)
 
 
 # --- how large what is written may be
 
 
-def test_limits_bound_what_is_written_by_key(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by itself; a variable holds in the place of the file, and the program's own word in the place of both."""
+def test_each_limit_holds_by_itself(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each declared limit holds by itself; an environment variable overrides the file, and the program overrides
+    both."""
     limits = {"max_message_content": 5, "max_total_content_size": 8, "max_messages_per_request": 3}
     with load(compozy(max_tokens=1000, limits=limits)) as resources:
         keyed = resources.keyed("memory")
@@ -59,7 +60,7 @@ def test_limits_bound_what_is_written_by_key(load: Any, monkeypatch: pytest.Monk
 
 
 def test_append_ttl_is_how_long_a_turn_holds_up_the_next(load: Any, tmp_path: Path) -> None:
-    """Of a process that gives no sign of life: not a second longer, and not a second less."""
+    """The turn of a process that died delays the next turn for exactly `append_ttl`."""
     clock = FakeClock()
     source = sqlite(tmp_path, max_tokens=1000, locking={"append_ttl": "20s"})
     with load(source, clock=clock) as one, load(source, clock=clock) as other, open_in(one).turn():
@@ -72,7 +73,7 @@ def test_append_ttl_is_how_long_a_turn_holds_up_the_next(load: Any, tmp_path: Pa
 
 
 def test_flush_ttl_is_how_long_a_flush_holds_up_the_next(load: Any, tmp_path: Path) -> None:
-    """While its summarizer answers another is told that it is pending; when the lease is over it does it itself."""
+    """While a flush waits for its summarizer, another is `pending`; after `flush_ttl` the other one flushes itself."""
     clock, reasons = FakeClock(), list[str | None]()
     flushing = {"type": "hybrid_summary", "summary_tokens": 60, "cod_max_loops": 0}
     source = sqlite(tmp_path, max_tokens=10_000, flushing=flushing, locking={"flush_ttl": "90s"}, auto_compact="off")
@@ -92,7 +93,7 @@ def test_flush_ttl_is_how_long_a_flush_holds_up_the_next(load: Any, tmp_path: Pa
 
 
 def destroying(resources: Resources, verb: str, done: list[str]) -> threading.Thread:
-    """Another who clears the key with a backup, or deletes it, and says so when he has."""
+    """Clear or delete the key in another thread, which appends what it did to `done`."""
     keyed = resources.keyed("memory")
 
     def destroy() -> None:
@@ -108,7 +109,7 @@ def destroying(resources: Resources, verb: str, done: list[str]) -> threading.Th
 
 @pytest.mark.parametrize(("verb", "said"), [("clear", "cleared 0"), ("delete", "deleted 1")])
 def test_clear_ttl_is_how_long_a_clear_holds_up_the_next(load: Any, tmp_path: Path, verb: str, said: str) -> None:
-    """Two that destroy a key at once go one after the other; one that gives no sign of life is waited for so long."""
+    """Two callers that destroy a key run one after the other, and one that died delays the other for `clear_ttl`."""
     clock, done = FakeClock(), list[str]()
     source = sqlite(tmp_path, max_tokens=1000, locking={"clear_ttl": "50s"})
     with load(source, clock=clock) as one, load(source, clock=clock) as other:
@@ -130,8 +131,9 @@ def test_clear_ttl_is_how_long_a_clear_holds_up_the_next(load: Any, tmp_path: Pa
 
 
 @pytest.mark.wide
-def test_who_waits_too_long_for_a_clear_is_told(load: Any, tmp_path: Path) -> None:
-    """After five seconds, by the key's session; nothing is destroyed by who gives up."""
+def test_waiting_for_a_clear_times_out(load: Any, tmp_path: Path) -> None:
+    """A caller that waits for another's clear gives up after five seconds with the session's id, and destroys
+    nothing."""
     told = list[BaseException]()
     source = sqlite(tmp_path, max_tokens=1000)
     with load(source) as one, load(source) as other:
@@ -152,8 +154,8 @@ def test_who_waits_too_long_for_a_clear_is_told(load: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.anyio
-async def test_a_store_that_takes_longer_than_the_breaker_waits_is_given_up(load: Any, tmp_path: Path) -> None:
-    """After `timeout`, which counts as a failure of it."""
+async def test_a_call_that_exceeds_the_timeout_of_the_breaker_fails(load: Any, tmp_path: Path) -> None:
+    """A call of the store that exceeds the breaker's `timeout` is given up and counts as a failure."""
     hanging("hangingdeclared")
     source = compozy(max_tokens=100, persistence=None, store="hangingdeclared://", circuit_breaker={"timeout": "20ms"})
     path = tmp_path / "memory.json"
@@ -166,7 +168,7 @@ async def test_a_store_that_takes_longer_than_the_breaker_waits_is_given_up(load
 
 @pytest.mark.parametrize(("enabled", "asked"), [(True, 2), (False, 7)])
 def test_a_breaker_is_as_it_is_declared(load: Any, enabled: bool, asked: int) -> None:
-    """After so many failures the store is left alone, until so long after; where it is not enabled, never."""
+    """A breaker opens after `max_failures` and tries again after `reset_timeout`; a disabled one never opens."""
     clock, backend = FakeClock(), flaky("flakyacting")
     breaker = {"enabled": enabled, "max_failures": 2, "reset_timeout": "7s"}
     source = compozy(max_tokens=100, persistence=None, store="flakyacting://", circuit_breaker=breaker)
@@ -191,7 +193,7 @@ def test_a_breaker_is_as_it_is_declared(load: Any, enabled: bool, asked: int) ->
 
 
 def flushed(load: Any, **flushing: Any) -> list[str]:
-    """The first words of what is active of ten turns of 20 tokens, when they have been added one by one."""
+    """Add ten turns of 20 tokens one by one, and return the first words of the active entries."""
     with load(compozy(max_tokens=200, flushing=flushing)) as resources:
         session = open_in(resources, summarizer=SHORT)
         turns(session, *[20] * 10)
@@ -199,14 +201,14 @@ def flushed(load: Any, **flushing: Any) -> list[str]:
 
 
 def test_a_threshold_and_low_water_are_those_of_the_file(load: Any) -> None:
-    """When it is flushed, and down to what."""
+    """The declared threshold decides when a flush happens, and the low-water mark how much it leaves."""
     assert flushed(load, type="simple_fifo", summarize_threshold=0.8, low_water=0.5)[0] == "q3"
     assert flushed(load, type="simple_fifo", summarize_threshold=1.0, low_water=0.5)[0] == "q5"
     assert flushed(load, type="simple_fifo", summarize_threshold=0.8, low_water=0.2) == ["q6", "q7", "q8", "q9"]
 
 
 def test_a_share_of_the_oldest_is_summarised(load: Any) -> None:
-    """A quarter, or three quarters; the summary keeps to its own tokens."""
+    """A flush summarises the declared share of the oldest entries, and the summary keeps its own limit."""
     for percent, covered in ((0.25, 4), (0.75, 12)):
         flushing = {
             "type": "hybrid_summary",
@@ -231,8 +233,8 @@ KNOWN = " ".join(["The kettle of Ann leaks at its handle."] * 4)
 
 
 @pytest.mark.parametrize("long_term", [0.3, 0.1])
-def test_summaries_and_what_is_recalled_keep_to_one_share(load: Any, long_term: float) -> None:
-    """However much each would take; what they leave is the interactions'."""
+def test_summaries_and_recalled_entries_share_one_allocation(load: Any, long_term: float) -> None:
+    """Summaries and recalled entries together stay within their allocation, and the interactions get the rest."""
     base = {"collection_id": "notes", "search_type": "keyword"}
     block = {"long_term_memory_id": "summarizer", "interaction_threshold_qty": 4, "interaction_keep": 1}
     shares = {"short_term": 0.9 - long_term, "long_term": long_term, "system": 0.1}
@@ -254,8 +256,9 @@ def test_summaries_and_what_is_recalled_keep_to_one_share(load: Any, long_term: 
         assert parts.summaries + parts.tail <= long_term * 1000
 
 
-def test_a_room_for_what_is_recalled_is_a_part_of_the_share(load: Any) -> None:
-    """One that is larger than all of it is refused, in the file and by the program."""
+def test_the_limit_of_recall_is_part_of_the_allocation(load: Any) -> None:
+    """The limit of recalled entries is part of the allocation; a larger one is refused in the file and from the
+    program."""
     shares = {"short_term": 0.7, "long_term": 0.2, "system": 0.1}
     source = compozy(max_tokens=1000, token_allocation=shares)
     assert refused(load, {**source, "tail_share": 0.25}) == ["tail_share"]
@@ -271,15 +274,16 @@ def test_a_room_for_what_is_recalled_is_a_part_of_the_share(load: Any) -> None:
 # --- what a file says of itself
 
 
-def test_what_is_no_memory_is_refused_by_its_word(load: Any) -> None:
-    """And a description is kept with the definition that it describes."""
+def test_resources_of_other_kinds_are_refused(load: Any) -> None:
+    """A resource of another kind is refused by its name; a memory's description is kept with its definition."""
     with pytest.raises(InvalidResource, match="memory"):
         load(compozy(max_tokens=10, resource="agent"))
     assert load(compozy(max_tokens=10, description="What Ann says"))["memory"].description == "What Ann says"
 
 
-def test_bt12_a_format_adds_what_its_provider_does(load: Any) -> None:
-    """Content, role and 2 where it knows no better; chat completions have 3 beside the role, as OpenAI has told."""
+def test_bt12_counts_include_the_overhead_of_the_format(load: Any) -> None:
+    """Counts include a message's overhead in its format: 2 tokens beside content and role, and 3 for chat
+    completions."""
 
     class Plain(OpenAIChat):
         """A format whose provider says nothing of what a message costs beside its content."""

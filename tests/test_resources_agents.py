@@ -15,14 +15,14 @@ PLACE = {"type": "in_memory"}
 
 
 def memory(id: str, **keys: Any) -> dict[str, Any]:
-    """A memory of an agent."""
+    """Declare a memory of an agent."""
     base = {"resource": "memory", "id": id, "type": "token_based", "max_tokens": 400, "persistence": PLACE}
     return {**base, "default_key_template": "user:{user}", **keys}
 
 
 @pytest.fixture
 def resources(tmp_path: Any) -> Any:
-    """Two memories, `facts` and `chat`."""
+    """Declare two memories, `facts` and `chat`."""
     import json
 
     for id in ("facts", "chat"):
@@ -36,7 +36,7 @@ READ = {"id": "facts", "mode": "read-only"}
 
 
 def filled(resources: Resources) -> AgentMemory:
-    """An agent that reads `facts` and has `chat`, with something in both."""
+    """Return an agent that reads `facts` and writes `chat`, with entries in both."""
     agent = resources.agent(["facts", "chat"], ANN)
     facts, chat = agent.sessions
     facts.add([{"role": "user", "content": "I live in Oslo."}, {"role": "assistant", "content": "Noted."}])
@@ -45,12 +45,13 @@ def filled(resources: Resources) -> AgentMemory:
 
 
 def texts(messages: list[Any]) -> list[str]:
-    """What the messages say."""
+    """Return the texts of the messages."""
     return [message["content"] for message in messages]
 
 
-def test_what_memories_give_stands_in_the_order_of_the_references(resources: Resources) -> None:
-    """Behind the system text, and before the question, of which nothing is stored."""
+def test_memories_are_shown_in_the_order_of_the_references(resources: Resources) -> None:
+    """An agent's context shows its memories in the order of their references, after the system text and before the
+    question."""
     agent = filled(resources)
     context = agent.context("Is it cold there?", system="Be brief.")
     said = ["I live in Oslo.", "Noted.", "Hello.", "Hi Ann."]
@@ -60,8 +61,8 @@ def test_what_memories_give_stands_in_the_order_of_the_references(resources: Res
     assert [len(session.entries()) for session in agent.sessions] == [2, 2]
 
 
-def test_a_question_and_its_answer_are_stored_where_that_may_be(resources: Resources) -> None:
-    """In each memory that is not read-only; a key makes it once."""
+def test_a_question_and_its_answer_are_stored_in_writable_memories(resources: Resources) -> None:
+    """An agent stores a question and its answer in each memory that is not read-only, once for an idempotency key."""
     agent = filled(resources)
     for _ in range(2):
         assert agent.add("Is it cold there?", "Very.", key="turn 1") == 1
@@ -77,8 +78,8 @@ def test_a_question_and_its_answer_are_stored_where_that_may_be(resources: Resou
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini", "text"])
-def test_it_is_what_each_provider_takes(resources: Resources, format: str) -> None:
-    """Neighbours of one role are merged where that has to be; the client's own arguments have all of it."""
+def test_an_agents_context_is_valid_for_each_provider(resources: Resources, format: str) -> None:
+    """An agent's context is a valid request for each provider: neighbours of one role are merged where necessary."""
     agent = resources.agent(["facts", "chat"], ANN, format=format)
     for session in agent.sessions:
         session.add_system_message("A rule.")
@@ -90,7 +91,7 @@ def test_it_is_what_each_provider_takes(resources: Resources, format: str) -> No
 
 
 def test_each_memory_keeps_to_its_own_budget(resources: Resources) -> None:
-    """However much there is in the other."""
+    """Each memory of an agent keeps to its own budget, however much the other one holds."""
     agent = resources.agent(["facts", "chat"], ANN, counter=quarters)
     for number in range(40):
         agent.add(f"{number} " + "words " * 20, "yes " * 20)
@@ -101,8 +102,8 @@ def test_each_memory_keeps_to_its_own_budget(resources: Resources) -> None:
     assert total < context.tokens <= total + 20
 
 
-def test_what_is_more_than_the_window_is_not_sent(tmp_path: Any) -> None:
-    """Each memory fits, and both together do not: the error has the figures of each."""
+def test_memories_that_exceed_the_window_together_are_refused(tmp_path: Any) -> None:
+    """Memories that fit alone but not together in the window raise an error with the figures of each."""
     big: dict[str, Any] = {"max_tokens": 6_000, "model": "gpt-4", "reserve": 1_000, "low_water": 0.9}
     for id in ("one", "two"):
         written(tmp_path, str(memory(id, **big)).replace("'", '"'), f"{id}.json")
@@ -117,7 +118,8 @@ def test_what_is_more_than_the_window_is_not_sent(tmp_path: Any) -> None:
 
 
 def test_a_question_is_redacted_as_if_it_were_stored() -> None:
-    """By the policy of the memories."""
+    """A question in an agent's context is redacted by the policies of its memories, although showing it stores
+    nothing."""
     policy = {"redact_patterns": [r"\d{3}-\d{2}-\d{4}"]}
     with Resources.load(memory("chat", privacy_policy=policy)) as resources:
         context = resources.agent(["chat"], ANN).context("I am 123-45-6789.")
@@ -125,7 +127,7 @@ def test_a_question_is_redacted_as_if_it_were_stored() -> None:
 
 
 def test_nothing_comes_between_a_call_and_its_result(resources: Resources) -> None:
-    """One that waits for its result is not shown, and what one memory has called another does not answer."""
+    """Nothing comes between a call and its result: an open call is not shown, and other memories cannot answer it."""
     agent = resources.agent(["facts", "chat"], ANN)
     for session in agent.sessions:
         session.add_user_message("Look.")
@@ -150,16 +152,14 @@ def test_nothing_comes_between_a_call_and_its_result(resources: Resources) -> No
         (["chat", {"id": "chat", "mode": "read-only"}], r"references\[1\].*no other reference"),
     ],
 )
-def test_what_is_wrong_with_a_reference_is_told_with_its_number(
-    resources: Resources, references: Any, told: str
-) -> None:
-    """And nothing is opened."""
+def test_an_invalid_reference_is_reported_with_its_number(resources: Resources, references: Any, told: str) -> None:
+    """An invalid reference is reported with its number in the list, and no store is opened."""
     with pytest.raises(ConfigError, match=told):
         resources.agent(references, ANN)
 
 
 def test_memories_of_several_formats_are_given_one(tmp_path: Any) -> None:
-    """By the program, for one call has one."""
+    """A program chooses one format for memories of several formats, as one call of a model has only one."""
     import json
 
     written(tmp_path, json.dumps(memory("one", format="anthropic")), "one.json")
@@ -172,7 +172,7 @@ def test_memories_of_several_formats_are_given_one(tmp_path: Any) -> None:
 
 @pytest.mark.anyio
 async def test_programs_with_an_event_loop_have_the_same() -> None:
-    """Awaited."""
+    """Programs with an event loop await the same interface."""
     async with AsyncResources.load(memory("chat")) as resources:
         agent = resources.agent(["chat"], ANN)
         assert await agent.add("Hello.", "Hi.") == 1

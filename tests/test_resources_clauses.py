@@ -29,7 +29,8 @@ KEPT = CallableSummarizer(lambda _: "short", checked=False)
 
 
 def test_at3_the_marker_names_what_was_shortened(load: Any) -> None:
-    """By its id and with the tokens that were left out; what exceeds on purpose says so."""
+    """The marker of a shortened message names its id and the tokens left out; a message that exceeds on purpose says
+    so."""
     for oversize in ("clamp", "keep_newest"):
         with load(short(memory_max_tokens=500, oversize=oversize)) as resources:
             session = open_in(resources)
@@ -43,7 +44,7 @@ def test_at3_the_marker_names_what_was_shortened(load: Any) -> None:
 
 
 def test_at6_input_tokens_are_those_of_the_last_call(load: Any) -> None:
-    """5,000 do not fire, 5,001 do; a figure of before a compaction does not."""
+    """A trigger on input tokens fires above 5,000 of the last call, and ignores figures from before a compaction."""
     block = summarizer(interaction_threshold_qty=0, input_tokens_threshold=5000, interaction_keep=1)
     with load(block) as resources:
         session = open_in(resources, summarizer=KEPT)
@@ -58,8 +59,8 @@ def test_at6_input_tokens_are_those_of_the_last_call(load: Any) -> None:
     assert made == [0, 1, 1]
 
 
-def test_at11_what_a_neuralyzer_took_is_found_by_no_search(load: Any) -> None:
-    """Nor is a document of a knowledge base made of it."""
+def test_at11_no_search_finds_what_a_neuralyzer_erased(load: Any) -> None:
+    """No search finds what a neuralyzer erased, nor a knowledge document made of it."""
     block = {"long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 5, "interaction_keep": 2}
     with load({"long_term_memory_strategy": block}) as resources:
         session = open_in(resources)
@@ -106,7 +107,7 @@ def test_at13_and_at14_how_often_a_model_is_asked_and_what_stands(
 
 
 def test_at15_identifiers_live_through_many_compactions(load: Any) -> None:
-    """Forty facts in six compactions: without a model each is there, and what is pinned stays in its own words."""
+    """Forty identifiers survive six compactions without a model, and pinned entries stay verbatim."""
     with load(summarizer(interaction_threshold_qty=100)) as resources:
         session = open_in(resources)
         session.add_user_message("My customer number is CUST-4711.", pinned=True)
@@ -123,7 +124,8 @@ def test_at15_identifiers_live_through_many_compactions(load: Any) -> None:
 
 
 def test_at16_knowledge_that_is_declared_acts(load: Any, tmp_path: Path) -> None:
-    """At most three hits; what is stored twice has one set of chunks; a splitter that cannot be is refused."""
+    """A declared knowledge base gives at most three hits, stores equal documents once, and refuses an impossible
+    splitter."""
     base = {"collection_id": "sessions", "search_mode": "always", "search_type": "keyword", "top_k": 3}
     splitter = {"type": "sentence", "chunk_size": 20, "chunk_overlap": 0}
     block = summarizer(interaction_threshold_qty=2, knowledge_base=base, text_splitter=splitter)
@@ -151,7 +153,7 @@ def test_at16_knowledge_that_is_declared_acts(load: Any, tmp_path: Path) -> None
 
 
 def test_bt3_the_longest_key_and_none(load: Any, tmp_path: Path) -> None:
-    """256 characters are taken by library and command, and nothing is not."""
+    """The library and the command accept a key of 256 characters and refuse an empty one."""
     path = tmp_path / "memory.json"
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     path.write_text(json.dumps(compozy(max_tokens=100, persistence=place)), "utf-8")
@@ -164,7 +166,7 @@ def test_bt3_the_longest_key_and_none(load: Any, tmp_path: Path) -> None:
 
 
 def test_bt4_and_bt5_what_a_command_wrote_a_template_reads(tmp_path: Path) -> None:
-    """Under its key alone: not in another project, another memory, or under `k:metadata`."""
+    """A template reads what a command wrote under its key, and nothing of other projects, memories or keys."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     key = "user:{{.workflow.input.user_id}}"
     source = compozy(max_tokens=1000, persistence=place, default_key_template=key)
@@ -196,7 +198,7 @@ def test_bt4_and_bt5_what_a_command_wrote_a_template_reads(tmp_path: Path) -> No
     ],
 )
 def test_bt6_at_exactly_the_threshold(load: Any, keys: dict[str, Any], sizes: list[int], fires: bool) -> None:
-    """799 of 1,000 do not flush and 800 do; nor do 31 of 40, and 32 do."""
+    """A memory flushes at exactly its threshold: at 800 of 1,000 tokens or 32 of 40 messages, and not one below."""
     with load(compozy(flushing={"type": "simple_fifo", "summarize_threshold": 0.8}, **keys)) as resources:
         session = open_in(resources)
         for number, size in enumerate(sizes):
@@ -205,7 +207,8 @@ def test_bt6_at_exactly_the_threshold(load: Any, keys: dict[str, Any], sizes: li
 
 
 def test_bt7_a_message_that_alone_is_over_low_water_stays(load: Any) -> None:
-    """300, then 600 of 1,000: the 600 stays, and nothing is flushed again until something can be."""
+    """A flush keeps a newest message that alone exceeds the low-water mark, and does not run again until it can remove
+    something."""
     with load(compozy(max_tokens=1000, flushing={"type": "simple_fifo"})) as resources:
         session, flushed = open_in(resources), list[Any]()
         resources.memory("memory").on("evicted", lambda _, facts: flushed.append(facts))
@@ -216,8 +219,9 @@ def test_bt7_a_message_that_alone_is_over_low_water_stays(load: Any) -> None:
         assert session.compact().reason == "nothing_to_compact"
 
 
-def test_bt11_what_a_flush_may_not_be_asked(load: Any, tmp_path: Path) -> None:
-    """Another strategy, with the four that there are; keys and thresholds that cannot be: by library and command."""
+def test_bt11_invalid_arguments_of_a_flush_are_refused(load: Any, tmp_path: Path) -> None:
+    """The library and the command refuse a flush with an unknown strategy, listing the four, or with invalid keys or
+    thresholds."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     path = tmp_path / "memory.json"
     path.write_text(json.dumps(compozy(max_tokens=100, persistence=place)), "utf-8")
@@ -234,14 +238,14 @@ def test_bt11_what_a_flush_may_not_be_asked(load: Any, tmp_path: Path) -> None:
 
 
 def test_bt12_a_public_tokenizer_counts(load: Any) -> None:
-    """As everybody's does."""
+    """A public tokenizer counts like everybody's."""
     with load(compozy(max_tokens=1000)) as resources:
         counter = open_in(resources, "cl100k_base").options.counter
         assert [counter.count(text) for text in ("Hello world", "This is a test.")] == [2, 5]
 
 
-def test_bt16_what_ends_late_brings_nothing_back(load: Any) -> None:
-    """A summary that comes when the session is gone makes no new one."""
+def test_bt16_a_late_summary_does_not_bring_a_session_back(load: Any) -> None:
+    """A summary that arrives after its session was deleted does not create the session again."""
     clock = FakeClock()
     flushing = {"type": "hybrid_summary", "summary_tokens": 60, "cod_max_loops": 0}
     source = compozy(max_tokens=10_000, flushing=flushing, auto_compact="off")
@@ -260,7 +264,7 @@ def test_bt16_what_ends_late_brings_nothing_back(load: Any) -> None:
 
 
 def test_bt18_a_breaker_opens_and_recovers(load: Any) -> None:
-    """Five failures in a row; then calls fail at once, without the store; after 30 seconds it is asked again."""
+    """After five failures in a row calls fail at once without the store; after 30 seconds it is tried again."""
     clock, backend = FakeClock(), flaky("flakydeclared")
     breaker = {"max_failures": 5, "reset_timeout": "30s"}
     source = compozy(max_tokens=100, persistence=None, store="flakydeclared://", circuit_breaker=breaker)
@@ -291,14 +295,14 @@ CONCEPTS = {
 
 
 def written(folder: Path, name: str) -> Path:
-    """A file with one of the texts."""
+    """Write a file with one of the documents' texts."""
     path = folder / f"{name}.json"
     path.write_text(CONCEPTS[name], "utf-8")
     return path
 
 
 def test_e7_a_list_of_short_term_strategies_bounds_a_context(tmp_path: Path) -> None:
-    """8,000 tokens of whole interactions, the newest."""
+    """A list of short-term strategies bounds a context to 8,000 tokens of the newest whole interactions."""
     with Resources.load(written(tmp_path, "E7")) as resources:
         session = open_in(resources)
         turns(session, *[3_000] * 4)
@@ -307,7 +311,7 @@ def test_e7_a_list_of_short_term_strategies_bounds_a_context(tmp_path: Path) -> 
 
 
 def test_e8_instructions_reach_the_prompt(tmp_path: Path) -> None:
-    """And the summary of 17 of 20 interactions reaches its collection."""
+    """Declared instructions reach the prompt, and the summary of 17 of 20 interactions reaches its collection."""
     with Resources.load(written(tmp_path, "E8")) as resources:
         model = Scripted("They settled on seven items.")
         reference = {"id": "memory", "key": "a"}
@@ -319,7 +323,7 @@ def test_e8_instructions_reach_the_prompt(tmp_path: Path) -> None:
 
 
 def test_e9_a_neuralyzer_in_a_list_erases(tmp_path: Path) -> None:
-    """At 29 nothing; at 30 all but five."""
+    """A neuralyzer in a list erases all but five interactions at 30, and nothing at 29."""
     with Resources.load(written(tmp_path, "E9")) as resources:
         session = open_in(resources)
         turns(session, *[4] * 29)

@@ -39,8 +39,9 @@ default_key_template: "user:{{.id | shout}}"
 """
 
 
-def test_ten_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
-    """In the order of the lines, each with the memory, the key, what is allowed, and the nearest name."""
+def test_ten_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
+    """Loading reports all mistakes in the order of their lines, each with the memory, the key, what is allowed, and the
+    nearest name."""
     path = written(tmp_path, TEN)
     with pytest.raises(InvalidResource) as caught:
         Resources.load(path)
@@ -69,8 +70,8 @@ def test_ten_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.json"])
-def test_keys_that_come_twice_hide_no_other_mistake(tmp_path: Path, name: str) -> None:
-    """Each is told with both of its lines, beside all that is wrong elsewhere; what it has the first time is read."""
+def test_duplicate_keys_hide_no_other_mistake(tmp_path: Path, name: str) -> None:
+    """Loading reports a duplicate key with both lines beside all other mistakes, and reads its first value."""
     text = """{
       "resource": "memory",
       "id": "chat", "persistence": {"type": "in_memory"},
@@ -98,7 +99,7 @@ def test_keys_that_come_twice_hide_no_other_mistake(tmp_path: Path, name: str) -
 
 
 def test_yaml_without_its_reader_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra that brings it, and the command."""
+    """Without the YAML reader, the error names the extra that brings it and the command that installs it."""
     path = tmp_path / "one.yaml"
     path.write_text("resource: memory\n")
     monkeypatch.setitem(sys.modules, "yaml", None)
@@ -107,8 +108,8 @@ def test_yaml_without_its_reader_says_what_to_install(tmp_path: Path, monkeypatc
         Resources.load(path)
 
 
-def test_keys_that_come_twice_are_told_beside_what_cannot_be_read(tmp_path: Path) -> None:
-    """A file that ends in the middle tells both."""
+def test_duplicate_keys_are_reported_beside_a_truncated_file(tmp_path: Path) -> None:
+    """Loading a file that ends in the middle reports the truncation and the duplicate keys before it."""
     with pytest.raises(InvalidResource) as caught:
         Resources.load(written(tmp_path, "id: a\nid: b\ntype: [\n"))
 
@@ -191,8 +192,8 @@ OVERLAP = {"chunk_size": 512, "chunk_overlap": 512}
         ({"token_allocation": {"user_defined": {"": 1}}}, "token_allocation.user_defined"),
     ],
 )  # fmt: skip
-def test_each_mistake_is_told_by_its_key(change: dict[str, Any], key: str) -> None:
-    """And nothing else is wrong with such a memory."""
+def test_each_mistake_is_reported_by_its_key(change: dict[str, Any], key: str) -> None:
+    """Loading reports each mistake by its key, and nothing else of that memory."""
     declared = {name: value for name, value in {**loaded(MINIMAL), **change}.items() if value is not None}
     with pytest.raises(InvalidResource) as caught:
         Resources.load(declared)
@@ -212,8 +213,8 @@ def test_each_mistake_is_told_by_its_key(change: dict[str, Any], key: str) -> No
         {"description": "what users say"},
     ],
 )
-def test_what_is_allowed_loads(change: dict[str, Any]) -> None:
-    """Each alone."""
+def test_each_allowed_value_loads(change: dict[str, Any]) -> None:
+    """Each allowed value loads by itself."""
     declared = {name: value for name, value in {**loaded(MINIMAL), **change}.items() if value is not None}
     assert list(Resources.load(declared)) == ["user_conversation"]
 
@@ -227,10 +228,9 @@ NO_ADDRESSES = (
 
 
 @pytest.mark.parametrize("address", NO_ADDRESSES)
-def test_an_address_that_no_store_takes_is_found_by_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
-    """Not by the first session: with whatever key it is given, whether its driver is there or not."""
+def test_loading_refuses_an_invalid_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Loading, and not only the first session, refuses an invalid address, under each key and with or without its
+    driver."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError):
         Memory.open(address)
@@ -245,8 +245,8 @@ def test_an_address_that_no_store_takes_is_found_by_loading(
 
 
 @pytest.mark.parametrize(("backend", "path"), [("sqlite", ":memory:"), ("file", "//server/folder")])
-def test_a_path_that_no_store_takes_is_found_by_loading(backend: str, path: str) -> None:
-    """With its key."""
+def test_loading_refuses_an_invalid_path(backend: str, path: str) -> None:
+    """Loading refuses an invalid path and names its key."""
     with pytest.raises(InvalidResource) as caught:
         Resources.load({**loaded(MINIMAL), "persistence": {"type": backend, "path": path}})
     assert [mistake.key for mistake in caught.value.mistakes] == ["persistence.path"]
@@ -281,8 +281,9 @@ BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [{', '.join(['*a'] * 9)}]\n" for
         ("# " + "x" * 200_001, "at most 200,000 characters"),
     ],
 )
-def test_what_a_declaration_does_not_need_is_refused(tmp_path: Path, text: str, told: str) -> None:
-    """At once, and as the one error; nothing is built of it."""
+def test_unneeded_syntax_and_other_forms_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    """Loading refuses syntax that no declaration needs, other forms and huge files with InvalidResource, and builds
+    nothing from them."""
     with pytest.raises(InvalidResource, match=told):
         Resources.load(written(tmp_path, text))
 
@@ -299,13 +300,13 @@ def test_what_a_declaration_does_not_need_is_refused(tmp_path: Path, text: str, 
     ],
 )
 def test_json_is_read_as_strictly(tmp_path: Path, text: str, told: str) -> None:
-    """And as the one error."""
+    """JSON is read as strictly as YAML, with the same error."""
     with pytest.raises(InvalidResource, match=told):
         Resources.load(written(tmp_path, text, "a.json"))
 
 
 def test_a_mistake_in_json_has_its_line(tmp_path: Path) -> None:
-    """Also where tabs stand before it."""
+    """A mistake in JSON is reported with its line, also after tabs."""
     text = '{\n\t"resource": "memory",\n\t"id": "a\\/b \\ud83d\\ude00",\n\t"max_tokens": -1\n}'
     with pytest.raises(InvalidResource) as caught:
         Resources.load(written(tmp_path, text, "a.json"))
@@ -332,10 +333,10 @@ LINES = [
 
 @pytest.mark.parametrize(("text", "places"), [(text, list(places)) for text, *places in LINES])
 @pytest.mark.parametrize("extra", [True, False])
-def test_mistakes_in_json_have_their_places_whoever_reads_yaml(
+def test_mistakes_in_json_have_their_places_without_a_yaml_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, places: list[tuple[int, int, str]], extra: bool
 ) -> None:
-    """Whatever JSON there is, with or without the extra that reads YAML: nothing of it is needed."""
+    """Mistakes in JSON are reported with their places, with or without the extra that reads YAML."""
     if not extra:
         monkeypatch.setitem(sys.modules, "yaml", None)
     path = tmp_path / "a.json"
@@ -345,8 +346,8 @@ def test_mistakes_in_json_have_their_places_whoever_reads_yaml(
     assert [(mistake.line, mistake.column, mistake.key) for mistake in caught.value.mistakes] == places
 
 
-def test_bad_conditions_are_each_told_where_they_stand(tmp_path: Path) -> None:
-    """Also two in one list, with what is right between them."""
+def test_each_invalid_condition_is_reported_with_its_place(tmp_path: Path) -> None:
+    """Each invalid condition is reported with its place, also two in one list with valid ones between them."""
     text = (
         "short_term_memory_strategy:\n  - memory_strategy_id: max_tokens\n    conditions:\n"
         "      - message.pop(1)\n      - message.age < 3\n      - a = 5\n"
@@ -368,8 +369,8 @@ def test_bad_conditions_are_each_told_where_they_stand(tmp_path: Path) -> None:
         ('{"id": "a",\n"id": "b"}', [(2, "id")]),
     ],
 )
-def test_a_mistake_in_what_stands_alone_has_its_line(tmp_path: Path, text: str, places: list[tuple[int, str]]) -> None:
-    """By the key that the file has."""
+def test_a_mistake_in_a_bare_strategy_has_its_line(tmp_path: Path, text: str, places: list[tuple[int, str]]) -> None:
+    """A mistake in a strategy that stands alone in its file is reported with its line and the file's own key."""
     with pytest.raises(InvalidResource) as caught:
         Resources.load(written(tmp_path, text, "a.json"))
     assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == places
@@ -377,7 +378,7 @@ def test_a_mistake_in_what_stands_alone_has_its_line(tmp_path: Path, text: str, 
 
 @pytest.mark.parametrize("path", ["", "  "])
 def test_an_empty_path_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """A shell gives it for a variable that is not set: what is declared there is not meant."""
+    """An empty path is refused instead of meaning the current folder, as a shell passes it for an unset variable."""
     monkeypatch.chdir(tmp_path)
     for opened in (Resources.load, AsyncResources.load, Memory.from_resource):
         with pytest.raises(ConfigError, match="a file or a folder that is named"):
@@ -385,14 +386,14 @@ def test_an_empty_path_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("wrong", [7, "x", [("a", "b")], {"a": 1}, {1: "a"}])
-def test_an_environment_that_is_none_is_refused(wrong: Any) -> None:
-    """By name."""
+def test_an_invalid_environment_is_refused(wrong: Any) -> None:
+    """An environment that is no mapping of texts is refused by name."""
     with pytest.raises(ConfigError, match="environ"):
         Memory.from_env(wrong)
 
 
 def test_words_of_yaml_mean_what_they_do_today(tmp_path: Path) -> None:
-    """`no`, times and numbers with colons are texts; so are numbers in quotes."""
+    """YAML is read by its version 1.2: `no`, times and numbers with colons are texts, as are quoted numbers."""
     text = MINIMAL + "description: no\n"
     assert Resources.load(written(tmp_path, text))["user_conversation"].description == "no"
     assert (
@@ -404,8 +405,8 @@ def test_words_of_yaml_mean_what_they_do_today(tmp_path: Path) -> None:
     assert Resources.load(written(tmp_path, MINIMAL + "max_messages: 0x5\nmask: false\n".replace("0x", "")))
 
 
-def test_a_source_that_is_none_is_told(tmp_path: Path) -> None:
-    """What is not there, has another form, or is no text."""
+def test_an_invalid_source_is_refused(tmp_path: Path) -> None:
+    """A source that is missing, has another form or is no text is refused with the reason."""
     for source, told in ((tmp_path / "no.yaml", "that is there"), (7, "a file, a folder, or a mapping")):
         with pytest.raises(ConfigError, match=told):
             Resources.load(source)  # type: ignore[arg-type]
@@ -434,7 +435,7 @@ def test_a_source_that_is_none_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_a_template_makes_a_key(text: str, variables: dict[str, Any], key: str) -> None:
-    """Of what the variables say."""
+    """A template makes a key from its variables."""
     assert Template(text).key(variables) == key
 
 
@@ -448,8 +449,8 @@ def test_a_template_makes_a_key(text: str, variables: dict[str, Any], key: str) 
         "{{.a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r}}",
     ],
 )  # fmt: skip
-def test_what_is_no_template_is_refused_where_it_is_declared(text: str) -> None:
-    """It is no language: nothing is looked up, formatted or repeated."""
+def test_an_invalid_template_is_refused_by_loading(text: str) -> None:
+    """Loading refuses an invalid template; templates only insert variables, without lookups, formats or loops."""
     with pytest.raises(InvalidResource, match="default_key_template"):
         Resources.load({**loaded(MINIMAL), "default_key_template": text})
 
@@ -468,15 +469,15 @@ def test_what_is_no_template_is_refused_where_it_is_declared(text: str) -> None:
         ("user:{a}", {"a": "x" * 300}, "make a key"),
     ],
 )
-def test_variables_that_make_no_key_are_told(text: str, variables: dict[str, Any], told: str) -> None:
-    """By name, with the template; what a variable says is never a template itself."""
+def test_variables_that_make_no_key_are_named(text: str, variables: dict[str, Any], told: str) -> None:
+    """Variables that make no valid key are named with the template, and their values are never read as templates."""
     with pytest.raises(ConfigError, match=told):
         Template(text).key(variables)
 
 
 @given(st.text(max_size=60), st.dictionaries(st.text(max_size=5), st.text(max_size=10), max_size=3))
-def test_whatever_a_template_says_it_makes_a_key_or_is_refused(text: str, variables: dict[str, str]) -> None:
-    """And nothing else comes of it."""
+def test_every_template_makes_a_key_or_is_refused(text: str, variables: dict[str, str]) -> None:
+    """Every template either makes a valid key or is refused with our own error."""
     try:
         key = Template(text).key(variables)
     except ConfigError:
@@ -512,7 +513,7 @@ ODD = st.one_of(
 
 
 def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a value."""
+    """Yield every place within a nested value."""
     found = [path]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -521,7 +522,7 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def changed(value: Any, path: tuple[Any, ...], new: Any, how: str) -> Any:
-    """A copy in which the value at a path is another, is gone, or stands under another name."""
+    """Return a copy in which the value at a path is replaced, removed, or moved to another name."""
     if not path:
         return new
     first, rest = path[0], path[1:]
@@ -538,7 +539,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any, how: str) -> Any:
 @settings(max_examples=150)
 @given(st.data())
 def test_a_changed_mapping_loads_or_is_refused(data: st.DataObject) -> None:
-    """With the one error, whatever was changed in up to three places."""
+    """A declaration changed in up to three places either loads or is refused with InvalidResource."""
     value = data.draw(st.sampled_from(VALID))
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from(paths_in(value)))
@@ -555,7 +556,7 @@ def test_a_changed_mapping_loads_or_is_refused(data: st.DataObject) -> None:
 
 
 def test_a_mapping_that_is_nested_too_deeply_is_refused() -> None:
-    """By name, before anything follows it."""
+    """A mapping that is nested too deeply is refused by name before any code recurses into it."""
     deep: Any = 1
     for _ in range(5_000):
         deep = [deep]

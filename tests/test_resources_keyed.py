@@ -25,7 +25,7 @@ ID = "user_conversation"
 
 @pytest.fixture(params=["memory", "sqlite"])
 def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Resources]:
-    """A memory of 1,000 tokens and 100 messages, in memory or in a file."""
+    """Declare a memory of 1,000 tokens and 100 messages, in memory or in a file."""
     place = {"type": "in_memory"} if request.param == "memory" else {"type": "sqlite", "path": str(tmp_path / "a.db")}
     flushing = {"type": "simple_fifo", "low_water": 0.5}
     more = {"max_tokens": 1_000, "max_messages": 100, "flushing": flushing, "auto_compact": "off", "persistence": place}
@@ -35,18 +35,18 @@ def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Resour
 
 @pytest.fixture
 def keyed(resources: Resources) -> DeclaredMemory:
-    """The memory by its keys."""
+    """Give the declared memory by its keys."""
     return resources.keyed(ID)
 
 
 def filled(keyed: DeclaredMemory, key: str, count: int) -> None:
-    """So many messages of a user under a key."""
+    """Add so many messages of a user under a key."""
     for start in range(0, count, 50):
         keyed.append(key, [f"message {number}" for number in range(start, min(start + 50, count))])
 
 
 def test_pages_are_in_order_and_their_total_is_exact(keyed: DeclaredMemory) -> None:
-    """The first three, the next three, and none behind the last; nothing of a key that is not there."""
+    """Pages of a key are in order, do not overlap and carry the exact total; a missing key has none."""
     assert keyed.append("k", "message 0") == 1
     assert keyed.append("k", [{"content": "message 1"}, {"content": "message 2", "role": "assistant"}]) == 2
     filled(keyed, "k", 7)
@@ -61,8 +61,9 @@ def test_pages_are_in_order_and_their_total_is_exact(keyed: DeclaredMemory) -> N
             keyed.read("k", **wrong)  # type: ignore[arg-type]
 
 
-def test_a_write_takes_the_place_of_what_is_active(keyed: DeclaredMemory) -> None:
-    """In one step; what it leaves out is in the archive, and one that fails changes nothing."""
+def test_a_write_replaces_the_active_messages(keyed: DeclaredMemory) -> None:
+    """A write replaces the active messages in one step and archives those that it omits; a failed one changes
+    nothing."""
     keyed.write("fresh", "hello")
     assert keyed.stats("fresh")["fresh"].last_flush is None
     filled(keyed, "k", 6)
@@ -88,8 +89,9 @@ def test_a_write_takes_the_place_of_what_is_active(keyed: DeclaredMemory) -> Non
         ("", "says nothing"),
     ],
 )
-def test_what_is_too_large_or_no_message_is_refused_whole(keyed: DeclaredMemory, payload: Any, told: str) -> None:
-    """Nothing of it is stored; what is just as large as allowed is taken."""
+def test_invalid_or_too_large_writes_are_refused_whole(keyed: DeclaredMemory, payload: Any, told: str) -> None:
+    """A write that is too large or holds an invalid message stores nothing; one of exactly the allowed size is
+    stored."""
     with pytest.raises(InvalidEntry, match=told):
         keyed.append("k", payload)
     assert keyed.read("k").total == 0
@@ -99,7 +101,7 @@ def test_what_is_too_large_or_no_message_is_refused_whole(keyed: DeclaredMemory,
 def test_limits_are_those_of_the_program_or_of_the_environment(
     resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are checked."""
+    """Limits of writes come from the program or from the environment, and both are validated."""
     with pytest.raises(InvalidEntry, match="at most 3"):
         resources.keyed(ID, limits={"content_bytes": 3}).append("k", "four")
     with pytest.raises(InvalidEntry, match="at most 1 "):
@@ -118,8 +120,9 @@ def test_limits_are_those_of_the_program_or_of_the_environment(
             resources.keyed(ID, limits=wrong)  # type: ignore[arg-type]
 
 
-def test_a_flush_runs_where_the_limits_say_so_or_somebody_insists(keyed: DeclaredMemory) -> None:
-    """A dry run tells the same and changes nothing; below the threshold it says so; a pattern reaches several keys."""
+def test_a_flush_runs_at_its_limits_or_by_force(keyed: DeclaredMemory) -> None:
+    """A flush runs at its limits or with `force`; a dry run reports the same without a change, and a pattern flushes
+    several keys."""
     filled(keyed, "k", 80)
     filled(keyed, "few", 5)
     tried = keyed.flush("k", dry_run=True)["k"]
@@ -152,8 +155,8 @@ def test_a_flush_runs_where_the_limits_say_so_or_somebody_insists(keyed: Declare
                 keyed.flush(key, **wrong)  # type: ignore[arg-type]
 
 
-def test_a_clearing_is_meant_and_may_leave_a_copy(resources: Resources, keyed: DeclaredMemory) -> None:
-    """The session stays; the copy is a session of its own, which no pattern reaches."""
+def test_clear_needs_confirmation_and_may_keep_a_backup(resources: Resources, keyed: DeclaredMemory) -> None:
+    """`clear` needs confirmation and keeps the session; its backup is a separate session that no pattern matches."""
     for count, key in ((3, "a:1"), (2, "a:2"), (1, "b")):
         filled(keyed, key, count)
     with pytest.raises(ConfigError, match="confirm"):
@@ -168,11 +171,11 @@ def test_a_clearing_is_meant_and_may_leave_a_copy(resources: Resources, keyed: D
 
 
 @pytest.mark.parametrize("others", [1, 3, COPIES])
-def test_all_that_a_clearing_destroys_is_in_its_copy(
+def test_the_backup_holds_all_that_clear_destroys(
     resources: Resources, keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """Whoever adds while the copy is made: it is in it, or the clearing gives up and nothing goes. No copy that was
-    too early stays."""
+    """The backup holds all that `clear` destroys: when messages are added meanwhile, it includes them or nothing is
+    cleared, and no outdated backup remains."""
     filled(keyed, "a", 1)
     memory, adding = resources.memory(ID), iter(range(others))
     real = memory.import_session
@@ -198,7 +201,7 @@ def test_all_that_a_clearing_destroys_is_in_its_copy(
 
 
 def test_a_deleted_key_is_gone(keyed: DeclaredMemory) -> None:
-    """A literal, a pattern, and as many of a pattern as are allowed."""
+    """`delete` removes a key, or the keys of a pattern up to the allowed number."""
     for number in range(5):
         filled(keyed, f"k{number}", 1)
     assert keyed.delete("k0") == 1
@@ -210,8 +213,9 @@ def test_a_deleted_key_is_gone(keyed: DeclaredMemory) -> None:
             keyed.delete(wrong)
 
 
-def test_a_key_that_fails_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a pattern: all others are done, in order, and which failed is told with the reason. By itself it raises."""
+def test_verbs_over_a_pattern_do_all_keys_but_the_damaged_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Verbs over a pattern do all other keys in order and report the damaged one with the reason; named alone, it
+    raises."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     declared = {**loaded(MINIMAL), "auto_compact": "off", "persistence": place}
     with Resources.load(declared) as found:
@@ -244,10 +248,10 @@ def test_a_key_that_fails_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptu
         assert keyed.keys() == ["a:1", "a:3"]
 
 
-def test_a_key_that_another_holds_keeps_no_other_from_being_deleted(
+def test_delete_over_a_pattern_deletes_the_others_of_a_locked_key(
     keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are gone, and then it is told."""
+    """`delete` over a pattern deletes all other keys before it raises for the one that is locked."""
     for number in range(3):
         filled(keyed, f"k{number}", 1)
     real = keyed._memory.delete_session
@@ -264,10 +268,10 @@ def test_a_key_that_another_holds_keeps_no_other_from_being_deleted(
 
 
 @pytest.mark.parametrize("verb", ["delete", "clear", "flush", "stats", "health"])
-def test_a_pattern_of_more_keys_than_are_allowed_says_so(
+def test_a_pattern_of_more_than_max_keys_warns(
     keyed: DeclaredMemory, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
-    """Or what is left would be taken for done. One that means no more says nothing."""
+    """A verb warns when its pattern matches more keys than `max_keys`, as it leaves the rest undone."""
     for number in range(4):
         filled(keyed, f"k{number}", 1)
     more = {"confirm": True} if verb == "clear" else {}
@@ -280,8 +284,9 @@ def test_a_pattern_of_more_keys_than_are_allowed_says_so(
     assert "k* means more than 3 keys" in caplog.text
 
 
-def test_figures_are_those_of_what_is_active(resources: Resources) -> None:
-    """By role, in tokens, and as a share of the limit; health looks for what is near it."""
+def test_stats_count_active_messages(resources: Resources) -> None:
+    """`stats` counts active messages by role, in tokens and as a share of the limit, and `health` lists keys near the
+    limit."""
     declared = {**loaded(MINIMAL), "max_tokens": 100, "auto_compact": "off"}
     with Resources.load(declared) as found:
         keyed = DeclaredMemory(found.memory(ID), found[ID], {**found[ID].options, "counter": quarters}, Limits())
@@ -298,8 +303,8 @@ def test_figures_are_those_of_what_is_active(resources: Resources) -> None:
         assert keyed.stats("unknown") == {}
 
 
-def test_a_limit_in_messages_is_one_to_be_near_to() -> None:
-    """It may be the only one."""
+def test_health_knows_keys_near_a_limit_in_messages() -> None:
+    """`health` lists keys that are near a limit in messages, also when it is the only limit."""
     declared = {**loaded(MINIMAL), "type": "message_count_based", "max_messages": 20, "auto_compact": "off"}
     del declared["max_tokens"]
     with Resources.load(declared) as found:
@@ -310,8 +315,8 @@ def test_a_limit_in_messages_is_one_to_be_near_to() -> None:
         assert keyed.health().near_limit == ("many",)
 
 
-def test_calls_of_tools_count_as_what_is_written(keyed: DeclaredMemory) -> None:
-    """All that a message holds does, however it is nested."""
+def test_tool_calls_count_towards_the_size_of_a_write(keyed: DeclaredMemory) -> None:
+    """All content of a message, such as nested tool calls, counts towards the size of a write."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "x" * 110_000}}
     endless: list[Any] = []
     endless.append(endless)
@@ -331,8 +336,9 @@ def test_calls_of_tools_count_as_what_is_written(keyed: DeclaredMemory) -> None:
     assert keyed.read("k").total == 0
 
 
-def test_a_key_of_a_class_of_its_own_is_what_it_says(resources: Resources, keyed: DeclaredMemory) -> None:
-    """An enumeration's, say: as a key, as the key of a reference, as a variable of a template, as a pattern."""
+def test_a_key_may_be_of_a_subclass_of_str(resources: Resources, keyed: DeclaredMemory) -> None:
+    """A subclass of `str`, such as an enumeration, is used by its value as key, in references, as variable and as
+    pattern."""
 
     class Name(str, Enum):  # noqa: UP042 - one of its own text, which `str` does not give
         ANN = "ann"
@@ -346,8 +352,8 @@ def test_a_key_of_a_class_of_its_own_is_what_it_says(resources: Resources, keyed
     assert keyed.delete(Name.ANN) == 1
 
 
-def test_a_store_that_is_away_is_told_by_health(tmp_path: Path) -> None:
-    """Not by an error."""
+def test_health_reports_an_unavailable_store(tmp_path: Path) -> None:
+    """`health` reports an unavailable store instead of raising."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     with Resources.load({**loaded(MINIMAL), "persistence": place}) as found:
         keyed = found.keyed(ID)
@@ -360,7 +366,7 @@ def test_a_store_that_is_away_is_told_by_health(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_programs_with_an_event_loop_have_the_same_operations() -> None:
-    """Awaited."""
+    """Programs with an event loop await the same operations."""
     async with AsyncResources.load(loaded(MINIMAL)) as found:
         keyed = found.keyed(ID)
         assert await keyed.append("k", "hello") == 1
@@ -386,6 +392,6 @@ async def test_programs_with_an_event_loop_have_the_same_operations() -> None:
         ("*" * 200 + "b", "a" * 200, False),
     ],
 )
-def test_a_star_stands_for_any_characters(pattern: str, key: str, fits: bool) -> None:
-    """And nothing else stands for anything."""
+def test_only_a_star_is_special_in_patterns(pattern: str, key: str, fits: bool) -> None:
+    """In patterns a star matches any characters, and no other character is special."""
     assert matcher(pattern)(key) is fits

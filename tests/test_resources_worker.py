@@ -40,43 +40,43 @@ FEW, MANY = 2, 6
     ]
 )
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty store that others can open, too."""
+    """Give the address of an empty store that several programs can open."""
     return f"sqlite:///{tmp_path}/a.db" if request.param == "sqlite" else KINDS[request.param].address_of("worker")
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """A store in a file."""
+    """Give the address of a store in a file."""
     return f"sqlite:///{tmp_path}/a.db"
 
 
 @asynccontextmanager
 async def opened(where: str, clock: FakeClock | None = None, **more: Any) -> AsyncIterator[AsyncResources]:
-    """The declared memory, in a store."""
+    """Open the declared memory in a store."""
     options = {"clock": clock} if clock is not None else {}
     async with AsyncResources.load(declared(where, **more), **options) as resources:
         yield resources
 
 
 async def fill(resources: AsyncResources, *keys: str, turns: int = MANY, start: int = 0) -> None:
-    """So many interactions under each key."""
+    """Add so many interactions under each key."""
     for key in keys:
         session = resources.session({"id": "chat", "key": key}, counter=quarters)
         await session.add([one for number in range(start, start + turns) for one in said(key, number)])
 
 
 def summarizing(*answers: str) -> dict[str, Any]:
-    """Options of a worker whose summarizer answers so."""
+    """Return options of a worker whose summarizer gives these answers."""
     return {"summarizer": Scripted(*(answers or ["a summary"])), "counter": quarters}
 
 
 async def summaries(resources: AsyncResources, key: str) -> int:
-    """How many versions of a summary a session has had."""
+    """Return how many versions of a summary a session has had."""
     return len(await resources.session({"id": "chat", "key": key}, counter=quarters).summaries(history=True))
 
 
-async def test_what_is_due_is_done_and_told(where: str) -> None:
-    """Once: by the summarizer, where the trigger says so; a session of another kind, and a backup, are left alone."""
+async def test_a_worker_compacts_due_sessions_once_and_reports_it(where: str) -> None:
+    """A worker compacts each session whose trigger fires once, reports it, and ignores other sessions and backups."""
     told = list[Worked]()
     async with opened(where) as resources:
         await fill(resources, "many", turns=MANY)
@@ -115,9 +115,9 @@ async def test_a_worker_passes_damaged_sessions_by(file: str) -> None:
         assert await summaries(resources, "whole") == 1
 
 
-async def test_one_to_whom_nobody_has_written_is_not_read(where: str) -> None:
-    """Of a hundred sessions that are idle a worker reads none, nor does one that was started anew: of the store's last
-    mark the heads at most."""
+async def test_idle_sessions_are_not_read(where: str) -> None:
+    """A worker reads none of a hundred idle sessions; one that has just started reads at most the heads since the
+    store's last mark."""
     clock = FakeClock()
     async with opened(where, clock) as resources:
         for i in range(100):
@@ -138,7 +138,7 @@ async def test_one_to_whom_nobody_has_written_is_not_read(where: str) -> None:
 
 
 async def test_an_idle_round_reads_as_much_of_hundreds_of_sessions_as_of_ten(file: str) -> None:
-    """Counted at the backend: looks, and rows of entries."""
+    """An idle round takes as many looks and rows of the backend with hundreds of sessions as with ten."""
     counts = list[tuple[int, int, int]]()
     clock = FakeClock()
     async with opened(file, clock) as resources:
@@ -156,8 +156,8 @@ async def test_an_idle_round_reads_as_much_of_hundreds_of_sessions_as_of_ten(fil
     assert counts[0][1:] == (0, 1)
 
 
-async def test_workers_share_what_there_is(where: str) -> None:
-    """Each session is compacted by one of two that are at work at once. The other looks at most at what came of it."""
+async def test_workers_share_the_sessions(where: str) -> None:
+    """Of two workers that run at once, exactly one compacts each session; the other at most looks at the result."""
     async with opened(where) as one, opened(where) as other:
         keys = [f"k{i}" for i in range(60)]
         await fill(one, *keys)
@@ -170,8 +170,9 @@ async def test_workers_share_what_there_is(where: str) -> None:
         assert [await summaries(one, key) for key in keys] == [1] * 60
 
 
-async def test_what_fails_is_tried_again_and_keeps_nobody_from_the_rest(file: str) -> None:
-    """A provider that is down: after a while, with longer and longer pauses; then it is compacted, once."""
+async def test_failed_sessions_are_retried_without_delaying_others(file: str) -> None:
+    """A worker retries failed sessions after longer and longer pauses without delaying others, and compacts each
+    once."""
     clock, told = FakeClock(), list[Worked]()
     down = True
 
@@ -201,8 +202,8 @@ async def test_what_fails_is_tried_again_and_keeps_nobody_from_the_rest(file: st
         assert [await summaries(resources, key) for key in "ab"] == [1, 1]
 
 
-async def test_what_one_who_is_gone_had_taken_is_taken_up(file: str) -> None:
-    """When the lease is over, and not before; nobody reads anything else for that."""
+async def test_the_sessions_of_a_dead_worker_are_taken_over(file: str) -> None:
+    """A worker takes over the sessions of a dead one when their lease is over, and not before."""
     clock, begun = FakeClock(), asyncio.Event()
 
     async def hanging(prompt: str) -> str:
@@ -226,8 +227,8 @@ async def test_what_one_who_is_gone_had_taken_is_taken_up(file: str) -> None:
         assert (await worker.once()).looked == 0
 
 
-async def test_it_is_taken_up_too_by_one_who_has_much_to_do(file: str) -> None:
-    """A worker that does not come to the end of what is new looks for what was left behind meanwhile."""
+async def test_a_busy_worker_takes_over_sessions_too(file: str) -> None:
+    """A worker that never reaches the end of new sessions still takes over those of a dead one."""
     clock, begun, order = FakeClock(), asyncio.Event(), list[str]()
 
     async def hanging(prompt: str) -> str:
@@ -255,8 +256,8 @@ async def test_it_is_taken_up_too_by_one_who_has_much_to_do(file: str) -> None:
     assert order.index("left") < len(order) / 2
 
 
-async def test_a_claim_that_is_renewed_while_its_work_ends_is_gone(file: str) -> None:
-    """The renewal is not given up half way: nothing is left behind that another would look at again."""
+async def test_a_claim_renewed_as_its_work_ends_is_removed(file: str) -> None:
+    """A claim that is renewed just as its work ends is removed, so that no other worker looks at the session again."""
     looks = 0
 
     async def quick(prompt: str) -> str:
@@ -274,8 +275,8 @@ async def test_a_claim_that_is_renewed_while_its_work_ends_is_gone(file: str) ->
             assert await Claims(memory.store, memory.tenant, "compact").open() == []
 
 
-async def test_one_on_which_another_is_at_work_is_looked_at_again(file: str) -> None:
-    """A compaction by hand holds the session; the worker comes back for it, and finds it done."""
+async def test_a_worker_returns_to_a_session_that_another_compacts(file: str) -> None:
+    """A worker returns to a session that a compaction by hand held, and finds it done."""
     clock, begun, ends = FakeClock(), asyncio.Event(), asyncio.Event()
 
     async def slow(prompt: str) -> str:
@@ -301,21 +302,21 @@ async def test_one_on_which_another_is_at_work_is_looked_at_again(file: str) -> 
 
 
 class Held(Summarize, frozen=True, kw_only=True):
-    """Has made a plan, and waits until it may go on; only the first plan does."""
+    """A strategy whose first plan waits, once made, until the test lets it go on."""
 
     planned: Any
     goes_on: Any
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Plan, and wait."""
+        """Make a plan, and wait."""
         made = Summarize.plan(self, snapshot)
         self.planned.set()
         assert self.goes_on.wait(60)
         return made
 
 
-async def test_who_comes_second_pays_nothing(file: str) -> None:
-    """A compaction that was planned before another was done gets the lease after it: it plans anew, and asks nobody."""
+async def test_a_second_compaction_pays_nothing(file: str) -> None:
+    """A compaction that was planned before another finished plans again under its lease, and asks no summarizer."""
     asked, planned, goes_on = list[str](), threading.Event(), threading.Event()
 
     def summarizer(prompt: str) -> str:
@@ -336,7 +337,8 @@ async def test_who_comes_second_pays_nothing(file: str) -> None:
 
 
 async def test_idle_sessions_are_compacted_when_they_have_been_idle(file: str) -> None:
-    """A strategy that waits for an hour without a write: no session of it is read before, and none twice."""
+    """A worker compacts sessions once they were idle for the trigger's hour, and reads none of them earlier or
+    twice."""
     strategy = {**declared(file)["long_term_memory_strategy"][0], "triggers": {"idle_seconds": 3_600}}
     clock = FakeClock()
     async with opened(file, clock, long_term_memory_strategy=[strategy]) as resources:
@@ -358,7 +360,7 @@ async def test_idle_sessions_are_compacted_when_they_have_been_idle(file: str) -
 
 
 async def test_what_a_cut_has_evicted_is_summarised(file: str) -> None:
-    """A strategy without a trigger waits for the room: what a context leaves out for want of it, a worker covers."""
+    """A worker summarises what a context evicted for want of room, when the strategy has no trigger."""
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
     async with opened(file, long_term_memory_strategy=[strategy], max_log_tokens=600) as resources:
         await fill(resources, "a", turns=FEW)
@@ -372,8 +374,8 @@ async def test_what_a_cut_has_evicted_is_summarised(file: str) -> None:
         assert made.covers[0][0] == 1
 
 
-async def test_a_stop_lets_the_session_under_way_be_done_and_gives_the_rest_back(file: str) -> None:
-    """The next worker goes on at once."""
+async def test_a_stop_finishes_the_current_session_and_returns_the_rest(file: str) -> None:
+    """A stopped worker finishes its current session and returns the others, which the next worker takes at once."""
     begun, ends = asyncio.Event(), asyncio.Event()
 
     async def slow(prompt: str) -> str:
@@ -396,9 +398,9 @@ async def test_a_stop_lets_the_session_under_way_be_done_and_gives_the_rest_back
 
 
 @pytest.mark.parametrize("how", ["grace", "cancel", "scope", "once", "once in a scope"])
-async def test_what_takes_too_long_is_given_up_and_given_back(file: str, how: str) -> None:
-    """After the grace of a stop, and where the task or its scope is cancelled: nothing half done, and no lease in
-    anybody's way."""
+async def test_work_beyond_the_grace_is_abandoned_and_returned(file: str, how: str) -> None:
+    """A worker abandons its work after the grace of a stop or when cancelled, leaving nothing half done and no
+    lease."""
     begun, scope = asyncio.Event(), anyio.CancelScope()
 
     async def hanging(prompt: str) -> str:
@@ -429,8 +431,9 @@ async def test_what_takes_too_long_is_given_up_and_given_back(file: str, how: st
         assert (await resources.worker(**summarizing()).once()).compacted == 2
 
 
-async def test_what_has_expired_is_swept_by_one_of_them_now_and_then(where: str) -> None:
-    """Once a minute however many workers there are; `once` does not wait for that."""
+async def test_a_worker_with_the_duty_sweeps_expired_sessions(where: str) -> None:
+    """A worker with the duty `sweep` removes expired sessions; `once` does so at once, without waiting for the minute
+    that workers share."""
     clock = FakeClock()
     async with opened(where, clock, lifetime="1h") as resources:
         await fill(resources, "a", turns=1)
@@ -442,8 +445,8 @@ async def test_what_has_expired_is_swept_by_one_of_them_now_and_then(where: str)
         assert await resources.memory("chat").sessions() == []
 
 
-async def test_an_index_in_which_somebody_searches_is_kept_up_to_date(file: str) -> None:
-    """Nobody's is begun by a worker; one that is there has what is new, before a search asks for it."""
+async def test_a_worker_updates_an_existing_search_index(file: str) -> None:
+    """A worker updates an existing search index before the next search, and never starts one."""
     clock = FakeClock()
     async with opened(file, clock) as resources:
         await fill(resources, "a", "b", turns=1)
@@ -459,7 +462,7 @@ async def test_an_index_in_which_somebody_searches_is_kept_up_to_date(file: str)
 
 
 async def test_tenants_are_apart(where: str) -> None:
-    """A worker works for its tenant, for those that it is told, or for all that the store has, none of them our own."""
+    """A worker works for its own tenant, for the given ones, or for all of the store except internal ones."""
     async with opened(where) as resources:
         memory = resources.memory("chat")
         names = ("default", "acme", "bolt", "two\u3000words", "not\u200ca\u00a0space")
@@ -478,7 +481,7 @@ async def test_tenants_are_apart(where: str) -> None:
 
 
 async def test_a_memory_that_only_reads_or_stores_nothing_is_left_alone(file: str) -> None:
-    """So is one without a strategy; nothing is looked at for them."""
+    """A worker ignores memories that are read-only, ephemeral or without a strategy, and reads nothing for them."""
     for more in ({"readonly": True}, {"persistence_strategy": "EPHEMERAL"}, {"long_term_memory_strategy": []}):
         async with opened(file) as plain:
             await fill(plain, "a")
@@ -487,8 +490,8 @@ async def test_a_memory_that_only_reads_or_stores_nothing_is_left_alone(file: st
         assert (report.looked, report.listed, report.failed) == (0, 0, 0)
 
 
-async def test_a_store_in_the_place_of_those_declared(tmp_path: Path) -> None:
-    """`where` names it, whatever the memory says, also where its variable says nothing."""
+async def test_where_overrides_the_declared_store(tmp_path: Path) -> None:
+    """`where` overrides the declared store, also when the variable of its address is unset."""
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     remote = declared("")
     del remote["store"]
@@ -500,7 +503,7 @@ async def test_a_store_in_the_place_of_those_declared(tmp_path: Path) -> None:
 
 
 async def test_a_copy_is_worked_on_from_its_beginning(tmp_path: Path) -> None:
-    """Marks are of one store: how far workers have come is not copied."""
+    """A copied store is worked on from its beginning, as the marks of workers' progress are not copied."""
     source, target = (f"sqlite:///{tmp_path}/{name}.db" for name in "ab")
     async with opened(source) as resources:
         await fill(resources, "a", turns=FEW)
@@ -513,14 +516,14 @@ async def test_a_copy_is_worked_on_from_its_beginning(tmp_path: Path) -> None:
 
 @contextmanager
 def refused(name: str) -> Iterator[None]:
-    """A ConfigError that names this."""
+    """Expect a ConfigError that names this option."""
     with pytest.raises(ConfigError) as caught:
         yield
     assert name in str(caught.value)
 
 
-async def test_what_is_not_accepted_is_named(file: str) -> None:
-    """Duties, lengths, switches, options of sessions."""
+async def test_invalid_options_of_a_worker_are_named(file: str) -> None:
+    """An invalid option of a worker (duties, durations, switches, session options) is refused by its name."""
     async with opened(file) as resources:
         for name, wrong in {"duties": ["compct"], "lease": "soon", "all_tenants": 1, "tenants": [""]}.items():
             with refused(name if name != "tenants" else "tenant"):
@@ -533,7 +536,7 @@ async def test_what_is_not_accepted_is_named(file: str) -> None:
 
 
 def test_synchronous_programs_write_and_a_worker_acts(tmp_path: Path) -> None:
-    """What `Memory` writes under the declared options is what a worker finds."""
+    """A worker compacts what a synchronous `Memory` wrote under the declared options."""
     given = declared(f"sqlite:///{tmp_path}/a.db")
 
     async def work() -> int:
@@ -549,10 +552,8 @@ def test_synchronous_programs_write_and_a_worker_acts(tmp_path: Path) -> None:
         assert len(session.summaries()) == 1
 
 
-async def test_one_who_is_told_and_raises_keeps_no_worker_from_its_work(
-    file: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What observes breaks nothing: each session is compacted, nothing has failed, and the log says what was raised."""
+async def test_an_observer_that_raises_does_not_stop_a_worker(file: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An observer that raises does not stop a worker: every session is compacted, and the error is logged."""
 
     def told(done: Worked) -> None:
         raise OSError(f"no answer for {done.session}")
@@ -566,8 +567,9 @@ async def test_one_who_is_told_and_raises_keeps_no_worker_from_its_work(
 
 
 @pytest.mark.parametrize("options", [{"told": 5}, {"tenants": "default"}, {"duties": "compact"}, {"tenants": [5]}])
-async def test_what_a_worker_cannot_take_is_refused_when_it_is_made(file: str, options: dict[str, Any]) -> None:
-    """A text is no list of names: a worker for the tenants d, e, f and so on would find nothing to do."""
+async def test_a_worker_refuses_options_of_the_wrong_type(file: str, options: dict[str, Any]) -> None:
+    """A worker refuses options of the wrong type when it is made, such as a text as a list of names, whose letters
+    would count as tenants."""
     async with opened(file) as resources:
         with pytest.raises(ConfigError, match=next(iter(options))):
             resources.worker(**options)

@@ -32,7 +32,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
 
 
 def test_what_nobody_has_touched_goes(memory: Memory, clock: FakeClock) -> None:
-    """By the last write, of whatever kind; of this tenant alone; a dry run counts the same and deletes nothing."""
+    """`sweep(untouched_for=…)` deletes the tenant's sessions without a recent write; a dry run counts the same."""
     for id in ("old", "touched", "titled"):
         said(memory, id, user="ann")
     said(memory.for_tenant("other"), "old")
@@ -65,7 +65,7 @@ def _ago(clock: FakeClock, days: int) -> datetime:
 
 @pytest.mark.wide
 def test_more_than_a_page_of_them(clock: FakeClock) -> None:
-    """All of them go, and none that is newer."""
+    """More unused sessions than a page are all deleted, and no newer one."""
     with Memory.open("memory://", clock=clock) as memory:
         for number in range(1100):
             said(memory, f"old-{number}")
@@ -78,7 +78,7 @@ def test_more_than_a_page_of_them(clock: FakeClock) -> None:
 
 
 def test_what_has_expired_goes_as_before(memory: Memory, clock: FakeClock) -> None:
-    """With and without retention; a dry run counts entries."""
+    """Expired entries are swept with retention or without; a dry run counts them."""
     later = datetime.fromtimestamp(clock() / 1_000_000, UTC) + timedelta(days=1)
     memory.session("s").add_user_message("for a day", expires_at=later)
     clock.advance(2 * DAY)
@@ -94,7 +94,7 @@ OLD = ["0001-01-01T00:00:00Z", "0001-01-01T23:00:00+23:00", "1960-01-01T00:00:00
 
 @pytest.mark.parametrize("at", [*OLD, "1970-01-01T00:00:00Z"])
 def test_what_expired_before_time_began_goes_as_well(memory: Memory, at: str) -> None:
-    """Entries, and facts that an import brings; they are seen by nobody before that."""
+    """Entries and facts that expired before 1970 are never seen and are swept."""
     chat = memory.session("s")
     chat.add_user_message("over for long", expires_at=datetime.fromisoformat(at))
     chat.add_user_message("stays")
@@ -113,7 +113,7 @@ def test_what_expired_before_time_began_goes_as_well(memory: Memory, at: str) ->
 @pytest.mark.parametrize("at", ["9999-12-31T23:59:59.999999-00:01", "0001-01-01T00:00:00+00:01"])
 @pytest.mark.parametrize("field", ["expires_at", "created_at", "updated_at", "since"])
 def test_a_time_that_has_no_date_in_utc_is_refused_by_name(at: str, field: str) -> None:
-    """By the verb that adds, and by an import, of entries and of facts; nothing is stored."""
+    """A time outside the years 1 to 9999 in UTC is refused by name, in verbs and imports."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s")
         with pytest.raises(InvalidEntry, match=r"message\.expires_at: .* is in UTC not of the years 1 to 9999"):
@@ -136,13 +136,13 @@ def test_a_time_that_has_no_date_in_utc_is_refused_by_name(at: str, field: str) 
     "length", ["90", "d", "0d", "-1d", "1y", 0, -5, float("nan"), True, timedelta(0), "9" * 30 + "d"]
 )
 def test_what_is_no_length_of_time_is_refused(length: Any) -> None:
-    """With the option's name, and nothing is deleted."""
+    """An invalid `untouched_for` is refused by name, and nothing is deleted."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="untouched_for"):
         memory.sweep(untouched_for=length)
 
 
 def test_a_damaged_item_keeps_no_sweep_from_the_rest(clock: FakeClock) -> None:
-    """All else that is due is gone when the damage is told."""
+    """A sweep reports a damaged item after everything else that is due is gone."""
     with Memory.open("memory://", clock=clock) as memory:
         chat = memory.session("s")
         chat.add_user_message("soon over", expires_at=datetime.fromtimestamp(clock() / 1e6 + 10, UTC))
@@ -158,7 +158,7 @@ def test_a_damaged_item_keeps_no_sweep_from_the_rest(clock: FakeClock) -> None:
 
 
 class Between:
-    """Has something happen when a sweep has found out who has the entries that are due, before it erases them."""
+    """Runs something when a sweep has found who shares the due entries, before it erases them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Maintenance, SessionKey], Any]) -> None:
         readers, erased, erasing = Maintenance._readers, Maintenance._erase_expired, False
@@ -179,7 +179,7 @@ class Between:
 
 
 def soon_over(memory: Memory, clock: FakeClock, id: str, **options: Any) -> None:
-    """A session with an entry that expires in ten seconds, and one that stays."""
+    """Return a session with an entry that expires in ten seconds and one that stays."""
     session = memory.session(id, **options)
     session.add_user_message("soon over", expires_at=datetime.fromtimestamp(clock() / 1e6 + 10, UTC))
     session.add_user_message("stays")
@@ -188,7 +188,7 @@ def soon_over(memory: Memory, clock: FakeClock, id: str, **options: Any) -> None
 def test_a_sweep_goes_on_where_a_session_ends_meanwhile(
     memory: Memory, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All else that is due is gone; the session goes with the next sweep."""
+    """If a session ends during a sweep, the rest is swept, and the session goes with the next sweep."""
     for id in ("a", "b", "c"):
         soon_over(memory, clock, id, lifetime="15s" if id == "b" else None)
 
@@ -209,7 +209,7 @@ def test_a_sweep_goes_on_where_a_session_ends_meanwhile(
 def test_a_sweep_makes_no_session_that_is_deleted_meanwhile(
     memory: Memory, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does it touch one that was made anew under its id."""
+    """A sweep neither recreates a session deleted meanwhile nor touches its successor."""
     soon_over(memory, clock, "gone")
     soon_over(memory, clock, "anew")
     with Memory.open("memory://", clock=clock) as other:

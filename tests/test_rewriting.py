@@ -1,4 +1,4 @@
-"""Stores that rewrite: what was replaced is in no byte of theirs, and what others write meanwhile is never lost."""
+"""Stores that rewrite: no byte of replaced text stays, and nothing that others write meanwhile is lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ALL = range(1, 100)
 
 
 class Redacting(Saying):
-    """Takes a word out of entries, records, items and whatever text is in the head."""
+    """A rewrite that removes a word from entries, records, items and texts in the head."""
 
     def __init__(self) -> None:
         super().__init__(WORD, STUB)
@@ -69,12 +69,12 @@ class Redacting(Saying):
 
 
 def rewritten(store: Store, key: SessionKey) -> int:
-    """Rewrite the session; return how many of its entries and records."""
+    """Rewrite the session; return how many entries and records were rewritten."""
     return drive(store.rewrite(key, Redacting(), [entry.seq for entry in drive(store.read(key))]))
 
 
 def as_in_a_file(kind: str, value: bytes) -> bytes:
-    """A piece of what is stored, as it stands in a file."""
+    """Return a stored piece as it stands in a file."""
     return base64.b64encode(value)[24:84] if kind == "file" else value[14:74]
 
 
@@ -132,7 +132,7 @@ def test_large_content_that_another_holds_stays(kind: str, tmp_path: Path) -> No
 
 
 def test_what_is_rewritten_is_given_in_clear_and_sealed_again(tmp_path: Path) -> None:
-    """Heads, entries and records come opened, branches included; what is written is under the current key."""
+    """A rewrite gets heads, entries and records decrypted, and its results are encrypted with the current key."""
     seen: list[object] = []
 
     class Looking(Redacting):
@@ -160,7 +160,7 @@ def test_what_is_rewritten_is_given_in_clear_and_sealed_again(tmp_path: Path) ->
 
 
 def test_a_context_is_known_by_what_the_rewritten_head_says(tmp_path: Path) -> None:
-    """The digest that a rewrite gives is the one that counts, in this process and in the next."""
+    """A named context is recognised by the digest in the rewritten head, in this process and the next."""
 
     class Renaming(Redacting):
         def head(self, head: Head) -> Head:
@@ -183,7 +183,7 @@ def test_a_context_is_known_by_what_the_rewritten_head_says(tmp_path: Path) -> N
 
 
 def opened_over(below: Backend, keys: Keys = FIRST) -> Store:
-    """An encrypted store over this backend."""
+    """Return an encrypted store over this backend."""
     return drive(unlocked(Store(below), keys, now_us))
 
 
@@ -191,7 +191,7 @@ def opened_over(below: Backend, keys: Keys = FIRST) -> Store:
 
 
 class Interrupted(MemoryBackend):
-    """Lets something happen between the look at a session and the step that rewrites it."""
+    """A backend that runs something between the look at a session and the step that rewrites it."""
 
     def __init__(self) -> None:
         super().__init__(Inline())
@@ -219,7 +219,7 @@ def test_a_rewrite_that_is_overtaken_begins_again() -> None:
 
 @pytest.mark.parametrize("seqs", [(1, 2), (2,)])
 def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(seqs: Sequence[int]) -> None:
-    """Where another session comes in the place of a branch, its texts are opened as its own, and no damage is told."""
+    """A session that replaces a branch during a rewrite is decrypted as its own, without a report of damage."""
     below = Interrupted()
     store, other = opened_over(below), opened_over(below)
     drive(store.append(KEY, [Entry(content=WORD), Entry(content=WORD)]))
@@ -288,7 +288,7 @@ def test_a_session_of_the_same_name_and_revision_is_another_one() -> None:
 
 
 def test_an_event_loop_rewrites_and_changes_keys(tmp_path: Path) -> None:
-    """In an `AsyncMemory` both are awaited, while tasks go on adding."""
+    """In an `AsyncMemory` rewrites and rotations are awaited while tasks keep adding."""
 
     async def work() -> list[str]:
         async with AsyncMemory.open(tmp_path / "a.db", encryption=BOTH) as memory:
@@ -306,7 +306,7 @@ def test_an_event_loop_rewrites_and_changes_keys(tmp_path: Path) -> None:
 
 
 def test_what_is_rewritten_while_keys_change_is_under_the_new_one() -> None:
-    """A rewrite that seals under the old key, and comes behind the change, is sealed anew by whoever made it."""
+    """A rewrite that a rotation overtakes is encrypted again under the new key."""
     below = Interrupted()
     store, other = opened_over(below, RING), opened_over(below, BOTH)
     drive(store.append(KEY, [Entry(content=WORD), Entry(content="b")]))

@@ -1,4 +1,4 @@
-"""Runners: what they wait for and for how long, what goes on in the background, and what closing leaves behind."""
+"""Runners: what they wait for and how long, background work, and what closing leaves behind."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ colour: ContextVar[str] = ContextVar("colour", default="none")
 
 @pytest.fixture(params=WORLDS)
 def complete(request: pytest.FixtureRequest) -> Complete:
-    """Runs a coroutine in a synchronous and in an asynchronous world."""
+    """Run a coroutine with a synchronous and an asynchronous runner."""
     run: Complete = request.param
     return run
 
 
 class Endless:
-    """A coroutine function that never returns, and tells when it has begun and when it was cancelled."""
+    """A coroutine function that never returns and signals when it begins and is cancelled."""
 
     def __init__(self, begun: Callable[[], object] = lambda: None) -> None:
         self.begun, self.cancelled = begun, threading.Event()
@@ -46,7 +46,7 @@ class Endless:
 
 
 def interrupt() -> None:
-    """Press Ctrl-C in a moment, when the main thread waits again."""
+    """Raise KeyboardInterrupt in the main thread while it waits."""
     main = threading.main_thread().ident
     assert main is not None
     threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
@@ -56,7 +56,8 @@ def interrupt() -> None:
 
 
 def test_a_function_outside_returns_and_raises(complete: Complete) -> None:
-    """Its result and its error come back; it sees the context variables of its caller, and is in another thread."""
+    """`outside` runs a function in another thread with the caller's context variables and returns or raises its
+    outcome."""
 
     async def work(runner: Runner) -> None:
         colour.set("blue")
@@ -69,7 +70,7 @@ def test_a_function_outside_returns_and_raises(complete: Complete) -> None:
 
 
 def test_what_was_cancelled_by_itself_cancels_nobody(complete: Complete) -> None:
-    """A function, or what is awaited, that lets a cancellation of something of its own through raises an Exception."""
+    """A cancellation inside a function or awaitable is raised as a plain Exception."""
 
     def raises() -> None:
         raise asyncio.CancelledError("of its own")
@@ -106,7 +107,7 @@ def test_nobody_waits_longer_than_the_timeout(complete: Complete) -> None:
 
 
 def test_a_loop_that_is_held_up_does_not_hold_up_a_synchronous_caller() -> None:
-    """Even a coroutine that blocks its thread is given up after the timeout."""
+    """A synchronous caller gives up a coroutine that blocks its thread after the timeout."""
     let_go = threading.Event()
 
     async def rude() -> None:
@@ -144,7 +145,7 @@ def test_an_interrupt_comes_through_at_once() -> None:
 
 
 def test_cancelling_the_task_cancels_what_it_waits_for() -> None:
-    """Under asyncio a cancelled caller takes the awaited call with him, and does not wait for a function."""
+    """Cancelling a task cancels the awaited call, and does not wait for a function."""
     let_go, begun = threading.Event(), threading.Semaphore(0)
     endless = Endless(begun.release)
 
@@ -166,7 +167,7 @@ def test_cancelling_the_task_cancels_what_it_waits_for() -> None:
 
 
 def test_a_synchronous_call_from_its_own_loop_is_refused() -> None:
-    """It would wait for itself for ever; the error says what to use there."""
+    """A synchronous call on the runner's own loop is refused, since it would wait for itself."""
 
     async def work(runner: Runner) -> None:
         async def inside() -> None:
@@ -224,7 +225,7 @@ def test_background_work_goes_beside_its_caller(complete: Complete) -> None:
 
 
 def test_background_work_of_a_synchronous_memory_goes_one_after_the_other() -> None:
-    """All jobs run in one thread, which is not the caller's, in the order in which they came."""
+    """Background jobs of a synchronous memory run in order in one thread."""
     seen: list[tuple[int, int]] = []
 
     async def work(runner: Runner) -> None:
@@ -284,7 +285,7 @@ def test_closing_waits_for_what_has_begun(complete: Complete) -> None:
 
 
 def test_closing_waits_no_longer_than_it_is_told(complete: Complete) -> None:
-    """A job that hangs is let go: what it awaits is cancelled, and what was still to begin never does."""
+    """`close` gives up a hanging job after its timeout: the job is cancelled, and later ones never begin."""
     endless = Endless()
     never: list[str] = []
 
@@ -302,7 +303,7 @@ def test_closing_waits_no_longer_than_it_is_told(complete: Complete) -> None:
 
 
 def test_closing_ends_a_wait_in_another_thread() -> None:
-    """Who waits in another thread gets Closed instead of waiting for a loop that is gone."""
+    """`close` ends a wait in another thread with Closed."""
     runner, begun = Inline(), threading.Event()
     told: list[Any] = []
 
@@ -349,7 +350,7 @@ def test_a_job_may_settle(complete: Complete) -> None:
 
 
 def test_a_thread_that_has_the_number_of_one_that_ended_is_no_job() -> None:
-    """Who begins a job waits for it, though his thread has the number that an ended one did jobs under."""
+    """A thread is not taken for a job's thread because it has the id of an ended one."""
     runner, numbers = Inline(), set[int]()
     waited: list[tuple[bool, bool]] = []
 

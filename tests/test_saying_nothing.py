@@ -1,5 +1,4 @@
-"""A person, or the system, that says nothing is refused where it is said; what a model says, and whole logs, may be
-empty."""
+"""Empty messages of users and the system are refused; those of models and of whole logs may be empty."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def session(memory: Memory) -> Session:
 
 
 def refused(session: Session, messages: Any, place: str, **options: Any) -> None:
-    """Check that messages are refused at this place, with what to give instead, and that nothing is stored."""
+    """Check that messages are refused at this place with the advice what to give, and that nothing is stored."""
     before = session.entries()
 
     with pytest.raises(InvalidEntry, match="says nothing: give text, or parts such as an image") as caught:
@@ -34,7 +33,7 @@ def refused(session: Session, messages: Any, place: str, **options: Any) -> None
 @pytest.mark.parametrize("content", BLANK, ids=repr)
 @pytest.mark.parametrize("verb", ["add_user_message", "add_system_message"])
 def test_a_verb_refuses_a_message_that_says_nothing(session: Session, verb: str, content: Any) -> None:
-    """Nothing, white space and parts of nothing but that are no message of a person, or of the system."""
+    """A human or system message of nothing but white space is refused."""
     with pytest.raises(InvalidEntry, match="says nothing: give text, or parts such as an image") as caught:
         getattr(session, verb)(content)
 
@@ -45,7 +44,7 @@ def test_a_verb_refuses_a_message_that_says_nothing(session: Session, verb: str,
 @pytest.mark.parametrize("content", ["", " ", [], [{"type": "text", "text": ""}]], ids=repr)
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
 def test_a_message_that_says_nothing_is_refused_at_its_place(session: Session, role: str, content: Any) -> None:
-    """One message or a list: the place is named, and of a list none is stored."""
+    """An empty message is refused with its place, and nothing of its list is stored."""
     said = {"role": role, "content": content}
     calls = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in (1, 2)]
     results = [{"role": "tool", "tool_call_id": f"c{i}", "content": "done"} for i in (1, 2)]
@@ -75,14 +74,14 @@ def test_a_message_that_says_nothing_is_refused_at_its_place(session: Session, r
     ],
 )
 def test_every_format_names_its_own_place(session: Session, format: Any, said: Any, place: str) -> None:
-    """So does each vendor's format, by the key under which its messages hold what they say."""
+    """In each vendor's format the place has the format's own keys."""
     refused(session, [said], f"messages[0]{place}", format=format)
 
 
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
 @pytest.mark.parametrize("format", ["openai", "anthropic", "openai-responses"])
 def test_a_message_whose_content_is_none_is_refused(session: Session, format: Any, role: str) -> None:
-    """None is no content, whatever the format."""
+    """A message with the content None is refused in every format."""
     if (format, role) == ("anthropic", "developer"):
         role = "user"  # it knows no developer
 
@@ -93,7 +92,7 @@ def test_a_message_whose_content_is_none_is_refused(session: Session, format: An
 
 
 def test_the_place_is_one_of_what_was_given(session: Session) -> None:
-    """Among responses, which come to several messages or none, the place counts what was given."""
+    """Among responses, which become several messages or none, the place counts the items given."""
     response = {
         "id": "resp_1",
         "object": "response",
@@ -110,7 +109,7 @@ def test_the_place_is_one_of_what_was_given(session: Session) -> None:
 
 
 def test_a_long_list_is_refused_as_well(session: Session) -> None:
-    """However much there is: asynchronous sessions, too, which look at much of it in a thread."""
+    """An empty message in a long list is refused, even when the list is checked in a thread."""
     messages = [*[SAYS] * 2_000, {"role": "user", "content": " "}, SAYS]
 
     async def play() -> None:
@@ -140,7 +139,7 @@ def test_what_says_something_beside_is_taken(session: Session) -> None:
 
 
 def test_what_a_model_or_a_tool_says_may_be_empty(session: Session) -> None:
-    """It is kept as it was said."""
+    """Empty texts of models and tools are stored as they are."""
     session.add_user_message("Go")
     session.add_assistant_message("")
     session.add_tool_call("find", {}, call_id="c1")
@@ -152,7 +151,7 @@ def test_what_a_model_or_a_tool_says_may_be_empty(session: Session) -> None:
 
 
 def test_a_log_that_is_taken_in_may_say_nothing(memory: Memory, session: Session) -> None:
-    """Nobody says it now: entries, exports and whole new lists are as they are."""
+    """Entries, imports and `replace` accept empty messages, since nobody says them now."""
     session.add_entries([Entry(role="system", content=""), Entry(content=()), Entry(content="Hello")])
     memory.import_session(session.export(), session_id="t")
     session.replace([{"role": "user", "content": " "}, SAYS])

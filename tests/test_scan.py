@@ -1,4 +1,4 @@
-"""Redaction after the fact: what a new policy would have redacted is found, shown, and redacted where it lies."""
+"""Redaction after the fact: a scan finds, shows and redacts what a new policy would have redacted."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from sealed import address, bytes_of
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> str:
-    """What kind of store a test runs on."""
+    """Each kind of store."""
     kind: str = request.param
     return kind
 
 
 @pytest.fixture(params=[kind for kind in PLACES if not kind.endswith("memory")])
 def disk(request: pytest.FixtureRequest) -> str:
-    """What kind of store a test runs on that opens it more than once."""
+    """Each kind of store that can be opened again."""
     kind: str = request.param
     return kind
 
 
 def facts(memory: Memory) -> list[Any]:
-    """What redaction leaves alone: ids, places, times and links of entries, and what the head says of the log."""
+    """Return what redaction leaves alone: ids, seqs, times and links of entries, and the head's view of the log."""
     found: list[Any] = []
     for one in memory.sessions():
         session = session_of(memory, one.session)
@@ -51,7 +51,7 @@ def facts(memory: Memory) -> list[Any]:
 
 
 def test_a_scan_knows_secrets_of_a_session_by_their_names(place: str, tmp_path: Path) -> None:
-    """What is said of a session loses what a policy takes out as it is said: numbers, and what has such a name."""
+    """A scan redacts titles and metadata of a session as they would be redacted when given, by key, too."""
     said = {"password": "hunter2", "pin": {"api_key": "abc"}, "card": 4111111111111111, "kind": "web"}
     with opened(place, tmp_path) as memory:
         session = memory.session("one", title="about ann@example.org", metadata=said)
@@ -82,7 +82,7 @@ def test_a_scan_finds_everything_and_changes_nothing(place: str, tmp_path: Path)
 
 
 def test_samples_show_what_would_be(tmp_path: Path) -> None:
-    """A sample names session, entry or summary, kind and place, with what is around it, and nothing private."""
+    """A sample names session, entry or summary, kind and place, with redacted text around it."""
     with opened("memory", tmp_path) as memory:
         session = session_of(memory)
         session.add_user_message(f"Long before it, {'x' * 100} and the word zq100secret stands here. {'y' * 100}")
@@ -104,7 +104,7 @@ def test_samples_show_what_would_be(tmp_path: Path) -> None:
 
 
 def test_nothing_private_is_in_what_a_scan_reports(place: str, tmp_path: Path) -> None:
-    """No marker is in the report, of a look or of a redaction."""
+    """A scan's report contains nothing private, dry or applied."""
     with opened(place, tmp_path) as memory:
         play(memory, Words())
 
@@ -134,7 +134,7 @@ def test_the_policy_is_given_or_the_memory_s_own(tmp_path: Path) -> None:
 
 
 def test_what_was_found_is_gone(place: str, tmp_path: Path) -> None:
-    """After `apply` no marker is in any export, context, record or head, and in no byte of the files."""
+    """After `apply` no export, context, record, head or byte of the files has a found text."""
     word = Words()
     with opened(place, tmp_path) as memory:
         play(memory, word)
@@ -153,7 +153,7 @@ def test_what_was_found_is_gone(place: str, tmp_path: Path) -> None:
 
 
 def test_a_second_scan_finds_nothing(place: str, tmp_path: Path) -> None:
-    """What is redacted is clean: the same again finds nothing, and writes nothing."""
+    """A second scan finds and writes nothing."""
     with opened(place, tmp_path) as memory:
         play(memory, Words())
         memory.scan(POLICY, apply=True)
@@ -166,7 +166,7 @@ def test_a_second_scan_finds_nothing(place: str, tmp_path: Path) -> None:
 
 
 def test_a_session_and_its_branches_begin_a_new_epoch(place: str, tmp_path: Path) -> None:
-    """Epoch and revision move in every branch that has a changed entry, what was reported of tokens is outdated."""
+    """Every branch with a changed entry gets a new epoch and revision, and reported usage is outdated."""
     with opened(place, tmp_path) as memory:
         play(memory, Words())
         before = {one.session: (one.epoch, one.revision) for one in memory.sessions()}
@@ -203,7 +203,7 @@ def test_the_history_tells_of_it(place: str, tmp_path: Path) -> None:
 
 
 def test_sessions_are_whole_afterwards(place: str, tmp_path: Path) -> None:
-    """They verify, give contexts, go on, and come back from their exports."""
+    """After a scan sessions verify, give contexts, continue, and can be exported and imported."""
     with opened(place, tmp_path) as memory:
         play(memory, Words())
 
@@ -221,7 +221,7 @@ def test_sessions_are_whole_afterwards(place: str, tmp_path: Path) -> None:
 
 
 def test_summaries_say_it_no_more_and_stand_for_the_same(place: str, tmp_path: Path) -> None:
-    """Words and items of a summary are redacted, it covers what it did, and a context counts it as it is now."""
+    """A summary is redacted, still covers the same entries, and is counted again."""
     with opened(place, tmp_path) as memory:
         session = play(memory, Words())
         (before,) = session.summaries()
@@ -237,7 +237,7 @@ def test_summaries_say_it_no_more_and_stand_for_the_same(place: str, tmp_path: P
 
 
 def test_items_of_summaries_are_redacted(tmp_path: Path) -> None:
-    """What a summary lists beside its text says no more than that, and names the same entries."""
+    """The items of a summary are redacted and name the same entries."""
     with opened("sqlite", tmp_path) as memory:
         session = session_of(memory)
         for number in range(8):
@@ -260,8 +260,10 @@ SECRETS = "password: swordfish9, Authorization: Bearer abcdef1234567890, DE89 37
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "of a branch"])
 def test_summaries_say_no_word_that_only_redacted_texts_said(tmp_path: Path, shared: bool) -> None:
-    """What a summary has picked out of what gave it away is private, too: a password alone, half an address. What the
-    entries still say is none. Of entries that a branch shares it is so for the branch's own summaries."""
+    """Words of a summary that only redacted texts contained are redacted, too, such as a password alone.
+
+    Words that entries still contain stay. A branch's own summaries are redacted likewise.
+    """
     told = SourceSummarizer(
         lambda _: "Ann has swordfish9 and writes as jane.quill@exam... from Lisbon. " + "And on. " * 9
     )
@@ -289,7 +291,7 @@ def test_summaries_say_no_word_that_only_redacted_texts_said(tmp_path: Path, sha
 
 
 def test_counts_of_changed_texts_are_made_anew(place: str, tmp_path: Path) -> None:
-    """No stored count is of a text that is not there any more."""
+    """Counts of redacted entries are dropped and made again."""
     with opened(place, tmp_path) as memory:
         session = session_of(memory)
         session.add_user_message("clean")
@@ -318,7 +320,7 @@ VERBS: dict[str, Callable[[Session], object]] = {
 def test_a_count_that_was_made_before_a_scan_is_not_stored_after_it(
     verb: str, view_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody scans just when another process has counted what is gone then: those counts are of no text there."""
+    """A count made from a text before its redaction is not stored afterwards."""
     count, scans = Store.count, [True]
     path = tmp_path / "a.db"
     with Memory.open(path, view_bytes=view_bytes) as memory, Memory.open(path) as other:
@@ -364,7 +366,7 @@ def test_a_shortened_entry_is_shortened_anew(place: str, tmp_path: Path) -> None
 
 
 def test_keyed_batches_stay_idempotent(disk: str, tmp_path: Path) -> None:
-    """Under the policy the same batch adds nothing; without it, it says something else than is there."""
+    """Under the policy a keyed batch is recognised after redaction; without it, it conflicts."""
     batch = [{"role": "user", "content": "zq100secret"}, {"role": "assistant", "content": "fine"}]
     with opened(disk, tmp_path) as memory:
         session_of(memory).add(batch, key="k")
@@ -377,7 +379,7 @@ def test_keyed_batches_stay_idempotent(disk: str, tmp_path: Path) -> None:
 
 
 def test_named_contexts_are_known_by_their_new_names(place: str, tmp_path: Path) -> None:
-    """The same text under the same name, both as they are now, adds nothing; a new text supersedes it."""
+    """A redacted named context is recognised by its redacted name and text."""
     with opened(place, tmp_path) as memory:
         session = session_of(memory)
         session.add_context("of zq100secret", name="zq101secret.txt")
@@ -397,7 +399,7 @@ def test_named_contexts_are_known_by_their_new_names(place: str, tmp_path: Path)
 
 
 def test_large_contents_go_and_those_of_others_stay(place: str, tmp_path: Path) -> None:
-    """Of a content that two sessions hold, and one of them is redacted, nothing is lost for the other."""
+    """Redacting large content in one session leaves it in others."""
     large = "zq100secret " + "word " * 20_000
     with opened(place, tmp_path) as memory:
         for name in ("one", "two"):
@@ -425,7 +427,7 @@ def test_only_what_was_asked_for_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_long_session_is_redacted_in_portions(tmp_path: Path) -> None:
-    """However many entries change, all do, and each portion is a step with a record of its own."""
+    """Many entries are redacted in several steps, each with a record."""
     with opened("sqlite", tmp_path) as memory:
         session = session_of(memory)
         for start in range(0, 5_000, 1_000):
@@ -440,7 +442,7 @@ def test_a_long_session_is_redacted_in_portions(tmp_path: Path) -> None:
 
 
 def test_progress_is_told_by_session(tmp_path: Path) -> None:
-    """It is called with the sessions that are done, and all."""
+    """`progress` is called with the sessions done and their total."""
     told: list[tuple[int, int]] = []
     with opened("memory", tmp_path) as memory:
         for name in ("a", "b", "c"):
@@ -452,7 +454,7 @@ def test_progress_is_told_by_session(tmp_path: Path) -> None:
 
 
 def test_a_policy_may_redact_the_reason_of_the_record(tmp_path: Path) -> None:
-    """A pattern that matches what is written about the redaction ends, too."""
+    """A policy that matches the record of the redaction itself ends, too."""
     with opened("memory", tmp_path) as memory:
         session = session_of(memory)
         session.add_user_message("a redaction")
@@ -477,7 +479,7 @@ def test_async_memory_has_the_same_verb(tmp_path: Path) -> None:
 
 
 def test_scanning_one_session_reaches_what_its_branches_have_copied(place: str, tmp_path: Path) -> None:
-    """With `apply` summaries and records that a branch has of its own are redacted with those of the session."""
+    """Scanning a session also redacts its branches' own copies of summaries and records."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one", max_tokens=2_000, counter=len)
         for number in range(12):

@@ -1,4 +1,4 @@
-"""Redaction after the fact beside others, and killed in the middle: nothing is lost, and the same again finishes it."""
+"""Scans beside other writers and killed in the middle lose nothing, and repeating them completes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = SessionKey("default", "one")
 
 
 class Hooked:
-    """Lets something happen at the beginning of a store's verb, and nothing while that happens."""
+    """A store that runs something at the beginning of a verb, but not while that runs."""
 
     def __init__(self, store: Store) -> None:
         self._verbs: dict[str, Any] = {name: getattr(store, name) for name in ("read", "page", "records", "rewrite")}
@@ -47,7 +47,7 @@ class Hooked:
 
 
 def hooked(memory: Memory) -> Hooked:
-    """What happens at the verbs of the memory's store."""
+    """Return the hooks of the memory's store."""
     if "hooked" not in vars(memory.store):
         vars(memory.store)["hooked"] = Hooked(memory.store)
     found: Hooked = vars(memory.store)["hooked"]
@@ -58,7 +58,7 @@ def hooked(memory: Memory) -> Hooked:
 
 
 def test_what_is_added_meanwhile_is_found() -> None:
-    """Entries that are appended while a session is looked at are looked at, too, until nothing new is there."""
+    """Entries added during a scan are scanned, too, until there are no new ones."""
     with Memory.open("memory://") as memory:
         session = session_of(memory)
         session.add_user_message("zq100secret")
@@ -84,7 +84,7 @@ def test_a_session_that_comes_into_being_meanwhile_is_found() -> None:
 
 @pytest.mark.parametrize("verb", ["records", "rewrite"])
 def test_an_epoch_that_another_begins_is_waited_for(verb: str) -> None:
-    """After an erasure, or a compaction, in between everything is looked at again, and nothing of it is undone."""
+    """After another's erasure or compaction a scan looks at everything again and undoes nothing."""
     with Memory.open("memory://") as memory:
         session = session_of(memory, summarizer=CallableSummarizer(lambda _: "It was zq103secret.", checked=False))
         for number in range(6):
@@ -103,7 +103,7 @@ def test_an_epoch_that_another_begins_is_waited_for(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", ["records", "rewrite"])
 def test_a_session_that_is_deleted_meanwhile_stays_so(verb: str) -> None:
-    """Nothing comes into being in the place of a session that somebody has deleted."""
+    """A scan does not recreate a session that is deleted meanwhile."""
     with Memory.open("memory://") as memory:
         session_of(memory).add_user_message("zq100secret")
         hooked(memory).hooks[verb] = [lambda: memory.delete_session("one")]
@@ -115,7 +115,7 @@ def test_a_session_that_is_deleted_meanwhile_stays_so(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", ["records", "rewrite"])
 def test_a_session_that_is_replaced_meanwhile_is_looked_at_anew(verb: str) -> None:
-    """What an import has put in the place of a session is redacted, from its first entry on."""
+    """A session that is replaced during a scan is scanned from its first entry."""
     with Memory.open("memory://") as memory:
         session_of(memory, "other").add_entries([Entry(content=f"zq10{i}secret other") for i in range(3)])
         export = session_of(memory, "other").export()
@@ -145,7 +145,7 @@ def test_no_context_mixes_what_was_and_what_is(at: int) -> None:
 
 
 def test_a_context_that_is_overtaken_twice_belongs_to_no_epoch() -> None:
-    """Where a new epoch begins at every read, a context is given, and says that it is of none."""
+    """If a new epoch begins at every read, a context is given without an epoch."""
     with Memory.open("memory://") as memory:
         session = session_of(memory)
         session.add_user_message(" ".join(f"word{number}." for number in range(8)))
@@ -161,7 +161,7 @@ def test_a_context_that_is_overtaken_twice_belongs_to_no_epoch() -> None:
 
 
 def drive_head(memory: Memory) -> Any:
-    """The head of the session of the tests."""
+    """Return the head of the test's session."""
     from palimpsest.runtime.runner import drive
 
     return drive(memory.store.head(KEY))
@@ -222,7 +222,7 @@ def _texts(memory: Memory, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_writers_and_redactors_go_on_beside_each_other(kind: str, tmp_path: Path) -> None:
-    """Two processes append what two others redact: nothing is lost, what was left is found, and no context mixes."""
+    """While two processes append and two others redact, nothing is lost and no context mixes texts."""
     where, number = address(kind, tmp_path), 60
     with opened(kind, tmp_path) as memory:
         session_of(memory).add_user_message("zq100secret first")

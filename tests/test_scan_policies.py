@@ -1,4 +1,4 @@
-"""Redaction after the fact, by policy: what is withheld, numbered, or cannot be checked, and what was made from it."""
+"""Scans by kind of policy: withheld, pseudonymous and uncheckable entries, and data derived from them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NUMBERED = {"recognisers": {"email": "pseudonym"}}
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> str:
-    """What kind of store a test runs on."""
+    """Each kind of store."""
     kind: str = request.param
     return kind
 
 
 @pytest.fixture(params=[kind for kind in PLACES if not kind.endswith("memory")])
 def disk(request: pytest.FixtureRequest) -> str:
-    """What kind of store a test runs on that opens it more than once."""
+    """Each kind of store that can be opened again."""
     kind: str = request.param
     return kind
 
@@ -106,7 +106,7 @@ def test_numbers_go_on_and_are_kept(disk: str, tmp_path: Path) -> None:
 
 
 def test_one_pseudonym_is_never_two_people_in_branches(disk: str, tmp_path: Path) -> None:
-    """Where branches have given out numbers of their own, what they share is numbered behind those of all."""
+    """A shared entry gets pseudonyms behind those that its branches have given out."""
     with opened(disk, tmp_path) as memory:
         session_of(memory).add_user_message("first@example.com")
         session_of(memory).fork("branch")
@@ -123,7 +123,7 @@ def test_one_pseudonym_is_never_two_people_in_branches(disk: str, tmp_path: Path
 
 
 def test_branches_that_have_numbered_apart_stay_clear(disk: str, tmp_path: Path) -> None:
-    """What two branches call by one number is called by neither's in what they share, whichever is looked at first."""
+    """A number that two branches use for different values is used for neither in shared entries."""
     redactor = Redactor(NUMBERED, key=KEY)
     with opened(disk, tmp_path) as memory:
         session_of(memory, "b").add_user_message("x@example.com and y@example.com")
@@ -186,7 +186,7 @@ def test_a_memory_that_only_reads_finds_and_does_not_redact(tmp_path: Path) -> N
 
 
 def test_a_damaged_entry_is_reported_and_the_rest_redacted(tmp_path: Path) -> None:
-    """What cannot be read stays, is named, and keeps nothing else."""
+    """A damaged entry is reported, stays, and does not stop the scan."""
     import sqlite3
 
     with opened("sqlite", tmp_path) as memory:
@@ -206,7 +206,7 @@ def test_a_damaged_entry_is_reported_and_the_rest_redacted(tmp_path: Path) -> No
 
 
 class Index:
-    """Something that is made from entries, and remembers what it was told."""
+    """Derived data that records what it is told."""
 
     name = "index"
 
@@ -215,19 +215,19 @@ class Index:
         self.fails = False
 
     async def erased(self, _: str, session: str, entries: Mapping[int, str]) -> int:
-        """Remove what was made from these entries."""
+        """Drop what was derived from these entries."""
         if self.fails:
             raise OSError("away")
         self.told += [(session, seq) for seq in entries]
         return len(entries)
 
     async def gone(self, _: str, __: str) -> int:
-        """Remove what was made from anything of a session."""
+        """Drop what was derived from a session."""
         return 0
 
 
 def test_what_was_made_from_changed_entries_goes_first(place: str, tmp_path: Path) -> None:
-    """An index is told which entries change, in every branch, before they do; where it fails nothing changes."""
+    """Derived data is told of changed entries in every branch before they change; if it fails, nothing changes."""
     with opened(place, tmp_path) as memory:
         index = Index()
         memory.derive(index)

@@ -1,4 +1,4 @@
-"""The demonstration's conversation is long, varied, valid, and the same on every run."""
+"""The demonstration's conversation is long, varied, valid, and the same in every run."""
 
 from __future__ import annotations
 
@@ -103,20 +103,20 @@ def test_some_calls_are_parallel(messages: list[Message]) -> None:
 
 
 def test_nothing_is_said_twice(turns: list[list[Message]]) -> None:
-    """No two questions and no two answers are the same."""
+    """No two questions and no two answers are equal."""
     assert len({turn[0]["content"] for turn in turns}) == len(turns)
     assert len({turn[-1]["content"] for turn in turns}) == len(turns)
 
 
 def test_every_placeholder_is_filled(messages: list[Message]) -> None:
-    """What people say has no braces left in it."""
+    """No text has braces left in it."""
     said = [message["content"] for message in messages if message["role"] != "tool" and message["content"]]
 
     assert not [text for text in said if "{" in text or "}" in text]
 
 
 def test_the_early_fact_is_said_once(turns: list[list[Message]], messages: list[Message]) -> None:
-    """The customer states it in the third turn, nobody repeats it, and the last question asks for it."""
+    """The early fact is stated in the third turn only, and the last question asks for it."""
     saying = [message for message in messages if scenario.EARLY_FACT_TEXT in (message["content"] or "")]
 
     assert saying == [turns[scenario.EARLY_FACT_TURN - 1][0]]

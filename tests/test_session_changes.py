@@ -1,4 +1,4 @@
-"""What the verbs of a session and a memory promise, one rule a test, on both embedded stores: changing and telling."""
+"""What a session and a memory promise, over every store: pins, erasing, clearing, events, tenants, views."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def texts(entries: list) -> list[str]:
 
 
 def test_a_pinned_entry_survives_every_cut(memory: Memory) -> None:
-    """A pinned entry is in every context, in its place until a cut passes it and in front from then on."""
+    """A pinned entry is in every context once: in its place until a cut passes it, in front of the log afterwards."""
     session = memory.session("one", max_tokens=200, counter=quarters)
     session.add_user_message("remember me", pinned=True)
     session.add_assistant_message("I will")
@@ -45,7 +45,7 @@ def test_a_pinned_entry_survives_every_cut(memory: Memory) -> None:
 
 
 def test_unpinning_acts_from_the_next_cut_on(memory: Memory) -> None:
-    """After `unpin` the entry stays where it is shown until the next cut, which may leave it out."""
+    """After `unpin` the entry is still shown until the next cut, which may leave it out."""
     session = cut_session(memory)
     session.pin(1)
     while "question 0" not in str(session.context().messages):
@@ -61,7 +61,7 @@ def test_unpinning_acts_from_the_next_cut_on(memory: Memory) -> None:
 
 
 def test_pins_are_by_id_or_seq_and_all_or_none(session: Session) -> None:
-    """`pin` takes ids and seqs; where one is unknown none is pinned; pinning twice is pinning once."""
+    """`pin` takes ids and seqs; if one is unknown, none is pinned; pinning twice changes nothing."""
     first, *_ = session.add(turn("1"))
 
     session.pin(first.id, 6)
@@ -74,8 +74,8 @@ def test_pins_are_by_id_or_seq_and_all_or_none(session: Session) -> None:
     assert session.stats().pinned == 0
 
 
-def test_what_is_erased_is_not_pinned(session: Session) -> None:
-    """There is nothing to be kept in contexts, and nothing is pinned then; to let go of it is no fault."""
+def test_an_erased_entry_cannot_be_pinned(session: Session) -> None:
+    """`pin` refuses an erased entry and pins nothing then; `unpin` accepts one."""
     first, *_ = session.add(turn("1"))
     session.erase(first)
 
@@ -86,7 +86,7 @@ def test_what_is_erased_is_not_pinned(session: Session) -> None:
 
 
 def test_a_group_is_pinned_whatever_became_of_its_pinned_entry(memory: Memory) -> None:
-    """Strategies see as pinned what stays out of the archive for it, also where the entry itself has expired."""
+    """A strategy sees a group as pinned while a pin keeps it from the archive, even if the pinned entry has expired."""
     seen: list[Snapshot] = []
 
     class Watching:
@@ -110,7 +110,7 @@ def test_a_group_is_pinned_whatever_became_of_its_pinned_entry(memory: Memory) -
 
 
 def test_an_erased_entry_leaves_a_tombstone(session: Session) -> None:
-    """Erasing keeps id, place, kind and time of the entry, and nothing of its content, name or metadata."""
+    """An erased entry keeps its id, place, kind and time, and nothing of its content, name or metadata."""
     before = session.add_user_message("secret", name="ann", metadata={"a": 1}, pinned=True)
 
     assert session.erase([before.id]).entries == 1
@@ -123,7 +123,7 @@ def test_an_erased_entry_leaves_a_tombstone(session: Session) -> None:
 
 
 def test_erasing_is_counted_once(session: Session) -> None:
-    """`erase` says how many it erased: an entry named twice or erased already does not count."""
+    """`erase` returns how many entries it erased; those named twice or erased before do not count."""
     session.add(turn("1"))
 
     assert session.erase([1, 1, session.entry(1).id]).entries == 1
@@ -133,7 +133,7 @@ def test_erasing_is_counted_once(session: Session) -> None:
 
 
 def test_erasing_is_all_or_nothing(session: Session) -> None:
-    """Where one of the entries does not exist, none is erased."""
+    """If one of the entries does not exist, `erase` erases none."""
     session.add(turn("1"))
 
     with pytest.raises(EntryNotFound):
@@ -142,8 +142,8 @@ def test_erasing_is_all_or_nothing(session: Session) -> None:
     assert session.stats().erased_entries == 0
 
 
-def test_what_is_erased_is_in_no_context_and_starts_an_epoch(session: Session) -> None:
-    """The next context is without the text, valid, and of a new epoch with the reason."""
+def test_an_erased_entry_is_in_no_context_and_starts_an_epoch(session: Session) -> None:
+    """After an erasure the next context is valid, does not show the entry, and has a new epoch."""
     session.add(turn("1"))
     session.add(turn("2"))
     before = session.context()
@@ -159,8 +159,8 @@ def test_what_is_erased_is_in_no_context_and_starts_an_epoch(session: Session) -
 
 
 @pytest.mark.parametrize("verb", ["erase", "clear", "delete_session", "sweep"])
-def test_what_is_destroyed_is_in_no_byte_of_the_file(tmp_path: Path, verb: str, clock: FakeClock) -> None:
-    """After erase, clear, delete and sweep no byte of the database or its journal holds text, name, arguments, data."""
+def test_destroyed_text_is_in_no_byte_of_the_file(tmp_path: Path, verb: str, clock: FakeClock) -> None:
+    """After `erase`, `clear`, `delete_session` or `sweep`, no byte of the database or its journal holds the content."""
     path = tmp_path / "log.db"
     with Memory.open(path, clock=clock) as memory:
         session = memory.session("one", counter=quarters)
@@ -192,7 +192,7 @@ def test_what_is_destroyed_is_in_no_byte_of_the_file(tmp_path: Path, verb: str, 
 
 
 def test_erased_text_leaves_the_export(session: Session) -> None:
-    """An export holds tombstones for what was erased, and none of its text."""
+    """An export holds a tombstone for an erased entry, and none of its text."""
     session.add_user_message("sesame")
     session.add_assistant_message("fine")
     session.erase([1])
@@ -204,7 +204,7 @@ def test_erased_text_leaves_the_export(session: Session) -> None:
     assert [each["content"] for each in data["entries"]] == ["fine"]
 
 
-def test_nothing_else_destroys(memory: Memory) -> None:
+def test_only_erasing_destroys_text(memory: Memory) -> None:
     """Cuts, compaction, flushing, branches, rewinds, merges, scans and sweeps keep the text of every entry."""
     session = memory.session("one", max_tokens=200, counter=quarters, persistence="flush")
     for number in range(20):
@@ -236,7 +236,7 @@ def test_nothing_else_destroys(memory: Memory) -> None:
 
 
 def test_clearing_destroys_all_and_the_session_goes_on(session: Session) -> None:
-    """`clear` returns how many entries there were; seqs go on where they were, and nothing earlier is left."""
+    """`clear` destroys all entries and returns their number; the seqs of new entries continue."""
     session.add(turn("1"))
     session.pin(1)
     session.erase([2])
@@ -255,7 +255,7 @@ def test_clearing_destroys_all_and_the_session_goes_on(session: Session) -> None
 
 
 def test_clearing_nothing_does_nothing(memory: Memory, session: Session) -> None:
-    """Clearing an empty or unknown session returns 0, tells nobody and makes no session."""
+    """Clearing an empty or unknown session returns 0, sends no event and creates no session."""
     told = []
     memory.on("session:cleared", lambda name, facts: told.append(name))
 
@@ -273,8 +273,8 @@ def test_clearing_nothing_does_nothing(memory: Memory, session: Session) -> None
 
 
 @pytest.mark.parametrize("memory", ["memory", "sqlite", "file", "driver"], indirect=True)  # its handler reads
-def test_events_tell_what_happened_after_it_did(memory: Memory) -> None:
-    """Each event comes once, with the session and its facts, when the store has it already."""
+def test_events_come_after_the_store_has_the_change(memory: Memory) -> None:
+    """Each event comes once, with the session and its facts, when the store already has the change."""
     heard: list[tuple[str, str]] = []
     session = memory.session("one", max_tokens=200, counter=quarters)
 
@@ -309,8 +309,8 @@ def test_events_tell_what_happened_after_it_did(memory: Memory) -> None:
     assert heard == [("session:imported", "two"), ("session:cleared", "one")]
 
 
-def test_a_turn_that_ends_is_told_with_its_figures(memory: Memory, session: Session) -> None:
-    """`turn:ended` comes once a turn, with what `end_turn` returns: entries added and calls open."""
+def test_the_end_of_a_turn_sends_its_figures(memory: Memory, session: Session) -> None:
+    """`turn:ended` comes once a turn, with what `end_turn` returns: entries added, open calls, compactions."""
     heard = []
     memory.on("turn:ended", lambda name, facts: heard.append(facts))
 
@@ -321,8 +321,8 @@ def test_a_turn_that_ends_is_told_with_its_figures(memory: Memory, session: Sess
     assert heard == [{"added": 2, "open_calls": ("open",), "compactions": ()}]
 
 
-def test_nobody_is_told_of_what_added_nothing(memory: Memory, session: Session) -> None:
-    """A repeated key or context adds nothing, and `entry:added` does not come."""
+def test_no_event_comes_for_an_add_that_added_nothing(memory: Memory, session: Session) -> None:
+    """Repeating a key or a context adds nothing and sends no `entry:added`."""
     session.add(turn("1"), key="key")
     session.add_context("text", name="notes.md")
     heard = []
@@ -334,8 +334,8 @@ def test_nobody_is_told_of_what_added_nothing(memory: Memory, session: Session) 
     assert heard == []
 
 
-def test_a_handler_can_be_taken_back(memory: Memory, session: Session) -> None:
-    """What `on` returns stops that handler and no other; calling it twice is fine."""
+def test_a_handler_can_be_removed(memory: Memory, session: Session) -> None:
+    """The function that `on` returns removes that handler and no other; calling it twice is allowed."""
     heard: list[str] = []
     stop = memory.on("entry:added", lambda name, facts: heard.append("first"))
     memory.on("entry:added", lambda name, facts: heard.append("second"))
@@ -348,8 +348,8 @@ def test_a_handler_can_be_taken_back(memory: Memory, session: Session) -> None:
     assert heard == ["first", "second", "second"]
 
 
-def test_a_handler_that_is_there_twice_is_taken_back_once(memory: Memory, session: Session) -> None:
-    """Each call of `on` has an end of its own: one that is called twice ends no other."""
+def test_a_handler_registered_twice_is_removed_once(memory: Memory, session: Session) -> None:
+    """Each call of `on` returns a function that ends only its own registration, even when it is called twice."""
     heard: list[str] = []
 
     def hear(name: str, facts: object) -> None:
@@ -368,7 +368,7 @@ def test_a_handler_that_is_there_twice_is_taken_back_once(memory: Memory, sessio
 def test_a_handler_that_raises_is_logged_and_breaks_nothing(
     memory: Memory, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The add goes through, the other handlers are called, and the log names the event and the session."""
+    """If a handler raises, the add succeeds, other handlers are called, and the log names event and session."""
     heard = []
     memory.on("entry:added", lambda name, facts: 1 // 0)
     memory.on("entry:added", lambda name, facts: heard.append(name))
@@ -387,7 +387,7 @@ def test_a_handler_that_raises_is_logged_and_breaks_nothing(
 
 
 def test_tenants_never_see_each_other(tmp_path: Path) -> None:
-    """Two tenants of one file with a session of the same id: neither sees, changes or deletes anything of the other."""
+    """Of two tenants with the same session id in one file, neither sees, changes or deletes anything of the other."""
     path = tmp_path / "log.db"
     with Memory.open(path, tenant="a") as one, Memory.open(path, tenant="b") as two:
         mine = one.session("same").add_user_message("mine")
@@ -416,7 +416,7 @@ def test_ids_that_differ_never_share_storage(memory: Memory, pair: tuple[str, st
 
 
 def test_sessions_are_listed_in_pages(memory: Memory, clock: FakeClock) -> None:
-    """`sessions` lists by id what follows `after`, at most `limit`, with figures and times."""
+    """`sessions` lists sessions by id, those after `after` and at most `limit`, with figures and times."""
     for name in ("c", "a", "b"):
         memory.session(name).add(turn("1"))
         clock.advance(1)
@@ -432,7 +432,7 @@ def test_sessions_are_listed_in_pages(memory: Memory, clock: FakeClock) -> None:
 
 
 def test_a_deleted_session_is_gone(memory: Memory) -> None:
-    """`delete_session` says whether there was one; a session of that id begins anew."""
+    """`delete_session` returns whether there was a session; a new session of that id begins empty."""
     session = cut_session(memory)
 
     assert memory.delete_session("one") is True
@@ -445,7 +445,7 @@ def test_a_deleted_session_is_gone(memory: Memory) -> None:
 
 
 def test_views_have_budgets_and_cuts_of_their_own(memory: Memory) -> None:
-    """Two views of one log are cut independently: a small one never moves what the large one shows."""
+    """Two views of one log are cut independently: a small one never moves the window of a large one."""
     large = memory.session("one", max_tokens=2000, counter=quarters)
     small = memory.session("one", max_tokens=100, counter=quarters, view="small")
     before: list = []

@@ -1,4 +1,4 @@
-"""What the verbs of a session promise, one rule a test, on both embedded stores: adding, reading, counting."""
+"""What a session promises, over every store: adding, reading, counting, usage, expiry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def texts(entries: list) -> list[str]:
     ],
 )
 def test_a_message_is_stored_with_its_role(session: Session, verb: str, kind: str, role: str) -> None:
-    """A message verb stores text under its role and returns the entry that `entry` gives back."""
+    """Each message verb stores its text under a role and returns the entry that `entry` returns later."""
     added = getattr(session, verb)("hello", name="ann", metadata={"tags": ["x"]})
 
     assert (added.kind, added.role, added.text, added.name) == (kind, role, "hello", "ann")
@@ -40,7 +40,7 @@ def test_a_message_is_stored_with_its_role(session: Session, verb: str, kind: st
 
 
 def test_a_message_may_be_a_list_of_parts(session: Session) -> None:
-    """Content is text or parts; the text of parts is their lines."""
+    """Content is text or parts; the text of parts is their texts, one a line."""
     added = session.add_user_message([Text(text="one"), Text(text="two")])
 
     assert added.content == (Text(text="one"), Text(text="two"))
@@ -48,15 +48,15 @@ def test_a_message_may_be_a_list_of_parts(session: Session) -> None:
 
 
 def test_an_entry_keeps_the_time_of_writing(session: Session, clock: FakeClock) -> None:
-    """`created_at` is the memory's clock when the entry was added, in UTC."""
+    """`created_at` is the time of the memory's clock when the entry was added, in UTC."""
     added = session.add_user_message("hello")
 
     assert added.created_at == datetime.fromtimestamp(clock() / 1e6, UTC)
     assert added.created_at.tzinfo is UTC
 
 
-def test_changing_what_was_given_or_returned_changes_nothing_stored(session: Session) -> None:
-    """Entries go in and come out as values."""
+def test_stored_entries_share_no_objects_with_the_caller(session: Session) -> None:
+    """Changing an object that was passed to `add`, or one that a verb returned, changes no stored entry."""
     metadata = {"tags": ["x"]}
     added = session.add_user_message("hello", metadata=metadata)
     metadata["tags"].append("given")
@@ -67,7 +67,7 @@ def test_changing_what_was_given_or_returned_changes_nothing_stored(session: Ses
 
 
 def test_a_result_answers_the_call_of_its_id(session: Session) -> None:
-    """A result with an id answers that open call, whichever came first, and takes over its tool's name."""
+    """A result with an id answers the open call of that id, in any order, and takes the tool's name from it."""
     first = session.add_tool_call("look", {"at": 1}, call_id="a")
     second = session.add_tool_call("look", '{"at": 2}', call_id="b")
 
@@ -79,7 +79,7 @@ def test_a_result_answers_the_call_of_its_id(session: Session) -> None:
 
 
 def test_a_result_without_an_id_answers_the_oldest_open_call_of_its_tool(session: Session) -> None:
-    """A result that names only its tool answers the first call of that tool that has no result yet."""
+    """A result that names only its tool answers the oldest call of that tool that has no result yet."""
     session.add_tool_call("find", {})
     first, second = session.add_tool_call("look", 1), session.add_tool_call("look", 2)
 
@@ -89,7 +89,7 @@ def test_a_result_without_an_id_answers_the_oldest_open_call_of_its_tool(session
 
 
 def test_a_call_gets_an_id_of_its_own(session: Session) -> None:
-    """Without `call_id` each call is given one that no other call has."""
+    """A call that is added without `call_id` gets a unique id."""
     ids = {session.add_tool_call("look", {}).call_id for _ in range(20)}
 
     assert len(ids) == 20
@@ -98,20 +98,20 @@ def test_a_call_gets_an_id_of_its_own(session: Session) -> None:
 
 @pytest.mark.parametrize(("given", "stored"), [("plain", "plain"), ({"a": [1, None]}, '{"a": [1, null]}'), (7, "7")])
 def test_output_is_text_or_json(session: Session, given: Any, stored: str) -> None:
-    """A result's output is kept as it is where it is text, else as JSON text."""
+    """A result's output is stored unchanged if it is text, otherwise as JSON text."""
     assert session.add_tool_result("look", given).text == stored
 
 
 @pytest.mark.parametrize("status", ["success", "error", "unknown", "pending", "denied"])
 def test_a_status_is_a_field(session: Session, status: Any) -> None:
-    """A result carries the status that it was given; unknown is the default."""
+    """A result keeps the status that it was given; the default is unknown, whatever the output says."""
     assert session.add_tool_result("look", "x", status=status).status == status
     assert session.entry(1).status == status
     assert session.add_tool_result("look", "error!").status == "unknown"
 
 
 def test_statuses_of_a_batch_go_to_the_results_they_name(session: Session) -> None:
-    """`add(statuses=…)` sets the status of results by call id, and metadata goes to every entry."""
+    """`add(statuses=…)` sets the status of results by call id; `metadata` applies to every entry of the batch."""
     added = session.add(turn("1"), statuses={"1-left": "error"}, metadata={"run": 1})
 
     assert {e.call_id: e.status for e in added if e.kind == "tool_result"} == {"1-left": "error", "1-right": None}
@@ -119,14 +119,14 @@ def test_statuses_of_a_batch_go_to_the_results_they_name(session: Session) -> No
 
 
 def test_a_message_may_be_added_without_a_list(session: Session) -> None:
-    """`add` takes one message as well as a list, and an empty list adds nothing."""
+    """`add` takes one message as well as a list; an empty list adds nothing."""
     assert texts(list(session.add({"role": "user", "content": "alone"}))) == ["alone"]
     assert session.add([]) == ()
     assert session.stats().revision == 1
 
 
 def test_a_key_makes_an_add_idempotent(session: Session) -> None:
-    """The same batch under the same key again adds nothing and returns the entries that are there."""
+    """Adding the same batch under the same key again adds nothing and returns the entries of the first time."""
     first = session.add(turn("1"), key="run 1")
     session.add_user_message("between")
 
@@ -137,7 +137,7 @@ def test_a_key_makes_an_add_idempotent(session: Session) -> None:
 
 
 def test_without_a_key_the_same_text_is_added_again(session: Session) -> None:
-    """Content is never identity."""
+    """Without a key, equal texts are two entries: content is never taken for identity."""
     one, two = session.add_user_message("ok"), session.add_user_message("ok")
 
     assert one.id != two.id
@@ -145,7 +145,7 @@ def test_without_a_key_the_same_text_is_added_again(session: Session) -> None:
 
 
 def test_the_same_context_again_adds_nothing(session: Session) -> None:
-    """A context of the same name and text is not stored twice, even after a new text was and it came back."""
+    """A context equal in name and text to the newest of its name is not stored again; a returning older text is."""
     first = session.add_context("one", name="notes.md")
 
     assert session.add_context("one", name="notes.md") == first
@@ -156,7 +156,7 @@ def test_the_same_context_again_adds_nothing(session: Session) -> None:
 
 
 def test_a_new_text_supersedes_the_context_of_its_name(session: Session) -> None:
-    """Contexts and active entries show the newest text of a name; the log keeps all of them."""
+    """Contexts and active entries show only the newest text of a named context; the log keeps all of them."""
     session.add_user_message("read it")
     session.add_context("old text", name="notes.md")
     session.context()
@@ -172,8 +172,7 @@ def test_a_new_text_supersedes_the_context_of_its_name(session: Session) -> None
 
 @pytest.mark.parametrize("given", ["entry", "id"])
 def test_an_open_call_can_be_resolved(session: Session, given: str) -> None:
-    """`resolve` adds a result for a call whose process died, which is named by its entry or its id; from then on its
-    group is shown."""
+    """`resolve` adds a result for an open call, named by entry or id, whose process died; the group is shown then."""
     session.add_user_message("look")
     call = session.add_tool_call("look", {}, call_id="lost")
     assert session.context().pending == ("lost",)
@@ -191,7 +190,7 @@ def test_an_open_call_can_be_resolved(session: Session, given: str) -> None:
 @pytest.mark.parametrize("where", ["log", "turn"])
 @pytest.mark.parametrize("given", ["entry", "id", "entry without an id"])
 def test_a_call_is_resolved_in_an_atomic_turn(session: Session, given: str, where: str) -> None:
-    """Whether it is in the log or was gathered by the turn; once it has a result there, it is open no more."""
+    """Inside an atomic turn, `resolve` closes a call of the log or of the turn, and refuses a second result."""
     said = {"role": "model", "parts": [{"function_call": {"name": "look", "args": {}}}]}
 
     def called() -> Entry:
@@ -208,8 +207,8 @@ def test_a_call_is_resolved_in_an_atomic_turn(session: Session, given: str, wher
     assert session.verify().problems == ()
 
 
-def test_of_calls_that_share_an_id_the_one_that_is_given_is_resolved(session: Session) -> None:
-    """An entry names its own call, also where an older one of its id waits, and where the provider gave no id."""
+def test_resolve_closes_exactly_the_call_of_the_given_entry(session: Session) -> None:
+    """Given an entry, `resolve` closes that call, even if an older call shares its id or the provider gave none."""
     session.add({"role": "model", "parts": [{"function_call": {"name": "look", "args": {}}}]})
     _, newer = (session.add_tool_call("look", {}, call_id="same") for _ in range(2))
 
@@ -220,9 +219,9 @@ def test_of_calls_that_share_an_id_the_one_that_is_given_is_resolved(session: Se
     assert session.resolve("same").answers == 2
 
 
-def test_every_open_call_can_be_resolved_by_the_name_that_it_is_listed_under(session: Session) -> None:
-    """`stats`, `context` and the end of a turn name a call without an id by its place, and `resolve` takes that; an id
-    that reads like it goes first."""
+def test_resolve_takes_the_names_under_which_open_calls_are_listed(session: Session) -> None:
+    """`resolve` takes every name under which `stats`, `context` and `end_turn` list open calls: the id, or the place of
+    a call without one. An id that reads like a place goes first."""
     session.add({"role": "model", "parts": [{"function_call": {"name": name, "args": {}}} for name in ("look", "go")]})
     session.add_tool_call("look", {}, call_id="1")
     listed = session.stats().open_calls
@@ -239,7 +238,7 @@ def test_every_open_call_can_be_resolved_by_the_name_that_it_is_listed_under(ses
 
 
 def test_entries_are_the_log_in_order(session: Session) -> None:
-    """`entries` gives all of the log, oldest first; `after` leaves out up to a seq, `limit` bounds the number."""
+    """`entries` returns the log, oldest first; `after` skips entries up to a seq, and `limit` bounds the number."""
     for number in range(1, 8):
         session.add_user_message(str(number))
 
@@ -250,15 +249,15 @@ def test_entries_are_the_log_in_order(session: Session) -> None:
 
 
 def test_an_entry_is_found_by_id_seq_and_its_number_as_text(session: Session) -> None:
-    """`entry` takes an id, a seq, or the number as a note in a context gives it."""
+    """`entry` takes an id, a seq, or a seq as text, as notes in a context give it."""
     session.add_user_message("one")
     two = session.add_user_message("two")
 
     assert session.entry(two.id) == session.entry(2) == session.entry("2") == two
 
 
-def test_nothing_is_read_of_a_session_that_nobody_has_written_to(memory: Memory, session: Session) -> None:
-    """An unknown session is empty, not an error, and reading does not make it."""
+def test_an_unknown_session_reads_as_empty(memory: Memory, session: Session) -> None:
+    """A session that nobody has written to is empty; reading it raises nothing and creates nothing."""
     assert session.entries() == []
     assert session.active_entries() == []
     assert session.interactions() == []
@@ -270,7 +269,10 @@ def test_nothing_is_read_of_a_session_that_nobody_has_written_to(memory: Memory,
 
 
 def test_interactions_are_a_human_message_and_what_follows(session: Session) -> None:
-    """The preamble has index -1 and is never open; only the newest interaction is, until it has its final answer."""
+    """An interaction is a human message and all that follows; only the newest without a final answer is open.
+
+    The entries before the first human message have the index -1 and are never open.
+    """
     session.add_system_message("be brief")
     session.add(turn("0"))
     session.add_user_message("first of two")
@@ -290,8 +292,11 @@ def test_interactions_are_a_human_message_and_what_follows(session: Session) -> 
 
 @pytest.mark.sampled
 def test_interactions_are_read_page_by_page(session: Session) -> None:
-    """Pages of any size have together what one list has, with the same numbers, whatever was rewound or erased; what
-    is added to the last of them comes in no page, what comes after it does."""
+    """Pages of any size give the same interactions, with the same numbers, as one list.
+
+    This holds after rewinds and erasures. Entries added to the last returned interaction come in no further page; later
+    interactions do.
+    """
     session.add_system_message("be brief")
     for number in range(9):
         session.add(turn(str(number)))
@@ -326,14 +331,14 @@ def test_interactions_are_read_page_by_page(session: Session) -> None:
         {"limit": 1.5},
     ],
 )
-def test_a_page_of_interactions_is_asked_for_by_what_was_returned(session: Session, options: dict[str, Any]) -> None:
-    """A number may be an index, or a `seq`: neither is guessed at."""
+def test_a_page_of_interactions_begins_after_a_returned_interaction(session: Session, options: dict[str, Any]) -> None:
+    """`after` has to be an interaction that was returned: a number could be an index or a `seq`, so it is refused."""
     with pytest.raises(ConfigError, match=str(*options)):
         session.interactions(**options)
 
 
 def test_an_interaction_with_an_unanswered_call_is_open(session: Session) -> None:
-    """An interaction ends with the model's answer only where every call in it has a result."""
+    """A model's answer ends an interaction only if every call in it has a result."""
     session.add_user_message("look")
     session.add_tool_call("look", {}, call_id="a")
     session.add_assistant_message("I looked")
@@ -345,7 +350,7 @@ def test_an_interaction_with_an_unanswered_call_is_open(session: Session) -> Non
 
 
 def test_active_entries_are_what_the_newest_cut_keeps(memory: Memory) -> None:
-    """After a cut the active entries are those that its context shows, and the log still has all."""
+    """After a cut the active entries are those that its context shows; the log still has all."""
     session = memory.session("one", max_tokens=200, counter=quarters)
     for number in range(20):
         session.add(turn(str(number)))
@@ -361,7 +366,7 @@ def test_active_entries_are_what_the_newest_cut_keeps(memory: Memory) -> None:
 
 @pytest.mark.sampled
 def test_the_figures_of_stats_add_up(memory: Memory) -> None:
-    """Total entries are active plus compressed, whatever was cut, erased or cleared; tokens are counted once each."""
+    """Active and archived entries add up to the total after cuts and erasures, and so do their tokens."""
     session = memory.session("one", max_tokens=200, counter=quarters)
     for number in range(20):
         session.add(turn(str(number)))
@@ -382,7 +387,7 @@ def test_the_figures_of_stats_add_up(memory: Memory) -> None:
 
 
 def test_the_cost_of_an_entry_is_on_the_scale_of_stats(session: Session) -> None:
-    """What entries cost one by one is what the session costs, with what its format adds, counted before or not."""
+    """The costs of single entries add up to the cost of the session, whether they were counted before or not."""
     session.add(turn("1"))
     session.add_context("what is in it", name="notes.md")
     uncounted = [session.cost(entry) for entry in session.entries()]
@@ -398,14 +403,16 @@ WRONG: list[Any] = ["text", None, [Entry()], {"content": 5}, {"tokens": "x"}, {"
 
 @pytest.mark.parametrize("given", [*WRONG[:3], *(Entry(**fields) for fields in WRONG[3:])])
 def test_only_an_entry_has_a_cost(session: Session, given: Any) -> None:
-    """What could not be added is refused, with where it is wrong."""
+    """`cost` refuses what `add_entries` would refuse, and names the faulty field."""
     with pytest.raises(InvalidEntry, match="entry"):
         session.cost(given)
 
 
 def test_a_context_names_its_entries(memory: Memory) -> None:
-    """The entries of a context are those that stand in it, pinned ones first; what was left out, and stand-ins for
-    results that never came, are not among them."""
+    """`Context.entries` holds the entries that are shown, pinned ones first.
+
+    Entries that were left out, and stand-ins for results that never came, are not among them.
+    """
     session = memory.session("one", max_tokens=200, counter=quarters)
     pinned = session.add_user_message("always", pinned=True)
     for number in range(20):
@@ -423,7 +430,7 @@ def test_a_context_names_its_entries(memory: Memory) -> None:
 
 
 def test_counting_counts_each_entry_once(memory: Memory) -> None:
-    """`count` says how many entries had no count yet; a second call and other verbs count none of them again."""
+    """`count` returns how many entries had no count yet; no later verb counts them again."""
     asked: list[str] = []
 
     def counter(text: str) -> int:
@@ -441,7 +448,7 @@ def test_counting_counts_each_entry_once(memory: Memory) -> None:
 
 
 def test_history_tells_what_every_revision_did(session: Session, clock: FakeClock) -> None:
-    """Additions, pins, erasures and cuts, oldest first, with revision, time and reason; or only those between two."""
+    """`history` returns additions, pins and erasures in order, with revision, time and reason, whole or in a range."""
     session.add(turn("1"))
     session.pin(1)
     clock.advance(5)
@@ -465,7 +472,7 @@ def test_history_tells_what_every_revision_did(session: Session, clock: FakeCloc
 
 
 def test_usage_is_kept_and_summed(session: Session) -> None:
-    """`record_usage` keeps the last call's figures and the totals of all calls."""
+    """`record_usage` keeps the figures of the last call and the totals of all calls."""
     session.add_user_message("hello")
     session.record_usage(input_tokens=100, output_tokens=20, cached_tokens=80)
     usage = session.record_usage(input_tokens=50, output_tokens=5)
@@ -477,7 +484,7 @@ def test_usage_is_kept_and_summed(session: Session) -> None:
 
 @pytest.mark.sampled
 def test_reported_usage_scales_the_budget_at_the_next_cut(memory: Memory) -> None:
-    """For a model without a public tokenizer the learned ratio holds from the next cut on, and not before."""
+    """For a model without a public tokenizer, the ratio learned from usage applies from the next cut on, not before."""
     session = memory.session("one", model="claude-sonnet-4-5", max_tokens=2000)
     session.add(turn("0"))
     sent = session.context()
@@ -496,7 +503,7 @@ def test_reported_usage_scales_the_budget_at_the_next_cut(memory: Memory) -> Non
 
 @pytest.mark.sampled
 def test_reported_usage_never_scales_an_exact_counter(memory: Memory) -> None:
-    """Where the model's tokenizer is public, reported usage changes no budget."""
+    """For a model whose tokenizer is public, reported usage changes no budget."""
     session = memory.session("one", model="gpt-4o", max_tokens=1000)
     session.add(turn("0"))
     session.record_usage(input_tokens=session.context().counted * 3)
@@ -510,8 +517,8 @@ def test_reported_usage_never_scales_an_exact_counter(memory: Memory) -> None:
 # --- expiry
 
 
-def test_what_has_expired_is_in_no_context(session: Session, clock: FakeClock) -> None:
-    """An entry is expired when its time has come, to the second: no context or active entry shows it from then on."""
+def test_an_expired_entry_is_in_no_context(session: Session, clock: FakeClock) -> None:
+    """From the second of its expiry on, an entry is in no context and is not active; the log keeps it."""
     session.add_user_message("stays")
     session.add_assistant_message("goes", expires_at=datetime.fromtimestamp(clock() / 1e6, UTC) + timedelta(seconds=60))
 
@@ -524,8 +531,8 @@ def test_what_has_expired_is_in_no_context(session: Session, clock: FakeClock) -
     assert texts(session.entries()) == ["stays", "goes"]
 
 
-def test_sweeping_destroys_what_has_expired(memory: Memory, session: Session, clock: FakeClock) -> None:
-    """`sweep` makes tombstones of expired entries in every session, says how many, and finds none a second time."""
+def test_sweeping_destroys_expired_entries(memory: Memory, session: Session, clock: FakeClock) -> None:
+    """`sweep` turns the expired entries of every session into tombstones and returns their number."""
     soon = datetime.fromtimestamp(clock() / 1e6, UTC) + timedelta(seconds=60)
     session.add_user_message("stays", expires_at=soon + timedelta(days=1))
     session.add_assistant_message("goes", expires_at=soon)
@@ -542,7 +549,7 @@ def test_sweeping_destroys_what_has_expired(memory: Memory, session: Session, cl
 
 
 def test_a_list_that_grows_under_one_key_adds_what_is_new(session: Session) -> None:
-    """Under one key a batch is added once; grown, only its new end is added; its beginning alone adds nothing."""
+    """Under one key, a batch that has grown adds only its new end; its beginning alone adds nothing."""
     said = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     more = {"role": "user", "content": "three"}
 
@@ -553,7 +560,7 @@ def test_a_list_that_grows_under_one_key_adds_what_is_new(session: Session) -> N
 
 
 def test_info_tells_of_one_session(memory: Memory, session: Session) -> None:
-    """`info` gives a session as a listing shows it, and raises where there is none."""
+    """`info` returns a session as a listing shows it, and raises SessionNotFound for an unknown one."""
     session.add_user_message("one")
 
     assert memory.info("one") == memory.sessions()[0]
@@ -563,7 +570,7 @@ def test_info_tells_of_one_session(memory: Memory, session: Session) -> None:
 
 
 def test_stats_of_a_read_only_store_count_what_was_never_counted(tmp_path: Path) -> None:
-    """Where counts cannot be stored the figures are the same all the same."""
+    """`stats` of a read-only store counts entries that were never counted, although it cannot store the counts."""
     with Memory.open(tmp_path / "log.db") as memory:
         memory.session("one", counter=quarters).add_user_message("some words to count")
     with Memory.open(tmp_path / "log.db", readonly=True) as memory:
@@ -572,8 +579,8 @@ def test_stats_of_a_read_only_store_count_what_was_never_counted(tmp_path: Path)
     assert stats.total_tokens == stats.active_tokens == quarters("some words to count")
 
 
-def test_an_empty_call_id_is_none(memory: Memory) -> None:
-    """Of a call, which gets one, and of its result, which answers the call of its tool."""
+def test_an_empty_call_id_counts_as_none(memory: Memory) -> None:
+    """An empty `call_id` counts as none: a call gets an id, and a result answers the open call of its tool."""
     session = memory.session("s")
     call = session.add_tool_call("find", {}, call_id="")
 

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL with its tables on two other servers: the same contracts, and what each server is asked."""
+"""The PostgreSQL store with its tables on two other servers: the same contracts, and what each server is asked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.wide
 
 
 class TestApartBackend(OnALoop, StoreConformance):
-    """Tables on two servers keep the contract."""
+    """Tables on two servers keep the contract of backends."""
 
     lasts = True
     keeps = (KEPT_APART,)
@@ -43,7 +43,7 @@ class TestApartBackend(OnALoop, StoreConformance):
 
 
 class TestApartStore(OnALoop, LogConformance):
-    """The engine keeps its contract over them."""
+    """The engine over tables on two servers keeps the contract of stores."""
 
     keeps = (KEPT_APART,)
 
@@ -61,13 +61,13 @@ ASKED = re.compile(r"LOG:  (statement|execute .*):|^\t")
 
 
 class Apart(NamedTuple):
-    """A store whose tables are on two servers that write down what they are asked."""
+    """A store whose tables are on two servers that log their statements."""
 
     address: str
     others: tuple[Server, Server]
 
     def asked(self, do: Callable[[], object]) -> tuple[list[str], list[str]]:
-        """What each of the two was asked while this was done."""
+        """Return what each of the two servers was asked during the call."""
         logs = [one.folder / "log" for one in self.others]
         before = [log.stat().st_size for log in logs]
         do()
@@ -76,7 +76,7 @@ class Apart(NamedTuple):
         return first, second
 
     def sessions(self, memory: Memory) -> tuple[Any, Any]:
-        """A session on each of the two."""
+        """Return a session on each of the two servers."""
         found: dict[int, Any] = {}
         for number in range(100):
             session = memory.session(f"s{number}", max_tokens=2_000, counter=quarters)
@@ -89,7 +89,7 @@ class Apart(NamedTuple):
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Apart]:
-    """That store, new."""
+    """Such a store, empty."""
     with own_server("postgres") as front, own_server("postgres") as one, own_server("postgres") as two:
         spread(front.address, [one.address, two.address], SCHEMA)
         for server in (one, two):
@@ -105,9 +105,9 @@ async def done(address: str, *statements: str) -> None:
 
 
 def test_a_session_is_on_one_server(apart: Apart) -> None:
-    """What is done with it all day asks that one alone; the other is not even connected to. Lists ask both.
+    """Everyday verbs of a session use its server only; the other is not even connected to. Listings use both.
 
-    An erasure asks both for the branches there are. A lease has a home of its own.
+    An erasure asks both for branches. A lease has a home of its own.
     """
     with Memory.open(apart.address, view_bytes=0) as memory:
         first, second = apart.sessions(memory)
@@ -131,7 +131,7 @@ def test_a_session_is_on_one_server(apart: Apart) -> None:
 
 
 def test_no_more_comes_from_a_server_than_is_read(apart: Apart) -> None:
-    """However long a session is, as many pages of rows are fetched for what is done with it."""
+    """The rows fetched from a server do not grow with the length of the session."""
     fetched: list[dict[str, int]] = []
     with Memory.open(apart.address, view_bytes=0) as memory:
         for turns in (100, 1_500):
@@ -155,7 +155,7 @@ def test_no_more_comes_from_a_server_than_is_read(apart: Apart) -> None:
 
 
 def test_where_one_server_is_away_sessions_of_the_other_go_on(apart: Apart) -> None:
-    """Its own say so, and are there again with all that was acknowledged when it is back."""
+    """While one server is away the other's sessions work; when it is back, nothing acknowledged is missing."""
     with Memory.open(apart.address, timeout_seconds=10) as memory:
         here, there = apart.sessions(memory)
         before = [entry.id for entry in there.entries()]
@@ -192,7 +192,7 @@ asyncio.run(all_of_them())
 
 
 def test_eight_writers_in_two_processes_lose_nothing(apart: Apart) -> None:
-    """200 of 200 are there, each writer's in its order."""
+    """Of eight writers in two processes every entry is there, each writer's in order."""
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, apart.address, str(name)]) for name in range(2)]
     assert [writer.wait(120) for writer in writers] == [0, 0]
 

@@ -1,4 +1,4 @@
-"""How the room of a declared memory is shared out: what summaries take, what entries with a tag do, what is lent."""
+"""How the room of a declared memory is shared among summaries and tagged entries."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SHARES = {"short_term": 0.6, "long_term": 0.2, "system": 0.1, "user_defined": {"
 
 
 def chat(resources: Resources, **options: Any) -> Session:
-    """A session of the memory."""
+    """Return a session of the memory."""
     return resources.session({"id": "chat", "key": "a"}, counter=quarters, **options)
 
 
 def cost(session: Session, context: Context, tag: str) -> int:
-    """What the entries with a tag take of it, each as it is shown: a large one may be shortened."""
+    """Return what the entries with a tag cost in a context, as they are shown."""
     shown = {group.entries[0].seq: group.cost for group in context._window.groups}
     tagged = [entry for entry in context.entries if tag in ((entry.metadata or {}).get("tags") or [])]
     return sum(shown.get(entry.seq, session.cost(entry)) for entry in tagged)
@@ -52,7 +52,7 @@ def test_bt2_a_share_of_ones_own_bounds_what_has_its_tag() -> None:
 
 @pytest.mark.parametrize("hundredths", [29, 57, 58])
 def test_what_takes_just_its_share_stays(hundredths: int) -> None:
-    """To the token, though the nearest binary fraction of the share is a little less."""
+    """Entries that take exactly their share stay, in spite of binary fractions."""
     shares = {"short_term": 1 - hundredths / 100, "user_defined": {"notes": hundredths / 100}}
     with Resources.load({**DECLARED, "max_tokens": 100, "token_allocation": shares}) as resources:
         session = chat(resources)
@@ -106,7 +106,7 @@ def test_what_is_pinned_and_what_is_asked_stays() -> None:
 
 
 def test_a_call_and_its_result_leave_together() -> None:
-    """They are one thing, whichever of them has the tag."""
+    """A call and its result leave together, whichever has the tag."""
     with Resources.load({**DECLARED, "token_allocation": SHARES}) as resources:
         session = chat(resources)
         session.add_user_message("Look it up.")
@@ -118,7 +118,7 @@ def test_a_call_and_its_result_leave_together() -> None:
 
 
 def test_an_exact_walk_keeps_to_shares_too() -> None:
-    """It goes down to the whole share, for it makes each context anew."""
+    """A strategy that selects anew at each call uses the whole share."""
     block = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 800}
     source = {**DECLARED, "token_allocation": SHARES, "short_term_memory_strategy": block}
     with Resources.load(source) as resources:
@@ -155,7 +155,7 @@ SHORTENED = [1, 1, 1, 117, -50, 0, 38, -4, -50, 0, 0, 39, 148, 4, -94, -272, 145
 def test_no_context_shows_more_of_a_tag_than_its_share(
     said: list[tuple[str, int]], notes: float, docs: float, answers: bool
 ) -> None:
-    """Whatever is added, in whatever order; all of it is within the limit."""
+    """No context shows more of a tag than its share, or more than the limit in total."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_log_tokens=500, counter=quarters, tag_shares={"notes": notes, "docs": docs})
         for i, (tag, size) in enumerate(said):

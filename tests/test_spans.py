@@ -1,4 +1,4 @@
-"""Ranges of places: what sets of places say, they say, and in little time however many there are."""
+"""Spans of seqs: they agree with sets of seqs, and take little time however many there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ any_spans = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6)).map(lambda
 
 
 class Counted(int):
-    """A number that counts how often it is compared."""
+    """An int that counts its comparisons."""
 
     compared = 0
 
@@ -37,7 +37,7 @@ class Counted(int):
 
 @given(any_spans, any_spans)
 def test_spans_say_what_sets_of_places_say(one: list[Span], other: list[Span]) -> None:
-    """What is in both, in one alone, in either, and whether a place is in them, in whatever order they were given."""
+    """Union, difference, intersection and membership of spans agree with those of sets, in any order."""
     places, others = set(spans.members(one)), set(spans.members(other))
 
     assert spans.union(one, other) == spans.of(places | others)

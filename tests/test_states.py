@@ -1,4 +1,4 @@
-"""Every entry is in one state, and whoever counts states counts the same."""
+"""Every entry is in one state, and all verbs that report states agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLD = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def agreed(chat: Session) -> list[int]:
-    """The places that are active, after all that tell of states were found to say the same."""
+    """Check that all reports of states agree; return the active seqs."""
     told, stats, active = chat.verify(), chat.stats(), chat.active_entries()
     covered = spans.union(*(one.covers for one in chat.summaries()))
 
@@ -33,8 +33,7 @@ def agreed(chat: Session) -> list[int]:
 
 
 def test_a_question_beside_the_summary_that_covers_it_is_covered() -> None:
-    """A call whose result never came stays when its question is covered; a later cut shows the question ahead of it.
-    The question is covered all the same, whoever is asked."""
+    """A covered question that a cut shows ahead of an open call is still reported as covered."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s", max_tokens=700, low_water=0.8)
         chat.add_user_message("What does page 1 say?")
@@ -123,8 +122,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @given(st.sampled_from(sorted(KINDS)), st.sampled_from([300, 700, 1500]), st.lists(STEPS, min_size=8, max_size=40))
 @settings(max_examples=examples(90))
 def test_all_that_tell_of_states_agree(kind: str, most: int, steps: list[tuple[str, str, int]]) -> None:
-    """Whatever was done to a session: every entry is in one state, `verify`, `stats` and `active_entries` count the
-    same, and what a context shows is active, or covered by a summary beside it."""
+    """After any steps `verify`, `stats`, `active_entries` and contexts agree on the state of every entry."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s", max_tokens=most, **KINDS[kind])
         for verb, text, number in steps:
@@ -138,7 +136,7 @@ def test_all_that_tell_of_states_agree(kind: str, most: int, steps: list[tuple[s
 
 
 def _do(chat: Session, verb: str, text: str, number: int) -> None:
-    """One step; `number` says which of the entries, calls or revisions is meant."""
+    """Do a step; `number` selects an entry, call or revision."""
     stats = chat.stats()
     match verb:
         case "user":
@@ -160,7 +158,7 @@ def _do(chat: Session, verb: str, text: str, number: int) -> None:
 
 
 def _change(chat: Session, verb: str, number: int, place: int) -> None:
-    """One step that changes what is there."""
+    """Do a step that changes entries."""
     match verb:
         case "compact":
             chat.compact({"strategy": "summarizer", "interaction_keep": number % 3})
@@ -185,7 +183,7 @@ def _change(chat: Session, verb: str, number: int, place: int) -> None:
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("parallel", [1, 2, 3])
 def test_a_result_whose_call_was_erased_is_not_active(parallel: int, pinned: bool) -> None:
-    """No context shows it: neither listings nor counts say that one does, and erasing it changes nothing of them."""
+    """A result without its call is in no context, listing or count, and erasing it changes none of them."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", model="gpt-4o", max_tokens=8_000)
         session.add_user_message("go")

@@ -1,4 +1,4 @@
-"""What happens where the disk is full, where nothing may be written, and where the file is not what it should be."""
+"""Full disks, read-only places, and damaged or foreign files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DISKS = {"sqlite": "sqlite:///{}/log.db", "file": "file://{}/logs"}
 
 
 def test_a_full_disk_refuses_a_write_and_loses_nothing(small_disk: Path) -> None:
-    """On a full disk an add raises StoreUnavailable and stores nothing; what was there can be read."""
+    """On a full disk an add raises StoreUnavailable and stores nothing; earlier entries can be read."""
     path = small_disk / "log.db"
     with Memory.open(path) as memory:
         session = memory.session(SESSION)
@@ -47,7 +47,7 @@ def test_a_full_disk_refuses_a_write_and_loses_nothing(small_disk: Path) -> None
 
 
 def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
-    """On a full disk a context that is due for a cut is given all the same; its notes say what was not stored."""
+    """On a full disk a context that needs a cut is returned, with a note of what was not stored."""
     with Memory.open(small_disk / "log.db") as memory:
         session = memory.session(SESSION, max_tokens=200)
         for number in range(30):
@@ -65,7 +65,7 @@ def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
 
 
 def test_a_write_works_once_there_is_room_again(small_disk: Path) -> None:
-    """After room was made the same open session writes on, and another reader finds all of it."""
+    """Once there is room, the same open session can write again."""
     path = small_disk / "log.db"
     with Memory.open(path) as memory:
         session = memory.session(SESSION)
@@ -83,7 +83,7 @@ def test_a_write_works_once_there_is_room_again(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("kind", DISKS)
 def test_a_full_disk_refuses_a_new_store(small_disk: Path, kind: str) -> None:
-    """Of a new store on a full disk nothing is acknowledged; with room the same address opens."""
+    """A new store on a full disk acknowledges nothing, and opens once there is room."""
     where, ballast = DISKS[kind].format(small_disk), stuff(small_disk)
 
     with pytest.raises(StoreUnavailable), Memory.open(where) as memory:
@@ -98,7 +98,7 @@ def test_a_full_disk_refuses_a_new_store(small_disk: Path, kind: str) -> None:
 @posix
 @pytest.mark.parametrize("kind", DISKS)
 def test_a_file_that_may_not_grow_refuses_a_write_and_loses_nothing(tmp_path: Path, kind: str) -> None:
-    """Where the system limits a file's size a write raises StoreUnavailable, and works again beyond the limit."""
+    """A limit of the file's size raises StoreUnavailable; without it writing works again."""
     where = DISKS[kind].format(tmp_path)
     error, intact = run("limited", where)
 
@@ -143,7 +143,7 @@ def test_a_new_file_in_a_folder_that_may_not_be_written_is_refused(shelf: Path) 
 
 
 def test_a_readonly_memory_reads_and_refuses_to_write(tmp_path: Path) -> None:
-    """With `readonly=True` everything can be read, and every write raises StoreUnavailable that says why."""
+    """A read-only memory reads everything and refuses each write with the reason."""
     path = tmp_path / "log.db"
     texts = filled(path)
     before = path.read_bytes()
@@ -192,7 +192,7 @@ def test_a_readonly_memory_computes_contexts_and_stores_none_of_them(tmp_path: P
 
 
 def test_readonly_does_not_make_a_store(tmp_path: Path) -> None:
-    """With `readonly=True` a file that does not exist is StoreUnavailable, and none comes to be."""
+    """`readonly=True` raises StoreUnavailable for a missing file and makes none."""
     with pytest.raises(StoreUnavailable):
         Memory.open(tmp_path / "none" / "log.db", readonly=True)
 
@@ -247,7 +247,7 @@ def beheaded(path: Path) -> None:
 def test_a_file_of_another_kind_is_refused_and_left_as_it_is(
     tmp_path: Path, make: Callable[[Path], None], says: str, readonly: bool
 ) -> None:
-    """What is no Palimpsest store raises StoreCorrupt that says what it is, and no byte of it changes."""
+    """A file that is no store raises StoreCorrupt, says what it is, and stays unchanged."""
     path = tmp_path / "log.db"
     make(path)
     before = path.read_bytes()
@@ -338,7 +338,7 @@ def test_a_row_that_has_the_number_of_another_is_named(tmp_path: Path) -> None:
 
 
 def test_a_session_that_an_index_does_not_lead_to_is_damaged(tmp_path: Path) -> None:
-    """Where the key of SQLite's own index was changed, a session is not taken for one that is not there."""
+    """A session that SQLite's damaged index does not lead to is reported as damaged, not as missing."""
     path = tmp_path / "log.db"
     filled(path, sessions=("one", "two"))
     page = path.read_bytes()
@@ -355,7 +355,7 @@ def test_a_session_that_an_index_does_not_lead_to_is_damaged(tmp_path: Path) -> 
 
 
 def test_records_that_an_index_does_not_lead_to_are_damaged(tmp_path: Path) -> None:
-    """The same is true of a table of a session: what was done in it is not taken for nothing."""
+    """Records that a damaged index does not lead to are reported as damaged."""
     path = tmp_path / "log.db"
     filled(path)
     with Memory.open(path) as memory:
@@ -384,7 +384,7 @@ def test_records_that_an_index_does_not_lead_to_are_damaged(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=pytest.mark.slow)])
 def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int) -> None:
-    """A bit flipped anywhere in the file is named by an error of ours, or what is read is what was written."""
+    """After a flipped bit anywhere in the file, reads raise an error of the library or return what was written."""
     path, sound = tmp_path / "log.db", tmp_path / "sound.db"
     filled(sound, turns=8, sessions=("one", "two"))
     with Memory.open(sound) as memory:
@@ -409,14 +409,14 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int) -
 
 
 def seen(memory: Memory) -> list:
-    """All that can be read of two sessions. A listing comes last: it cannot know what else there should be."""
+    """Return all that can be read of two sessions, the listing last."""
     sessions = [memory.session(name) for name in ("one", "two")]
     found = [(one.entries(), one.context(dry_run=True).messages, one.history()) for one in sessions]
     return [(info.session, info.entries, *one) for info, one in zip(memory.sessions(), found, strict=True)]
 
 
 def is_as_written(read: tuple[Any, ...], written: tuple[Any, ...]) -> bool:
-    """Whether a session is as it was, but for entries that say of themselves that they are damaged."""
+    """Whether a session is as it was, apart from entries reported as damaged."""
     aside = {entry.seq for entry in read[2] if entry.damaged}
     sound = [[entry for entry in one[2] if entry.seq not in aside] for one in (read, written)]
     return sound[0] == sound[1] and len(read[2]) == len(written[2]) and (bool(aside) or read == written)
@@ -437,7 +437,7 @@ def is_as_written(read: tuple[Any, ...], written: tuple[Any, ...]) -> bool:
     ],
 )
 def test_an_entry_that_was_changed_behind_our_back_is_set_aside(tmp_path: Path, statement: str) -> None:
-    """Whatever was changed of its row, no text of it is read; the rest is as it was, and `repair` takes it out."""
+    """An entry whose row was changed is set aside without its text; `repair` removes it."""
     path = tmp_path / "log.db"
     texts = filled(path)
     with contextlib.closing(sqlite3.connect(path)) as db:
@@ -478,7 +478,8 @@ def test_what_was_changed_behind_our_back_is_found(tmp_path: Path, statement: st
 @pytest.mark.parametrize("version", range(1, FIRST))
 @pytest.mark.parametrize("readonly", [False, True])
 def test_a_store_of_an_earlier_layout_is_refused_by_its_number(tmp_path: Path, version: int, readonly: bool) -> None:
-    """What is not read any more raises StoreCorrupt with its version and the way across, and no byte of it changes."""
+    """A store of an unsupported version raises StoreCorrupt with the version and the way across, and stays
+    unchanged."""
     path = tmp_path / "log.db"
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE session(number INTEGER PRIMARY KEY, tenant TEXT, id TEXT, head TEXT)")

@@ -19,7 +19,7 @@ from unwell import Flaky, flaky, hanging
 
 
 class TestBreakingBackend(StoreConformance):
-    """A backend behind a breaker keeps the contract."""
+    """A backend behind a breaker fulfils the contract of backends."""
 
     @pytest.fixture
     def backend(self, clock: FakeClock) -> BackendFactory:
@@ -27,8 +27,9 @@ class TestBreakingBackend(StoreConformance):
 
 
 @pytest.mark.parametrize("given", [True, {"max_failures": 5}, CircuitBreaker(reset_timeout="30s")])
-def test_five_failures_open_it_and_a_while_later_one_call_decides(given: Any, clock: FakeClock) -> None:
-    """Meanwhile calls fail at once, and do not reach the store."""
+def test_five_failures_open_the_breaker_and_one_probe_decides(given: Any, clock: FakeClock) -> None:
+    """After five failures calls fail at once without reaching the store, until a single probe after the pause
+    decides."""
     backend = flaky("flaky")
     with Memory.open("flaky://", clock=clock, circuit_breaker=given) as memory:
         session = memory.session("s")
@@ -55,8 +56,8 @@ def test_five_failures_open_it_and_a_while_later_one_call_decides(given: Any, cl
         assert memory.session("other").entries() == []
 
 
-def test_a_success_between_failures_begins_the_count_anew(clock: FakeClock) -> None:
-    """And an error that the store answers with is an answer."""
+def test_a_success_restarts_the_count_of_failures(clock: FakeClock) -> None:
+    """A success restarts the count of failures, and an error that the store itself answers with counts as a success."""
     backend = flaky("flaky-2")
     with Memory.open("flaky-2://", clock=clock, circuit_breaker={"max_failures": 2}) as memory:
         memory.session("s").add_user_message("hello")
@@ -70,8 +71,8 @@ def test_a_success_between_failures_begins_the_count_anew(clock: FakeClock) -> N
             assert memory.session("other").entries() == []
 
 
-def test_a_call_that_takes_too_long_over_a_driver_is_ended_and_counts(clock: FakeClock) -> None:
-    """What was to be written is not known to be there."""
+def test_a_call_that_exceeds_the_timeout_is_a_failure(clock: FakeClock) -> None:
+    """A call that exceeds the timeout is ended and counts as a failure of the store."""
     hanging("hanging")
 
     async def main() -> None:
@@ -85,8 +86,9 @@ def test_a_call_that_takes_too_long_over_a_driver_is_ended_and_counts(clock: Fak
     asyncio.run(main())
 
 
-def test_who_is_cancelled_says_nothing_of_the_store() -> None:
-    """A cancelled probe leaves it to the next."""
+def test_a_cancelled_call_counts_neither_way() -> None:
+    """A cancelled call is neither success nor failure of the store, and a cancelled probe leaves the next call to
+    probe."""
     backend = BreakingBackend(Flaky(), CircuitBreaker(max_failures=1, reset_timeout=1), clock := FakeClock())
     below: Any = backend.below
     below.away = True
@@ -108,8 +110,8 @@ def test_who_is_cancelled_says_nothing_of_the_store() -> None:
     assert drive(backend.look([])) == []
 
 
-def test_a_locked_file_opens_it_too(tmp_path: Path, clock: FakeClock) -> None:
-    """SQLite behind a breaker, encrypted: who holds the file keeps nobody waiting again and again."""
+def test_a_locked_file_opens_the_breaker(tmp_path: Path, clock: FakeClock) -> None:
+    """A locked SQLite file, also an encrypted one, opens the breaker, so callers do not wait for it again and again."""
     options: Any = {"clock": clock, "encryption": Keys({"a": bytes(32)}), "circuit_breaker": {"max_failures": 2}}
     with Memory.open(tmp_path / "a.db", busy_seconds=0, **options) as memory:
         memory.session("s").add_user_message("hello")
@@ -136,7 +138,7 @@ def test_a_locked_file_opens_it_too(tmp_path: Path, clock: FakeClock) -> None:
         (5, "circuit_breaker"),
     ],
 )
-def test_what_is_none_is_refused_by_name(given: Any, told: str) -> None:
-    """Before anything is opened."""
+def test_invalid_breakers_are_refused_by_name(given: Any, told: str) -> None:
+    """Invalid options of a breaker are refused by name before anything is opened."""
     with pytest.raises(ConfigError, match=told):
         Memory.open("memory://", circuit_breaker=given)

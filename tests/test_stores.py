@@ -1,4 +1,4 @@
-"""The contract of every store, applied to those in the package; and what needs no pytest to be imported."""
+"""The contract of stores, applied to each store of the package; its helpers work without pytest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestSQLiteStore(LogConformance):
 
 
 class TestEngineWithLargeContent(LogConformance):
-    """The engine keeps it over dictionaries, with whatever is long kept apart."""
+    """The engine over dictionaries keeps the contract when long content is stored beside its entry."""
 
     @pytest.fixture
     def store(self) -> StoreFactory:
@@ -60,7 +60,7 @@ class TestEngineWithLargeContent(LogConformance):
 
 
 class TestSuspendingStore(LogConformance):
-    """A driver that suspends keeps it on an event loop, which shows that the contract can be kept there."""
+    """A store with a suspending driver keeps the contract on an event loop."""
 
     @pytest.fixture
     def store(self) -> StoreFactory:
@@ -71,7 +71,7 @@ class TestSuspendingStore(LogConformance):
 
 
 class TestBridgedStore(LogConformance):
-    """The same driver keeps it without an event loop, as a synchronous memory uses it."""
+    """The same driver keeps the contract without an event loop, as a synchronous memory uses it."""
 
     @pytest.fixture
     def store(self) -> Iterator[StoreFactory]:
@@ -81,13 +81,13 @@ class TestBridgedStore(LogConformance):
 
 
 def test_the_contract_is_imported_without_pytest() -> None:
-    """A program without pytest may import the public helpers for tests."""
+    """A program without pytest can import `palimpsest.testing`."""
     code = "import sys; sys.modules['pytest'] = None; from palimpsest.testing import FakeClock, StoreConformance"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_rule_that_is_broken_fails_its_test(tmp_path: Path) -> None:
-    """The contract can fail: a store that forgets what it was given does not pass."""
+def test_a_broken_store_fails_the_contract(tmp_path: Path) -> None:
+    """The contract detects a fault: a store that forgets its items does not pass."""
     clockwork = TestSQLiteStore()
 
     with pytest.raises(AssertionError):
@@ -97,7 +97,7 @@ def test_a_rule_that_is_broken_fails_its_test(tmp_path: Path) -> None:
 
 
 def forgetful(store):
-    """The store, whose items are never found."""
+    """Make the store find none of its items."""
 
     async def nothing(*_):
         return []

@@ -1,4 +1,4 @@
-"""The memory store is the model of the stores that keep files: the same calls give the same answers and errors."""
+"""The memory store is the model of the stores in files: the same calls give the same answers and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ numbers = itertools.count(1)
 
 @st.composite
 def entries(draw: st.DrawFn) -> Entry:
-    """An entry of any kind with an id of few, so that ids come again."""
+    """Draw an entry of any kind, with one of a few ids, so that ids repeat."""
     kind, role = draw(
         st.sampled_from(
             [
@@ -70,7 +70,7 @@ def entries(draw: st.DrawFn) -> Entry:
 
 
 class TwoStores(RuleBasedStateMachine):
-    """Every rule asks both stores; the file is closed and opened again in between."""
+    """Calls every verb on both stores and compares the answers; the file is closed and reopened in between."""
 
     address = "sqlite:///{}/model.db"
 
@@ -89,7 +89,7 @@ class TwoStores(RuleBasedStateMachine):
         return open_store(where, Inline(), clock=self.clock, synchronous="NORMAL", large_bytes=64)
 
     def both(self, ask: Callable[[Store], Any]) -> Any:
-        """Return the answer of both stores, which must be the same, or the same kind of error."""
+        """Return the answer of both stores, which must be equal, or None if both raise the same kind of error."""
         wanted, found = answer(ask, self.model), answer(ask, self.file)
         assert found == wanted
         return wanted
@@ -163,7 +163,7 @@ class TwoStores(RuleBasedStateMachine):
         epoch=st.none() | st.integers(0, 3),
     )
     def compact_by_summary(self, key: SessionKey, seqs: set[int], how: str, epoch: int | None) -> None:
-        """Cover some entries, fold what stands for others into the same summary, or only evict."""
+        """Cover some entries, merge older summaries into the new one, or only evict."""
         alive = spans.of(entry.seq for entry in drive(self.model.read(key)) if not entry.erased)
         states = self.states(key)
         state = states.get((drive(self.model.head(key)) or Head()).compaction, Compaction())
@@ -184,14 +184,14 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(key=KEYS, to=st.integers(0, 5))
     def rewind(self, key: SessionKey, to: int) -> None:
-        """Go back to no compaction, or to one of any time."""
+        """Return to the state without compaction, or to that of an earlier one."""
         head = drive(self.model.head(key)) or Head()
         times = [0, *self.states(key)]
         change = Change(kind="rewind", reason="r", back=replace(head, compaction=times[min(to, len(times) - 1)]))
         self.both(lambda store: store.commit(key, change))
 
     def states(self, key: SessionKey) -> dict[int, Compaction]:
-        """The states of compaction that the session's records hold, by their revisions."""
+        """Return the states of compaction in the session's records, by their revisions."""
         return {one.revision: one.compaction for one in drive(self.model.records(key)) if one.compaction is not None}
 
     @rule(key=KEYS, counter=COUNTERS, counts=st.dictionaries(SEQS, st.integers(0, 99), max_size=4))
@@ -211,11 +211,11 @@ class TwoStores(RuleBasedStateMachine):
         head = drive(self.model.head(key)) or Head()
         point = min(max(place, head.first_seq), head.next_seq)
         if any(entry.expires_at and not entry.erased for entry in drive(self.model.read(key, before=point))):
-            return  # a sweep erases what branches share through any one of them
+            return  # a sweep may erase entries that branches share through any branch
         revision = max(head.revision - back, 0)
         states = {number: state for number, state in self.states(key).items() if number <= revision}
         if any(state.inactive and state.inactive[-1][1] >= point for state in states.values()):
-            return  # no compaction is about entries that come later
+            return  # no compaction covers entries that did not exist yet
         then = replace(head, next_seq=point, revision=revision, calls=(), group=0, compaction=max(states, default=0))
         branch = replace(then, forked_from=(key.session, 1))
         self.both(lambda store: store.fork(key, into, branch, expect_epoch=head.epoch))
@@ -250,7 +250,7 @@ class TwoStores(RuleBasedStateMachine):
         fence=st.none() | st.integers(1, 4),
     )
     def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> None:
-        """The n-th fence that was given out, where there was one: the numbers themselves are each store's own."""
+        """Return the n-th fence that was granted, if any; the numbers themselves may differ between the stores."""
         given = self.fences[fence - 1] if fence is not None and fence <= len(self.fences) else (fence, fence)
         asked = zip((self.model, self.file), given, strict=True)
         got = tuple(
@@ -274,7 +274,7 @@ class TwoStores(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         drive(self.file.close())
-        self.clock.now += 1_000  # or the fence of one lease may be that of another: each process counts its own
+        self.clock.now += 1_000  # fences of different leases may coincide, since each store counts its own
         self.file = self.opened()
 
     @invariant()
@@ -292,7 +292,7 @@ class TwoStores(RuleBasedStateMachine):
                 self.both(lambda store, t=tenant, n=namespace: store.get_item(t, n, "k"))
 
     def compactions_hold_together(self, key: SessionKey) -> None:
-        """Every state of whatever time stands on summaries that are there, and none tells of what is erased."""
+        """Check that every recorded state refers to existing summaries and to no erased entry."""
         head, states = drive(self.model.head(key)), self.states(key)
         graves = spans.of(entry.seq for entry in drive(self.model.read(key)) if entry.erased)
         assert list(faults(states, head.first_seq, head.next_seq - 1, graves)) == []
@@ -307,13 +307,13 @@ class TwoStores(RuleBasedStateMachine):
 
 
 class TwoStoresOneOfFiles(TwoStores):
-    """The same over a folder of files."""
+    """The same comparison with a folder of files."""
 
     address = "file://{}/model"
 
 
 def answer(ask: Callable[[Store], Any], store: Store) -> Any:
-    """What the store answers, or the kind of error that it raises."""
+    """Return the store's answer, or the kind of error that it raises."""
     try:
         return drive(ask(store))
     except PalimpsestError as error:
@@ -327,7 +327,7 @@ def answer(ask: Callable[[Store], Any], store: Store) -> Any:
 )
 @pytest.mark.parametrize("machine", [TwoStores, TwoStoresOneOfFiles], ids=["sqlite", "file"])
 def test_a_store_of_files_behaves_as_the_memory_store(machine: type[TwoStores], examples: int, steps: int) -> None:
-    """Whatever is asked in whatever order, with the file opened anew in between, both stores answer alike."""
+    """A store in files answers any sequence of calls as the memory store does, even when it is reopened in between."""
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     )

@@ -1,4 +1,4 @@
-"""An answer that comes in pieces is stored whole at its end, or as far as it came, so that any provider takes it."""
+"""A streamed answer is stored whole at its end, or as far as it came, so that any provider accepts it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def streamed(request: pytest.FixtureRequest) -> Streamed:
 
 @pytest.fixture
 def session(streamed: Streamed) -> Iterator[Session]:
-    """A session in which the answer is waited for."""
+    """A session that waits for the answer."""
     with Memory.open("memory://") as memory:
         yield begun(memory, streamed, "s")
 
 
 def begun(memory: Memory, streamed: Streamed, name: str) -> Session:
-    """A session of the vendor's format in which the user has spoken."""
+    """Return a session of the vendor's format with a user's message."""
     session = memory.session(name, format=streamed.format)
     session.add_user_message("Which gate?")
     session.context()
@@ -47,13 +47,13 @@ def begun(memory: Memory, streamed: Streamed, name: str) -> Session:
 
 
 def sent_next(session: Session) -> list[dict[str, Any]]:
-    """What the model is sent, once the user has spoken again."""
+    """Return what the model is sent after the user's next message."""
     session.add_user_message("And then?")
     return session.context().messages
 
 
 def sent_after(streamed: Streamed) -> list[dict[str, Any]]:
-    """The same, where the answer was added at once."""
+    """Return what the model is sent next if the answer was added at once."""
     with Memory.open("memory://") as memory:
         session = begun(memory, streamed, "s")
         session.add(streamed.whole)
@@ -61,7 +61,7 @@ def sent_after(streamed: Streamed) -> list[dict[str, Any]]:
 
 
 def spelled(messages: list[dict[str, Any]]) -> str:
-    """The messages as JSON, with keys as Python's clients spell them."""
+    """Return the messages as JSON with the keys of Python's clients."""
     text = json.dumps(messages)
     words = re.sub(r'[A-Z](?=\w*":)', lambda found: f"_{found[0].lower()}", text)
     return json.dumps(json.loads(words), sort_keys=True)
@@ -71,7 +71,7 @@ def spelled(messages: list[dict[str, Any]]) -> str:
 
 
 def test_the_text_is_there_as_it_comes(session: Session, streamed: Streamed) -> None:
-    """Each event gives the text in it, and what was said so far is there; nothing is stored before the block ends."""
+    """`feed` returns the text of each event and `text` all so far; nothing is stored before the block ends."""
     told = []
     with session.stream() as answer:
         for event in streamed.events:
@@ -97,7 +97,7 @@ def test_what_was_streamed_is_what_comes_at_once(session: Session, streamed: Str
 
 
 def test_a_session_of_texts_keeps_what_was_streamed(memory: Memory, streamed: Streamed) -> None:
-    """Of every provider, with what it cost; and so does one that gets the whole answer as a mapping."""
+    """A session in the text format stores streamed and whole answers of every provider with their usage."""
     session = memory.session("of texts", format="text")
     with session.stream() as answer:
         for event in streamed.events:
@@ -112,7 +112,7 @@ def test_a_session_of_texts_keeps_what_was_streamed(memory: Memory, streamed: St
 
 @pytest.mark.parametrize("cut_off", ["keep", "drop"])
 def test_a_stream_that_ends_anywhere_leaves_what_a_provider_accepts(streamed: Streamed, cut_off: Any) -> None:
-    """After any of its events: the text that came is kept and marked, or nothing is; the next request is valid."""
+    """A stream that ends after any event leaves the marked text or nothing, and the next request is valid."""
     faults = VENDORS[streamed.format]().faults
     with Memory.open("memory://") as memory:
         for length in range(len(streamed.events)):
@@ -146,7 +146,7 @@ def test_an_error_in_the_block_keeps_what_came(session: Session, streamed: Strea
 
 
 def feed(session: Session, events: Iterable[Any], fed: list[Answer]) -> None:
-    """Feed events to a block, and raise what is an error among them."""
+    """Feed events to a block, raising those that are errors."""
     with session.stream() as answer:
         fed.append(answer)
         for event in events:
@@ -156,7 +156,7 @@ def feed(session: Session, events: Iterable[Any], fed: list[Answer]) -> None:
 
 
 def test_a_key_makes_a_streamed_answer_be_added_once(session: Session, streamed: Streamed) -> None:
-    """The same answer under the same key adds nothing again, and its usage is recorded once."""
+    """Under the same key a streamed answer and its usage are stored once."""
     for _ in range(2):
         with session.stream(key="run 1") as answer:
             for event in streamed.events:
@@ -168,7 +168,7 @@ def test_a_key_makes_a_streamed_answer_be_added_once(session: Session, streamed:
 
 
 def test_every_store_keeps_answers_alike(memory: Memory, streamed: Streamed) -> None:
-    """What was streamed, cut off or added at once is read again as it was, with its usage."""
+    """Every store returns streamed, cut-off and whole answers as they were, with their usage."""
     session = begun(memory, streamed, "s")
     with session.stream() as answer:
         for event in streamed.events:
@@ -187,7 +187,7 @@ def test_every_store_keeps_answers_alike(memory: Memory, streamed: Streamed) -> 
 
 
 def test_what_is_no_event_is_refused() -> None:
-    """What is fed and is no event, or one of another vendor, is named; so is an option that is none."""
+    """Feeding anything but an event of the vendor raises an error that names it."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
         with session.stream() as answer:
@@ -224,7 +224,7 @@ def test_a_whole_response_is_stored_or_refused(streamed: Streamed) -> None:
 
 
 def test_an_answer_takes_nothing_after_its_block(streamed: Streamed) -> None:
-    """What is fed too late would be stored nowhere, so it raises: Closed, whether the answer was whole or cut off."""
+    """Feeding after the block raises Closed, whether the answer was whole or cut off."""
     with Memory.open("memory://") as memory:
         session = begun(memory, streamed, "s")
         for events in (streamed.events, streamed.events[:1]):
@@ -255,70 +255,70 @@ def _google(server: StreamServer) -> Any:
 
 
 def chat_events(server: StreamServer) -> Iterator[Any]:
-    """A stream of chat completions."""
+    """Stream chat completions with the client."""
     with _openai(server) as client:
         yield from client.chat.completions.create(model="m", messages=ASKED, stream=True)
 
 
 def chat_helper_events(server: StreamServer) -> Iterator[Any]:
-    """The events of the helper."""
+    """Stream chat completions with the client's helper."""
     with _openai(server) as client, client.chat.completions.stream(model="m", messages=ASKED) as stream:
         yield from stream
 
 
 def responses_events(server: StreamServer) -> Iterator[Any]:
-    """A stream of responses."""
+    """Stream responses with the client."""
     with _openai(server) as client:
         yield from client.responses.create(model="m", input=ASKED, stream=True)
 
 
 def responses_helper_events(server: StreamServer) -> Iterator[Any]:
-    """The events of the helper."""
+    """Stream responses with the client's helper."""
     with _openai(server) as client, client.responses.stream(model="m", input=ASKED) as stream:
         yield from stream
 
 
 def anthropic_events(server: StreamServer) -> Iterator[Any]:
-    """A stream of messages."""
+    """Stream messages with the client."""
     with _anthropic(server) as client:
         yield from client.messages.create(model="m", max_tokens=9, messages=ASKED, stream=True)
 
 
 def anthropic_helper_events(server: StreamServer) -> Iterator[Any]:
-    """The events of the helper."""
+    """Stream messages with the client's helper."""
     with _anthropic(server) as client, client.messages.stream(model="m", max_tokens=9, messages=ASKED) as stream:
         yield from stream
 
 
 def gemini_events(server: StreamServer) -> Iterator[Any]:
-    """A stream of contents."""
+    """Stream contents with the client."""
     with _google(server) as client:
         yield from client.models.generate_content_stream(model="m", contents="Which gate?")
 
 
 async def async_chat_events(server: StreamServer) -> AsyncIterator[Any]:
-    """A stream of chat completions."""
+    """Stream chat completions with the asynchronous client."""
     async with _openai(server, "AsyncOpenAI") as client:
         async for event in await client.chat.completions.create(model="m", messages=ASKED, stream=True):
             yield event
 
 
 async def async_responses_events(server: StreamServer) -> AsyncIterator[Any]:
-    """A stream of responses."""
+    """Stream responses with the asynchronous client."""
     async with _openai(server, "AsyncOpenAI") as client:
         async for event in await client.responses.create(model="m", input=ASKED, stream=True):
             yield event
 
 
 async def async_anthropic_events(server: StreamServer) -> AsyncIterator[Any]:
-    """A stream of messages."""
+    """Stream messages with the asynchronous client."""
     async with _anthropic(server, "AsyncAnthropic") as client:
         async for event in await client.messages.create(model="m", max_tokens=9, messages=ASKED, stream=True):
             yield event
 
 
 async def async_gemini_events(server: StreamServer) -> AsyncIterator[Any]:
-    """A stream of contents."""
+    """Stream contents with the asynchronous client."""
     async with _google(server).aio as client:
         async for event in await client.models.generate_content_stream(model="m", contents="Which gate?"):
             yield event
@@ -366,7 +366,7 @@ def test_what_a_client_returns_at_once_goes_in(format: str) -> None:
 
 @pytest.mark.parametrize("client", SYNC)
 def test_the_events_of_each_client_are_fed_as_they_come(client: str) -> None:
-    """What a client streams from a server is stored as the response would be that comes at once."""
+    """The events of each client are stored like the whole response."""
     format, events = SYNC[client]
     streamed = STREAMED[format]
     with Memory.open("memory://") as memory, StreamServer(plays(streamed.events)) as server:
@@ -381,7 +381,7 @@ def test_the_events_of_each_client_are_fed_as_they_come(client: str) -> None:
 
 @pytest.mark.parametrize("client", SYNC)
 def test_a_connection_that_breaks_leaves_what_came(client: str) -> None:
-    """The client's error goes on, and the text that came is there, marked."""
+    """If a connection breaks, the client's error is raised and the text that came is stored, marked."""
     format, events = SYNC[client]
     streamed = STREAMED[format]
     half = next(i for i in range(len(streamed.events)) if " it" in json.dumps(streamed.events[i])) + 1
@@ -400,7 +400,7 @@ def test_a_connection_that_breaks_leaves_what_came(client: str) -> None:
 
 @pytest.mark.parametrize("format", ASYNC)
 def test_asynchronous_clients_are_fed_alike(format: str) -> None:
-    """The same with an event loop."""
+    """The events of each asynchronous client are stored like the whole response."""
     streamed = STREAMED[format]
 
     async def run(server: StreamServer) -> list[dict[str, Any]]:
@@ -449,7 +449,7 @@ def test_a_cancelled_task_leaves_what_came() -> None:
 
 @st.composite
 def cut_anywhere(draw: st.DrawFn, text: str) -> list[str]:
-    """The text in pieces, some of them empty."""
+    """Draw the text in pieces, some of them empty."""
     places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
     return [text[start:end] for start, end in pairwise([0, *places, len(text)])]
 
@@ -459,7 +459,7 @@ ARGUMENTS = st.dictionaries(st.text(max_size=3), st.integers(-9, 2**53) | WORDS,
 
 
 def chat_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
-    """A completion, and its chunks: the calls' pieces one among the others."""
+    """Draw a completion and its chunks, with the calls' pieces mixed."""
     whole = [{"id": f"c{i}", "type": "function", "function": call} for i, call in enumerate(calls)]
     events = [{"content": piece} for piece in draw(cut_anywhere(said))]
     begun = [{**call, "index": i, "function": {**call["function"], "arguments": ""}} for i, call in enumerate(whole)]
@@ -478,7 +478,7 @@ def chat_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> t
 
 
 def anthropic_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
-    """A message, and its events."""
+    """Draw a message and its events."""
     blocks: list[dict[str, Any]] = [{"type": "text", "text": said}]
     events: list[Any] = [{"type": "message_start", "message": {"id": "x", "role": "assistant", "content": []}}]
     events.append({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
@@ -495,7 +495,7 @@ def anthropic_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]])
 
 
 def gemini_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
-    """A response, and its chunks."""
+    """Draw a response and its chunks."""
     asked = [{"function_call": {"name": call["name"], "args": json.loads(call["arguments"])}} for call in calls]
     texts: list[dict[str, Any]] = [{"text": piece} for piece in draw(cut_anywhere(said))]
 
@@ -515,7 +515,7 @@ def gemini_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) ->
 @settings(max_examples=examples(90), deadline=None)
 @given(data=st.data())
 def test_it_is_no_matter_where_a_stream_cuts_texts(format: str, events_of: Any, data: Any) -> None:
-    """However texts and arguments are cut into pieces, the log holds what the whole response holds."""
+    """However a stream cuts texts and arguments, the log equals that of the whole response."""
     calls = data.draw(st.lists(st.fixed_dictionaries({"name": st.just("f"), "arguments": ARGUMENTS}), max_size=2))
     calls = [{**call, "arguments": json.dumps(call["arguments"])} for call in calls]
     whole, events = data.draw(st.composite(lambda draw: events_of(draw, data.draw(WORDS), calls))())
@@ -582,7 +582,7 @@ def test_choices_of_null_are_none() -> None:
     ids=["whole", "in pieces", "with the id in each", "with an id of each"],
 )
 def test_calls_of_one_index_are_told_by_their_ids(pieces: list[tuple[str | None, str | None, str]]) -> None:
-    """Some services number all calls 0: one that brings another id, and a name, is another, and what follows is its."""
+    """Calls that share an index are told apart by their ids and names."""
     calls = [
         {"index": 0, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
         for id, name, arguments in pieces

@@ -1,4 +1,4 @@
-"""Sessions over a store with an asynchronous driver, which really suspends: in both classes, alike, and interrupted."""
+"""Sessions over a store whose asynchronous driver really suspends: the same in both classes, also when interrupted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ POLICY = {"non_persistable_message_types": ["secret"]}
 
 
 def chat(number: int) -> list[dict[str, Any]]:
-    """One interaction."""
+    """Return one interaction."""
     return [
         {"role": "user", "content": f"question {number} " * 12},
         {"role": "assistant", "content": f"answer {number} " * 12},
@@ -50,7 +50,7 @@ def chat(number: int) -> list[dict[str, Any]]:
 
 
 async def played(memory: Any, on: Callable[[Any], Awaitable[Any]]) -> list[Any]:
-    """Do all that a session can do, and tell what came of it; `on` waits for what a verb returned."""
+    """Use everything that a session offers and return what came of it; `on` awaits what a verb returned."""
     told: list[Any] = []
     options: dict[str, Any] = {"max_tokens": 900, "counter": quarters}
     session = memory.session("one", summarizer=as_it_is(lambda _: "They asked and were answered [1]."), **options)
@@ -79,7 +79,7 @@ async def played(memory: Any, on: Callable[[Any], Awaitable[Any]]) -> list[Any]:
 
 
 def plain(one: Any) -> Any:
-    """What is the same in two runs."""
+    """Return what is the same in two runs."""
     if isinstance(one, list | tuple):
         return [plain(each) for each in one]
     for name in ("messages", "text", "session"):
@@ -137,8 +137,7 @@ def test_a_session_does_all_that_it_does_over_any_store(face: Callable[..., Any]
 
 
 def test_tasks_that_share_what_is_withheld_wait_for_each_other() -> None:
-    """Where a task waits for the driver while it takes over what others have added, one that comes meanwhile waits for
-    it, and the loop goes on."""
+    """Tasks that take over others' additions to a session with withheld entries wait for each other, not the loop."""
 
     async def play() -> list[int]:
         async with AsyncMemory.open(WHERE, privacy=POLICY) as memory:
@@ -182,7 +181,7 @@ def test_what_goes_on_in_the_background_goes_on_over_a_driver(face: Callable[...
 
 
 def test_every_verb_of_the_seam_is_bridged() -> None:
-    """Whatever verb a backend has, the bridge hands on; only what says where things run is its own."""
+    """The bridge passes on every verb of a backend except those that decide where work runs."""
     verbs = {name for name, _ in inspect.getmembers(Backend, inspect.iscoroutinefunction)}
 
     assert verbs - {"together", "surely"} <= vars(BridgedBackend).keys() | vars(PassThrough).keys()
@@ -222,7 +221,7 @@ def test_a_turn_is_renewed_on_the_loop_that_took_it() -> None:
 
 
 def test_a_synchronous_call_of_a_handler_on_the_loop_of_the_driver_is_refused() -> None:
-    """It would wait for itself for ever; the error names what to use there."""
+    """A handler on the driver's loop may not make a synchronous call, which would wait for itself."""
     with Memory.open(WHERE) as memory:
         faults: list[BaseException] = []
 
@@ -242,7 +241,7 @@ def test_a_synchronous_call_of_a_handler_on_the_loop_of_the_driver_is_refused() 
 
 
 def below(memory: Memory | AsyncMemory) -> SuspendingBackend:
-    """The double behind a memory."""
+    """Return the suspending backend of a memory."""
     backend = memory.store.backend
     found = backend.below if isinstance(backend, BridgedBackend) else backend
     assert isinstance(found, SuspendingBackend)
@@ -251,7 +250,7 @@ def below(memory: Memory | AsyncMemory) -> SuspendingBackend:
 
 @contextmanager
 def interrupting(hold: Hold) -> Iterator[None]:
-    """Press Ctrl-C when the verb stands still."""
+    """Raise KeyboardInterrupt when the verb stands still."""
     main = threading.main_thread().ident
     assert main is not None
 
@@ -272,8 +271,8 @@ MOMENTS: tuple[Moment, ...] = ("before", "after")
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("verb", ["append", "commit", "read", "lease"])
 def test_ctrl_c_ends_a_verb_that_waits(verb: str, moment: Moment) -> None:
-    """Ctrl-C cancels the driver's verb, which has ended when the interrupt arrives: all of it or nothing is there, and
-    the memory goes on."""
+    """Ctrl-C cancels the driver's verb before it is raised; the verb is done whole or not at all, and the memory goes
+    on."""
     with Memory.open(WHERE) as memory:
         session = memory.session("one", max_tokens=900, counter=quarters)
         for number in range(30):
@@ -299,8 +298,7 @@ def test_ctrl_c_ends_a_verb_that_waits(verb: str, moment: Moment) -> None:
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("verb", ["append", "commit", "read", "lease"])
 def test_a_task_that_is_cancelled_takes_its_verb_along(verb: str, moment: Moment) -> None:
-    """Cancelling a task cancels the driver's verb on which it stands: all of it or nothing is there, and other tasks go
-    on."""
+    """Cancelling a task cancels its driver's verb, which is done whole or not at all; other tasks go on."""
 
     async def play() -> None:
         async with AsyncMemory.open(WHERE) as memory:
@@ -331,7 +329,7 @@ def test_a_task_that_is_cancelled_takes_its_verb_along(verb: str, moment: Moment
 
 
 def test_a_verb_that_its_driver_cancels_is_an_error_of_the_store() -> None:
-    """Where a driver gives up by itself, a synchronous caller gets StoreUnavailable, and may try again."""
+    """If a driver cancels a verb by itself, the caller gets StoreUnavailable and may try again."""
     with Memory.open(WHERE) as memory:
         session = memory.session("one")
         below(memory).refuse("append")
@@ -410,8 +408,7 @@ memory.close()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no fork")
 def test_a_child_of_a_fork_opens_its_own() -> None:
-    """A forked child has no thread of the loop: what it inherited raises ForkedProcess at once, closing that waits for
-    nothing, and a memory of its own works; the parent's goes on."""
+    """In a forked child the inherited memory raises ForkedProcess at once, and a memory of its own works."""
     script = f"import sys\nsys.path[:] = {sys.path!r}\n{FORKING}"
 
     subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", script], check=True, timeout=PATIENCE)
@@ -423,8 +420,7 @@ def test_a_child_of_a_fork_opens_its_own() -> None:
 @pytest.mark.parametrize("where", [WHERE, "memory://"])
 @pytest.mark.parametrize("exact", [False, True])
 def test_counting_and_planning_never_hold_up_the_loop(where: str, exact: bool) -> None:
-    """Under an event loop whatever a context or a compaction counts, and what plans it, runs in another thread: the
-    loop goes on meanwhile, and no verb of a driver leaves it."""
+    """Under an event loop counters and planning run in threads, and no verb of a driver leaves the loop."""
 
     async def play() -> None:
         own = threading.get_ident()

@@ -1,4 +1,4 @@
-"""A memory that sweeps by itself while it is open."""
+"""A memory with `sweep_every` sweeps by itself while it is open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 60
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
-    """Is released by each sweep of any store."""
+    """A semaphore that each finished sweep of any store releases."""
     done, sweep = threading.Semaphore(0), Store.sweep
 
     async def told(self: Store, *given: Any) -> int:
@@ -35,8 +35,10 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
 
 
 def wait_for_a_sweep(swept: threading.Semaphore) -> None:
-    """Wait until a sweep has ended that began after this was called: of the next two to end, the first may have begun
-    before, and any number may have ended already."""
+    """Wait until a sweep has ended that began after this call.
+
+    Sweeps that ended earlier are not counted. The next one to end may have begun before the call, so two are awaited.
+    """
     while swept.acquire(blocking=False):
         pass
     for _ in range(2):
@@ -44,10 +46,10 @@ def wait_for_a_sweep(swept: threading.Semaphore) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "driver"])
-def test_what_has_expired_goes_by_itself(
+def test_a_memory_sweeps_its_own_tenant_until_it_is_closed(
     kind: str, tmp_path: Path, clock: FakeClock, swept: threading.Semaphore
 ) -> None:
-    """Of the memory's own tenant, again and again, until it is closed."""
+    """A memory with `sweep_every` sweeps its own tenant again and again until it is closed."""
     where = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/a.db", "driver": "suspending://"}[kind]
     with Memory.open(where, clock=clock, sweep_every="5ms") as memory:
         memory.session("s", lifetime="1m").add_user_message("hello")
@@ -63,8 +65,8 @@ def test_what_has_expired_goes_by_itself(
     assert sweeper._end.is_set()
 
 
-def test_under_an_event_loop_too(clock: FakeClock, tmp_path: Path, swept: threading.Semaphore) -> None:
-    """It is a task of the loop that opened the memory."""
+def test_an_asynchronous_memory_sweeps_in_a_task(clock: FakeClock, tmp_path: Path, swept: threading.Semaphore) -> None:
+    """An asynchronous memory sweeps in a task of the loop that opened it."""
 
     async def main() -> None:
         where = f"sqlite:///{tmp_path}/a.db"
@@ -77,10 +79,10 @@ def test_under_an_event_loop_too(clock: FakeClock, tmp_path: Path, swept: thread
     asyncio.run(main())
 
 
-def test_what_goes_wrong_is_logged_and_the_next_sweep_comes(
+def test_a_failed_sweep_is_logged_and_the_next_one_comes(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody else hears of it."""
+    """A sweep that fails is only logged, and the next one comes."""
     tried = threading.Semaphore(0)
 
     async def away(self: Store, *given: Any) -> int:
@@ -95,8 +97,8 @@ def test_what_goes_wrong_is_logged_and_the_next_sweep_comes(
     assert "it is away" in caplog.text
 
 
-def test_what_is_no_length_of_time_is_refused() -> None:
-    """By name, before anything is opened."""
+def test_sweep_every_is_checked() -> None:
+    """An invalid `sweep_every` is refused by name before anything is opened."""
     for bad in ("soon", 0, -1):
         with pytest.raises(ConfigError, match="sweep_every"):
             Memory.open("memory://", sweep_every=bad)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Promises 1 to 3 of contexts with a tail that varies at every call, by the judges of every provider, over any log."""
+"""Promises 1 to 3 for contexts whose tail varies at every call, judged by the rules of every provider, over any log."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from worlds import attempt
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
 tails = st.dictionaries(st.sampled_from(["clock", "a\nb", 'x"><context>', "n" * 80]), strategies.texts(60) | hostile)
-"""What one call is given behind its log: mostly words, sometimes nothing, or what would forge a fence."""
+"""The tail of a call: mostly words, sometimes nothing, or a text that tries to forge a fence."""
 
 
 def said(ctx: Context, format: str) -> list[str]:
-    """What a request says to the model."""
+    """Return what a request says to the model."""
     return PROVIDERS[format].texts(ctx.request())
 
 
 def check(ctx: Context, format: str, budget: int) -> None:
-    """Assert that a context is taken by all who judge it, says no more than it counts, and is within its budget."""
+    """Assert that a context is valid for all judges, counts all that it says, and fits its budget."""
     provider, request, fmt = PROVIDERS[format], ctx.request(), find_format(format)
     assert provider.faults(ctx.messages) == []
     assert provider.sdk_faults(request) == []
@@ -55,7 +55,7 @@ def check(ctx: Context, format: str, budget: int) -> None:
 def test_the_promises_hold_with_a_tail_that_varies_at_every_call(
     format: str, data: st.DataObject, log: list[Any], budget: int, system: str | None
 ) -> None:
-    """After every operation it fits, is valid, begins with all that is sent without the tail, and says what is told."""
+    """A context with a varying tail fits, is valid, and begins with what is sent without the tail."""
     clock, before = FakeClock(), None
     with Memory.open("memory://", clock=clock) as memory:
         options: dict[str, Any] = {"max_tokens": budget, "counter": strategies.WORDS, "format": format}
@@ -97,7 +97,7 @@ SPOKEN = [format for format in FORMATS if PROVIDERS[format].batches is not None]
 def test_a_provider_s_own_messages_are_what_they_are_without_a_tail(
     format: str, data: st.DataObject, budget: int, marks: bool
 ) -> None:
-    """Whatever stands last (results, thoughts, media), the tail comes behind it, and all before is as it was."""
+    """Whatever ends the log, the tail stands behind it, and everything before is unchanged."""
     provider, batches = PROVIDERS[format], PROVIDERS[format].batches
     assert batches is not None
     with Memory.open("memory://") as memory:
@@ -117,7 +117,7 @@ def test_a_provider_s_own_messages_are_what_they_are_without_a_tail(
 
 
 def marked(value: Any) -> list[Any]:
-    """What bears a mark for the prompt cache, in order."""
+    """Return what bears a mark for the prompt cache, in order."""
     inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     own = [value] if isinstance(value, dict) and "cache_control" in value else []
     return [*own, *(found for one in inner for found in marked(one))]

@@ -1,4 +1,4 @@
-"""Real tool-calling conversations: they come back key for key, and every context of theirs is valid and fits."""
+"""Real tool-calling conversations come back key for key, and each of their contexts is valid and fits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def conversations() -> list[list[dict[str, Any]]]:
 
 
 def contexts(store: str | Path, messages: list[dict[str, Any]], system: str) -> Iterator[tuple[int, Any]]:
-    """Append the messages one by one; before each answer of the model give its context in each budget."""
+    """Add the messages one by one; before each answer of the model yield its context in each budget."""
     with Memory.open(store) as memory:
         views = [memory.session("s", model="gpt-4o", max_tokens=n, view=f"view {n}") for n in BUDGETS]
         for message in messages:
@@ -37,7 +37,7 @@ def contexts(store: str | Path, messages: list[dict[str, Any]], system: str) -> 
 
 
 def check(store: str | Path, messages: list[dict[str, Any]], system: str) -> tuple[int, int]:
-    """Assert that every context is valid and fits; return how many there were, and how many began with a cut."""
+    """Assert that every context is valid and fits; return their number and the number of new cuts."""
     seen = cuts = 0
     for budget, ctx in contexts(store, messages, system):
         assert ctx.tokens <= budget
@@ -59,7 +59,7 @@ def test_each_conversation_comes_back_key_for_key(conversations: list[list[dict[
 def test_a_stored_conversation_comes_back_key_for_key(
     conversations: list[list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    """What was appended to a file and read again encodes to the equal messages."""
+    """Messages stored in a file come back equal."""
     fmt = find_format("openai")
 
     with Memory.open(tmp_path / "a.db", synchronous="NORMAL") as memory:
@@ -72,7 +72,7 @@ def test_a_stored_conversation_comes_back_key_for_key(
 @pytest.mark.wide
 @pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(1, PARTS))])
 def test_every_call_of_a_conversation_is_valid_and_fits(conversations: list[list[dict[str, Any]]], first: int) -> None:
-    """Each of the conversations alone, at every call of the model and in every budget."""
+    """The context of each call of each conversation is valid and fits in every budget."""
     seen = cuts = 0
     chosen = conversations[first::PARTS]
     for messages in chosen:

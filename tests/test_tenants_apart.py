@@ -1,4 +1,4 @@
-"""Two tenants with the same sessions, keys and scopes: nothing that is done to one reaches the other, on any store."""
+"""Two tenants with the same sessions, keys and scopes never affect each other, on any store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
 
 
 def filled(memory: Memory, tenant: str) -> Memory:
-    """The same for each tenant, but for whose it says it is."""
+    """Fill a tenant with the same things, each of which names its tenant."""
     one = memory.for_tenant(tenant)
     for name in ("a", "b"):
         session = one.session(name, user="ann", lifetime="1d" if name == "b" else None, **SMALL)
@@ -66,7 +66,7 @@ def filled(memory: Memory, tenant: str) -> Memory:
 
 
 def all_of(memory: Memory) -> dict[str, Any]:
-    """Everything that a tenant has, but for when it was asked."""
+    """Return everything that a tenant has, without times of reading."""
     found: dict[str, Any] = {}
     for info in memory.sessions():
         session = memory.session(info.session)
@@ -136,7 +136,7 @@ CHANGES: dict[str, Verb] = {
 
 
 def bound(memory: Memory) -> object:
-    """What is seen where a session is bound."""
+    """Return what is seen where a session is bound."""
     with memory.bind("a") as one:
         return one.session("a").entries()
 
@@ -225,7 +225,7 @@ UNCHANGED |= {"session.record_usage", "session.end_turn", "knowledge.refresh"}
 
 
 def streamed(session: Session) -> None:
-    """Have an answer come in pieces."""
+    """Add a streamed answer."""
     with session.stream() as answer:
         answer.feed({"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "x"}}]})
         answer.feed(
@@ -234,7 +234,7 @@ def streamed(session: Session) -> None:
 
 
 def compacted(session: Session) -> None:
-    """Summarise what has come since."""
+    """Summarize what has been added since."""
     session.add_tool_result(None, "x", call_id="open")
     for number in range(3):
         session.add_user_message(f"{number}: and where is Lima? " * 4)
@@ -248,14 +248,14 @@ def taken(session: Session) -> None:
 
 
 def exported(session: Session) -> str:
-    """An export, written."""
+    """Write an export."""
     into = io.BytesIO()
     session.export_to(into)
     return into.getvalue().decode()
 
 
 def test_every_verb_is_in_a_list() -> None:
-    """A verb that is new is in none, and one that is gone still is: both are named here."""
+    """Every public verb is in one of the lists."""
     faces = {"memory": Memory, "session": Session, "working": WorkingMemory, "knowledge": Knowledge}
     verbs = {f"{kind}.{name}" for kind, face in faces.items() for name in dir(face) if not name.startswith("_")}
     listed = {name.partition(",")[0] for name in (*CHANGES, *READS, *ELSEWHERE, "memory.sweep")}
@@ -278,7 +278,7 @@ def test_what_one_tenant_reads_is_its_own(memory: Memory) -> None:
 @pytest.mark.parametrize("memory", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("verb", CHANGES)
 def test_what_one_tenant_does_the_other_does_not_see(memory: Memory, verb: str) -> None:
-    """Its sessions, facts, documents and contexts are what they were, and a lease of the same name is still held."""
+    """No verb of one tenant changes the other's sessions, facts, documents, contexts or leases."""
     one, other = filled(memory, "one"), filled(memory, "other")
     own, before = all_of(one), all_of(other)
     assert "other" not in repr(own)
@@ -292,7 +292,7 @@ def test_what_one_tenant_does_the_other_does_not_see(memory: Memory, verb: str) 
 
 @pytest.mark.parametrize("memory", PLACES, indirect=True)
 def test_what_tenants_do_others_do_not_see(memory: Memory) -> None:
-    """The same for all verbs, each done to a tenant of its own."""
+    """All verbs, each of a tenant of its own, leave another tenant unchanged."""
     other = filled(memory, "other")
     before = all_of(other)
 
@@ -302,7 +302,7 @@ def test_what_tenants_do_others_do_not_see(memory: Memory) -> None:
 
 
 def test_a_sweep_is_of_one_tenant(memory: Memory, clock: FakeClock) -> None:
-    """What has expired of the other is not seen, and is still stored until its own sweep."""
+    """A sweep removes what has expired of its own tenant only."""
     one, other = filled(memory, "one"), filled(memory, "other")
     clock.advance(2 * 24 * HOUR)
 

@@ -43,7 +43,7 @@ def test_each_tenant_sees_its_own(memory: Memory) -> None:
 
 
 def test_closing_one_leaves_the_store_open(memory: Memory) -> None:
-    """Who closes a tenant's memory is refused afterwards, and nobody else is, until the store closes."""
+    """Closing a tenant's memory closes it alone, until the store is closed."""
     with memory.for_tenant("acme") as acme:
         acme.session("s").add_user_message("hello")
     acme.close()
@@ -106,9 +106,9 @@ print(*inline(address, tenants), *asyncio.run(awaited(address, tenants)), sep="\
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what /proc shows of a process")
 @pytest.mark.parametrize("address", ["sqlite:///{}/log.db", "file://{}/logs"])
 def test_many_tenants_cost_what_one_costs(address: str, tmp_path: Path) -> None:
-    """With 500 tenants in use there is no thread and no descriptor more than with one, in both classes.
+    """500 tenants in use take no more threads and descriptors than one, in both classes.
 
-    A process of its own counts: in this one, threads that other tests began may end at any moment.
+    Another process counts, since threads of other tests may end in this one at any time.
     """
     command = [sys.executable, "-c", COUNTING, address.format(tmp_path), str(TENANTS)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout

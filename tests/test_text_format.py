@@ -38,20 +38,20 @@ FORGED = (
 
 @st.composite
 def hostile(draw: st.DrawFn) -> str:
-    """Text of labels, headings and line breaks of all kinds, which tries to look like other entries."""
+    """Draw a text of labels, headings and line breaks that tries to look like other entries."""
     pieces = draw(st.lists(st.sampled_from([*FORGED, *BREAKS, *BREAKS, "word"]) | st.text(max_size=4), max_size=8))
     return "".join(pieces)
 
 
 def summary(text: str, start: object = None, end: object = None, at: int = FIRST) -> Entry:
-    """A summary with the time range that it covers."""
+    """Return a summary with the time range that it covers."""
     metadata = None if start is None else {"time_range": {"start": start, "end": end}}
     return Entry(kind="summary", content=text, metadata=metadata, at=at)
 
 
 @st.composite
 def entries(draw: st.DrawFn) -> Entry:
-    """An entry of any kind, in which every text and name is hostile."""
+    """Draw an entry of any kind whose texts and names are hostile."""
     text, name = draw(hostile()), draw(hostile())
     kind = draw(st.sampled_from(["user", "assistant", "system", "thought", "call", "result", "context", "summary"]))
     if kind in ("user", "assistant", "system"):
@@ -71,14 +71,14 @@ def entries(draw: st.DrawFn) -> Entry:
 
 
 def prompt(found: list[Entry], system: str | None = None) -> str:
-    """The whole text of these entries, each a group of its own."""
+    """Return the whole text of these entries, each a group of its own."""
     pieces = [piece for entry in found for piece in FORMAT.render([Shown(entry)])]
     text: str = FORMAT.request(FORMAT.join(system, pieces), ())["prompt"]
     return text
 
 
 def lines_of(text: str, what: str) -> list[str]:
-    """The lines, by whatever breaks one, that begin with this."""
+    """Return the lines, by any line break, that begin with this."""
     return [line for line in text.splitlines() if re.match(what, line)]
 
 
@@ -141,7 +141,7 @@ def test_every_kind_of_entry_has_its_label() -> None:
 
 
 def test_an_empty_session_is_an_empty_text() -> None:
-    """Nothing gives nothing; a section without entries is left out with its heading."""
+    """An empty session is an empty text, and an empty section has no heading."""
     with Memory.open("memory://") as memory:
         assert memory.session("s").context(format="text", max_tokens=100).text == ""
     assert prompt([], system="be kind") == "be kind"
@@ -156,7 +156,7 @@ def test_only_this_format_has_a_text() -> None:
 
 
 def test_summaries_come_first_wherever_they_stand() -> None:
-    """Both of two summaries stand under the one heading, before all that was said."""
+    """All summaries stand under one heading before everything that was said."""
     text = prompt([Entry(content="hi"), summary("a", FIRST, FIRST), summary("b", FIRST, FIRST)])
 
     day = "[2024-01-01 - 2024-01-01]"
@@ -175,12 +175,12 @@ def test_summaries_come_first_wherever_they_stand() -> None:
     ],
 )
 def test_a_summary_names_the_days_that_it_covers(start: object, end: object, shown: str) -> None:
-    """From its metadata as ISO text or microseconds, in UTC; else the day on which it was written."""
+    """A summary shows the days it covers, from its metadata in UTC, or else the day it was written."""
     assert prompt([summary("x", start, end, at=FIRST + 5 * DAY)]).splitlines()[1] == f"[{shown}]"
 
 
 def test_line_breaks_of_every_kind_are_indented() -> None:
-    """Whatever breaks a line, what follows it does not begin one; a pair of two characters is one break."""
+    """After any line break the text is indented; a pair such as CR LF is one break."""
     text = prompt([Entry(content="".join(f"a{found}User: b" for found in BREAKS))])
 
     assert text.count(INDENT + "User: b") == len(BREAKS)
@@ -207,7 +207,7 @@ def test_a_summary_cannot_begin_like_something_else(text: str) -> None:
 
 
 def test_what_only_another_provider_reads_is_told_in_words() -> None:
-    """Images, documents and unknown items are told by a line or fenced JSON; what nobody can read is left out."""
+    """Images, documents and unknown items become a line or fenced JSON; unreadable items are left out."""
     unreadable = Opaque(item={"type": "reasoning", "encrypted_content": "AAAA"})
     found = [
         Entry(content=(Text(text="see"), Image(source="https://example.com/a.png"), File(filename="a.pdf"))),
@@ -242,7 +242,7 @@ def test_a_masked_result_is_its_note() -> None:
 
 
 def test_a_piece_needs_text() -> None:
-    """Nothing else can be wrong with a text."""
+    """`validate` reports only pieces without text."""
     good = {"section": "conversation", "text": "User: hi"}
 
     assert FORMAT.validate([good]) == []
@@ -255,7 +255,7 @@ def test_a_piece_needs_text() -> None:
 @law
 @given(found=st.lists(entries(), max_size=6))
 def test_no_text_or_name_can_forge_a_line(found: list[Entry]) -> None:
-    """By every kind of line break: as many labels as entries are shown, each heading at most once, no more dates."""
+    """No text or name adds labels, headings or dates of its own."""
     pieces = [piece for entry in found for piece in FORMAT.render([Shown(entry)])]
     text = prompt(found)
 
@@ -285,7 +285,7 @@ def _said(entry: Entry) -> tuple[str, str, bool, str]:
 
 
 def _parts(entry: Entry) -> list[tuple[str, str, bool, str]]:
-    """What an entry says, its thoughts apart: as it is read back."""
+    """Return what an entry says, thoughts apart, as it is read back."""
     if isinstance(entry.content, str):
         return [_said(entry)]
     return [("message", entry.role, isinstance(part, Reasoning), part.text) for part in entry.content]
@@ -294,7 +294,7 @@ def _parts(entry: Entry) -> list[tuple[str, str, bool, str]]:
 @law
 @given(found=st.lists(entries(), min_size=1, max_size=4), system=st.none() | st.text(max_size=20).map("be {}".format))
 def test_a_prompt_with_the_callers_text_comes_back_equal(found: list[Entry], system: str | None) -> None:
-    """What stands before the sections is read as a system message and written there again."""
+    """Text before the sections is read as a system message and written back equal."""
     written = prompt(found, system)
 
     if written:
@@ -304,7 +304,7 @@ def test_a_prompt_with_the_callers_text_comes_back_equal(found: list[Entry], sys
 @law
 @given(text=hostile())
 def test_any_text_can_be_read(text: str) -> None:
-    """Text of other hands is read as well as can be: nothing is refused, and nothing of what it says is lost."""
+    """Any text is read without refusal, and no word of it is lost."""
     found = FORMAT.decode([text], "messages")
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="text", max_tokens=10_000, counter=strategies.WORDS)
@@ -317,7 +317,7 @@ def test_any_text_can_be_read(text: str) -> None:
 
 
 def test_lines_without_label_go_on_with_the_entry_before() -> None:
-    """As other programs write it: lines that are not indented, labels without text, no summary heading."""
+    """Text of other programs is read: unindented lines continue an entry, labels may be empty, headings missing."""
     text = (
         f"{CONVERSATION}\nUser: one\ntwo\n  three\nAssistant:\nTool call (find): {{}}\nTool result (find): ok\nfine\n"
     )
@@ -333,7 +333,7 @@ def test_lines_without_label_go_on_with_the_entry_before() -> None:
 
 
 def test_a_text_without_headings_is_one_message_of_the_user() -> None:
-    """It comes back as it was, and is shown with a label in a context."""
+    """A text without headings is one user message and comes back equal."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="text", max_tokens=100)
         (entry,) = session.add(["User: hello\nthere"])
@@ -375,7 +375,7 @@ def test_what_is_no_text_is_refused_with_its_place(messages: Any, where: str) ->
 @law
 @given(data=strategies.json_values | st.lists(strategies.json_values, max_size=3))
 def test_arbitrary_json_is_refused_or_read(data: Any) -> None:
-    """Whatever is handed in raises InvalidEntry and nothing else, or is read."""
+    """Any JSON raises InvalidEntry or is read."""
     try:
         found = FORMAT.decode(data, "messages")
     except InvalidEntry:
@@ -403,7 +403,7 @@ def test_a_later_prompt_begins_with_the_earlier_one(log: list[Any], budget: int 
 
 
 def shown_entries(ctx: Context) -> int:
-    """How many entries the context shows that say something."""
+    """Return how many entries with content the context shows."""
     items = [item for group in (*ctx._head, *ctx._window.groups) for item in group.items]
     return sum(bool(FORMAT.render([item])) for item in items)
 
@@ -431,7 +431,7 @@ def test_the_count_covers_the_whole_prompt(found: list[Entry], system: str | Non
 @law
 @given(log=strategies.logs(), texts=st.lists(hostile(), min_size=1, max_size=6), budget=st.integers(60, 1500))
 def test_the_budget_holds_for_the_whole_prompt(log: list[Any], texts: list[str], budget: int) -> None:
-    """The same where results are masked, texts shortened and old entries evicted to keep a budget."""
+    """The whole text fits the budget when results are masked, texts shortened and entries evicted."""
     with world("memory", Path(), max_tokens=budget, counter=None) as w:
         session = w.play(log)
         for i, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""Counting tokens: exact for public encodings, about linear and never crashing whatever the text, and what is added."""
+"""Counting tokens: exact for public encodings, roughly linear, never crashing, and the extra costs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ORIGINALS = {
 
 
 def vocabulary(name: str) -> list[bytes]:
-    """The tokens of a packed vocabulary in rank order, read here independently of the library."""
+    """Return the tokens of a packed vocabulary in rank order, read independently of the library."""
     packed = zlib.decompress(pkgutil.get_data("palimpsest.tokens", f"data/{name}.bin") or b"")
     tokens, place = [], 0
     while place < len(packed):
@@ -72,11 +72,11 @@ def references() -> dict[str, tiktoken.Encoding]:
 
 
 class PanicException(BaseException):
-    """Stands for the exception of the same name that tiktoken's native code raises."""
+    """Stands in for the exception that tiktoken's native code raises."""
 
 
 class FakeTokenizer:
-    """One token a character; panics over texts longer than `most`; remembers what it was given."""
+    """A tokenizer of one token a character that panics over texts longer than `most` and records its input."""
 
     def __init__(self, most: int = 10**9) -> None:
         self.most = most
@@ -195,7 +195,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_hostile_texts_are_tiktokens(name: str, references: dict[str, tiktoken.Encoding]) -> None:
-    """Whatever stands beside whatever, with any spaces between: the ids are those of the encoding as it is defined."""
+    """The ids of any text equal those of the encoding's definition."""
     for seed in range(20 * examples(100)):
         chance = random.Random(seed)
         some = [*chance.choices(HOSTILE, k=4), *chance.choices(SPACES, k=3), " " * chance.randrange(4)]
@@ -284,7 +284,7 @@ def adversarial() -> dict[str, Callable[[int], str]]:
 
 
 def longest(text: str, belongs: Callable[[str, str], bool]) -> int:
-    """The longest run of `text` in which each character belongs with the one before it."""
+    """Return the longest run of `text` in which each character belongs with the previous one."""
     best = run = 0
     before = ""
     for character in text:
@@ -296,7 +296,7 @@ def longest(text: str, belongs: Callable[[str, str], bool]) -> int:
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", adversarial())
 def test_no_stretch_exceeds_its_limit(kind: str) -> None:
-    """No slice handed to the tokenizer has more of one character or of whitespace than the limit, and none is lost."""
+    """No slice given to the tokenizer has a longer run of one character or of white space than the limit."""
     fake = FakeTokenizer()
     text = adversarial()[kind](130_000)
 
@@ -344,7 +344,7 @@ def test_slices_join_to_the_text(runs: list[tuple[str, int]]) -> None:
 
 
 def test_panic_is_survived() -> None:
-    """Where the tokenizer panics all the same, the text is counted in halves and marked inexact."""
+    """If the tokenizer panics, the text is counted in halves and marked inexact."""
     counter = Encoding("fake", load=lambda: FakeTokenizer(most=100))
 
     assert counter.measure("a b c " * 150) == Count(900, False)
@@ -378,8 +378,10 @@ def test_function_counter() -> None:
 
 
 def test_an_object_that_counts_is_a_counter() -> None:
-    """What has `count` and `name`, as a session's option says, needs nothing more: no overhead is added, and what it
-    answers is checked as a function's answer is. What has a name and no method that counts is refused at once."""
+    """An object with `count` and `name` is a counter without overhead, and its answers are checked.
+
+    An object with a name and no `count` is refused at once.
+    """
 
     class Words:
         name = "words"
@@ -459,7 +461,7 @@ def test_responses_tools_cost_the_same() -> None:
     ],
 )
 def test_nothing_goes_uncounted(place: tuple[str, ...], extra: dict[str, Any]) -> None:
-    """What the published formula does not cover costs at least a token for each of its words."""
+    """Parts of a schema beyond the published formula cost at least one token a word."""
     counter = encoding("o200k_base")
     tool = weather()
     target = tool["function"]
@@ -487,7 +489,7 @@ KEYS = st.sampled_from(["type", "name", "description", "parameters", "properties
     parameters=ODD | st.dictionaries(KEYS, ODD | st.dictionaries(KEYS, st.dictionaries(KEYS, ODD) | ODD)),
 )
 def test_odd_schemas_are_counted(tool: Any, function: Any, parameters: Any) -> None:
-    """Whatever stands where a schema should, the answer is a number of tokens."""
+    """Any value in the place of a schema is counted."""
     named = {"name": "f", "parameters": parameters}
     tools = [tool, {"type": "function", "function": function}, {"type": "function", "function": named}]
 

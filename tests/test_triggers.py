@@ -1,4 +1,4 @@
-"""When a strategy runs: each rule's threshold, what it counts, when it stays quiet, and how far away it is."""
+"""When a strategy runs: the threshold of each rule, what it counts, when it is quiet, and how near it is."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_condition_on_messages_counts_an_interaction_of_which_any_message_meet
 
 
 def test_a_condition_without_an_answer_counts_and_is_told() -> None:
-    """A condition that cannot be evaluated keeps the interaction and is told once."""
+    """A condition that cannot be evaluated counts the interaction and is reported once."""
     triggers = Triggers(interaction_threshold_qty=2, interaction_conditions=("message.metadata.size > 3",))
     failures: dict[str, str] = {}
 
@@ -109,7 +109,7 @@ def test_a_listed_tool_fires_once_for_each_new_result() -> None:
 
 
 def test_only_the_listed_status_fires() -> None:
-    """An error is no success, a success no error, and what is unknown or pending is neither."""
+    """A rule on successes or errors fires for exactly that status."""
     success = Triggers(on_tools_success_threshold=("find",))
     error = Triggers(on_tools_error_threshold=("find",))
     failed = snapshot("u c:find r:find? a")
@@ -229,7 +229,7 @@ def test_idle_time_fires_once_there_is_something_new() -> None:
 
 
 def test_rules_are_or_ed_and_the_first_that_holds_is_told() -> None:
-    """One rule is enough; of several that hold the first is named."""
+    """One rule that holds is enough; the first of several is reported."""
     triggers = Triggers(interaction_threshold_qty=2, message_count=4, max_entries=50)
 
     assert look(triggers, snapshot(turns(2))).rule == "interaction_threshold_qty"
@@ -237,7 +237,7 @@ def test_rules_are_or_ed_and_the_first_that_holds_is_told() -> None:
 
 
 def test_without_one_that_holds_the_nearest_is_told() -> None:
-    """Where nothing fires the rule that is nearest to its threshold says how near."""
+    """If no rule holds, the one nearest to its threshold is reported."""
     triggers = Triggers(interaction_threshold_qty=10, message_count=4)
 
     assert look(triggers, snapshot("u a u")) == TriggerDecision(False, "message_count", 3, 4, ">=")
@@ -245,7 +245,7 @@ def test_without_one_that_holds_the_nearest_is_told() -> None:
 
 
 def test_rules_about_interactions_wait_for_one_to_complete() -> None:
-    """After an append inside an interaction only the rules for each append are looked at."""
+    """Rules about interactions are checked only when an interaction is complete."""
     counts = {"interaction_threshold_qty": 1, "interaction_threshold_tokens": 1, "input_tokens_threshold": 1}
     sizes = {"max_entries": 1, "max_active_tokens": 1, "message_count": 1}
     seen = snapshot("u9 c r:find a9 u", max_tokens=10)
@@ -265,7 +265,7 @@ def test_rules_about_interactions_wait_for_one_to_complete() -> None:
 
 @pytest.mark.parametrize("rule", ["interaction_threshold_qty", "message_count", "input_tokens_threshold"])
 def test_a_rule_that_fired_is_quiet_until_one_more_interaction_completed(rule: str) -> None:
-    """What was there at the last run fires nothing again, nor does an interaction that is still open."""
+    """After a run a rule stays quiet until another interaction is complete."""
     triggers = Triggers(**{rule: 2})
 
     assert fires(triggers, snapshot(turns(3)), input_tokens=9)
@@ -296,7 +296,7 @@ def test_where_the_kept_part_alone_is_too_much_only_what_came_since_is_measured(
 
 
 def test_a_hard_limit_is_not_given_up_for_quiet() -> None:
-    """A share that the kept part reaches alone measures what is new, until the limit itself is exceeded."""
+    """If kept entries alone exceed a share, only new ones count, until the limit itself is exceeded."""
     triggers = Triggers(threshold=0.8)
 
     assert not fires(triggers, snapshot("u10 a80 u1 a5", seen=3, max_tokens=100))
@@ -328,7 +328,7 @@ def test_a_margin_says_how_much_may_be_added_before_a_rule_can_fire() -> None:
 
 
 def test_without_numeric_rules_a_margin_is_always_open() -> None:
-    """Rules about tools, input tokens and idle time are told apart."""
+    """Without numeric rules the margin is always open; rules about tools are recognised."""
     triggers = Triggers(on_tools_error_threshold=("*",), idle_seconds=5, input_tokens_threshold=9)
 
     assert margin(triggers, snapshot("u a")).spent(10**9, 10**9, 10**9, 10**9).open
@@ -419,7 +419,7 @@ def test_a_wrong_field_in_a_condition_is_named_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("off", [0, -1, None])
 def test_none_and_numbers_of_0_or_less_leave_a_rule_off(off: int | None) -> None:
-    """Such a rule never fires, and is not among those enabled."""
+    """None and numbers of 0 or less switch a rule off."""
     names = ("interaction_threshold_qty", "interaction_threshold_tokens", "input_tokens_threshold", "max_entries")
     triggers = Triggers(**dict.fromkeys((*names, "max_active_tokens", "message_count", "idle_seconds"), off))
 

@@ -1,4 +1,4 @@
-"""A turn that is cut short, at whatever moment, gives its lease back: the next one begins at once."""
+"""A turn gives back its lease whenever it is cut short, and turns of one session wait for each other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AGENT = Path(__file__).with_name("agent_process.py")
 KINDS = ("at once", "when it is done", "again and again")
 PATIENCE = 300.0
 FEW = 60
-"""More suspensions than a turn has."""
+"""An upper bound for the number of suspensions in a turn."""
 
 
 @pytest.fixture(params=WORLDS)
@@ -43,10 +43,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str
 
 
 class Cancelled:
-    """Awaits a coroutine and cancels the task that does at its `step`-th suspension.
+    """Awaits a coroutine and cancels the awaiting task at the coroutine's `step`-th suspension.
 
-    "when it is done" lets the store's thread finish first what the task waits for, so that the answer is what gets
-    lost; "again and again" cancels at every suspension from there on.
+    "when it is done" first lets the store's thread finish what the task waits for, so that only the answer is lost;
+    "again and again" cancels at every later suspension as well.
     """
 
     def __init__(self, memory: AsyncMemory, step: int, how: str) -> None:
@@ -75,7 +75,7 @@ class Cancelled:
             sent = thrown = None
             try:
                 sent = yield yielded
-            except BaseException as error:  # noqa: BLE001 (the task's own: it goes where the coroutine waits)
+            except BaseException as error:  # noqa: BLE001 (the cancellation is thrown into the coroutine)
                 thrown = error
         raise AssertionError
 
@@ -84,8 +84,11 @@ class Cancelled:
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("atomic", [False, True])
 def test_a_cancelled_turn_gives_its_lease_back(place: tuple[str, dict[str, Any]], how: str, atomic: bool) -> None:
-    """Cancelled at any of its suspensions, entering, inside or leaving, a turn holds nobody up: the same session
-    object begins another, and so does another one, without waiting; entries of the turn are there whole, and once."""
+    """A turn that is cancelled at any suspension holds up nobody: the next turn of the session begins at once.
+
+    This holds for the same session object and for another one. The entries of the cancelled turn are stored once and
+    whole, or not at all.
+    """
 
     async def one_turn(memory: AsyncMemory, session: Any) -> None:
         async with session.turn(atomic=atomic):
@@ -118,11 +121,11 @@ def test_a_cancelled_turn_gives_its_lease_back(place: tuple[str, dict[str, Any]]
                 assert len(entries) in ((0, 12) if atomic else (0, 6, 12))
         raise AssertionError("a turn has more suspensions than were tried")
 
-    assert asyncio.run(rounds()) >= (1 if atomic else 2)  # one that is atomic is one append
+    assert asyncio.run(rounds()) >= (1 if atomic else 2)  # an atomic turn makes a single append
 
 
 def forbidden_to_wait(memory: Memory | AsyncMemory) -> list[float]:
-    """Have noted what `turn()` waits for another holder, instead of waiting."""
+    """Make `turn()` record how long it would wait for another holder instead of waiting; return these times."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -134,11 +137,11 @@ def forbidden_to_wait(memory: Memory | AsyncMemory) -> list[float]:
 
 
 class Struck(Exception):
-    """What a signal's handler raises that is not Ctrl-C, such as a task queue's limit of time."""
+    """Raised by a signal's handler other than that of Ctrl-C, such as a task queue's time limit."""
 
 
 class Interrupt:
-    """Raises at the `step`-th call, or return from a function of C, where Python looks for signals."""
+    """Raises an error at the `step`-th call or return of a C function, where Python handles signals."""
 
     def __init__(self, step: int, error: type[BaseException]) -> None:
         self._left, self._error = step, error
@@ -173,12 +176,16 @@ class Interrupt:
 def test_an_interrupted_turn_gives_its_lease_back(
     place: tuple[str, dict[str, Any]], error: type[BaseException], atomic: bool, stride: int
 ) -> None:
-    """Whatever a signal's handler raises at any moment of a synchronous turn: the next turn begins at once, and the
-    turn's entries are there whole or not at all. The quick test takes one moment of 31."""
+    """If a signal's handler raises at any moment of a synchronous turn, the next turn begins at once.
+
+    The interrupted turn's entries are stored whole or not at all. The quick test takes one moment in 31.
+    """
     where, options = place
     with Memory.open(where, **options) as memory:
         waited = forbidden_to_wait(memory)
-        interrupted(memory, Interrupt(sys.maxsize, error), atomic=atomic)  # what is imported is imported now
+        interrupted(
+            memory, Interrupt(sys.maxsize, error), atomic=atomic
+        )  # import everything before the moments are counted
         for step in itertools.count(0, stride):
             interrupt = Interrupt(step, error)
             session = interrupted(memory, interrupt, atomic=atomic)
@@ -195,24 +202,24 @@ def test_an_interrupted_turn_gives_its_lease_back(
 
 
 def interrupted(memory: Memory, interrupt: Interrupt, *, atomic: bool) -> Session:
-    """One turn of a session of its own that is struck somewhere."""
+    """Run one turn of a new session that `interrupt` strikes."""
     session = memory.session(os.urandom(4).hex())
     try:
         with interrupt, session.turn(atomic=atomic):
             session.add(turn("a"))
     except (KeyboardInterrupt, Struck):
         pass
-    except TypeError as fault:  # what CPython 3.11 makes of an error that a profiler raises where a property is entered
+    except TypeError as fault:  # CPython 3.11 raises this when a profiler raises while a property is entered
         if not interrupt.struck or str(fault) != "'traceback' object is not callable":
             raise
     return session
 
 
-# --- who waits, and for whom
+# --- which turns wait for which
 
 
 def test_a_turn_is_renewed_while_it_lives(place: tuple[str, dict[str, Any]], clock: FakeClock) -> None:
-    """Its lease is renewed by a thread, also where nothing is added: however much later, nobody else gets in."""
+    """A thread renews the lease of a live turn, even if nothing is added, so that nobody else gets in."""
     where, options = place
     with Memory.open(where, clock=clock, **options) as memory:
         renewals = memory._core._scope.renewals
@@ -226,13 +233,13 @@ def test_a_turn_is_renewed_while_it_lives(place: tuple[str, dict[str, Any]], clo
 
 
 def enter(memory: Memory) -> None:
-    """Hold a turn for a moment, if nobody else does."""
+    """Hold a turn for a moment; raise LockTimeout if somebody else holds it."""
     with memory.session("s").turn(wait=0):
         pass
 
 
-def test_an_agent_s_run_stays_whole_in_one_process(place: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    """However long the model takes: a second request waits for minutes until the first run is over."""
+def test_runs_of_two_agents_in_one_process_do_not_mix(place: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    """A second agent waits, for minutes if need be, until the first agent's run is over."""
     where, options = place
     clock = SharedClock(tmp_path / "clock")
     with Memory.open(where, clock=clock, **options) as memory:
@@ -247,8 +254,8 @@ def test_an_agent_s_run_stays_whole_in_one_process(place: tuple[str, dict[str, A
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
-def test_agents_runs_stay_whole_in_two_processes(kind: str, sealed: bool, tmp_path: Path) -> None:
-    """The other process, which began while the first run was on, is let in when that is over, and not before."""
+def test_runs_of_two_agents_in_two_processes_do_not_mix(kind: str, sealed: bool, tmp_path: Path) -> None:
+    """A run in another process, which begins during the first run, is let in when that is over and not before."""
     where, clock = address(kind, tmp_path), SharedClock(tmp_path / "clock")
     with Memory.open(where, clock=clock, encryption=FIRST if sealed else None) as memory, ExitStack() as stack:
         others = []
@@ -264,7 +271,7 @@ def test_agents_runs_stay_whole_in_two_processes(kind: str, sealed: bool, tmp_pa
 
 
 def whole_runs(session: Session, names: list[str]) -> None:
-    """Each agent's run is in the log whole, and took the minutes that it took, one after the other."""
+    """Assert that the runs are in the log one after the other, each whole and as long as its calls took."""
     entries = session.entries()
     said = [(entry.text if entry.kind == "message" else entry.call_id or "").partition("-")[0] for entry in entries]
     each = 2 + 2 * CALLS
@@ -275,9 +282,8 @@ def whole_runs(session: Session, names: list[str]) -> None:
     assert session.verify().problems == ()
 
 
-def test_what_renews_is_a_thread_that_ends_with_the_turns() -> None:
-    """A thread of its own renews, of a synchronous and an asynchronous memory, even while the event loop stands still;
-    when there is nothing to renew, or the memory is closed, it ends."""
+def test_a_thread_renews_leases_and_ends_with_the_turns() -> None:
+    """A thread renews the leases, even while an event loop is blocked; it ends when no turn is left or at `close`."""
     from threading import Event, current_thread
 
     renewed = [Event()]
@@ -292,9 +298,9 @@ def test_what_renews_is_a_thread_that_ends_with_the_turns() -> None:
     def wait() -> bool:
         nonlocal inside
         renewed[0], inside = Event(), True
-        there = renewed[0].wait(60)
+        has_renewed = renewed[0].wait(60)
         inside = False
-        return there
+        return has_renewed
 
     with Memory.open("memory://", clock=clock) as memory:
         memory._core._scope.renewals.seconds = 0.03
@@ -313,8 +319,8 @@ def test_what_renews_is_a_thread_that_ends_with_the_turns() -> None:
     assert asyncio.run(held())
 
 
-def test_a_turn_that_was_lost_says_so(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> None:
-    """Where a process stood still for longer than its lease, and another turn has begun, the log says so, once."""
+def test_a_lost_turn_is_logged_once(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> None:
+    """If a process stands still for longer than its lease and another turn begins, the log says so, once."""
     with Memory.open("memory://", clock=clock) as memory, memory.session("s").turn():
         clock.advance(31)
         apart(enter, memory).result()
@@ -327,8 +333,8 @@ def test_a_turn_that_was_lost_says_so(caplog: pytest.LogCaptureFixture, clock: F
     ]
 
 
-def test_who_has_lost_his_turn_adds_nothing_under_it(place: tuple[str, dict[str, Any]], clock: FakeClock) -> None:
-    """Where another turn has begun meanwhile; where none has, it is his again, and nobody else's."""
+def test_a_lost_turn_adds_nothing(place: tuple[str, dict[str, Any]], clock: FakeClock) -> None:
+    """A turn that was taken over raises Conflict at the next add; an expired one that nobody took goes on."""
     where, options = place
     with Memory.open(where, clock=clock, **options) as memory:
         first = memory.session("s")
@@ -348,9 +354,8 @@ def test_who_has_lost_his_turn_adds_nothing_under_it(place: tuple[str, dict[str,
             first.add_user_message("again")
 
 
-def test_nobody_waits_for_himself() -> None:
-    """A turn inside a turn of the same session is refused, by one thread or one task, through whatever object; others
-    take their turn."""
+def test_a_turn_inside_a_turn_is_refused() -> None:
+    """A thread or task cannot begin a turn inside its own turn of the same session, through whatever object."""
     with Memory.open("memory://") as memory, memory.session("s").turn():
         with pytest.raises(ConfigError, match="turn inside a turn"), memory.session("s").turn():
             raise AssertionError("it would wait for ever")
@@ -378,14 +383,14 @@ def test_nobody_waits_for_himself() -> None:
     assert [one.split()[0] for one in said] == ["begin", "end", "begin", "end"]
 
 
-def runs(texts: list[str]) -> bool:
-    """Whether each run's end stands right behind its beginning."""
+def runs_are_whole(texts: list[str]) -> bool:
+    """Whether each run's end stands directly behind its beginning."""
     return [one.removeprefix("begin ") for one in texts[::2]] == [one.removeprefix("end ") for one in texts[1::2]]
 
 
 @pytest.mark.parametrize("atomic", [False, True])
 def test_threads_that_share_a_session_take_turns(place: tuple[str, dict[str, Any]], atomic: bool) -> None:
-    """The object that a program made once is used by all its threads: each waits for the other's turn to end."""
+    """Threads that share one session object wait for each other's turns to end."""
     where, options = place
     with Memory.open(where, **options) as memory:
         chat, start = memory.session("s"), threading.Barrier(4)
@@ -402,14 +407,14 @@ def test_threads_that_share_a_session_take_turns(place: tuple[str, dict[str, Any
 
         texts = [entry.text for entry in chat.entries()]
         assert len(texts) == 40
-        assert runs(texts)
-        with chat.turn(wait=0):  # nothing is held any more
+        assert runs_are_whole(texts)
+        with chat.turn(wait=0):  # no lease is left behind
             assert memory.session("s").entries() != []
 
 
 @pytest.mark.parametrize("atomic", [False, True])
 def test_tasks_that_share_a_session_take_turns(place: tuple[str, dict[str, Any]], atomic: bool) -> None:
-    """So do tasks, those that begin at once and open the store with that included."""
+    """Tasks that share one session object wait for each other's turns, even if their turns also open the store."""
     where, options = place
 
     async def work() -> list[str]:
@@ -432,11 +437,11 @@ def test_tasks_that_share_a_session_take_turns(place: tuple[str, dict[str, Any]]
     texts = asyncio.run(work())
 
     assert len(texts) == 40
-    assert runs(texts)
+    assert runs_are_whole(texts)
 
 
-def test_who_waits_for_a_shared_session_leaves_the_other_s_turn_alone() -> None:
-    """He waits no longer than he says, and neither that nor his cancellation ends what the other has begun."""
+def test_waiting_for_a_turn_leaves_the_running_turn_alone() -> None:
+    """A waiting task waits no longer than `wait`; neither that nor its cancellation ends the turn of the holder."""
 
     async def work() -> tuple[int, bool]:
         async with AsyncMemory.open("memory://") as memory:
@@ -475,8 +480,8 @@ def test_who_waits_for_a_shared_session_leaves_the_other_s_turn_alone() -> None:
     assert asyncio.run(work()) == (2, True)
 
 
-def test_a_task_that_a_turn_waits_for_is_in_that_turn() -> None:
-    """A turn that it began would wait for ever: it is refused, as one inside a turn by the same task is."""
+def test_a_task_that_a_turn_awaits_counts_as_inside_it() -> None:
+    """A task that a turn awaits may not begin a turn of that session: it would wait for ever, so it is refused."""
 
     async def work() -> None:
         async with AsyncMemory.open("memory://") as memory:
@@ -505,7 +510,7 @@ def test_a_task_that_a_turn_waits_for_is_in_that_turn() -> None:
                 await asyncio.sleep(0)
             over.set()
             await late
-            async with chat.turn():  # over is over
+            async with chat.turn():  # nothing is left of the earlier turn
                 pass
 
     asyncio.run(work())
@@ -513,16 +518,16 @@ def test_a_task_that_a_turn_waits_for_is_in_that_turn() -> None:
 
 @pytest.mark.parametrize("wait", [-1, "5", True, float("nan")])
 def test_how_long_a_turn_waits_is_checked(wait: Any) -> None:
-    """`wait` is a number of seconds, False, or None."""
+    """`wait` has to be a number of seconds of at least 0, False, or None."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="wait"):
         memory.session("s").turn(wait=wait)
 
 
 @pytest.mark.parametrize("wait", [0, False])
 def test_a_turn_that_does_not_wait_is_refused_at_once(place: tuple[str, dict[str, Any]], wait: Any) -> None:
-    """With `wait=0`, or False, a second run is refused while the first one lives, and begins when that is over."""
+    """With `wait=0` or False, a turn is refused while another one lives, and begins when that is over."""
     where, options = place
-    with Memory.open(where, **options) as memory, apart_held(memory) as over:
+    with Memory.open(where, **options) as memory, turn_held_by_a_thread(memory) as over:
         with pytest.raises(LockTimeout), memory.session("s").turn(wait=wait):
             raise AssertionError("the other one lives")
 
@@ -533,8 +538,8 @@ def test_a_turn_that_does_not_wait_is_refused_at_once(place: tuple[str, dict[str
 
 
 @contextmanager
-def apart_held(memory: Memory) -> Iterator[Callable[[], None]]:
-    """Another thread is in a turn of the session, until what is given is called, or the block ends."""
+def turn_held_by_a_thread(memory: Memory) -> Iterator[Callable[[], None]]:
+    """Hold a turn in another thread until the yielded function is called or the block ends."""
     begun, end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -557,8 +562,8 @@ def apart_held(memory: Memory) -> Iterator[Callable[[], None]]:
         over()
 
 
-def test_who_adds_beside_a_turn_that_waits_is_in_none(clock: FakeClock) -> None:
-    """A plain add by a session that waits for another's turn never waits, and never fails, however long that is."""
+def test_an_add_beside_a_waiting_turn_belongs_to_no_turn(clock: FakeClock) -> None:
+    """A plain add by a session whose turn is still waiting neither waits nor fails, however long the wait."""
     with Memory.open("memory://", clock=clock) as memory:
         chat = memory.session("s")
         core: Any = memory._core
@@ -566,7 +571,7 @@ def test_who_adds_beside_a_turn_that_waits_is_in_none(clock: FakeClock) -> None:
 
         async def adds_meanwhile(seconds: float) -> None:
             core.runner.sleep = sleep
-            clock.advance(3600)  # the other's lease is over by then, and so is whatever was asked for at first
+            clock.advance(3600)  # by then the other's lease has expired, and so has every lease asked for before
             chat.add_user_message("beside it")
 
         core.runner.sleep = adds_meanwhile
@@ -585,7 +590,7 @@ def _turn_of(chat: Session) -> None:
 def test_closing_gives_back_the_turn_that_is_open(
     place: tuple[str, dict[str, Any]], face: str, clock: FakeClock
 ) -> None:
-    """Whoever comes next need not wait for its lease; and what the block raises is not hidden by its end."""
+    """`close` inside a turn gives back its lease, and the end of the block does not hide the error raised in it."""
     where, options = place
     if where.startswith("memory:"):
         pytest.skip("what is in memory is gone with the memory that is closed")
@@ -612,20 +617,20 @@ def test_closing_gives_back_the_turn_that_is_open(
 
 
 def answer(id: str) -> dict[str, Any]:
-    """A response of OpenAI's, with what it cost."""
+    """Return a response of OpenAI's with its usage."""
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": f"answer {id}"}}
     usage = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
     return {"id": id, "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
 
 
 def calls(session: Session) -> int:
-    """How many calls of the model the session knows the cost of."""
+    """Return for how many calls of the model the session has recorded usage."""
     usage = session.stats().usage
     return usage.calls if usage is not None else 0
 
 
-def test_an_atomic_turn_that_raises_notes_no_cost(memory: Memory) -> None:
-    """Nothing of it is stored: there is no session."""
+def test_an_atomic_turn_that_raises_records_no_usage(memory: Memory) -> None:
+    """An atomic turn that raises stores nothing, not even the usage of its answers."""
     session = memory.session("new")
     with suppress(ZeroDivisionError), session.turn(atomic=True):
         session.add(answer("a"))
@@ -633,8 +638,8 @@ def test_an_atomic_turn_that_raises_notes_no_cost(memory: Memory) -> None:
     assert memory.sessions() == []
 
 
-def test_an_atomic_turn_notes_the_cost_of_what_is_new(memory: Memory) -> None:
-    """An answer that was there already was told of then."""
+def test_an_atomic_turn_records_the_usage_of_new_answers(memory: Memory) -> None:
+    """An atomic turn records the usage of new answers only; for a repeated key it was recorded the first time."""
     session = memory.session("s")
     session.add(answer("a"), key="a")
     session.add(answer("b"), key="b")
@@ -649,7 +654,7 @@ def test_an_atomic_turn_notes_the_cost_of_what_is_new(memory: Memory) -> None:
 
 
 def said_by_claude(text: str) -> dict[str, Any]:
-    """An answer of Anthropic's, with what it cost."""
+    """Return an answer of Anthropic's with its usage."""
     content = [{"type": "text", "text": text}, {"type": "text", "text": "So it is."}]
     usage = {"input_tokens": 10, "output_tokens": 1}
     return {"type": "message", "role": "assistant", "model": "m", "content": content, "usage": usage}
@@ -657,8 +662,8 @@ def said_by_claude(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("says", [answer, said_by_claude])
-def test_a_batch_that_grows_notes_each_cost_once(memory: Memory, says: Callable[[str], Any], atomic: bool) -> None:
-    """Under a key what an answer cost is noted when its entries are new, however often the whole list comes."""
+def test_a_growing_batch_records_each_usage_once(memory: Memory, says: Callable[[str], Any], atomic: bool) -> None:
+    """Under a key, an answer's usage is recorded when its entries are new, however often the whole list is added."""
     session, given = memory.session("s"), list[Any]()
     for number in (1, 2, 3):
         given += [{"role": "user", "content": f"question {number}"}, says(f"a{number}")]
@@ -667,8 +672,8 @@ def test_a_batch_that_grows_notes_each_cost_once(memory: Memory, says: Callable[
         assert (calls(session), session.stats().usage.total_input) == (number, 10 * number)
 
 
-def test_a_batch_that_grows_inside_an_atomic_turn_notes_each_cost_once(memory: Memory) -> None:
-    """What an earlier batch of the turn holds is not new in a later one; what has no key is."""
+def test_a_growing_batch_in_an_atomic_turn_records_each_usage_once(memory: Memory) -> None:
+    """Inside an atomic turn, an answer already in an earlier batch of its key is not new; one without a key is."""
     session, given = memory.session("s"), list[Any]()
     with session.turn(atomic=True):
         for number in (1, 2, 3):
@@ -679,8 +684,8 @@ def test_a_batch_that_grows_inside_an_atomic_turn_notes_each_cost_once(memory: M
 
 
 @pytest.mark.anyio
-async def test_what_comes_beside_a_batch_that_is_there_makes_no_cost_new() -> None:
-    """What other tasks add meanwhile says nothing about the batch."""
+async def test_entries_added_beside_a_known_batch_do_not_make_its_usage_new() -> None:
+    """Entries that other tasks add at the same time do not make the usage of a known batch count again."""
     async with AsyncMemory.open("memory://") as memory:
         session = memory.session("s")
         await session.add(answer("a"), key="a")
@@ -693,11 +698,10 @@ async def test_what_comes_beside_a_batch_that_is_there_makes_no_cost_new() -> No
 
 @pytest.mark.parametrize("ends", ["well", "raises"])
 @pytest.mark.parametrize("first", [True, False])
-def test_who_adds_as_an_atomic_turn_ends_is_stored(
+def test_an_add_that_races_with_the_end_of_an_atomic_turn_is_stored(
     memory: Memory, monkeypatch: pytest.MonkeyPatch, ends: str, first: bool
 ) -> None:
-    """Whoever has found the turn open and comes too late for it, as a thread may, stores what is added by itself; so
-    nothing that an add returns is lost, nor stored twice."""
+    """An add that found an atomic turn open and comes too late for it is stored on its own, once."""
     session = memory.session("s")
     session.add_user_message("before")
     turns = session.turn(atomic=True)
@@ -721,14 +725,13 @@ def test_who_adds_as_an_atomic_turn_ends_is_stored(
 
 
 def _raised() -> tuple[Any, Any, Any]:
-    """What the end of a block is told of what was raised in it."""
+    """Return the arguments of `__exit__` for an error raised in the block."""
     fault = ZeroDivisionError()
     return type(fault), fault, None
 
 
 def test_an_atomic_turn_stores_what_was_added_as_it_was_then(memory: Memory) -> None:
-    """What the caller makes of its own objects meanwhile, or of what an add returned, changes nothing and spoils
-    nothing."""
+    """An atomic turn stores entries as they were at the add, whatever the caller changes in its objects afterwards."""
     session, metadata, said = memory.session("s"), dict[str, Any](tags=["a"]), dict[str, Any](role="user", content="x")
     said["content"] = [{"type": "text", "text": "Hello", "cache": {"for": 1}}]
     beside = {"role": "user", "content": "Hello", "extra": {"for": 1}}
@@ -746,5 +749,5 @@ def test_an_atomic_turn_stores_what_was_added_as_it_was_then(memory: Memory) -> 
 
 
 def _cached(value: object) -> dict[str, Any]:
-    """A message with a key that its provider alone knows."""
+    """Return a message with a key that only its provider knows."""
     return {"role": "user", "content": [{"type": "text", "text": "Hello", "cache": {"for": value}}]}

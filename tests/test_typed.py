@@ -1,4 +1,4 @@
-"""Values as JSON that gives them back with their types."""
+"""JSON that returns values with their types."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VALUES = st.recursive(
 
 
 def typed(value: Any) -> Any:
-    """A value with the types of all that it holds, so that 1, True and 1.0 differ."""
+    """Return a value with the types of all it contains, so that 1, True and 1.0 differ."""
     if isinstance(value, dict):
         return dict, [(typed(key), typed(one)) for key, one in value.items()]
     if isinstance(value, list | tuple):
@@ -66,7 +66,7 @@ def test_a_value_comes_back_equal_and_with_its_types(value: Any) -> None:
 
 @given(VALUES)
 def test_plain_json_is_written_as_it_is(value: Any) -> None:
-    """Whoever reads it without this module sees what it says."""
+    """Plain JSON values are written as plain JSON."""
     try:
         plain = json.loads(json.dumps(value))
     except TypeError:
@@ -113,7 +113,7 @@ def test_what_would_not_come_back_is_refused_by_place(value: object, told: str) 
 
 
 def test_what_holds_itself_is_refused() -> None:
-    """It has no end."""
+    """A value that contains itself is refused."""
     found: list[Any] = []
     found.append(found)
 
@@ -123,7 +123,7 @@ def test_what_holds_itself_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["{", '{"$set": 1}', '{"$dict": [1]}', '{"$set": [[]]}', '{"$tuple": null}'])
 def test_what_was_not_written_so_is_told(text: str) -> None:
-    """Whoever stores it names the place."""
+    """Reading other text raises ValueError, so that the store can name the place."""
     with pytest.raises(ValueError, match=r"."):
         from_json(text)
 
@@ -142,6 +142,6 @@ def test_dates_are_dates() -> None:
 
 @pytest.mark.parametrize("text", ['{"$tuple":[1]}', '{"\\u0024tuple":[1]}', '[{"a":{"\\u0024tup\\u006ce":[1]}}]'])
 def test_a_tag_is_one_however_its_characters_are_written(text: str) -> None:
-    """Whatever another program has written it with: most values have none, and are not looked through for it."""
+    """A type tag is recognised even if another program escaped its characters."""
     wanted: Any = (1,) if text.startswith("{") else [{"a": (1,)}]
     assert from_json(text) == from_json(text.encode()) == wanted

@@ -1,4 +1,4 @@
-"""Type checkers take what users write: the examples of the pages, and programs with the clients of vendors."""
+"""Type checkers accept the documentation's examples and programs with the vendors' clients."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ MEANT = {"docs_errors.py": ["call-arg"]}
 
 
 def copied(folder: Path) -> list[str]:
-    """The programs, away from the project and its settings."""
+    """Copy the programs away from the project and its settings."""
     for name in PROGRAMS:
         (folder / name).write_text((HERE / name).read_text(encoding="utf-8"), encoding="utf-8")
     return PROGRAMS
 
 
 def run(folder: Path, *command: str) -> str:
-    """What a type checker told; "" where it had nothing to tell."""
+    """Run a type checker and return its output, "" if it reports nothing."""
     done = subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
@@ -57,9 +57,9 @@ def test_mypy_accepts_what_users_write(tmp_path: Path) -> None:
 
 @pytest.mark.wide
 def test_mypy_accepts_the_examples_of_the_pages(tmp_path: Path) -> None:
-    """The examples of a page are one program that `mypy --strict` takes, those that no test runs among them.
+    """`mypy --strict` accepts all examples of a page as one program.
 
-    The settings and the cache are the project's own: what they import is read a second time by nobody.
+    Settings and cache are the project's, so that its imports are not checked again.
     """
     names = written(tmp_path)
     ours = ("--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache"))
@@ -76,7 +76,7 @@ def test_mypy_accepts_the_examples_of_the_pages(tmp_path: Path) -> None:
 
 
 def written(folder: Path) -> list[str]:
-    """Write the Python examples of each page to a file of their own, each line where the page has it."""
+    """Write the Python examples of each page to a file, with the page's line numbers."""
     names = []
     for page in [ROOT / "README.md", *listed()]:
         text, lines = page.read_text("utf-8"), list[str]()
@@ -93,14 +93,14 @@ def written(folder: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("basedpyright") is None, reason="basedpyright is not installed")
 def test_pyright_accepts_what_users_write(tmp_path: Path) -> None:
-    """So does pyright, which editors ask."""
+    """Pyright, which editors use, accepts the programs."""
     assert pyright(tmp_path, copied(tmp_path), strict=["typing_public.py"]) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("basedpyright") is None, reason="basedpyright is not installed")
 def test_pyright_knows_the_type_of_every_public_name(tmp_path: Path) -> None:
-    """In strict mode, too, nothing that a user meets on an object of ours has a type that is unknown, or half known."""
+    """In strict mode every public name and attribute has a fully known type."""
     lines = ["from __future__ import annotations", "", *(f"import {home}" for home in HOMES), ""]
     for home in HOMES:
         for name in import_module(home).__all__:
@@ -117,13 +117,13 @@ def test_pyright_knows_the_type_of_every_public_name(tmp_path: Path) -> None:
 
 
 def owned(thing: type) -> list[str]:
-    """The public attributes of a class that are ours, not those of a class of somebody else's that it is made of."""
+    """Return the public attributes of a class that the library defines."""
     ours = [kind for kind in thing.__mro__ if kind.__module__.startswith("palimpsest")]
     return sorted({name for kind in ours for name in vars(kind) if not name.startswith("_")})
 
 
 def pyright(folder: Path, programs: list[str], strict: list[str]) -> str:
-    """What pyright told of programs in a folder."""
+    """Return pyright's output for programs in a folder."""
     settings = {
         "include": programs,
         "strict": strict,

@@ -1,4 +1,4 @@
-"""An append of whose end nobody has heard is there once or not at all, also if the server does it only then."""
+"""An append with an unknown outcome is stored once or not at all, even if the server does it later."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MOMENTS = range(7)
 
 
 class LateBackend(Stepping):
-    """A store behind a driver. `late` says before which verb after it the next append is done: nobody hears of that.
+    """A backend that does an append only before the verb number `late` after it, unknown to the caller.
 
-    With `holds` the server has begun it, and has its head: another who writes over that waits until it is done. With
-    `asks` it asks `again`. `gate` keeps writes waiting while it is closed; so many as `passes` says are not late.
+    With `holds` the server has begun the append and holds its head, so that another writer waits. With `asks` it asks
+    `again`. A closed `gate` keeps writes waiting; `passes` says how many writes are not late.
     """
 
     url = "late://"
@@ -78,7 +78,7 @@ class LateBackend(Stepping):
 
 
 def open_late(url: str, runner: object, **_: object) -> LateBackend:
-    """Open an empty one."""
+    """Open an empty store."""
     made: LateBackend = LateBackend()
     return made
 
@@ -87,13 +87,13 @@ STORES.register("late", open_late)
 
 
 def late(memory: AsyncMemory) -> LateBackend:
-    """The backend under a memory."""
+    """Return the backend of a memory."""
     backend: Any = memory.store.backend
     return backend if isinstance(backend, LateBackend) else backend.below  # type: ignore[no-any-return]
 
 
 async def texts(memory: AsyncMemory) -> list[str]:
-    """What is in the session, when whatever was late is done."""
+    """Return the session's texts once everything late is done."""
     for _ in MOMENTS:
         await memory.store.tenants()
     return [entry.text for entry in await memory.session("s").entries()]
@@ -101,7 +101,7 @@ async def texts(memory: AsyncMemory) -> list[str]:
 
 @asynccontextmanager
 async def begun(new: bool, sealed: bool) -> AsyncIterator[AsyncMemory]:
-    """A memory over such a store, with a session that is not there yet, or has a message."""
+    """Open a memory over such a store, with a new session or one with a message."""
     given: Any = {"encryption": Keys({"one": bytes(range(32))})} if sealed else {}
     async with AsyncMemory.open("late://", **given) as memory:
         if not new:
@@ -146,7 +146,7 @@ def test_what_was_under_way_when_its_writer_was_cancelled_is_there_once(new: boo
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("new", [False, True])
 def test_who_is_told_that_nothing_was_written_is_told_the_truth(new: bool, sealed: bool) -> None:
-    """Where the answer is lost of what the server has begun, it is there, once, or never will be, as the error says."""
+    """If an error says that nothing was written, the append is never stored; otherwise it may be, once."""
 
     async def work(moment: int) -> None:
         async with begun(new, sealed) as memory:
@@ -168,7 +168,7 @@ def test_who_is_told_that_nothing_was_written_is_told_the_truth(new: bool, seale
 
 
 def test_nobody_is_told_that_nothing_was_written_who_cannot_look() -> None:
-    """Where the store is away when what is unheard of is to be looked for, it may be there all the same."""
+    """If the store is away when an unknown append is looked for, the error says that it may be stored."""
 
     async def work() -> None:
         async with AsyncMemory.open("late://") as memory:
@@ -192,7 +192,7 @@ def test_nobody_is_told_that_nothing_was_written_who_cannot_look() -> None:
 
 @pytest.mark.wide
 def test_a_message_that_waits_for_a_standby_is_there_once() -> None:
-    """PostgreSQL shows nobody what is written and waits for a standby: nobody is told that it is not there."""
+    """A message that PostgreSQL has written and that waits for a standby is not reported as unwritten."""
     with own_server("postgres") as server, Memory.open(server.address, timeout_seconds=1) as memory:
         session = memory.session("s")
         session.add_user_message("before")
@@ -210,6 +210,6 @@ def test_a_message_that_waits_for_a_standby_is_there_once() -> None:
 
 
 async def settled() -> None:
-    """Let every task come to where it waits."""
+    """Wait until every task has come to its wait."""
     for _ in range(50):
         await asyncio.sleep(0)

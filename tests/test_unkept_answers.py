@@ -1,4 +1,4 @@
-"""An answer that was paid for is in the hands of who asked, also where its store could not take it."""
+"""An answer that the store could not take is still given to whoever asked, since it was paid for."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NUMBERS = count()
 
 
 class Away(Flaky):
-    """Dictionaries that take nothing, either, while they are away."""
+    """A memory backend that takes no writes while it is away."""
 
     async def write(self, *given: Any, **named: Any) -> Any:
-        """Write, where they are not away."""
+        """Write, unless the backend is away."""
         if self.away:
             raise StoreUnavailable(self.url, "it is away")
         return await super().write(*given, **named)
@@ -37,7 +37,7 @@ class Away(Flaky):
 
 @pytest.fixture
 def store() -> Away:
-    """A store that is well."""
+    """A store that works."""
     backend = Away()
     backend.url = f"unkept{next(NUMBERS)}://"
     STORES.register(backend.url.removesuffix("://"), lambda url, runner, **options: backend)
@@ -46,19 +46,19 @@ def store() -> Away:
 
 @pytest.fixture
 def session(store: Away) -> Iterator[Session]:
-    """A session of it."""
+    """A session of that store."""
     with Memory.open(store.url) as memory:
         yield memory.session("s")
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Way:
-    """Each way to ask."""
+    """Each way to ask a model."""
     return WAYS[request.param]
 
 
 def breaking(store: Away, play: Play) -> Play:
-    """The store is away from when the provider answers on."""
+    """Let the store be away from the provider's answer on."""
 
     def broken(exchange: Any) -> None:
         store.away = True
@@ -68,7 +68,7 @@ def breaking(store: Away, play: Play) -> Play:
 
 
 async def kept_at_last(session: Any, store: Away, fault: PalimpsestError) -> None:
-    """What the error has can be added when the store is back: once, with what it cost."""
+    """Add what the error holds once the store is back; check that it is stored once with its usage."""
     store.away = False
     for _ in range(2):
         await ready(session.add(fault.answer, unless_last=True))
@@ -80,7 +80,7 @@ async def kept_at_last(session: Any, store: Away, fault: PalimpsestError) -> Non
 
 
 def spoken(entries: list[Any]) -> list[tuple[str, str]]:
-    """Who has said what, without thoughts that stand by themselves."""
+    """Return who has said what, without separate thoughts."""
     return [(one.kind, one.role) for one in entries if one.text or one.kind != "message" or one.role == "user"]
 
 
@@ -95,7 +95,7 @@ async def read_through(asked: Any) -> None:
 def test_the_error_of_a_store_has_the_answer_that_it_did_not_take(
     way: Way, streams: bool, session: Session, store: Away
 ) -> None:
-    """What the client returned, or what its events come to."""
+    """The store's error holds the whole answer, returned or streamed."""
     streamed = STREAMED[way.format]
     play = breaking(store, plays(streamed.events) if streams else answers(streamed.whole))
     with StreamServer(play) as server, way.opened(server, False) as client:
@@ -111,7 +111,7 @@ def test_the_error_of_a_store_has_the_answer_that_it_did_not_take(
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
 def test_asynchronous_clients_tell_alike(way: Way, streams: bool, store: Away) -> None:
-    """The same for who waits."""
+    """With asynchronous clients the store's error holds the whole answer, too."""
     streamed = STREAMED[way.format]
     play = breaking(store, plays(streamed.events) if streams else answers(streamed.whole))
 
@@ -130,7 +130,8 @@ def test_asynchronous_clients_tell_alike(way: Way, streams: bool, store: Away) -
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_block_tells_what_came_in_pieces(complete: bool, session: Session, store: Away) -> None:
-    """The whole answer, or the text of one that broke off; the error of the store has what broke it for its context."""
+    """The error at the end of a `stream` block holds the answer or its first part, with the original error as
+    context."""
     session.add_user_message("Which gate?")
     heard = list[Any]()
 
@@ -154,7 +155,7 @@ def test_a_block_tells_what_came_in_pieces(complete: bool, session: Session, sto
 
 
 def test_what_a_session_would_drop_is_not_given_to_be_added(session: Session) -> None:
-    """Of an answer that broke off nothing is to be stored then, neither at once nor later."""
+    """With `cut_off="drop"` a broken answer is not offered for adding."""
     with session.turn(), session.stream(cut_off="drop") as answer:
         for event in CHAT.events[:3]:
             answer.feed(event)
@@ -200,7 +201,7 @@ def test_the_client_s_own_error_comes_out_where_its_cost_cannot_be_noted(session
 
 
 def test_a_run_of_the_agents_sdk_tells_the_items_that_are_not_in_the_log(session: Session, store: Away) -> None:
-    """They can be added as a run would add them."""
+    """In a run of the Agents SDK the error holds the items that are not stored."""
     agents, scripted = load("agents"), load("agents.testing")
     agents.set_tracing_disabled(True)
     kept = load("palimpsest.integrations.openai_agents").PalimpsestSession(session)
@@ -223,7 +224,7 @@ def test_a_run_of_the_agents_sdk_tells_the_items_that_are_not_in_the_log(session
 
 
 def test_a_question_that_a_store_does_not_take_is_no_answer(session: Session, store: Away) -> None:
-    """Who asks has that: nothing was paid for."""
+    """If only a question was not stored, the error holds no answer."""
     kept = load("palimpsest.integrations.openai_agents").PalimpsestSession(session)
     session.add_user_message("Hello.")
     store.away = True
@@ -234,7 +235,7 @@ def test_a_question_that_a_store_does_not_take_is_no_answer(session: Session, st
 
 
 def test_a_run_of_pydantic_ai_tells_the_messages_that_it_came_to(session: Session, store: Away) -> None:
-    """All of the run, with the response that is not in the log."""
+    """In a run of Pydantic AI the error holds all messages of the run."""
     pai, functions = load("pydantic_ai"), load("pydantic_ai.models.function")
     history = load("palimpsest.integrations.pydantic_ai").SessionHistory(session)
 
@@ -252,7 +253,7 @@ def test_a_run_of_pydantic_ai_tells_the_messages_that_it_came_to(session: Sessio
 def test_what_is_raised_in_a_turn_comes_out_though_its_lease_cannot_be_given_back(
     session: Session, store: Away
 ) -> None:
-    """It says more than that: the lease ends by itself."""
+    """An error raised in a turn comes out even if the lease cannot be given back."""
 
     def fail() -> None:
         with session.turn():

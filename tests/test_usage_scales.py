@@ -1,4 +1,4 @@
-"""What a provider reports scales budgets within bounds, and only where it can be a report of the whole input."""
+"""Reported usage scales budgets within bounds, and only if it can be a report of the whole input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chat() -> Any:
 
 
 def cut_anew(chat: Session) -> Context:
-    """The first context of another epoch, which learns from what was reported."""
+    """Return the first context of another epoch, which uses what was reported."""
     before = chat.stats().epoch
     while True:
         chat.add_user_message("question " * 30)
@@ -63,7 +63,7 @@ def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
     ],
 )
 def test_a_report_scales_budgets_within_bounds(chat: Session, ratio: float, factor: float, told: str | None) -> None:
-    """Of a report that no tokenizer explains nothing is learned, or no more than the bound; the report says so."""
+    """A report scales the budget at most to the bound; the context's report says when it was ignored."""
     sent = cut_anew(chat)
     chat.record_usage(input_tokens=round(sent.counted * ratio), context=sent)
 
@@ -77,7 +77,7 @@ def test_a_report_scales_budgets_within_bounds(chat: Session, ratio: float, fact
 
 
 def test_a_cut_goes_down_to_a_share_of_what_the_new_factor_leaves() -> None:
-    """A report that leaves less room than the low water of before makes a deeper cut, not one that cannot be."""
+    """If a report leaves less room than the old low water, the cut goes deeper instead of failing."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s", model=CLAUDE, max_tokens=2000)
         for _ in range(18):
@@ -95,7 +95,7 @@ def test_a_cut_goes_down_to_a_share_of_what_the_new_factor_leaves() -> None:
 
 
 def test_usage_without_what_the_cache_served_makes_no_budget_larger(chat: Session) -> None:
-    """Where only the fresh part of the input is reported, call after call, contexts are as small as without reports."""
+    """Reports without the cached part of the input never enlarge a budget."""
     for _ in range(30):
         chat.add_user_message("question " * 30)
         ctx = chat.context(system="You know the catalogue.")
@@ -106,7 +106,7 @@ def test_usage_without_what_the_cache_served_makes_no_budget_larger(chat: Sessio
 
 
 def test_a_report_for_a_public_tokenizer_says_nothing_of_another_model(tmp_path: Path) -> None:
-    """What was learned with one model does not replace the margin of a model that was not asked."""
+    """A report for one model does not change the margin of another."""
     with Memory.open(tmp_path / "m.db") as memory:
         exact = memory.session("s", model="gpt-4o", max_tokens=1000)
         sent = cut_anew(exact)
@@ -122,7 +122,7 @@ def test_a_report_for_a_public_tokenizer_says_nothing_of_another_model(tmp_path:
 
 @given(tokens=st.integers(0, 300_000), reported=st.integers(1, 100_000), counted=st.integers(1, 50_000))
 def test_scaling_back_and_forth_never_exceeds_the_bound(tokens: int, reported: int, counted: int) -> None:
-    """The room for counted tokens, in the provider's scale again, is at most what was given: rounding adds nothing."""
+    """Scaling a budget to counted tokens and back never exceeds it."""
     factor = reported / counted
 
     room = unscaled(tokens, factor)
@@ -138,7 +138,7 @@ def test_a_factor_whose_division_rounds_up_is_no_token_over() -> None:
 
 @pytest.mark.parametrize("objects", [1, 2])
 def test_reports_at_the_same_moment_are_all_in_the_sums(tmp_path: Path, objects: int) -> None:
-    """By tasks of one session's object, and of two in two memories."""
+    """Simultaneous reports of several tasks and memories are all added up."""
 
     async def reported() -> Usage | None:
         async with AsyncMemory.open(tmp_path / "a.db") as memory, AsyncMemory.open(tmp_path / "a.db") as other:

@@ -1,4 +1,4 @@
-"""What a call cost is read as each vendor tells it, is recorded once, and is refused where it cannot be."""
+"""Usage is read in each vendor's form, recorded once, and refused if it is impossible."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TOLD = {"chat": CHAT, "responses": RESPONSES, "anthropic": ANTHROPIC, "gemini": 
 
 
 def answer(id: str = "msg_1", **usage: int) -> dict[str, Any]:
-    """An answer of Anthropic, as its client dumps it."""
+    """Return an answer of Anthropic as its client dumps it."""
     made = {"id": id, "type": "message", "role": "assistant", "model": "claude", "stop_reason": "end_turn"}
     return {**made, "content": [{"type": "text", "text": "Yes."}], "usage": {"output_tokens": 7, **usage}}
 
 
 @pytest.mark.parametrize("vendor", TOLD)
 def test_each_vendor_s_figures_come_to_the_same(vendor: str) -> None:
-    """All of the input, with what a cache served and stored: Anthropic tells the parts, the others the whole."""
+    """Input tokens include cached ones, whether the vendor reports parts or the whole."""
     with Memory.open("memory://") as memory:
         usage = memory.session("s").record_usage(TOLD[vendor])
 
@@ -42,7 +42,7 @@ def test_each_vendor_s_figures_come_to_the_same(vendor: str) -> None:
 
 
 def test_objects_of_the_clients_are_read_whole_or_their_usage_alone() -> None:
-    """A response object and the usage that it holds are told alike."""
+    """A response object and its usage object give the same figures."""
     message = load("anthropic.types").Message.model_validate(answer(**ANTHROPIC))
     reported = load("google.genai.types").GenerateContentResponseUsageMetadata.model_validate(GEMINI_JSON)
     with Memory.open("memory://") as memory:
@@ -51,7 +51,7 @@ def test_objects_of_the_clients_are_read_whole_or_their_usage_alone() -> None:
 
 
 def test_an_answer_that_is_added_brings_its_usage_once() -> None:
-    """What an added answer cost is recorded with it: not when it is there already, nor when it is reported again."""
+    """An added answer's usage is recorded once, even if it is added or reported again."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic", model="claude-sonnet-4-5")
         session.add_user_message("Is it?")
@@ -110,7 +110,7 @@ def test_figures_that_cannot_be_are_refused() -> None:
 
 
 def test_an_answer_with_impossible_figures_is_kept() -> None:
-    """What was said is stored; that its usage is not recorded is a warning, which says why."""
+    """An answer with impossible usage is stored, with a warning that its usage is not."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic")
         session.add_user_message("word " * 3000)
@@ -129,7 +129,7 @@ def test_an_answer_with_impossible_figures_is_kept() -> None:
     model=st.sampled_from(["gpt-4o", "claude-sonnet-4-5"]),
 )
 def test_no_report_lets_a_context_pass_that_counts_too_many(reported: list[int], model: str) -> None:
-    """Whatever was reported, no context has more tokens than the budget as they are counted, or as they are scaled."""
+    """Whatever was reported, no context exceeds the budget, counted or scaled."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", model=model, max_tokens=2000)
         for figure in reported:

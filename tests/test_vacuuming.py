@@ -1,4 +1,4 @@
-"""A store is written anew a piece at a time while others go on: nothing is lost, nothing that was erased is left."""
+"""`vacuum` rewrites a store in small steps beside other writers: nothing is lost, and nothing erased is left."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is large and a piece of one, from 64 kB on."""
+    """Treat a file as large, and a piece of it as full, from 64 kB on."""
     monkeypatch.setattr(scrubbing, "SMALL", 1 << 16)
     monkeypatch.setattr(scrubbing, "PIECE", 1 << 16)
 
 
 @pytest.fixture
 def dice(request: pytest.FixtureRequest) -> random.Random:
-    """A test's own."""
+    """A random generator for each test."""
     return random.Random(request.node.name)
 
 
 class Life:
-    """Somebody who does a bit of everything in a memory, each time with a word of its own."""
+    """Does a bit of everything in a memory, with a unique word each time."""
 
     def __init__(self, memory: Memory, dice: random.Random) -> None:
         self.memory, self.dice = memory, dice
@@ -46,7 +46,7 @@ class Life:
         self._number = 0
 
     def live(self) -> None:
-        """Do something."""
+        """Do something random."""
         self._number += 1
         name = f"s{self.dice.randrange(5)}"
         session, word = self.memory.session(name, counter=quarters), f"w{self._number:05}rd"
@@ -68,7 +68,7 @@ class Life:
             self.gone += [self.said.pop(key) for key in there]
 
     def check(self, path: Path) -> None:
-        """All that was said and not erased is there, and the file is sound."""
+        """Check that exactly the unerased texts are there and the file is sound."""
         there = {
             (info.session, entry.id): entry.text[:8]
             for info in self.memory.sessions()
@@ -81,7 +81,7 @@ class Life:
 
 
 def test_what_sqlite_has_left_between_pages_goes(path: Path, dice: random.Random) -> None:
-    """Where many rows were moved between pages, copies of some are left when they are erased, and none after it."""
+    """`vacuum` removes copies of erased rows that SQLite left while it moved rows between pages."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         said: dict[str, dict[str, str]] = {f"s{number}": {} for number in range(9)}
         for number in range(1500):
@@ -104,7 +104,7 @@ def test_what_sqlite_has_left_between_pages_goes(path: Path, dice: random.Random
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_was_erased_is_left_and_all_else_is(path: Path, seed: int) -> None:
-    """After a history of everything, `vacuum` leaves no word of what was erased, and loses none of the others."""
+    """After any history `vacuum` leaves no word of erased texts and keeps the others."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(seed))
         for _ in range(120):
@@ -131,7 +131,7 @@ def test_nothing_that_was_erased_is_left_and_all_else_is(path: Path, seed: int) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_others_go_on_between_any_two_steps(path: Path, seed: int) -> None:
-    """What others add, erase and delete meanwhile is as if nobody had written the store anew."""
+    """Other writers' changes between the steps of `vacuum` are kept."""
     with Memory.open(path, synchronous="NORMAL") as memory, Memory.open(path, synchronous="NORMAL") as other:
         life = Life(other, random.Random(seed))
         for _ in range(70):
@@ -201,7 +201,7 @@ def test_two_who_write_it_anew_at_once_share_the_work(path: Path) -> None:
 
 @pytest.mark.parametrize("kills", [2, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_kill_loses_nothing(path: Path, dice: random.Random, kills: int) -> None:
-    """Killed at any moment, the file is sound, what was acknowledged is there, and the next run does the rest."""
+    """After a kill the file is sound, acknowledged texts are there, and the next run completes the work."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(1))
         for _ in range(70):
@@ -238,7 +238,7 @@ def test_a_kill_loses_nothing(path: Path, dice: random.Random, kills: int) -> No
 
 
 def test_writers_of_other_processes_lose_nothing(path: Path) -> None:
-    """Two processes of four threads that add while a third writes the store anew: each turn is there once and whole."""
+    """Turns of two processes of four threads beside a `vacuum` are each there once and whole."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(5))
         for _ in range(70):
@@ -279,7 +279,7 @@ def test_a_file_that_may_not_grow_says_so_and_goes_on_later(path: Path) -> None:
 
 
 def test_no_step_holds_others_up_for_long(path: Path) -> None:
-    """However many rows there are, one transaction changes no more than some thousand, and gives back few pages."""
+    """A step changes at most some thousand rows and returns few pages, however large the file."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         sessions = [memory.session(f"s{number}", counter=quarters) for number in range(2)]
         for session in sessions:
@@ -304,7 +304,7 @@ def test_no_step_holds_others_up_for_long(path: Path) -> None:
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize("kind", ["sqlite", "file", "memory"])
 def test_every_store_has_the_verb(tmp_path: Path, kind: str, sealed: bool) -> None:
-    """It gives back what is not in use, says how much that was, and finds nothing to do the second time."""
+    """Every store has `vacuum`: it returns unused space, reports how much, and finds nothing the second time."""
     where: Any = {"sqlite": tmp_path / "log.db", "file": f"file://{tmp_path}/logs", "memory": "memory://"}[kind]
     keys = {"encryption": Keys({"a": b"k" * 32})} if sealed else {}
     with Memory.open(where, **keys) as memory:
@@ -323,7 +323,7 @@ def test_every_store_has_the_verb(tmp_path: Path, kind: str, sealed: bool) -> No
 
 
 def test_a_memory_that_only_reads_refuses(path: Path) -> None:
-    """Who may not write is told so, by the name of the option; so is who gives what cannot be told of progress."""
+    """A read-only memory refuses `vacuum`; an invalid `progress` is refused by name."""
     Memory.open(path).close()
     with Memory.open(path, readonly=True) as memory, pytest.raises(ConfigError, match="readonly"):
         memory.vacuum()
@@ -332,7 +332,7 @@ def test_a_memory_that_only_reads_refuses(path: Path) -> None:
 
 
 def test_tasks_have_their_turn_between_steps(path: Path) -> None:
-    """Under AsyncMemory another task's messages are stored while the store is written anew."""
+    """Under an event loop other tasks write between the steps of `vacuum`."""
 
     async def work() -> tuple[int, int]:
         async with AsyncMemory.open(path, synchronous="NORMAL") as memory:
@@ -360,14 +360,14 @@ def test_tasks_have_their_turn_between_steps(path: Path) -> None:
 
 @pytest.fixture
 def reader(path: Path) -> Iterator[sqlite3.Connection]:
-    """Another connection."""
+    """Another connection to the file."""
     Memory.open(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         yield db
 
 
 def test_who_reads_for_long_keeps_the_log_and_that_is_told(path: Path, reader: sqlite3.Connection) -> None:
-    """While somebody reads an old state, that is in the write-ahead log: it remains, until they are through."""
+    """While a reader keeps an old state in the write-ahead log, `vacuum` reports it as remaining."""
     with Memory.open(path, synchronous="NORMAL", busy_seconds=0.2) as memory:
         session = memory.session("one")
         for number in range(200):

@@ -1,4 +1,4 @@
-"""What vendors' clients give goes in as it is, and what is sent next is what their requests may hold."""
+"""Objects of the vendors' clients are accepted as they are, and what is sent next is a valid request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_is_sent_after_an_answer_is_what_a_request_may_hold(vendor: str, da
 @law
 @given(data=st.data())
 def test_an_answer_its_dumps_and_its_pieces_are_one(vendor: str, data: Any) -> None:
-    """However an answer is given, as the object, as a dump of it or as what it holds, the same is sent next."""
+    """An answer given as object, dump or parts leads to the same next request."""
     one = VENDORS[vendor]()
     answer = data.draw(one.answers)
     spelled = {"exclude_unset": True, "by_alias": vendor == "openai-responses"}  # `async_` may be told as it came
@@ -216,7 +216,7 @@ def test_what_nobody_knows_is_refused_by_its_type() -> None:
 
 
 def test_a_framework_s_messages_are_refused_with_what_to_give_instead() -> None:
-    """Objects and dumps of LangChain and Pydantic AI are named as what they are, whatever format the session has."""
+    """Messages of LangChain and Pydantic AI are refused by name, with what to give instead."""
     lc, pydantic_ai = load("langchain_core.messages"), load("pydantic_ai.messages")
     said = lc.HumanMessage("Which gate?")
     asked = pydantic_ai.ModelRequest(parts=[pydantic_ai.UserPromptPart("Which gate?")])
@@ -244,7 +244,7 @@ PIECES: dict[str, Callable[[Any], Any]] = {
 
 
 def sent(format: str, answer: Any) -> list[dict[str, Any]]:
-    """What the model is sent next, where an answer was given so."""
+    """Return what the model is sent next after an answer in this form."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)
         session.add_user_message("Hello")

@@ -1,4 +1,4 @@
-"""What a program is warned of, at its own line."""
+"""Warnings point to the program's own line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palimpsest.stores import STORES
 
 
 def unbounded(told: list[warnings.WarningMessage]) -> list[str]:
-    """The lines at which it was said that nothing bounds a context."""
+    """Return the lines of warnings that nothing bounds a context."""
     meant = [one for one in told if "nothing bounds this context" in str(one.message)]
     assert all(one.category is PalimpsestWarning for one in meant)
     return [linecache.getline(one.filename, one.lineno).strip() for one in meant]
@@ -51,7 +51,7 @@ def test_nothing_bounds_a_context_is_said_once_at_the_caller_s_line(told: list[w
 def test_an_asynchronous_program_is_told_at_its_line(
     store: str, tmp_path: Path, told: list[warnings.WarningMessage]
 ) -> None:
-    """Also where the store was waited for in between, by a thread or a driver."""
+    """A warning in asynchronous code points to the program's line, even if the store was awaited."""
     STORES.register("suspended", lambda _, __: driven())
 
     async def main() -> None:
@@ -66,7 +66,7 @@ def test_an_asynchronous_program_is_told_at_its_line(
 
 
 def test_a_model_that_nobody_knows_is_named_where_it_was_given(told: list[warnings.WarningMessage]) -> None:
-    """With the nearest that there is."""
+    """The warning of an unknown model points to the line that names it and gives the nearest."""
     with Memory.open("memory://") as memory:
         memory.session("s", model="gpt-4oo", max_tokens=1000)
 
@@ -75,7 +75,7 @@ def test_a_model_that_nobody_knows_is_named_where_it_was_given(told: list[warnin
 
 
 def test_what_a_strategy_warns_of_is_told_where_it_was_given(told: list[warnings.WarningMessage]) -> None:
-    """Also through a memory of a policy, and through a declared one."""
+    """A strategy's warning points to the line that gives it, also with a privacy policy or a declared memory."""
     nothing = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 0}
     with Memory.open("memory://") as memory, Memory.open("memory://", privacy="default") as careful:
         memory.session("s", short_term=[nothing])
@@ -86,7 +86,7 @@ def test_what_a_strategy_warns_of_is_told_where_it_was_given(told: list[warnings
 
 
 def test_the_command_line_does_not_warn(tmp_path: Path) -> None:
-    """What it prints of a context says that there is no budget."""
+    """The command line does not warn of a context without a budget, since it prints that."""
     with Memory.open(tmp_path / "log.db") as memory:
         memory.session("s").add_user_message("hello")
 

@@ -1,4 +1,4 @@
-"""A whole number names an entry (its `seq`) or a time (a revision): every verb and command says which one it takes."""
+"""A whole number names an entry (its `seq`) or a time (a revision): every verb and command says which it takes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES: dict[str, Callable[[Entry], Any]] = {
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_an_entry_is_named_by_its_seq_its_id_or_itself(session: Session, name: Callable[[Entry], Any]) -> None:
-    """Whoever holds an entry gives it as it is."""
+    """A verb takes an entry as its seq, its id or the entry itself."""
     first, second, third = session.entries()
 
     session.pin(name(first))
@@ -58,7 +58,7 @@ def test_an_entry_of_another_session_is_not_there(session: Session) -> None:
 
 @pytest.fixture
 def numbered() -> Iterator[Session]:
-    """A session of three entries whose ids are digits, and of the first two the other one's `seq`."""
+    """A session of three entries whose ids are digits; the first two have each other's `seq` as id."""
     with Memory.open("memory://") as memory:
         chat = memory.session("numbered", max_tokens=1_000)
         for id, text in (("2", "first"), ("1", "second"), ("20260131", "third")):
@@ -85,8 +85,7 @@ def test_an_entry_that_is_given_is_known_by_its_id_alone(numbered: Session) -> N
 
 
 def test_a_text_of_digits_is_a_seq_or_else_an_id(numbered: Session) -> None:
-    """Where there is no such `seq`, the entry of this id is meant; looking back, where a number is no `seq`, it is so
-    at once."""
+    """A text of digits is a `seq`, or an id if no entry has that `seq`; where a number is a revision, it is an id."""
     assert numbered.entry("2").text == "second"
     assert numbered.entry("20260131").text == "third"
     assert numbered.erase("20260131").entries == 1
@@ -108,13 +107,13 @@ VERBS: dict[str, Callable[[Session, Any], Any]] = {
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_a_number_that_no_entry_has_is_said_to_be_a_seq(session: Session, verb: Callable[[Session, Any], Any]) -> None:
-    """A revision in the place of an entry is told apart."""
+    """The error for an unknown number says that it was taken as a `seq`."""
     with pytest.raises(EntryNotFound, match="session 'one' has no entry with the `seq` 9;"):
         verb(session, 9)
 
 
 def test_what_no_entry_is_named_by_is_refused_by_itself(session: Session) -> None:
-    """Passages say what was given, and what names an entry; an open call has no `seq`, and none is spoken of."""
+    """Anything that names no entry is refused with what was given and what is allowed."""
     for given in (True, 1.5, session.context()):
         with pytest.raises(ConfigError, match=r"entries: .* allowed: entries as they are, by id, or by `seq`$"):
             session.passages([1, given])  # type: ignore[list-item]
@@ -136,7 +135,7 @@ PAST: dict[str, Callable[[Session, Any], Any]] = {
 def test_a_number_that_was_no_time_is_said_to_be_a_revision(
     session: Session, verb: Callable[[Session, Any], Any]
 ) -> None:
-    """So is a `seq` in the place of a revision, where there is none of that number."""
+    """The error for a number without a time says that it was taken as a revision."""
     with pytest.raises(ConfigError, match="3 is not accepted; allowed: a revision from 0 to 2"):
         verb(session, 3)
 
@@ -151,7 +150,7 @@ def test_what_has_a_revision_is_told_where(session: Session, verb: Callable[[Ses
 
 @pytest.mark.parametrize("verb", [PAST["fork"], PAST["rewind"]], ids=["fork", "rewind"])
 def test_a_branch_names_an_entry_by_id_or_itself(session: Session, verb: Callable[[Session, Any], Any]) -> None:
-    """A number is a revision there, also as a text; a `seq` is told how the entry is named."""
+    """`fork` and `rewind` take a number as a revision, and the error says how to name an entry."""
     for given in (3, "3"):
         with pytest.raises(ConfigError, match=r"or an entry, by its id or as it is \(a number is no `seq` here\)$"):
             verb(session, given)

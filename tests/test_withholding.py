@@ -109,8 +109,11 @@ def test_a_type_is_a_role_a_kind_or_a_tag(memory: Memory, entry: Entry) -> None:
 @pytest.mark.parametrize(
     "marked", [{"metadata": TYPED}, {"metadata": {"tags": ["health"]}}, TYPED, {"tags": ["HEALTH"]}]
 )
-def test_a_message_that_is_given_as_a_mapping_says_itself_what_it_is(memory: Memory, marked: dict[str, Any]) -> None:
-    """And all that stands in it: its calls, too. A result leaves its stub. The message beside it is stored."""
+def test_messages_given_as_mappings_are_withheld_by_their_own_type_or_tags(
+    memory: Memory, marked: dict[str, Any]
+) -> None:
+    """A message given as a mapping is withheld by its own type or tags, with all its calls; the messages beside it are
+    stored."""
     call = {"id": "c1", "type": "function", "function": {"name": "record", "arguments": f'{{"who": "{SECRET}"}}'}}
     session = chat(memory)
     session.add({"role": "user", "content": f"about {SECRET}", **marked})
@@ -205,10 +208,10 @@ def test_a_batch_keeps_its_order(memory: Memory) -> None:
         ),
     ],
 )
-def test_a_message_of_any_format_says_itself_what_it_is(
+def test_messages_of_every_format_are_withheld_by_their_metadata(
     memory: Memory, format: Any, messages: list[dict[str, Any]]
 ) -> None:
-    """In whatever way its format keeps what is no field of an entry."""
+    """Messages of every format are withheld by the type in their metadata, wherever the format holds their content."""
     session = chat(memory, format=format)
     session.add([{**message, "metadata": TYPED} for message in messages], format=format)
     assert SECRET in shown(session, format=format)
@@ -217,9 +220,9 @@ def test_a_message_of_any_format_says_itself_what_it_is(
     assert is_nowhere(memory, session)
 
 
-def test_an_answer_that_comes_with_the_next_question_ends_it(memory: Memory) -> None:
-    """The interaction of what is withheld is over with its answer, whatever else the batch begins; what is withheld of
-    the next one is there, and what has no answer yet stays."""
+def test_an_answer_ends_the_interaction_also_in_one_batch_with_the_next_question(memory: Memory) -> None:
+    """An answer ends the interaction whose content was withheld, also when the same batch brings the next question;
+    what is withheld of that next interaction stays."""
     session = chat(memory)
     answered = [{"role": "assistant", "content": "It is done."}, {"role": "user", "content": "Thanks."}]
     session.add_user_message(SECRET, metadata=TYPED)
@@ -452,9 +455,9 @@ def test_the_memory_lets_go_of_it() -> None:
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
-def test_a_context_that_is_given_back_brings_nothing_of_it_into_the_log(memory: Memory, format: Any) -> None:
-    """An agent that trims its list has what is withheld in it, without the type by which it is: it stays withheld, and
-    is shown until the interaction ends."""
+def test_replace_with_a_context_stores_nothing_that_was_withheld(memory: Memory, format: Any) -> None:
+    """`replace` with messages of a context stores nothing that was withheld in it: that is shown until its interaction
+    ends."""
     session = chat(memory, format=format)
     session.add_user_message("one")
     session.add_assistant_message("two")

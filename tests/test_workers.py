@@ -1,4 +1,4 @@
-"""Worker threads: what they run, who waits for it, and when they end."""
+"""Worker threads: what they run, who waits, and when they end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHO: ContextVar[str] = ContextVar("who")
 
 
 def alive(before: set[int]) -> set[int]:
-    """The threads that have come since."""
+    """Return the threads that have started since."""
     return set(_threads()) - before
 
 
@@ -36,7 +36,7 @@ async def called(workers: Workers, function: Callable[..., object], *arguments: 
 
 
 def test_a_function_runs_in_a_thread_with_its_callers_context() -> None:
-    """Its result comes back, and it sees the context variables of the task that asked."""
+    """A function runs in a thread with the caller's context variables and returns its result."""
 
     def function(one: int) -> tuple[int, str, bool]:
         return one, WHO.get(), threading.get_ident() == main
@@ -58,7 +58,7 @@ def test_a_function_runs_in_a_thread_with_its_callers_context() -> None:
 
 @pytest.mark.parametrize("fault", [ValueError("no"), KeyboardInterrupt(), asyncio.CancelledError()])
 def test_what_a_function_raises_is_raised_where_it_is_waited_for(fault: BaseException) -> None:
-    """Whatever it is, and the thread goes on."""
+    """Any error of a function is raised where it is awaited, and the thread goes on."""
 
     def function() -> None:
         raise fault
@@ -80,7 +80,7 @@ def test_what_a_function_raises_is_raised_where_it_is_waited_for(fault: BaseExce
 
 
 def test_a_stop_iteration_is_an_error_like_others() -> None:
-    """No future holds one, so it comes as another."""
+    """A StopIteration comes as RuntimeError, since a future cannot hold it."""
 
     async def asked() -> None:
         workers = Workers(1)
@@ -94,7 +94,7 @@ def test_a_stop_iteration_is_an_error_like_others() -> None:
 
 
 def test_what_was_withdrawn_before_it_began_never_runs() -> None:
-    """And what has begun cannot be withdrawn: its end can be waited for, although nobody waits for its result."""
+    """Work that is withdrawn before it begins never runs; work that has begun can only be waited for."""
     ran: list[str] = []
     begun, goes_on = threading.Event(), threading.Event()
 
@@ -138,7 +138,7 @@ def test_as_many_run_at_once_as_there_may_be() -> None:
 
 
 def test_nobody_waits_for_the_work_of_a_thread_that_has_just_begun() -> None:
-    """While threads may be begun, what is put goes to one that is free, and not to one that begins meanwhile."""
+    """Work goes to a free thread, not to one that is just starting."""
     done = threading.Event()
     workers = Workers(2)
     begin = workers_module.start_new_thread
@@ -170,7 +170,7 @@ def test_nobody_waits_for_the_work_of_a_thread_that_has_just_begun() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", ["closed", "gone"])
 def test_threads_end_with_their_workers(how: str) -> None:
-    """When these are closed, or nobody has them any more; what was put before is done."""
+    """Threads end when their workers are closed or collected, after the work put before."""
     ran: list[int] = []
     before = _threads()
     workers = Workers(2)
@@ -190,7 +190,7 @@ def test_threads_end_with_their_workers(how: str) -> None:
 
 
 def test_a_loop_that_is_closed_meanwhile_is_nobodys_fault() -> None:
-    """Work whose loop has ended has nobody to tell, and the thread goes on."""
+    """Work whose event loop has closed is finished without an error, and the thread goes on."""
     goes_on, over = threading.Event(), threading.Event()
     workers = Workers(1)
 

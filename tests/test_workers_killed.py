@@ -1,8 +1,7 @@
-"""Workers that are killed, beside others and writers: each session is compacted, and nothing is paid for twice.
+"""Killed workers beside others and writers: each session is compacted, and no summary is paid for twice.
 
-Leases last for ten minutes here, so that no machine that stands still for a while takes one away from a worker that is
-alive: then a summary would rightly be paid for twice. What the dead had in hand is left to a last worker, whose clock
-is an hour ahead.
+Leases last ten minutes here, so that no slow machine takes one from a live worker: then a summary would rightly be paid
+for twice. What killed workers had begun is left to a last worker whose clock is an hour ahead.
 """
 
 from __future__ import annotations
@@ -31,14 +30,15 @@ LEASE, AHEAD = "10m", 3_600
 
 
 def compacted(resources: Resources, sessions: int) -> int:
-    """How many of the sessions have a summary."""
+    """Return how many sessions have a summary."""
     keys = (f"k{i}" for i in range(sessions))
     found = [resources.session({"id": "chat", "key": key}, counter=quarters).summaries() for key in keys]
     return sum(map(bool, found))
 
 
 def check(resources: Resources, sessions: int, calls: Path, dead: set[int]) -> None:
-    """Every session is compacted, no entry twice, and each summary was paid for once, but for the last of the dead."""
+    """Check that every session is compacted, no entry twice, and each summary paid once, except the killed workers'
+    last."""
     asked = [(key, int(pid)) for key, pid, _ in map(str.split, calls.read_text().splitlines())]
     last = {pid: number for number, (_, pid) in enumerate(asked)}
     lost = {number for pid, number in last.items() if pid in dead}
@@ -61,10 +61,9 @@ def check(resources: Resources, sessions: int, calls: Path, dead: set[int]) -> N
 
 
 def killed(resources: Resources, where: str, calls: Path, *, sessions: int, kills: int, seconds: float) -> set[int]:
-    """Two workers and two writers at once; a worker is killed again and again, and another takes its place. In the end
-    all are killed, and one does what they have left.
+    """Run two workers and two writers; kill and replace a worker again and again, then let one finish everything.
 
-    Returns the ids of the processes that were killed.
+    Return the ids of the killed processes.
     """
     dice, dead = random.Random(sessions), set[int]()
     patience = PATIENCE * max(sessions / 500, 1)  # the longer, the more sessions are written to meanwhile
@@ -108,13 +107,13 @@ def begin(worker: Process) -> None:
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Path:
-    """Where calls of the summarizer are written down."""
+    """The file that records calls of the summarizer."""
     return tmp_path / "calls"
 
 
 @pytest.fixture
 def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Resources, str]]:
-    """The declared memory, and the store that it is in."""
+    """The declared memory and its store."""
     kind = getattr(request, "param", "sqlite")
     where = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else KINDS[kind].address_of("killed")
     with Resources.load(declared(where)) as found:
@@ -133,7 +132,7 @@ def test_a_killed_worker_costs_its_own_call_alone(resources: tuple[Resources, st
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("resources", ["sqlite", "postgres", "redis"], indirect=True)
 def test_two_thousand_sessions_and_twenty_kills(resources: tuple[Resources, str], calls: Path) -> None:
-    """In a file, and on servers."""
+    """With 2,000 sessions and 20 kills each session is compacted, in a file and on servers."""
     found, where = resources
     dead = killed(found, where, calls, sessions=2_000, kills=20, seconds=0.01)
     check(found, 2_000, calls, dead)

@@ -1,4 +1,4 @@
-"""Working memory: what an agent keeps under keys."""
+"""Working memory: what an agent stores under keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def memory(where: str, clock: FakeClock) -> Iterator[Memory]:
 
 
 def test_values_come_back_with_their_types(memory: Memory) -> None:
-    """In the order in which their keys came; replacing one keeps its place. What is got is a copy."""
+    """Values come back as copies with their types, in the order of their keys; replacing keeps the place."""
     facts = memory.working()
     for key, value in VALUES.items():
         facts.set(key, value)
@@ -87,7 +87,7 @@ def test_a_fact_has_versions_and_its_history(memory: Memory, clock: FakeClock) -
 
 
 def test_a_version_that_is_expected_guards_a_change(memory: Memory) -> None:
-    """0 where there must be none; what it was stays."""
+    """A change with another version than the fact's raises Conflict; 0 means that there must be none."""
     facts = memory.working()
     with pytest.raises(Conflict, match=r"'a'.*version 0, not 1"):
         facts.set("a", 1, version=1)
@@ -105,7 +105,7 @@ def test_a_version_that_is_expected_guards_a_change(memory: Memory) -> None:
 
 
 def test_a_fact_expires(memory: Memory, clock: FakeClock) -> None:
-    """From then on nobody sees it, a new one of its key begins anew, and `sweep` takes it away."""
+    """An expired fact is not seen, a new one of its key starts again, and `sweep` removes it."""
     facts = memory.working()
     fact = facts.set("a", 1, ttl="1m")
     facts.set("b", 2, ttl=timedelta(minutes=1))
@@ -121,7 +121,7 @@ def test_a_fact_expires(memory: Memory, clock: FakeClock) -> None:
 
 
 def test_scopes_have_facts_of_their_own(memory: Memory) -> None:
-    """They are listed by what they begin with; clearing one leaves those beneath it."""
+    """Each scope has its own facts; scopes are listed by prefix, and clearing one keeps those beneath."""
     for scope in ("user/ann", "user/ann/notes", "user/bob", "session/7"):
         memory.working(scope).set("a", scope)
     memory.for_tenant("other").working("user/eve").set("a", 1)
@@ -135,7 +135,7 @@ def test_scopes_have_facts_of_their_own(memory: Memory) -> None:
 
 
 def test_several_facts_are_set_in_one_step(memory: Memory) -> None:
-    """All of them, or none."""
+    """`set_many` sets all facts or none."""
     facts = memory.working()
     facts.set("b", 0)
     made = facts.set_many({"a": 1, "b": 2}, importance=0.9, ttl="1h")
@@ -151,7 +151,7 @@ def test_several_facts_are_set_in_one_step(memory: Memory) -> None:
 
 
 def test_pages_have_each_fact_once(memory: Memory) -> None:
-    """Those whose keys begin so."""
+    """Pages of facts with a prefix contain each fact once."""
     facts = memory.working()
     facts.set_many({f"{kind}/{number}": number for number in range(25) for kind in "ab"})
     found, after = list[str](), ""
@@ -193,7 +193,7 @@ def test_pages_have_each_fact_once(memory: Memory) -> None:
     ],
 )
 def test_what_is_not_accepted_changes_nothing(memory: Memory, change: Any, told: str) -> None:
-    """The old value is there, and the error names what was wrong."""
+    """An invalid change is refused by name and keeps the old value."""
     facts = memory.working()
     facts.set("a", "old")
 
@@ -205,13 +205,13 @@ def test_what_is_not_accepted_changes_nothing(memory: Memory, change: Any, told:
 
 @pytest.mark.parametrize("scope", ["", "/a", "a/", "a//b", "a\n", 7, "x" * 257])
 def test_what_is_no_scope_is_refused(scope: Any) -> None:
-    """At once."""
+    """An invalid scope is refused at once."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="scope"):
         memory.working(scope)
 
 
 def test_who_only_reads_changes_nothing(memory: Memory) -> None:
-    """And sees what others change."""
+    """A read-only working memory sees others' changes and refuses its own."""
     facts = memory.working("a")
     reader = facts.readonly()
     facts.set("k", 1)
@@ -224,7 +224,7 @@ def test_who_only_reads_changes_nothing(memory: Memory) -> None:
 
 
 def test_the_text_for_a_prompt_has_a_line_for_each_fact(memory: Memory) -> None:
-    """Under a heading; no value and no key can look like another fact."""
+    """The text for a prompt has one line a fact, which no key or value can forge."""
     facts = memory.working()
     assert facts.to_context_string() == ""
     facts.set("name", "Ann")

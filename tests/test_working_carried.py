@@ -1,4 +1,4 @@
-"""The working memory of a session goes where the session goes."""
+"""A session's working memory is exported, imported and branched with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palimpsest.testing.clock import FakeClock
 
 
 def filled(memory: Memory) -> None:
-    """A session with facts, one beneath them, and somebody else's."""
+    """Make a session with facts, a scope beneath, and a scope of somebody else."""
     memory.session("a").add_user_message("hello")
     facts = memory.working("session/a")
     facts.set("when", datetime(2026, 1, 2, tzinfo=UTC), importance=0.9)
@@ -27,7 +27,7 @@ def filled(memory: Memory) -> None:
 
 
 def all_facts(memory: Memory, session: str) -> dict[str, Any]:
-    """What is in the scopes of a session."""
+    """Return the facts in a session's scopes."""
     own = f"session/{session}"
     return {scope.removeprefix(own): memory.working(scope).facts() for scope in memory.scopes(own)}
 
@@ -64,7 +64,7 @@ def test_facts_come_back_out_of_an_export(written: bool) -> None:
 
 
 def test_an_import_replaces_or_merges_facts() -> None:
-    """Replacing takes those away that are there; merging adds those that are not."""
+    """An import with "replace" replaces facts; with "merge" it adds missing ones."""
     with Memory.open("memory://") as memory:
         filled(memory)
         data = memory.session("a").export()
@@ -98,7 +98,7 @@ PAST = {"value": 1, "version": 9, "since": "2025-01-01T00:00:00Z", "superseded_a
     ],
 )
 def test_what_is_no_fact_is_refused_by_place(change: dict[str, Any], told: str) -> None:
-    """And nothing is stored."""
+    """An invalid fact in an export is refused by its place, and nothing is stored."""
     with Memory.open("memory://") as memory, Memory.open("memory://") as other:
         filled(memory)
         data = memory.session("a").export()
@@ -121,7 +121,7 @@ def test_a_fact_that_comes_twice_is_refused() -> None:
 
 
 def test_nothing_private_leaves_or_comes_in_a_fact() -> None:
-    """What is older than the policy is clean in an export, and what an export has is clean in the store."""
+    """A privacy policy redacts facts in exports and imports."""
     marker = "ann@example.org"
     with Memory.open("memory://") as memory, Memory.open("memory://", privacy="default") as strict:
         memory.session("a").add_user_message("hello")

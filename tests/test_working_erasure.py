@@ -60,8 +60,9 @@ def test_facts_of_a_session_go_with_it(memory: Memory) -> None:
     assert memory.scopes() == left
 
 
-def test_no_byte_is_left_of_the_facts_that_an_import_replaces(memory: Memory, tmp_path: Path) -> None:
-    """Neither of their values, nor of their histories, in every scope of the session."""
+def test_an_import_leaves_no_byte_of_the_facts_that_it_replaces(memory: Memory, tmp_path: Path) -> None:
+    """An import leaves no byte of the facts that it replaces, neither of values nor of histories, in any scope of the
+    session."""
     session = memory.session("a")
     session.add_user_message("hello")
     data = session.export()

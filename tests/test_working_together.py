@@ -1,4 +1,4 @@
-"""Working memory under many writers, on every durable store: no update is lost, and a key has one fact."""
+"""Working memory under many writers, on every durable store: no update is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_two_processes_of_four_threads_lose_no_change(address: str) -> None:
-    """Neither on a key that each counts up by its version, nor on one that all replace, nor on keys of their own."""
+    """Two processes of four threads lose no change of shared, replaced or own facts."""
     said = together(Process("facts", address, name, 4, 5) for name in ("one", "two"))
 
     with Memory.open(address) as memory:
@@ -41,7 +41,7 @@ def test_two_processes_of_four_threads_lose_no_change(address: str) -> None:
 
 @pytest.mark.sampled
 def test_what_a_killed_process_has_set_is_there(address: str, dice: random.Random) -> None:
-    """Whatever was acknowledged, and no fact is half there."""
+    """After a kill every acknowledged fact is there, and none in part."""
     said = list[str]()
     for round_number in range(5):
         with Process("facts", address, f"r{round_number}", 2, 1000) as writer:

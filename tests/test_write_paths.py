@@ -1,4 +1,4 @@
-"""Nothing private gets past the privacy step: every way in, every way out, looked at byte by byte."""
+"""Nothing private gets past the privacy step, on any way in or out, checked byte by byte."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WIDE = {*((world, "pattern") for world in ("memory", "sqlite async", "file", "se
 
 
 def driven_runs() -> list[Any]:
-    """Every driver in every run."""
+    """Yield every driver in every kind of run."""
     return [
         pytest.param(
             path,
@@ -73,7 +73,7 @@ def driven_runs() -> list[Any]:
     ],
 )
 def test_every_public_verb_is_in_the_list(lists: dict[str, object], classes: tuple[type, ...]) -> None:
-    """A verb that is new is in no list, and one that is gone still is: both are named here."""
+    """The lists name exactly the public verbs."""
     verbs = {name for one in classes for name in dir(one) if not name.startswith("_")}
 
     assert verbs - set(lists) == set()
@@ -115,14 +115,14 @@ def test_nothing_private_gets_past_it(tmp_path: Path, path: str, world: str, cas
 
 
 def test_every_command_is_in_the_list() -> None:
-    """A command that is new is in no list, and one that is gone still is: both are named here."""
+    """The list names exactly the commands."""
     assert set(ALL_COMMANDS) - set(COMMANDS) == set()
     assert set(COMMANDS) - set(ALL_COMMANDS) == set()
 
 
 @pytest.mark.parametrize("command", driven_commands())
 def test_nothing_private_gets_past_a_command(tmp_path: Path, command: str) -> None:
-    """Neither into the store or a file that it writes, nor into what it prints or asks a model."""
+    """No command stores, writes, prints or sends private text."""
     folder = tmp_path / "store"
     folder.mkdir()
     shell = Shell(PATTERN, folder)

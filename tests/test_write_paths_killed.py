@@ -1,4 +1,4 @@
-"""A process that is killed in the middle of something leaves nothing private behind, wherever that was."""
+"""A killed process leaves nothing private behind, wherever it was."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.wide, pytest.mark.skipif(sys.platform == "win32", reas
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the store and everything that is written is."""
+    """The folder of the store and all other files."""
     place = tmp_path / "store"
     place.mkdir()
     return place
@@ -102,14 +102,14 @@ def test_an_import_that_is_killed_leaves_nothing_private(folder: Path, environme
 
 
 def _is_in_store(folder: Path) -> bool:
-    """Whether something was stored, as far as one can see while another process writes."""
+    """Whether something was stored, as far as that is visible beside another writer."""
     with contextlib.suppress(FileNotFoundError):
         return any(PATTERN.stand_in.encode() in path.read_bytes() for path in folder.glob("log.db*"))
     return False
 
 
 def _fed(child: subprocess.Popen[bytes], data: bytes) -> None:
-    """Write what a process reads, which does not end there: until it is gone."""
+    """Feed a process lines without end until it is gone."""
     assert child.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         child.stdin.write(data)
@@ -138,5 +138,5 @@ def test_a_chat_that_is_killed_leaves_nothing_private(folder: Path, environment:
 
 
 def _never() -> threading.Event:
-    """What nobody sets."""
+    """An event that nobody sets."""
     return threading.Event()

@@ -1,4 +1,4 @@
-"""Stores whose backend a test opens, without keys: to see what is in it, and to change that."""
+"""Stores whose backend a test opens without keys, to see and change what is stored."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from palimpsest.stores.options import DiskOptions
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 
 SECRETS = ("entry", "record", "share")
-"""The tables of rows that are sealed."""
+"""The tables whose rows are encrypted."""
 
 ALL = ("held", "large", "uses", *SECRETS)
 
 
 class Slot(NamedTuple):
-    """Where something is: a row of a table, or the head of a place, whose table is "" and whose key 0."""
+    """The place of a stored value: a row of a table, or the head of a place, whose table is "" and whose key is 0."""
 
     place: Place
     table: str = ""
@@ -38,14 +38,14 @@ Content = PlaceHead | Row
 
 
 class Kept(MemoryBackend):
-    """Dictionaries that stay when they are closed."""
+    """A memory backend that keeps its content when it is closed."""
 
     async def close(self) -> None:
-        """Let go of nothing."""
+        """Keep everything."""
 
 
 class Vault:
-    """A store that is opened again and again, by `memory`, and looked into and changed below, without keys."""
+    """A store that `memory` opens again and again, and that a test reads and changes without keys."""
 
     def __init__(self, opened: Callable[[], Backend], address: str = "") -> None:
         self._opened = opened
@@ -54,7 +54,7 @@ class Vault:
 
     @classmethod
     def of(cls, kind: str, folder: Path) -> Vault:
-        """One of this kind, in this folder if anywhere."""
+        """Return an empty vault of this kind, in this folder if it needs one."""
         if kind == "memory":
             kept = Kept(Inline())
             return cls(lambda: kept)
@@ -66,13 +66,13 @@ class Vault:
         return cls(lambda: FileBackend(where, f"{folder}/logs", Inline(), options), where)
 
     def backend(self, runner: Runner) -> Backend:
-        """What is stored, as one without keys opens it."""
+        """Open the backend as somebody without keys does."""
         backend = self._opened()
         backend.runner = runner  # type: ignore[attr-defined]
         return backend
 
     def memory(self, keys: Encryption | None, **options: Any) -> Memory:
-        """A memory of somebody who has keys."""
+        """Open a memory with keys."""
         if not self.address.startswith("vault:"):
             options = {"synchronous": "NORMAL", **options}
         return Memory.open(self.address, encryption=keys, **options)
@@ -80,22 +80,22 @@ class Vault:
     # --- without keys
 
     def contents(self) -> dict[Slot, Content]:
-        """All that is stored and sealed: heads and rows."""
+        """Return all that is stored and encrypted: heads and rows."""
         found: dict[Slot, Content] = self.below(_contents)
         return found
 
     def put(self, changes: dict[Slot, Content | None]) -> None:
-        """Let this stand where it says, None for nothing."""
+        """Store these values in their slots; None removes one."""
         self.below(lambda backend: _put(backend, changes))
 
     def restore(self, contents: dict[Slot, Content]) -> None:
-        """Let all be as it was."""
+        """Restore earlier contents."""
         now = self.contents()
         changed = {slot: one for slot, one in contents.items() if now.get(slot) != one}
         self.put({**dict.fromkeys(now.keys() - contents.keys()), **changed})
 
     def below(self, what: Callable[[Backend], Any]) -> Any:
-        """What is made of the backend."""
+        """Return the result of a function of the backend."""
         backend = self._opened()
         try:
             return what(backend)
@@ -116,7 +116,7 @@ STORES.register("vault", open_vault)
 
 
 def key_ids_below(backend: Backend) -> set[str]:
-    """The ids of the keys under which anything is in a backend."""
+    """Return the ids of all keys under which anything is stored in a backend."""
     found = _contents(backend).values()
     values = [one for content in found for one in values_of(content) if isinstance(one, bytes)]
     return {id for value in values if (id := key_of(value))}
@@ -162,7 +162,7 @@ def _put(backend: Backend, changes: dict[Slot, Content | None]) -> None:
 
 
 def spoilt(content: Content) -> Iterator[Content]:
-    """What is another than this: each of its values changed in many places, cut short, emptied, doubled."""
+    """Yield values that differ from this one: changed in many places, cut short, emptied, doubled."""
     if isinstance(content, PlaceHead):
         yield from (replace(content, hot=one) for one in _others(content.hot))
         yield from (replace(content, cold=one) for one in _others(content.cold))

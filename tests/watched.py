@@ -1,4 +1,4 @@
-"""A memory that is watched while something private is put into it: files, logs, events, warnings, errors, prompts."""
+"""A memory that is watched while private text is put into it: files, logs, events, warnings, errors, prompts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEYS = Keys({"one": bytes(range(32))})
 
 
 class Case(NamedTuple):
-    """Something private, the policy that finds it, and what stands for it afterwards."""
+    """A private text, the policy that finds it, and what replaces it."""
 
     marker: str
     policy: Mapping[str, Any]
@@ -45,7 +45,7 @@ CASES = {"pattern": PATTERN, "recogniser": ADDRESS, "pseudonym": NUMBERED}
 
 
 def forms(marker: str) -> dict[str, bytes]:
-    """The marker as it may stand in a file, in lower case where letters are letters."""
+    """Return the forms in which the marker may be in a file, in lower case where letters are letters."""
     raw, small = marker.encode(), marker.casefold()
     found = {
         "plain": small.encode(),
@@ -62,19 +62,19 @@ def forms(marker: str) -> dict[str, bytes]:
 
 
 def found_in(data: bytes, marker: str) -> list[str]:
-    """The forms in which the marker is in the data."""
+    """Return the forms in which the marker is in the data."""
     lower = data.lower()
     return [name for name, form in forms(marker).items() if form in (data if name.startswith("base64") else lower)]
 
 
 class Unstored(NamedTuple):
-    """What a driver returns that proves its work without anything redacted in the store."""
+    """Returned by a driver to prove its work when nothing redacted is in the store."""
 
     why: str
 
 
 class Watched:
-    """A memory with a policy, and all that comes out of it. `memory` has the synchronous verbs, whichever it is."""
+    """A memory with a policy, and everything that it emits. `memory` has synchronous verbs, also for an AsyncMemory."""
 
     def __init__(self, case: Case, where: str, folder: Path, *, face: str = "sync", **options: Any) -> None:
         self.case, self.where, self.folder = case, where, folder
@@ -94,7 +94,7 @@ class Watched:
 
     @property
     def redactor(self) -> Redactor:
-        """Whatever applies the case's policy."""
+        """The object that applies the case's policy."""
         numbered = "pseudonym" in str(self.case.policy)
         return Redactor(self.case.policy, key=KEY if numbered else None)
 
@@ -127,7 +127,7 @@ class Watched:
             memory.close()
 
     def settle(self) -> None:
-        """Wait for what the memory does in the background."""
+        """Wait for the memory's background work."""
         if isinstance(self.memory, Blocking):
             self.memory.settle()
         else:
@@ -141,23 +141,23 @@ class Watched:
         return handler
 
     def _failing(self, session: str, facts: dict[str, Any]) -> None:
-        """A handler whose error quotes what it should not."""
+        """A handler of events whose error quotes private text."""
         raise ValueError(f"{self.marker} {facts!r}")
 
     # --- for drivers
 
     def session(self, name: str = "s", **options: Any) -> Any:
-        """A session of the memory."""
+        """Return a session of the memory."""
         return self.memory.session(name, **{"counter": quarters, **options})
 
     def asked(self, prompt: str) -> str:
-        """A summarizer that repeats what it is given, and invents something private."""
+        """A summarizer that repeats its prompt and invents private text."""
         self.told.append(("prompt", prompt))
         found = f"They spoke of {self.marker} and of {prompt[-300:]}"
         return f"{found}\n\n## Facts\n- {self.marker} is open [1]\n\n## Decisions\n- take {self.marker} [2]\n"
 
     def refused(self, verb: Callable[..., object], *args: Any, **options: Any) -> BaseException:
-        """The error that a verb raises, noted in every form in which somebody may see it."""
+        """Return the error that a verb raises, and record every form in which somebody may see it."""
         try:
             verb(*args, **options)
         except Exception as fault:  # noqa: BLE001 (whatever it is, it is looked at)
@@ -167,7 +167,7 @@ class Watched:
         raise AssertionError("nothing was refused")
 
     def attempted(self, verb: Callable[..., object], *args: Any, **options: Any) -> object:
-        """What a verb returns; an error that it raises instead is noted, too."""
+        """Return a verb's result; if it raises instead, record the error."""
         try:
             return verb(*args, **options)
         except Exception as fault:  # noqa: BLE001 (whatever it is, it is looked at)
@@ -178,7 +178,7 @@ class Watched:
     # --- what was found
 
     def leaks(self) -> list[str]:
-        """Where the marker is: files, by form, and everything that was told."""
+        """Return where the marker is: in files, by form, and in everything that was emitted."""
         places = [
             ("the files", self._bytes()),
             *((where, text.encode("utf-8", "replace")) for where, text in self.told),
@@ -190,7 +190,7 @@ class Watched:
         ]
 
     def stored(self) -> str:
-        """All that the memory gives of what it holds, as text."""
+        """Return everything that the memory returns of its contents, as text."""
         told: list[object] = []
         for one in self.memory.sessions():
             session = self.session(one.session)
@@ -211,7 +211,7 @@ def _around(data: bytes, form: bytes) -> str:
 
 
 def _shown(fault: BaseException) -> str:
-    """An error, with its causes, as a log, a debugger or a tracker of errors shows it."""
+    """Return an error with its causes as a log, a debugger or an error tracker shows it."""
     told = ["".join(traceback.format_exception(fault))]
     todo: list[BaseException | None] = [fault]
     seen: set[int] = set()
@@ -232,7 +232,7 @@ def _json(value: object) -> str:
 
 @contextmanager
 def _listening(told: list[tuple[str, str]]) -> Iterator[None]:
-    """Everything that is logged, at any level, and every warning."""
+    """Record everything that is logged, at any level, and every warning."""
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -296,7 +296,7 @@ class Blocking:
             self._run(block.__aexit__(None, None, None))
 
     def settle(self) -> None:
-        """Wait for what the memory does in the background."""
+        """Wait for the memory's background work."""
         self._run(self._core.runner.settle())
 
     def close(self) -> None:

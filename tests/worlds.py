@@ -1,4 +1,4 @@
-"""Opened memories for tests: in this process, or in a real file of their own."""
+"""Opens memories for tests, in this process or in a new file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from writer import quarters, turn
 
 STORES = ("memory", "sqlite", "file")
 KINDS = (*STORES, "forgetful")
-"""The last is a memory that remembers no context: what the others give is the same."""
+""""forgetful" is a memory that caches no context: its contexts have to equal those of the others."""
 
 _numbers = itertools.count()
 
 
 def attempt(session: Session, **call: Any) -> Context | None:
-    """The context of a call; None where the budget is too small for one."""
+    """Return the context of a call, or None where the budget is too small for any."""
     try:
         return session.context(**call)
     except BudgetImpossible:
@@ -32,7 +32,7 @@ def attempt(session: Session, **call: Any) -> Context | None:
 
 
 class World:
-    """A store with one session in it, its clock, and where it lives."""
+    """A store with one session in it, its clock, and its address."""
 
     def __init__(self, memory: Memory, clock: FakeClock, where: str | Path, options: dict[str, Any]) -> None:
         self.memory, self.clock, self.where, self.options = memory, clock, where, options
@@ -46,7 +46,7 @@ class World:
 
     @contextmanager
     def elsewhere(self) -> Iterator[Session]:
-        """The same session as another program sees it: a store of its own where there is a file, else a new object."""
+        """Yield the session as another program sees it: in a store opened again, or (in memory) as a new object."""
         if self.where == "memory://":
             yield self.memory.session("s", **self.options)
             return
@@ -56,7 +56,7 @@ class World:
 
 @contextmanager
 def world(kind: str, folder: Path, **options: Any) -> Iterator[World]:
-    """Open a new and empty store of this kind with a session of these options."""
+    """Open a new, empty store of this kind, with a session of these options."""
     clock = FakeClock()
     options.setdefault("counter", strategies.WORDS)
     name = next(_numbers)
@@ -70,7 +70,7 @@ def world(kind: str, folder: Path, **options: Any) -> Iterator[World]:
 
 
 def cut_session(memory: Memory, name: str = "one", **options: Any) -> Session:
-    """A session that has been cut several times."""
+    """Return a session whose context has been cut several times."""
     session = memory.session(name, max_tokens=200, counter=quarters, **options)
     for number in range(20):
         session.add(turn(str(number)))

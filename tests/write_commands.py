@@ -1,4 +1,4 @@
-"""Every command of the command line: what writes, or tells, has a driver; what does neither says why."""
+"""Every command of the command line: those that write or print stored text have a driver; the others give a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = "words that are to be summarised " * 30
 
 
 class Shell:
-    """The command line in a folder, with a policy, and all that it has printed."""
+    """The command line in a folder with a policy, and everything that it has printed."""
 
     def __init__(self, case: Case, folder: Path) -> None:
         self.case, self.folder, self.marker = case, folder, case.marker
@@ -31,7 +31,7 @@ class Shell:
         self.told: list[str] = []
 
     def run(self, *arguments: str, given: str | None = None, status: int = 0, heard: bool = True) -> Result:
-        """Run a command with the policy and note what it prints."""
+        """Run a command with the policy and record its output."""
         where = ("--store", self.store, "--privacy", str(self.policy))
         result = run(*arguments, *where, given=given)
         assert result.exit_code == status, (arguments, result.output, result.exception)
@@ -39,14 +39,14 @@ class Shell:
         return result
 
     def talked(self, session: str = "s") -> None:
-        """A session with something private, which was stored under the policy."""
+        """Return a session with private text, stored under the policy."""
         said = [{"role": ("user", "assistant")[i % 2], "content": f"{i} {self.marker} {WORDS}"} for i in range(8)]
         path = self.inputs / "talk.jsonl"
         path.write_text("".join(f"{json.dumps(one)}\n" for one in said), encoding="utf-8")
         self.run("import", str(path), "--session", session)
 
     def older(self) -> str:
-        """Another store, whose session was written before there was a policy; its address."""
+        """Return the address of a store whose session was written before there was a policy."""
         where = f"sqlite:///{self.inputs}/older.db"
         with Memory.open(where) as memory:
             session = memory.session("s", counter=quarters)
@@ -88,7 +88,7 @@ def _chat(shell: Shell) -> None:
     ]
     with OpenAIServer(*plays) as server:
         at = ("--model", "my-model", "--base-url", server.url, "--max-tokens", "1500")
-        # What the model answers is shown to whoever asked, as it is.
+        # The model's answer is shown as it is to the user who asked.
         shell.run("chat", "s", *at, given="".join(f"{line}\n" for line in lines), status=1, heard=False)
         shell.told += [json.dumps(asked.body, ensure_ascii=False) for asked in server.asked]
 
@@ -185,7 +185,7 @@ def _scan(shell: Shell) -> None:
 def _search(shell: Shell) -> None:
     shell.talked()
     shell.run("search", "words")
-    shell.run("search", shell.marker, heard=False)  # whoever asks sees what is stored
+    shell.run("search", shell.marker, heard=False)  # the command shows what is stored
     shell.run("search", f"{shell.marker} " * 2000, status=2)
     shell.run("search", "words", "--name", shell.marker)
     shell.run("index", "rebuild")
@@ -231,5 +231,5 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
 
 
 def driven() -> dict[str, Callable[[Shell], None]]:
-    """The commands that have a driver."""
+    """Return the commands that have a driver."""
     return {name: driver for name, driver in COMMANDS.items() if not isinstance(driver, str)}

@@ -1,8 +1,8 @@
-"""Every way in which something gets into a store, and out of a memory: the one list of them.
+"""The one list of all ways in which something gets into a store or out of a memory.
 
 `MEMORY` and `SESSION` have every public verb of the two classes (and of their asynchronous faces), `FACES` and `VALUES`
-the public names that are no records; `write_commands` has the commands. What writes, or tells, has a driver, which
-gives it something private wherever it takes text; what does neither says why. A test fails for whatever is in no list.
+the public names that are no records; `write_commands` has the commands. What writes or emits has a driver, which gives
+it private text in every place that takes text; what does neither has a reason. A test fails for a name in no list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SUMMARY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, 
 
 
 def _talk(w: Watched, session: Any, turns: int = 4) -> None:
-    """Interactions that are worth a summary."""
+    """Add interactions that are worth a summary."""
     for number in range(turns):
         session.add_user_message(f"{number} {w.marker} {WORDS}")
         session.add_assistant_message(f"{number} {WORDS} {w.marker}")
@@ -406,7 +406,7 @@ def _compact(w: Watched) -> None:
     strange = w.session("planner", auto_compact="background", long_term=_Strange(w.marker))
     _talk(w, strange, 2)
     w.settle()
-    gc.collect()  # an event loop tells of a task that nobody asked for its error when it is forgotten
+    gc.collect()  # an event loop reports a task's unretrieved error when the task is collected
 
 
 def _raising(w: Watched) -> Callable[[str], str]:
@@ -438,7 +438,7 @@ def _slow(w: Watched) -> Callable[[str], Any]:
 
 
 class _Strange:
-    """A strategy of somebody's own whose plan fails, and says why."""
+    """A user's strategy whose plan fails with an error that quotes private text."""
 
     name, summarizes, erases = "strange", False, False
 
@@ -592,7 +592,7 @@ def _session(w: Watched) -> None:
 
 
 def _derive(w: Watched) -> None:
-    """What is made from entries is told of them, and what it raises is told."""
+    """Derived data is told of erased entries, and its errors are emitted."""
 
     class Index:
         name = "index"
@@ -804,7 +804,7 @@ FACES = {
     *("Memory", "AsyncMemory", "Session", "AsyncSession"),
     *("WorkingMemory", "AsyncWorkingMemory", "Knowledge", "AsyncKnowledge"),
 }
-"""The public classes whose verbs write."""
+"""Public classes with verbs that write."""
 
 VALUES = {
     "SourceSummarizer": "asks a function; a memory shows it entries and summaries that have passed",
@@ -819,9 +819,9 @@ VALUES = {
     "SessionPage": "is a list of what is stored",
     "Strategy": "plans, and is given what has passed",
 }
-"""Public names that are neither records nor errors nor faces, and why they write nothing."""
+"""Public names that are neither records, errors nor faces, with the reason why they write nothing."""
 
 
 def driven(lists: Mapping[str, Driver | str]) -> dict[str, Driver]:
-    """The verbs of a list that have a driver."""
+    """Return the verbs of a list that have a driver."""
     return {name: driver for name, driver in lists.items() if not isinstance(driver, str)}

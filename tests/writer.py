@@ -1,9 +1,10 @@
-"""A process of its own that tests start, watch and kill: `python writer.py MODE STORE [ARGUMENT ...]`.
+"""A process that tests start, watch and kill: `python writer.py MODE STORE [ARGUMENT ...]`.
 
 STORE is the path of an SQLite file, or the address of any store.
 
-It says on standard output, one JSON value a line, what the library has acknowledged, and never before that.
-Where a mode waits for others it says "ready" and goes on when a line comes in.
+It prints what the library has acknowledged, one JSON value a line, and never prints before the acknowledgement, so a
+test that kills the process knows what has to be in the store. A mode that waits for other processes prints "ready"
+and goes on when it reads a line.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from palimpsest.stores.sqlite import scrubbing
 
 SESSION = "writer"
 NOBODY = 65534
-"""The user who owns nothing."""
+"""The id of the user `nobody`, who has no rights to the files of a test."""
 BUDGET = 200
-"""Tokens of the contexts that this process makes: a cut every few turns."""
+"""The budget of this process's contexts in tokens: small, so that every few turns need a cut."""
 
 
 def known_to(memory: Memory, turns: int, *, summary: bool = False) -> Session:
-    """A session of so many turns that was counted and shown, so that its memory knows of it what it can."""
+    """Return a session of so many turns that its memory has cached completely: it was counted and gave two contexts."""
     session = memory.session("s", max_tokens=2000, counter=quarters)
     for begin in range(0, turns, 200):
-        session.add([one for number in range(begin, min(begin + 200, turns)) for one in turn(str(number))])
+        session.add([message for number in range(begin, min(begin + 200, turns)) for message in turn(str(number))])
     if summary:
         session.compact({"strategy": "summarizer", "interaction_keep": 2, "cod_max_loops": 0})
     session.count()
@@ -43,12 +44,12 @@ def known_to(memory: Memory, turns: int, *, summary: bool = False) -> Session:
 
 
 def quarters(text: str) -> int:
-    """Count a token for every four characters: needs no vocabulary, so a process starts quickly."""
+    """Count one token for every four characters. It needs no vocabulary, so a process starts quickly."""
     return -(-len(text) // 4)
 
 
 def turn(label: str) -> list[dict[str, Any]]:
-    """Return one turn as provider messages: question, two parallel calls, two results, answer."""
+    """Return one turn as chat-completions messages: a question, two parallel calls, two results, an answer."""
     calls = [
         {"id": f"{label}-{side}", "type": "function", "function": {"name": "look", "arguments": f'{{"at": "{label}"}}'}}
         for side in ("left", "right")
@@ -63,42 +64,42 @@ def turn(label: str) -> list[dict[str, Any]]:
 
 
 ENTRIES_A_TURN = 6
-"""A turn's messages as entries: the assistant message with two calls is two of them."""
+"""Entries of one turn in the log: the assistant message with two calls becomes two entries."""
 
 
 def address(path: str) -> str:
-    """Return the address of a store: itself, or that of an SQLite file."""
+    """Return `path` if it is an address already, otherwise the address of the SQLite file."""
     return path if ":" in path else f"sqlite:///{path}"
 
 
 def labels(path: str) -> itertools.count[int]:
-    """Return numbers that this process alone uses for its turns: they go on where the log ends."""
+    """Return numbers for the labels of turns that no earlier process has used: they begin behind the end of the log."""
     with Memory.open(address(path)) as memory:
         return itertools.count(sum(info.revision for info in memory.sessions()) + 1)
 
 
 def say(value: object) -> None:
-    """Write one line and let it out at once."""
+    """Print one JSON line and flush it at once."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
 def meet() -> None:
-    """Say that this process is ready and wait for the others."""
+    """Print "ready" and wait for a line from the test."""
     say("ready")
     sys.stdin.readline()
 
 
 def budgeted(memory: Memory) -> Session:
-    """Return the session with a budget that a few turns fill."""
+    """Return the session with a budget that a few turns exceed."""
     return memory.session(SESSION, max_tokens=BUDGET, counter=quarters)
 
 
-# --- until it is killed
+# --- modes that run until the process is killed
 
 
 def vacuum(path: str) -> None:
-    """Add turns, erase the question of one, and write the store anew in many small steps. Say each step."""
+    """Add turns, erase a question, and vacuum the store in many small steps. Report each step."""
     scrubbing.SMALL, scrubbing.PIECE = 1 << 16, 1 << 15
     numbers = labels(path)
     with Memory.open(address(path)) as memory:
@@ -112,7 +113,7 @@ def vacuum(path: str) -> None:
 
 
 def append(path: str) -> None:
-    """Add turn after turn; say each when `add` has returned."""
+    """Add one turn after another; report each when `add` has returned."""
     numbers = labels(path)
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
@@ -122,7 +123,7 @@ def append(path: str) -> None:
 
 
 def context(path: str) -> None:
-    """Add a turn, make a context, say what it was; a cut is committed every few turns."""
+    """Add a turn, make a context and report its revision, epoch and prefix; every few turns a cut is committed."""
     numbers = labels(path)
     with Memory.open(address(path)) as memory:
         session = budgeted(memory)
@@ -133,7 +134,7 @@ def context(path: str) -> None:
 
 
 def erase(path: str) -> None:
-    """Add a turn and erase its question again; clear the session every eighth time. Say each step."""
+    """Add a turn and erase its question; clear the session every eighth time. Report each step."""
     numbers = labels(path)
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
@@ -148,7 +149,7 @@ def erase(path: str) -> None:
 
 
 def large(path: str) -> None:
-    """Add a text that is kept apart; erase every second one. Say each step."""
+    """Add a text so large that it is stored beside its entry; erase every second one. Report each step."""
     numbers = labels(path)
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
@@ -161,7 +162,7 @@ def large(path: str) -> None:
 
 
 def branch(path: str) -> None:
-    """Add turns; branch off behind every fourth and go on in the branch; take every third back. Say each step."""
+    """Add turns; fork at every fourth and add to the branch; rewind every third. Report each step."""
     numbers = labels(path)
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
@@ -179,7 +180,7 @@ def branch(path: str) -> None:
                 say(["rewound", number])
 
 
-# --- with others
+# --- modes that run beside other processes
 
 
 def threads(path: str, name: str, count: str, turns: str) -> None:
@@ -204,7 +205,7 @@ def threads(path: str, name: str, count: str, turns: str) -> None:
 
 
 def facts(path: str, name: str, count: str, times: str) -> None:
-    """From several threads at once: count a fact up, replace one, and make one of its own, so many times."""
+    """From several threads at once: count up a shared fact, overwrite another, and set a fact of the thread's own."""
     with Memory.open(address(path)) as memory:
 
         def work(thread: int) -> None:
@@ -239,7 +240,7 @@ def first(path: str, name: str) -> None:
 
 
 def contexts(path: str) -> None:
-    """Make a context whenever a line comes in; say what it was."""
+    """Make a context whenever a line comes in and report it."""
     with Memory.open(address(path)) as memory:
         session = budgeted(memory)
         say("ready")
@@ -250,7 +251,7 @@ def contexts(path: str) -> None:
 
 
 def turns(path: str, name: str, count: str) -> None:
-    """Hold `turn()` several times; mark where each begins and ends."""
+    """Hold `turn()` several times, and add an entry at the beginning and at the end of each."""
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         meet()
@@ -273,7 +274,7 @@ def hold(path: str) -> None:
 
 
 def keyed(path: str, count: str) -> None:
-    """Add batches under keys that another process uses, too; say the ids that came back."""
+    """Add batches under keys that another process uses as well; report the ids that `add` returned."""
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         meet()
@@ -282,7 +283,7 @@ def keyed(path: str, count: str) -> None:
 
 
 def fork(path: str) -> None:
-    """Fork with an open memory: the child says what every try raises, the parent goes on."""
+    """Fork with an open memory: the child reports what each attempt raises, and the parent goes on."""
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION)
         session.add_user_message("before the fork")
@@ -299,7 +300,7 @@ def fork(path: str) -> None:
 
 
 def raised(attempt: Callable[[], object]) -> str | None:
-    """Return the name of the error that `attempt` raises, None for none."""
+    """Return the name of the error that `attempt` raises, or None if it raises none."""
     try:
         attempt()
     except (ForkedProcess, Closed) as error:
@@ -307,11 +308,11 @@ def raised(attempt: Callable[[], object]) -> str | None:
     return None
 
 
-# --- where something is missing
+# --- modes in which the disk or the permissions are missing
 
 
 def limited(path: str) -> None:
-    """Write until the file may not grow any further, then make room and write again."""
+    """Write until the file may not grow further, then lift the limit and write again."""
     import resource
 
     with Memory.open(address(path)) as memory:
@@ -331,9 +332,11 @@ def limited(path: str) -> None:
 
 
 def attempt(path: str, readonly: str) -> None:
-    """Open, read, write, as a user whom permissions bind; say what each gave or raised."""
+    """Open, read and write as a user without rights; report what each step returned or raised."""
     scheme = address(path).partition(":")[0]
-    with tempfile.TemporaryDirectory() as folder:  # nobody may not import what is still missing
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # import everything now: the user `nobody` may not read the library's files
         with Memory.open(f"{scheme}:///{folder}/warm") as memory:
             memory.session(SESSION).add(turn("warm"))
         with Memory.open(f"{scheme}:///{folder}/warm", readonly=True) as memory:
@@ -352,7 +355,7 @@ def attempt(path: str, readonly: str) -> None:
 
 
 def become_nobody() -> None:
-    """Give up the rights of root: they would let everything through."""
+    """Become the user `nobody`: permissions do not bind root."""
     if sys.platform != "win32" and os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)

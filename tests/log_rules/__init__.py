@@ -1,4 +1,4 @@
-"""What a log means, one rule a test, over a store: every store has the same engine, and keeps them all.
+"""The contract of logs, one rule a test, run over a store. Every store has the same engine, so all of them keep it.
 
 class TestMyStore(LogConformance):
     @pytest.fixture
@@ -31,6 +31,6 @@ class LogConformance(
 ):
     """Everything that the docstrings of `palimpsest.stores.Store` promise, one rule a test.
 
-    A subclass has a fixture `store`: a function that takes a clock and opens an empty store that uses it. A
-    store whose driver needs an event loop overrides `run`.
+    A subclass has a fixture `store`: a function that takes a clock and opens an empty store that uses it. A store whose
+    driver needs an event loop overrides `run`.
     """

@@ -16,7 +16,7 @@ BRANCH = OTHER
 
 
 async def fork(store: Store, key: SessionKey, into: SessionKey, next_seq: int | None = None) -> Head:
-    """Branch off at `next_seq`, or at the end, and return the branch's head."""
+    """Make a branch at `next_seq`, or at the end, and return its head."""
     head = await store.head(key) or Head()
     point = head if next_seq is None else replace(head, next_seq=next_seq, erased=0, calls=(), group=0)
     branch = replace(point, forked_from=(key.session, head.revision))
@@ -31,7 +31,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_a_branch_has_what_was_there(self, on: OpenedStore) -> None:
-        """Entries before the point come with ids, links and counts, the head as it was given."""
+        """A branch has the entries before its point with ids, links and counts, and the head that was given."""
         done = await on.store.append(KEY, said("a", "b", "c"))
         await on.store.count(KEY, "words", {1: 10, 2: 20, 3: 30})
         head = await fork(on.store, KEY, BRANCH, next_seq=3)
@@ -45,7 +45,8 @@ class BranchConformance(Contract):
 
     @rule
     async def test_a_branch_names_no_entries_that_are_nowhere(self, on: OpenedStore) -> None:
-        """By a head of before a session was deleted and made anew no branch is made: the new one may be shorter."""
+        """A fork with a head from before the session was deleted and made again is refused: the new log may be
+        shorter."""
         await on.store.append(KEY, said("a", "b", "c"))
         head = await on.store.head(KEY) or Head()
         await on.store.delete(KEY)
@@ -58,7 +59,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_a_branch_has_the_records_up_to_its_revision(self, on: OpenedStore) -> None:
-        """Records later than the head that is given stay where they are."""
+        """A branch has the records up to the revision of its head, and no later ones."""
         await on.store.append(KEY, said("a"))
         for i in range(3):
             await on.store.commit(KEY, Change(kind="cut", reason=str(i), view="main", cut=Cut(start=1)))
@@ -73,7 +74,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_branches_go_their_own_way(self, on: OpenedStore) -> None:
-        """What is added to one is in no other, by place or by id; places go on from the point in each."""
+        """An entry added to one branch is in no other, by seq or id; seqs continue from the point in each."""
         await on.store.append(KEY, said("a", "b"))
         await fork(on.store, KEY, BRANCH)
         mine = await on.store.append(BRANCH, said("mine", "too"))
@@ -95,7 +96,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_a_branch_of_a_branch_has_all_before_it(self, on: OpenedStore) -> None:
-        """Branches of branches reach back through all of them, wherever each begins."""
+        """A branch of a branch has all entries before it, through all its ancestors."""
         third, fourth = (KEY._replace(session=name) for name in ("third", "fourth"))
         await on.store.append(KEY, said("a", "b", "c"))
         await fork(on.store, KEY, BRANCH, next_seq=3)
@@ -112,7 +113,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_a_fork_is_refused_where_something_is_in_its_way(self, on: OpenedStore) -> None:
-        """An id that is taken and another epoch than expected are conflicts, and change nothing."""
+        """A fork to a taken id, or with an outdated epoch, raises Conflict and changes nothing."""
         await on.store.append(KEY, said("a"))
         await on.store.append(BRANCH, said("b"))
         head = await on.store.head(KEY) or Head()
@@ -129,7 +130,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_a_fork_is_of_the_session_that_was_looked_at(self, on: OpenedStore) -> None:
-        """One that was deleted since, with or without another in its place, is a conflict, and nothing is made."""
+        """A fork of a session that was deleted since, replaced or not, raises Conflict and makes nothing."""
         await on.store.append(KEY, said("a", "b"))
         head = await on.store.head(KEY) or Head()
         await on.store.delete(KEY)
@@ -144,7 +145,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_ids_that_branches_share_are_known_in_each(self, on: OpenedStore) -> None:
-        """A batch from before the point adds nothing to a branch; one from after it does."""
+        """Repeating a batch from before the point adds nothing to a branch; one from after it does."""
         before, after = said("a"), said("b")
         await on.store.append(KEY, before, check_ids=True)
         await fork(on.store, KEY, BRANCH)
@@ -158,7 +159,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_erasing_reaches_every_branch(self, on: OpenedStore) -> None:
-        """An entry that branches share is erased in all, each with an epoch and a record; other entries stay."""
+        """A shared entry is erased in all branches, each with an epoch and a record; other entries stay."""
         last = KEY._replace(session="last")
         await on.store.append(KEY, said("a", "b"))
         await fork(on.store, KEY, BRANCH)
@@ -178,7 +179,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_what_expires_goes_in_every_branch(self, on: OpenedStore) -> None:
-        """A sweep makes tombstones of expired entries in each branch that has them."""
+        """A sweep makes tombstones of expired entries in every branch that has them."""
         (due,) = said("due " * 20_000, expires_at=moment(on.clock.now + 5_000_000))
         await on.store.append(KEY, [due, *said("b")])
         await fork(on.store, KEY, BRANCH)
@@ -193,7 +194,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_clearing_or_deleting_one_leaves_the_others_whole(self, on: OpenedStore) -> None:
-        """Whoever goes first, the others keep what they share; a new session of the same id begins empty."""
+        """Clearing or deleting a session or branch leaves the others whole; a new session of the id begins empty."""
         last = KEY._replace(session="last")
         await on.store.append(KEY, said("a", "b"))
         await fork(on.store, KEY, BRANCH)
@@ -218,8 +219,10 @@ class BranchConformance(Contract):
 
     @rule
     async def test_what_was_cleared_is_read_by_branches_alone(self, on: OpenedStore) -> None:
-        """What a branch keeps of a session that was cleared is there by no verb of that session; nor does an erasure
-        in the branch reach it, and an id that it had is new to it."""
+        """A cleared session finds none of the entries that its branches keep, and is not reached by their erasures.
+
+        An id that a branch keeps is new to the session.
+        """
         await on.store.append(KEY, said("a", "b"))
         ids = [entry.id for entry in await on.store.read(KEY)]
         await on.store.count(KEY, "words", {1: 1, 2: 1})
@@ -238,7 +241,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_what_was_cleared_is_no_more_there_for_that_branches_have_it(self, on: OpenedStore) -> None:
-        """Nothing finds in a session what it has cleared, by place or id, and counts nothing of it; a branch does."""
+        """A session finds and counts nothing of what it has cleared, by seq or id; its branch does."""
         given = (await on.store.append(KEY, said("a", "b"))).entries
         await fork(on.store, KEY, BRANCH)
         await on.store.commit(KEY, Change(kind="clear", reason="r"))
@@ -253,7 +256,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_replacing_one_leaves_the_others_whole(self, on: OpenedStore) -> None:
-        """An import in the place of a session does not reach its branches."""
+        """Replacing a session by an import does not affect its branches."""
         await on.store.append(KEY, said("a"))
         await fork(on.store, KEY, BRANCH)
         await on.store.append(FOREIGN, said("x", "y"))
@@ -270,7 +273,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_a_rewind_is_kept_in_head_and_record(self, on: OpenedStore) -> None:
-        """What is hidden is still read; the log goes on behind it from what was open before."""
+        """Rewound entries can still be read; the log goes on with the calls that were open at the point."""
         first = await on.store.append(KEY, [*said("a"), Entry(kind="tool_call", role="assistant", name="f")])
         await on.store.append(KEY, [*said("b", "c")])
         back = replace(first.head, next_seq=5, rewound=((3, 4),), hidden=2)
@@ -287,7 +290,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_a_rewind_hides_what_came_since_it_was_made(self, on: OpenedStore) -> None:
-        """What is added before it is committed is hidden by it, too, and counted."""
+        """A rewind also hides and counts entries added between its planning and its commit."""
         first = await on.store.append(KEY, said("a"))
         await on.store.append(KEY, said("b"))
         back = replace(first.head, next_seq=3, rewound=((2, 2),), hidden=1)
@@ -302,7 +305,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_large_content_comes_back_equal(self, on: OpenedStore) -> None:
-        """Texts, arguments and media of any size come back as they were, by every way of reading, in each branch."""
+        """Texts, arguments and media of any size are read back equal, by every verb and in every branch."""
         picture = "data:image/png;base64," + "QUJD" * 20_000
         batch = [
             Entry(id="1", content=(Text(text="look"), Image(source=picture), Image(source=picture))),
@@ -324,7 +327,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_large_content_outlives_one_of_two_entries(self, on: OpenedStore) -> None:
-        """Erasing an entry takes its content only where no other entry says the same."""
+        """Erasing an entry keeps content that another entry shares."""
         big = "all the same " * 5_000
         await on.store.append(KEY, said(big, big))
         await on.store.append(FOREIGN, said(big))
@@ -337,7 +340,7 @@ class BranchConformance(Contract):
 
     @rule
     async def test_large_content_of_who_is_made_anew_outlives_a_branch(self, on: OpenedStore) -> None:
-        """Deleting a branch takes nothing of a session that was made anew where the branch comes from."""
+        """Deleting a branch takes no content of a session that was made again under its origin's id."""
         big = "all the same " * 5_000
         await on.store.append(KEY, said(big))
         await fork(on.store, KEY, BRANCH)

@@ -20,7 +20,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_a_cut_begins_an_epoch_and_is_recorded(self, on: OpenedStore) -> None:
-        """The head keeps the newest cut of each view, with the epoch and revision that it made."""
+        """The head keeps the newest cut of each view, with its epoch and revision."""
         await on.store.append(KEY, said("a", "b"))
         on.clock.advance(3)
         change = Change(kind="cut", reason="high water", view="main", cut=Cut(start=2), detail={"n": 1})
@@ -39,7 +39,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_erasing_leaves_tombstones(self, on: OpenedStore) -> None:
-        """Content, name, metadata and count of what is erased are gone; its place, id, kind and links stay."""
+        """A tombstone has no content, name, metadata or count, but the seq, id, kind and links."""
         entry = Entry(id="x", content="secret", name="n", metadata={"a": 1}, status="error", call_id="c")
         before = (await on.store.append(KEY, [*said("a"), entry])).entries[1]
         for counts in ({1: 1}, {2: 5}):
@@ -55,7 +55,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_a_tombstone_tells_nothing_of_its_text(self, on: OpenedStore) -> None:
-        """Not even that the text that is gone held lone surrogates."""
+        """A tombstone does not even tell whether its text held lone surrogates."""
         await on.store.append(KEY, said("broken \ud800", "kept \ud800"))
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
@@ -63,7 +63,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_an_erased_id_may_be_added_again_without_effect(self, on: OpenedStore) -> None:
-        """Repeating a batch after it was erased neither conflicts nor brings it back."""
+        """Repeating a batch after its erasure neither conflicts nor brings it back."""
         batch = said("a")
         await on.store.append(KEY, batch, check_ids=True)
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
@@ -73,7 +73,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_clearing_removes_everything_and_goes_on_counting(self, on: OpenedStore) -> None:
-        """After a clear the session is there and empty; seqs and revisions go on, ids are free again."""
+        """A cleared session is empty; its seqs and revisions continue, and its ids are free again."""
         batch = said("a", "b")
         await on.store.append(KEY, batch)
         await on.store.count(KEY, "words", {1: 1})
@@ -90,7 +90,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_pins_and_usage_keep_the_epoch(self, on: OpenedStore) -> None:
-        """Pinning and unpinning move the revision and leave a record, usage leaves none; neither begins an epoch."""
+        """Pins move the revision and leave a record, usage leaves none; neither begins an epoch."""
         await on.store.append(KEY, said("a", "b", "c"))
         await on.store.commit(KEY, Change(kind="pin", reason="pinned", seqs=(3, 1)))
         await on.store.commit(KEY, Change(kind="pin", reason="unpinned", seqs=(3,), unpin=True))
@@ -102,7 +102,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_what_the_last_context_came_to_is_kept_until_a_compaction(self, on: OpenedStore) -> None:
-        """The count of the newest context is kept; it leaves no record, and what changes texts takes it along."""
+        """The count of the newest context is stored without a record, until a change of texts removes it."""
         await on.store.append(KEY, said("a", "b", "c"))
         for revision, tokens in ((1, 7), (2, 9), (1, 8)):
             prompt = PromptSize(tokens=tokens, revision=revision)
@@ -117,7 +117,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_a_change_happens_only_where_it_is_expected(self, on: OpenedStore) -> None:
-        """With an expected revision or epoch a change that comes late raises Conflict and changes nothing."""
+        """A change with an outdated revision or epoch raises Conflict and changes nothing."""
         await on.store.append(KEY, said("a"))
         cut = Change(kind="cut", reason="r", view="main", cut=Cut())
         await refused(Conflict, on.store.commit(KEY, cut, expect_revision=0))
@@ -134,7 +134,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_a_cut_of_another_log_is_refused(self, on: OpenedStore) -> None:
-        """A cut that begins behind the end of the log, or names a compaction that is not there, raises Conflict."""
+        """A cut behind the end of the log, or of an unknown compaction, raises Conflict."""
         await on.store.append(KEY, said("a"))
         before = await on.store.head(KEY)
 
@@ -145,7 +145,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_records_come_by_revision(self, on: OpenedStore) -> None:
-        """`after` and `before` are exclusive revisions; records come oldest first."""
+        """Records come oldest first; `after` and `before` are exclusive revisions."""
         await on.store.append(KEY, said("a"))
         for i in range(3):
             await on.store.commit(KEY, Change(kind="pin", reason=str(i), seqs=()))
@@ -157,7 +157,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_load_writes_a_whole_session(self, on: OpenedStore) -> None:
-        """A dump is read back as it was; where the session exists it is refused, or takes its place."""
+        """A loaded dump is read back equal; an existing session is refused or replaced."""
         await on.store.append(KEY, said("a", "b"))
         await on.store.commit(KEY, Change(kind="cut", reason="r", view="main", cut=Cut(start=2)))
         head = await on.store.head(KEY) or Head()
@@ -173,7 +173,7 @@ class ChangeConformance(Contract):
 
         assert await on.store.head(FOREIGN) == head
         taken = await on.store.head(OTHER) or Head()
-        assert taken.revision > 1  # whoever saw the log that was there before is outdated
+        assert taken.revision > 1  # a change that saw the earlier log is outdated
         assert taken.epoch > 0
         for key in (OTHER, FOREIGN):
             assert tuple(await on.store.read(key)) == entries
@@ -183,7 +183,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_delete_leaves_nothing_of_the_session(self, on: OpenedStore) -> None:
-        """After a delete the session is unknown, others are as before, and the same id starts anew."""
+        """A deleted session is unknown, others are unchanged, and its id starts again."""
         for key in (KEY, OTHER):
             await on.store.append(key, said("a"))
             await on.store.count(key, "words", {1: 1})
@@ -201,7 +201,7 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_sessions_are_listed_by_id_for_their_tenant_alone(self, on: OpenedStore) -> None:
-        """Ids sort by code point; `after` and `limit` page through them; a tenant sees its own."""
+        """A tenant's sessions are listed by code point of their ids; `after` and `limit` page through them."""
         names = ["a", "B", "ä", "\U0001f600", "\uffee", "b" * 256, "a b", "%", "_"]
         for name in names:
             await on.store.append(KEY._replace(session=name), said("x"))
@@ -218,7 +218,8 @@ class ChangeConformance(Contract):
 
     @rule
     async def test_a_listing_tells_what_the_head_knows(self, on: OpenedStore) -> None:
-        """Entries without tombstones, revision, epoch, and when the session was made and changed."""
+        """A listing has the number of entries without tombstones, revision, epoch, and the times of creation and
+        change."""
         await on.store.append(KEY, said("a", "b", "c"))
         begun = on.clock.now
         on.clock.advance(1)

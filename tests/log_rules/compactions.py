@@ -1,4 +1,4 @@
-"""The contract of stores: compactions, and what becomes of summaries when what they stand for is erased."""
+"""The contract of stores: compactions, and what erasures do to their summaries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AWKWARD = 'quoted "\\", ☂, \x00, half a pair \ud800'
 
 
 def covering(state: Compaction, text: str, *cover: Span, fold: Sequence[Summary] = ()) -> Compaction:
-    """The compaction that covers these entries by a summary of this text, which takes the place of those in `fold`."""
+    """Return a compaction that covers these entries by a summary with this text, which replaces those in `fold`."""
     covers = spans.union(cover, *(made.covers for made in fold))
     parents = tuple(made.revision for made in fold)
     return Compaction(
@@ -33,20 +33,20 @@ def covering(state: Compaction, text: str, *cover: Span, fold: Sequence[Summary]
 
 
 async def state_of(store: Store, key: SessionKey) -> Compaction:
-    """The state of compaction that the session's head names."""
+    """Return the state of compaction that the session's head names."""
     head = await store.head(key) or Head()
     found = await store.records(key, after=head.compaction - 1, before=head.compaction + 1)
     return (found[0].compaction if found else None) or Compaction()
 
 
 async def summaries(store: Store, key: SessionKey) -> dict[int, Summary]:
-    """The summaries that the session's records hold, by their revisions."""
+    """Return the summaries in the session's records, by revision."""
     carried = [record.compaction for record in await store.records(key)]
     return {one.summary.revision: one.summary for one in carried if one is not None and one.summary is not None}
 
 
 async def compact(store: Store, key: SessionKey, compaction: Compaction) -> Summary:
-    """Commit a compaction and return its summary as it was stored."""
+    """Commit a compaction and return its stored summary."""
     head = await store.head(key) or Head()
     change = Change(kind="compact", reason="compaction", compaction=compaction)
     after = await store.commit(key, change, expect_epoch=head.epoch)
@@ -54,7 +54,7 @@ async def compact(store: Store, key: SessionKey, compaction: Compaction) -> Summ
 
 
 async def sound(store: Store, key: SessionKey) -> bool:
-    """Whether the session's compactions hold together, and no summary has words of what is erased."""
+    """Whether the session's compactions are consistent and no summary has text of an erased entry."""
     head = await store.head(key) or Head()
     carried = {record.revision: record.compaction for record in await store.records(key) if record.compaction}
     graves = spans.of(entry.seq for entry in await store.read(key) if entry.erased)
@@ -67,11 +67,11 @@ async def sound(store: Store, key: SessionKey) -> bool:
 
 
 class CompactionConformance(Contract):
-    """Compactions, their summaries, and what erasing leaves of them."""
+    """Compactions, their summaries, and what erasures do to them."""
 
     @rule
     async def test_a_compaction_is_one_record_with_its_summary(self, on: OpenedStore) -> None:
-        """Summary and state come back as they were given; both know the revision that they were made by."""
+        """A compaction's summary and state are stored as given, with the revision that made them."""
         await on.store.append(KEY, said("a", "b", "c"))
         on.clock.advance(3)
         given = Summary(
@@ -101,7 +101,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_an_attempt_is_remembered_and_leaves_no_record(self, on: OpenedStore) -> None:
-        """It replaces what was remembered and moves the revision, and neither epoch nor compaction."""
+        """An attempt replaces the earlier one and moves the revision; epoch, compaction and records stay."""
         await on.store.append(KEY, said("a"))
         made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 1)))
         attempts = Attempts(failures=2, paused_until=9, fingerprint="f")
@@ -115,7 +115,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_only_another_epoch_stands_in_a_compactions_way(self, on: OpenedStore) -> None:
-        """What is appended meanwhile does not conflict; after a cut or another compaction nothing is written."""
+        """Appends do not conflict with a compaction; after a cut or another compaction it is refused."""
         await on.store.append(KEY, said("a", "b"))
         change = Change(kind="compact", reason="compaction", compaction=covering(Compaction(), "short", (1, 1)))
         await on.store.append(KEY, said("meanwhile"))
@@ -133,7 +133,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_erasing_takes_the_words_of_every_version(self, on: OpenedStore) -> None:
-        """Whatever stands for an erased entry loses its words, what stands for others keeps them, nothing is lost."""
+        """Every version of a summary of an erased entry loses its text; other summaries keep theirs."""
         await on.store.append(KEY, said("a", "b", "c", "d", "e", "f"))
         first = await compact(on.store, KEY, covering(Compaction(), "first", (1, 2)))
         state = covering(await state_of(on.store, KEY), "second", (3, 4), fold=[first])
@@ -157,7 +157,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_erasing_what_no_summary_stands_for_changes_none(self, on: OpenedStore) -> None:
-        """The state stays where it is; what is erased is not in the archive any longer."""
+        """Erasing an entry that no summary covers changes no summary; the entry leaves the archive."""
         await on.store.append(KEY, said("a", "b", "c", "d"))
         state = covering(Compaction(), "short", (1, 1))
         made = await compact(on.store, KEY, replace(state, evicted=((2, 3),)))
@@ -175,7 +175,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_an_erasure_may_spare_the_current_summaries(self, on: OpenedStore) -> None:
-        """With `spare` they stay what contexts show, in each branch its own; older versions lose their words."""
+        """With `spare` the current summaries of each branch keep their text; older versions lose it."""
         await on.store.append(KEY, said("a", "b", "c"))
         old = await compact(on.store, KEY, covering(Compaction(), "old", (1, 1)))
         head = await on.store.head(KEY) or Head()
@@ -194,7 +194,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_erasing_reaches_what_a_rewind_has_taken_back(self, on: OpenedStore) -> None:
-        """A compaction that was taken back loses its words, too, so that going forth to it finds a state that holds."""
+        """A rewound compaction loses its text, too, so that going forward to it finds a consistent state."""
         await on.store.append(KEY, said("a", "b", "c"))
         before = await on.store.head(KEY) or Head()
         made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 2)))
@@ -214,7 +214,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_erasing_reaches_the_summaries_of_every_branch(self, on: OpenedStore) -> None:
-        """Each branch has its own over what they share: all that stand for what is erased lose their words."""
+        """The summaries of a shared erased entry lose their text in every branch."""
         await on.store.append(KEY, said("a", "b", "c"))
         await compact(on.store, KEY, covering(Compaction(), "shared", (1, 1)))
         head = await on.store.head(KEY) or Head()
@@ -239,7 +239,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_what_expires_takes_its_summaries_along(self, on: OpenedStore) -> None:
-        """A sweep does what an erasure does: no words of what has expired stay, in no branch."""
+        """A sweep removes the text of summaries of expired entries, in every branch."""
         (due,) = said("due", expires_at=moment(on.clock.now + 5_000_000))
         await on.store.append(KEY, [due, *said("b", "c")])
         await compact(on.store, KEY, covering(Compaction(), "old", (1, 2)))
@@ -260,7 +260,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_a_branch_has_the_compactions_of_its_time(self, on: OpenedStore) -> None:
-        """Of several compactions a branch has those up to its revision, and goes on from there."""
+        """A branch has the compactions up to its revision and continues from there."""
         await on.store.append(KEY, said("a", "b", "c"))
         first = await compact(on.store, KEY, covering(Compaction(), "first", (1, 1)))
         then = await on.store.head(KEY) or Head()
@@ -276,7 +276,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_a_clear_leaves_no_summary(self, on: OpenedStore) -> None:
-        """With its entries a session's compactions go, and what was remembered of them; a branch keeps its own."""
+        """A clear removes the session's compactions and attempts; a branch keeps its own."""
         await on.store.append(KEY, said("a"))
         made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 1)))
         head = await on.store.commit(KEY, Change(kind="attempt", reason="r", attempts=Attempts(failures=1)))
@@ -290,7 +290,7 @@ class CompactionConformance(Contract):
 
     @rule
     async def test_a_dump_holds_compactions(self, on: OpenedStore) -> None:
-        """Loaded into another session they are as they were, and an erasure reaches them there."""
+        """Compactions are loaded with a dump, and later erasures reach them."""
         await on.store.append(KEY, said("a", "b"))
         await compact(on.store, KEY, covering(Compaction(), AWKWARD, (1, 1)))
         head, records = await on.store.head(KEY) or Head(), await on.store.records(KEY)

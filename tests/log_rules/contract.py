@@ -1,4 +1,4 @@
-"""How a rule of the contract becomes a test: written as a coroutine over an open store, run without a plug-in."""
+"""Turns a rule of the contract, a coroutine over an open store, into a test that needs no pytest plug-in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palimpsest.testing.clock import FakeClock
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 StoreFactory: TypeAlias = Callable[[Callable[[], int]], Store]
-"""Opens an empty store that takes its time from the clock given."""
+"""Opens an empty store that uses the given clock."""
 
 KEY = SessionKey("tenant", "session")
 OTHER = SessionKey("tenant", "another session")
@@ -29,21 +29,21 @@ class OpenedStore(NamedTuple):
 
 
 class Contract:
-    """What runs the rules. The store is opened before each and closed after it."""
+    """Runs the rules: opens the store before each and closes it after it."""
 
     keeps: tuple[str, ...] = ()
-    """What it says of bytes that are left after every erasure, where nobody who uses the store can change that."""
+    """What the store reports as remaining after every erasure, if its user cannot change that."""
 
     refuses: tuple[str, ...] = ()
-    """What it says beside that of the whole store's scrubbing, where the server does not do what it is asked for."""
+    """What it reports besides after scrubbing the whole store, if the server does not do what it is asked."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; here without an event loop, as stores of blocking functions allow."""
+        """Run a coroutine to its end; here without an event loop, which is enough for stores of blocking functions."""
         return drive(coroutine)
 
 
 def rule(body: Callable[[Any, OpenedStore], Awaitable[None]]) -> Callable[[Contract, StoreFactory], None]:
-    """Make a test method of a coroutine method over an open store."""
+    """Make a test method of a coroutine method that takes an open store."""
 
     async def whole(contract: Contract, opened: OpenedStore) -> None:
         try:
@@ -60,7 +60,7 @@ def rule(body: Callable[[Any, OpenedStore], Awaitable[None]]) -> Callable[[Contr
 
 
 async def refused(kind: type[E], doing: Awaitable[object]) -> E:
-    """Return the error of this kind that the call raises; fail where it raises none."""
+    """Return the error of this kind that the call raises; fail if it raises none."""
     try:
         await doing
     except kind as error:
@@ -69,11 +69,11 @@ async def refused(kind: type[E], doing: Awaitable[object]) -> E:
 
 
 def said(*texts: str, **fields: Any) -> list[Entry]:
-    """New human messages with ids of their own."""
+    """Return new human messages with unique ids."""
     ids = new_ids(len(texts), 1_700_000_000_000)
     return [Entry(id=id, content=text, **fields) for id, text in zip(ids, texts, strict=True)]
 
 
 def texts(entries: list[Entry]) -> list[str]:
-    """The entries' texts."""
+    """Return the entries' texts."""
     return [entry.text for entry in entries]

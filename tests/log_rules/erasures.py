@@ -16,11 +16,11 @@ THIRD = KEY._replace(session="a third")
 
 
 class ErasureConformance(Contract):
-    """Who shares what, what is due, records that lose their words, and items by the tenant."""
+    """Branches that share entries, entries that are due, silenced records, and all items of a tenant."""
 
     @rule
     async def test_branches_are_those_that_share_entries(self, on: OpenedStore) -> None:
-        """Whoever has entries of the same addition, tombstones too, whichever branched off which; nobody else."""
+        """`sharing` returns exactly the sessions that have entries of the same addition, tombstones included."""
         await on.store.append(KEY, said("a", "b"))
         await on.store.append(FOREIGN, said("a"))
         await fork(on.store, KEY, OTHER)
@@ -44,7 +44,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_what_is_due_is_what_a_sweep_would_erase(self, on: OpenedStore) -> None:
-        """By session, in each that shares it; what is erased or swept is due no more."""
+        """What is due is listed for each session that shares it; erased and swept entries are not due."""
         soon = moment(on.clock.now + 1_000_000)
         await on.store.append(KEY, [*said("a"), *said("b", "c", expires_at=soon)])
         await fork(on.store, KEY, OTHER)
@@ -58,7 +58,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_an_erasure_is_of_what_is_still_there_in_every_branch(self, on: OpenedStore) -> None:
-        """Tombstones, free places, other ids and, where asked for, pins are left out; the record says what went."""
+        """An erasure skips tombstones, unknown seqs, other ids and, if asked, pins; the record names what went."""
         done = await on.store.append(KEY, said("a", "b", "c", "d"))
         await fork(on.store, KEY, OTHER)
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
@@ -77,7 +77,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_what_was_cleared_here_is_not_erased_elsewhere(self, on: OpenedStore) -> None:
-        """A branch keeps what its origin has cleared, also when that is asked to erase it by number and id."""
+        """An erasure in a session does not reach entries that it has cleared and a branch keeps."""
         done = await on.store.append(KEY, said("a"))
         await fork(on.store, KEY, OTHER)
         await on.store.commit(KEY, Change(kind="clear", reason="cleared"))
@@ -90,7 +90,8 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_a_change_is_for_one_session(self, on: OpenedStore) -> None:
-        """Where it says when that began, one that is gone, or that began at another time, is a conflict."""
+        """A change that names when its session began raises Conflict for a session that began at another time or is
+        gone."""
         done = await on.store.append(KEY, said("a"))
         erase = Change(kind="erase", reason="r", created=done.head.created, seqs=(1,))
         await on.store.delete(KEY)
@@ -104,7 +105,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_a_clear_counts_what_it_takes(self, on: OpenedStore) -> None:
-        """Also what came after it was asked for: its figure is that of the step itself."""
+        """A clear returns what its own step removed, including entries that came after it was requested."""
         await on.store.append(KEY, said("a"))
         change = Change(kind="clear", reason="cleared", detail={"entries": 1})
         await on.store.append(KEY, said("b"))
@@ -116,7 +117,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_a_delete_happens_only_where_it_is_expected(self, on: OpenedStore) -> None:
-        """With an expected revision a session to which somebody has added meanwhile stays."""
+        """A delete with an expected revision leaves a session to which somebody has added meanwhile."""
         await on.store.append(KEY, said("a"))
         await on.store.append(KEY, said("b"))
 
@@ -129,7 +130,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_items_of_a_tenant_go_together(self, on: OpenedStore) -> None:
-        """All namespaces, expired items too, are counted and go; another tenant's stay; its leases end."""
+        """Deleting a tenant's items removes and counts all namespaces, expired items included, and ends its leases."""
         await on.store.put_item("t", "one", "a", b"1")
         await on.store.put_item("t", "one", "b", b"2", expires=on.clock.now + 1)
         await on.store.put_item("t", "two", "a", b"3")
@@ -147,7 +148,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_silent_records_say_nothing(self, on: OpenedStore) -> None:
-        """An erasure takes reason, details and conditions of the records that it names, the head's too; no others."""
+        """Silenced records, and the head, lose reason, details and conditions; other records keep them."""
         await on.store.append(KEY, said("a", "b", "c"))
         cut = Cut(start=2, conditions=("a secret",))
         await on.store.commit(KEY, Change(kind="cut", reason="r", view="v", cut=cut, detail={"a": "secret"}))
@@ -169,7 +170,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_a_silent_summary_covers_nothing(self, on: OpenedStore) -> None:
-        """A summary that is named loses its words though no entry of it is erased: what it covered is uncovered."""
+        """A silenced summary loses its text, and the entries that it covered are uncovered."""
         await on.store.append(KEY, said("a", "b", "c", "d"))
         first = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "a secret", (1, 1)))
         other = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "others", (3, 3)))
@@ -192,7 +193,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_nothing_remains_where_nobody_is_in_the_way(self, on: OpenedStore) -> None:
-        """Scrubbing tells of nothing that could not be done, however often it is asked."""
+        """Without other readers, scrubbing leaves nothing undone, however often it runs."""
         await on.store.append(KEY, said("a", "b"))
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 

@@ -18,7 +18,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_a_session_nobody_has_written_to_is_empty(self, on: OpenedStore) -> None:
-        """Every reading verb answers for an unknown session with nothing, and makes none by that."""
+        """Reading an unknown session returns nothing and creates nothing."""
         assert await on.store.head(KEY) is None
         assert await on.store.read(KEY) == []
         assert await on.store.fetch(KEY, [1], ["x"]) == []
@@ -31,7 +31,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_append_gives_places_and_links_in_order(self, on: OpenedStore) -> None:
-        """Entries get seqs from 1 on, one revision a batch, and the links of `palimpsest.log.linking.link`."""
+        """An append gives seqs from 1 on, one revision a batch, and the links of `palimpsest.log.linking.link`."""
         one = await on.store.append(KEY, said("a", "b"))
         two = await on.store.append(KEY, [Entry(id="c", kind="tool_call", role="assistant", name="f", call_id="1")])
         three = await on.store.append(KEY, [Entry(id="d", kind="tool_result", role="tool", call_id="1", content="x")])
@@ -46,7 +46,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_append_stamps_the_time_of_the_clock(self, on: OpenedStore) -> None:
-        """An entry without a time of its own gets the store's; head times say when it was made and changed."""
+        """An entry without a time gets the store's; the head has the times of creation and change."""
         await on.store.append(KEY, said("a"))
         begun = on.clock.now
         on.clock.advance(5)
@@ -78,7 +78,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_a_known_id_with_the_same_content_is_left_out(self, on: OpenedStore) -> None:
-        """Repeating a batch adds nothing and answers with the entries that are there; part of it adds the rest."""
+        """Repeating a batch adds nothing and returns the stored entries; a batch known in part adds the rest."""
         batch = said("a", "b")
         first = await on.store.append(KEY, batch, check_ids=True)
         on.clock.advance(1)
@@ -92,7 +92,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_a_known_id_with_other_content_is_a_conflict(self, on: OpenedStore) -> None:
-        """An id that says something else raises Conflict, and nothing of its batch is stored."""
+        """A known id with other content raises Conflict, and nothing of its batch is stored."""
         (entry,) = said("a")
         await on.store.append(KEY, [entry], check_ids=True)
         before = await on.store.head(KEY)
@@ -104,14 +104,14 @@ class AppendConformance(Contract):
 
     @rule
     async def test_an_id_of_another_session_is_unknown(self, on: OpenedStore) -> None:
-        """Ids are of one session: the same batch in another one, or of another tenant, is new there."""
+        """Ids belong to one session: the same batch is new in another session or tenant."""
         batch = said("a")
         for key in (KEY, OTHER, FOREIGN):
             assert (await on.store.append(key, batch, check_ids=True)).added == 1
 
     @rule
     async def test_what_comes_out_is_not_what_is_kept(self, on: OpenedStore) -> None:
-        """Changing what went in or came out changes nothing that is stored."""
+        """Changing objects that were passed in or returned changes nothing that is stored."""
         metadata = {"tags": ["kept"]}
         given = said("a", metadata=metadata)
         done = await on.store.append(KEY, given)
@@ -126,7 +126,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_read_takes_what_lies_between(self, on: OpenedStore) -> None:
-        """`after` and `before` are exclusive, `limit` counts from the side where reading begins."""
+        """`after` and `before` are exclusive; `limit` counts from the side where reading begins."""
         await on.store.append(KEY, said(*"abcdef"))
 
         assert texts(await on.store.read(KEY)) == list("abcdef")
@@ -140,7 +140,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_read_keeps_to_its_session(self, on: OpenedStore) -> None:
-        """Whatever range is asked for, no entry of another session or tenant comes back."""
+        """No range of seqs returns entries of another session or tenant."""
         for key in (OTHER, KEY, FOREIGN):
             await on.store.append(key, said(key.session + key.tenant))
         mine = await on.store.read(KEY)
@@ -158,7 +158,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_fetch_finds_by_seq_and_id(self, on: OpenedStore) -> None:
-        """Each entry named by seq, id or both comes once, in log order; what does not exist is left out."""
+        """`fetch` returns each named entry once, in log order, and leaves out unknown ones."""
         done = await on.store.append(KEY, said(*"abcd"))
         first, *_, last = done.entries
 
@@ -169,7 +169,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_counts_come_with_the_entries_of_their_counter(self, on: OpenedStore) -> None:
-        """`tokens` is the stored count of the counter asked for, None where there is none; a new count replaces."""
+        """`tokens` is the stored count of the given counter, or None; a new count replaces the old one."""
         await on.store.append(KEY, said(*"abc"))
         for counts in ({1: 10}, {2: 20}, {2: 21}):
             await on.store.count(KEY, "words", counts)
@@ -186,8 +186,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_counts_of_what_does_not_exist_are_left_out(self, on: OpenedStore) -> None:
-        """Neither an unknown seq nor an erased entry gets a count: a late one brings nothing back, an early one is none
-        of what comes there."""
+        """A count of an unknown or erased entry is not stored, neither too late nor too early."""
         await on.store.append(KEY, said(*"ab", metadata={"erased": True}))
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
 
@@ -198,7 +197,7 @@ class AppendConformance(Contract):
 
     @rule
     async def test_a_count_is_no_write_of_the_session(self, on: OpenedStore) -> None:
-        """Counting moves neither revision nor epoch nor times."""
+        """Storing counts moves neither revision, epoch nor times."""
         await on.store.append(KEY, said("a"))
         before = await on.store.head(KEY)
         on.clock.advance(1)

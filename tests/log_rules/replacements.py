@@ -14,11 +14,11 @@ from palimpsest.log.summary import Compaction
 
 
 class ReplacementConformance(Contract):
-    """Replacements: all of one is there, or nothing."""
+    """Replacements: a replacement happens completely or not at all."""
 
     @rule
     async def test_a_replacement_adds_and_archives_in_one_commit(self, on: OpenedStore) -> None:
-        """One revision has the record and the entries, which are linked as if what is left out had never been."""
+        """One revision has the record and the new entries, linked as if the archived ones had never been."""
         await on.store.append(KEY, [*said("a"), Entry(kind="tool_call", role="assistant", name="find", call_id="c")])
         await on.store.append(KEY, said("b", pinned=True))
         on.clock.advance(3)
@@ -48,7 +48,7 @@ class ReplacementConformance(Contract):
 
     @rule
     async def test_a_replacement_that_is_too_late_changes_nothing(self, on: OpenedStore) -> None:
-        """With another epoch than expected there is neither the record nor an entry; appends alone do not matter."""
+        """A replacement with an outdated epoch stores neither record nor entries; appends alone do not outdate it."""
         await on.store.append(KEY, said("a"))
         change = Change(kind="replace", reason="r", entries=tuple(said("b")), compaction=Compaction(evicted=((1, 1),)))
         await on.store.append(KEY, said("meanwhile"))
@@ -64,7 +64,7 @@ class ReplacementConformance(Contract):
 
     @rule
     async def test_what_a_replacement_added_is_branched_and_erased_like_any_entry(self, on: OpenedStore) -> None:
-        """A branch from before it has none of it, one from behind all; an erasure leaves its record in place."""
+        """Entries of a replacement are branched and erased like others; its record stays."""
         await on.store.append(KEY, said("a"))
         then = await on.store.head(KEY) or Head()
         entries, left = tuple(said("b", "c")), Compaction(evicted=((1, 1),))

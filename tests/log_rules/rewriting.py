@@ -17,62 +17,62 @@ ALL = range(1, 100)
 
 
 class Saying:
-    """Puts a word in the place of another, in entries and in details of records."""
+    """A rewrite that replaces a word by another in entries and in details of records."""
 
     def __init__(self, old: str, new: str) -> None:
         self._old, self._new = old, new
 
     def head(self, head: Head) -> Head:
-        """A later one."""
+        """Return a later head."""
         return replace(head, revision=head.revision + 1)
 
     def branch(self, _: SessionKey, head: Head, __: Collection[int]) -> Head:
-        """A later one."""
+        """Return a later head for a branch."""
         return replace(head, revision=head.revision + 1)
 
     def entry(self, entry: Entry) -> Entry:
-        """The entry with the other word."""
+        """Return the entry with the word replaced."""
         if self._old not in entry.text:
             return entry
         return replace(entry, content=entry.text.replace(self._old, self._new))
 
     def record(self, record: Record) -> Record:
-        """The record with the other word."""
+        """Return the record with the word replaced."""
         detail = {name: self._new if value == self._old else value for name, value in record.detail.items()}
         return record if detail == record.detail else replace(record, detail=detail)
 
 
 class Nothing(Saying):
-    """Leaves everything as it is, head and all."""
+    """A rewrite that leaves everything as it is, head included."""
 
     def __init__(self) -> None:
         super().__init__("there is no such word", "")
 
     def head(self, head: Head) -> Head:
-        """The same."""
+        """Return the head unchanged."""
         return head
 
 
 class Objecting(Saying):
-    """Fails at the head of a branch."""
+    """A rewrite that fails at the head of a branch."""
 
     def __init__(self) -> None:
         super().__init__("old", "new")
 
     def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:
-        """None: it is refused."""
+        """Refuse the branch."""
         raise KeyError(key.session)
 
 
 class Failing(Saying):
-    """Fails at one entry."""
+    """A rewrite that fails at one entry."""
 
     def __init__(self, seq: int) -> None:
         super().__init__("old", "new")
         self._seq = seq
 
     def entry(self, entry: Entry) -> Entry:
-        """The entry with the other word, unless it is that one."""
+        """Return the entry with the word replaced, or fail at the chosen entry."""
         if entry.seq == self._seq:
             raise KeyError(entry.seq)
         return super().entry(entry)
@@ -86,7 +86,7 @@ class RewritingConformance(Contract):
 
     @rule
     async def test_what_is_rewritten_says_something_else_in_its_place(self, on: OpenedStore) -> None:
-        """Entries, records and head are those that were given; ids, places, links, times and all others stay."""
+        """A rewrite replaces entries, records and head; ids, seqs, links, times and other entries stay."""
         done = await on.store.append(KEY, said("old one", "keep", "the old"))
         await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         await on.store.append(OTHER, said("old"))
@@ -105,7 +105,7 @@ class RewritingConformance(Contract):
 
     @rule
     async def test_what_says_something_else_is_counted_anew(self, on: OpenedStore) -> None:
-        """Counts of rewritten entries go, by whatever counter; those that were stored before them stay."""
+        """Rewritten entries lose their counts, by any counter; other entries keep theirs."""
         await on.store.append(KEY, said("keep", "old"))
         for counter in ("words", "letters"):
             await on.store.count(KEY, counter, {1: 2})
@@ -121,7 +121,7 @@ class RewritingConformance(Contract):
 
     @rule
     async def test_what_stays_is_not_written(self, on: OpenedStore) -> None:
-        """Where everything is to stay, nothing counts as rewritten, no head moves; and no session is made."""
+        """A rewrite that changes nothing writes nothing, moves no head and creates no session."""
         await on.store.append(KEY, said("a"))
         before = await on.store.head(KEY)
 
@@ -132,7 +132,7 @@ class RewritingConformance(Contract):
 
     @rule
     async def test_what_is_named_is_rewritten_in_one_step(self, on: OpenedStore) -> None:
-        """Entries that are named by their seqs are rewritten together, with head and records, however many they are."""
+        """Entries named by seq are rewritten in one step with head and records, however many they are."""
         await on.store.append(KEY, said(*(f"old {number}" for number in range(600))))
         await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         before = await on.store.head(KEY) or Head()
@@ -147,7 +147,7 @@ class RewritingConformance(Contract):
 
     @rule
     async def test_what_the_rewrite_raises_undoes_the_step(self, on: OpenedStore) -> None:
-        """Neither the entries before the one that it failed at, nor records, head or counts are others."""
+        """If a rewrite raises, earlier entries, records, head and counts are unchanged."""
         await on.store.append(KEY, said("old", "old"))
         await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
         before = [await on.store.head(KEY), await on.store.records(KEY), await on.store.read(KEY)]
@@ -158,7 +158,7 @@ class RewritingConformance(Contract):
 
     @rule
     async def test_large_content_is_rewritten(self, on: OpenedStore) -> None:
-        """A large text may become another, or a small one, and back; who else holds the same keeps it."""
+        """Large content may be replaced by other or small content and back; entries that share the old one keep it."""
         await on.store.append(KEY, said(LARGE, "small"))
         await on.store.append(OTHER, said(LARGE))
         for old, new in ((LARGE, "none"), ("none", LARGE + "!"), (LARGE, "gone"), ("small", LARGE)):
@@ -170,7 +170,7 @@ class RewritingConformance(Contract):
 
     @rule
     async def test_what_branches_share_is_rewritten_in_all_of_them(self, on: OpenedStore) -> None:
-        """Where texts become others they do so in every branch that has them; what one has added alone is its own."""
+        """Shared entries are rewritten in every branch; a branch's own entries are not."""
         await on.store.append(KEY, said("old"))
         await on.store.count(KEY, "words", {1: 1})
         head = await on.store.head(KEY) or Head()
@@ -190,7 +190,7 @@ class RewritingConformance(Contract):
 
     @rule
     async def test_no_branch_says_something_else_under_the_same_head(self, on: OpenedStore) -> None:
-        """The head of a branch moves in the step in which what it shares is rewritten, and in no other."""
+        """A branch's head moves in the step that rewrites what it shares, and in no other."""
         await on.store.append(KEY, said("old", "keep"))
         head = await on.store.head(KEY) or Head()
         for name in ("early", "late"):
@@ -208,7 +208,7 @@ class RewritingConformance(Contract):
 
     @rule
     async def test_a_branch_that_objects_undoes_it(self, on: OpenedStore) -> None:
-        """What is raised for the head of a branch leaves the session itself as it was, and that branch."""
+        """An error for the head of a branch leaves the session and that branch unchanged."""
         await on.store.append(KEY, said("old"))
         head = await on.store.head(KEY) or Head()
         await on.store.fork(KEY, OTHER.session, head, expect_epoch=head.epoch)

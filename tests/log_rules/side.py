@@ -19,7 +19,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_an_item_has_a_version_that_each_put_raises(self, on: OpenedStore) -> None:
-        """A put stores the value whole and returns it with its version, from 1 on for each key."""
+        """A put stores the whole value and returns it with a version that counts from 1 for each key."""
         value = bytes(range(256))
         assert await on.store.get_item(TENANT, "n", "k") is None
         first = await on.store.put_item(TENANT, "n", "k", b"old")
@@ -30,7 +30,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_an_expected_version_guards_a_put(self, on: OpenedStore) -> None:
-        """`expect` is the present version, 0 for none; otherwise Conflict, and the value stays."""
+        """`expect` is the present version, 0 for none; any other raises Conflict and keeps the value."""
         await refused(Conflict, on.store.put_item(TENANT, "n", "k", b"x", expect=1))
         await on.store.put_item(TENANT, "n", "k", b"a", expect=0)
         await refused(Conflict, on.store.put_item(TENANT, "n", "k", b"x", expect=0))
@@ -40,7 +40,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_items_are_of_one_tenant_and_namespace(self, on: OpenedStore) -> None:
-        """The same key in another namespace or of another tenant is another item."""
+        """The same key in another namespace or tenant is another item."""
         for tenant, namespace in ((TENANT, "n"), (TENANT, "m"), ("t", "n"), ("", "")):
             await on.store.put_item(tenant, namespace, "k", f"{tenant}/{namespace}".encode())
 
@@ -52,7 +52,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_items_are_listed_in_the_order_in_which_they_came(self, on: OpenedStore) -> None:
-        """Replacing a value keeps its place; deleting it and putting it again gives a new place and version 1."""
+        """Items are listed in order of creation; replacing keeps the place, deleting and putting gives a new one."""
         for key in ("b", "a", "c"):
             await on.store.put_item(TENANT, "n", key, b"")
         await on.store.put_item(TENANT, "n", "b", b"new")
@@ -66,7 +66,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_items_come_in_order_whatever_clocks_say(self, on: OpenedStore) -> None:
-        """Also those that came at one moment, or before by a clock that goes behind; what is cleared begins anew."""
+        """The order of items does not depend on clocks, even if they stand still or go back; a clear starts again."""
         on.clock.advance(10)
         await on.store.put_item(TENANT, "n", "b", b"")
         on.clock.advance(-5)
@@ -82,7 +82,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_an_expired_item_is_not_there(self, on: OpenedStore) -> None:
-        """From its expiry on an item is in no answer, and a put of its key makes a new item at the end."""
+        """An expired item is in no answer, and a put of its key makes a new item at the end."""
         end = on.clock.now + 1_000_000
         await on.store.put_item(TENANT, "n", "k", b"a", expires=end)
         await on.store.put_item(TENANT, "n", "stays", b"b")
@@ -99,7 +99,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_deleting_an_item_says_whether_there_was_one(self, on: OpenedStore) -> None:
-        """The first delete returns True, the next False."""
+        """The first delete of an item returns True, the next False."""
         await on.store.put_item(TENANT, "n", "k", b"a")
 
         assert await on.store.delete_item(TENANT, "n", "k") is True
@@ -108,7 +108,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_several_items_are_stored_in_one_step(self, on: OpenedStore) -> None:
-        """New ones in the order given; where one has another version than was expected, none is stored."""
+        """Several puts are stored in order, or none if one has an unexpected version."""
         await on.store.put_item(TENANT, "n", "b", b"0")
         made = await on.store.put_items(
             TENANT, "n", [Put("c", b"1", expect=0), Put("b", b"2", expect=1), Put("a", b"")]
@@ -126,7 +126,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_items_are_listed_by_what_their_keys_begin_with(self, on: OpenedStore) -> None:
-        """All of them in the order in which they came, or page by page, each once."""
+        """Items are listed by a prefix of their keys, in order of creation, whole or in pages."""
         keys = [f"{kind}/{number}" for number in range(7) for kind in ("b", "a")]
         await on.store.put_items(TENANT, "n", [Put(key, key.encode()) for key in keys])
         listed = await on.store.list_items(TENANT, "n", prefix="a/")
@@ -145,7 +145,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_namespaces_are_listed_that_have_an_item(self, on: OpenedStore) -> None:
-        """By code points, of this tenant, those that begin so."""
+        """Non-empty namespaces of a tenant are listed by code points and prefix."""
         for namespace in ("user/b", "user/a", "session/1", "empty", "old"):
             await on.store.put_item(TENANT, namespace, "k", b"")
         await on.store.put_item("t", "user/c", "k", b"")
@@ -157,7 +157,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_a_namespace_is_cleared_alone(self, on: OpenedStore) -> None:
-        """With what has expired in it; other namespaces stay."""
+        """Clearing a namespace removes its items, expired ones included, and no others."""
         await on.store.put_items(TENANT, "n", [Put(f"{number}", b"") for number in range(300)])
         await on.store.put_item(TENANT, "n", "old", b"", expires=on.clock() - 1)
         await on.store.put_item(TENANT, "m", "k", b"")
@@ -170,7 +170,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_an_expected_version_guards_a_deletion(self, on: OpenedStore) -> None:
-        """Otherwise Conflict, and the item stays."""
+        """A delete with an unexpected version raises Conflict and keeps the item."""
         await on.store.put_item(TENANT, "n", "k", b"1")
         await on.store.put_item(TENANT, "n", "k", b"2")
 
@@ -182,7 +182,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_one_holder_has_a_lease(self, on: OpenedStore) -> None:
-        """While one holds it others get None; leases of other names and tenants are free."""
+        """While a lease is held, others get None; leases of other names and tenants are free."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
 
         assert fence is not None
@@ -192,7 +192,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_a_lease_ends_by_itself_and_the_next_fence_is_greater(self, on: OpenedStore) -> None:
-        """After its time another may take it, with a fence above every one given out before, of whatever name."""
+        """After a lease has ended another may take it, with a fence greater than any given before."""
         first = await on.store.lease(TENANT, "l", "one", 10)
         other = await on.store.lease(TENANT, "m", "one", 100)
         on.clock.advance(9.999999)
@@ -207,8 +207,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_renewing_keeps_the_fence_and_counts_from_now(self, on: OpenedStore) -> None:
-        """The holder with its fence gets the time again, also of one that has ended, until somebody takes it; a wrong
-        holder or fence gets None."""
+        """A holder with its fence renews its lease from now on, even an ended one that nobody took; others get None."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
         assert fence is not None
         on.clock.advance(9)
@@ -229,8 +228,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_who_takes_his_own_lease_renews_it(self, on: OpenedStore) -> None:
-        """The holder gets the same fence and the time again, and may give back without naming the fence; nobody else
-        may."""
+        """A holder that takes its own lease renews it with the same fence, and may give it back without the fence."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
         on.clock.advance(9)
         assert await on.store.lease(TENANT, "l", "one", 10) == fence
@@ -243,7 +241,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_giving_a_lease_back_frees_it_at_once(self, on: OpenedStore) -> None:
-        """Renewing for 0 seconds ends the lease; the next holder need not wait."""
+        """Renewing a lease for 0 seconds ends it, so that the next holder need not wait."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
         assert fence is not None
         await on.store.lease(TENANT, "l", "one", 0, fence=fence)
@@ -254,7 +252,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_sweep_erases_what_has_expired(self, on: OpenedStore) -> None:
-        """A tenant's expired entries become tombstones, with a record; its expired items go; both are counted."""
+        """A sweep turns a tenant's expired entries into tombstones, removes its expired items, and counts both."""
         now = on.clock.now
         soon, later = (datetime.fromtimestamp(now / 1_000_000 + seconds, UTC) for seconds in (10, 20))
         await on.store.append(KEY, [*said("a", expires_at=soon), *said("b", expires_at=later), *said("c")])
@@ -280,7 +278,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_a_swept_lease_or_erased_entry_is_not_swept_again(self, on: OpenedStore) -> None:
-        """What was erased before its expiry is no longer counted by a sweep."""
+        """A sweep counts nothing that was erased or swept before."""
         soon = datetime.fromtimestamp(on.clock.now / 1_000_000 + 10, UTC)
         await on.store.append(KEY, said("a", expires_at=soon))
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
@@ -291,7 +289,7 @@ class SideConformance(Contract):
 
     @rule
     async def test_a_closed_store_says_so(self, on: OpenedStore) -> None:
-        """After `close` every verb raises Closed; closing twice is fine."""
+        """After `close` every verb raises Closed; closing twice is allowed."""
         await on.store.close()
         await on.store.close()
 
