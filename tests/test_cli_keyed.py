@@ -1,4 +1,4 @@
-"""`palimpsest memory`: a declared memory by its keys, from a shell."""
+"""`palimpsest memory`: the messages of a declared memory, by key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ persistence: {type: sqlite, path: chat.db}
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one declared memory, which the environment names."""
+    """A current folder with one declared memory, which PALIMPSEST_CONFIG names."""
     (tmp_path / "chat.yaml").write_text(DECLARED)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PALIMPSEST_CONFIG", "chat.yaml")
@@ -39,16 +39,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def filled(key: str, count: int) -> None:
-    """So many messages under a key."""
+    """Append `count` messages under the key."""
     Path("more.json").write_text(json.dumps([f"message {number}" for number in range(count)]))
     assert run("memory", "append", "chat", key, "--file", "more.json").exit_code == 0
 
 
-def test_what_is_appended_is_read() -> None:
-    """A text, a file, standard input; in order, by pages, without what the policy keeps out."""
+def test_appended_messages_are_read_in_order() -> None:
+    """`memory append` takes a text, a file or standard input; `read` prints them in order, by pages, redacted."""
     assert run("memory", "append", "chat", "user:ann", "My SSN is 123-45-6789").stdout == "Added 1 message.\n"
-    said = json.dumps([{"role": "assistant", "content": "Noted."}, "Thanks."])
-    piped = run("memory", "append", "chat", "user:ann", "--file", "-", "--json", given=said)
+    messages = json.dumps([{"role": "assistant", "content": "Noted."}, "Thanks."])
+    piped = run("memory", "append", "chat", "user:ann", "--file", "-", "--json", given=messages)
     assert json.loads(piped.stdout) == {"key": "user:ann", "added": 2}
     shown = run("memory", "read", "chat", "user:ann")
     assert shown.stdout == "user: My SSN is [REDACTED]\nassistant: Noted.\nuser: Thanks.\n"
@@ -77,8 +77,8 @@ def test_what_is_read_as_json_is_all_that_an_entry_says() -> None:
 
 
 @pytest.mark.parametrize("verb", ["clear", "delete"])
-def test_where_nobody_can_be_asked_the_advice_can_be_followed(verb: str) -> None:
-    """It names options that the command has."""
+def test_a_refusal_without_a_terminal_advises_options_that_exist(verb: str) -> None:
+    """`clear` and `delete` exit with 2 where nobody can be asked, and name only options that they have."""
     filled("k", 3)
     refused = run("memory", verb, "chat", "k")
     assert refused.exit_code == 2
@@ -88,8 +88,8 @@ def test_where_nobody_can_be_asked_the_advice_can_be_followed(verb: str) -> None
     assert all(option in shown for option in advised)
 
 
-def test_a_write_takes_the_place_of_what_was_there() -> None:
-    """Which is in the archive."""
+def test_a_write_replaces_the_messages() -> None:
+    """`memory write` replaces the messages under a key and archives the earlier ones."""
     filled("k", 3)
     assert run("memory", "write", "chat", "k", "anew").stdout == "1 message now under k.\n"
     stats = read("memory", "stats", "chat", "*")["k"]
@@ -97,8 +97,8 @@ def test_a_write_takes_the_place_of_what_was_there() -> None:
     assert "k" in run("memory", "stats", "chat", "k").stdout
 
 
-def test_a_flush_tells_what_it_did() -> None:
-    """Dry, by the limits, by force, of a pattern."""
+def test_flush_reports_what_it_did() -> None:
+    """`memory flush` reports messages before and after, by limits, dry, forced, and for a pattern of keys."""
     filled("a:1", 80)
     filled("a:2", 5)
     tried = read("memory", "flush", "chat", "a:*", "--dry-run")
@@ -224,24 +224,24 @@ def test_a_damaged_key_is_destroyed_by_who_is_told_of_it(key: str, monkeypatch: 
         (("raed", "chat", "k"), 2, "read"),
     ],
 )
-def test_what_cannot_be_meant_is_told(arguments: tuple[str, ...], status: int, told: str) -> None:
-    """With the status of its kind."""
+def test_bad_arguments_of_memory_are_reported(arguments: tuple[str, ...], status: int, told: str) -> None:
+    """Bad arguments exit with the status of their kind and an error that says what is wrong."""
     Path("deep.json").write_text("[" * 100_000)
     result = run("memory", *arguments)
     assert told in result.stderr
     assert result.exit_code == status
 
 
-def test_a_memory_that_is_not_declared_is_missing() -> None:
-    """With the nearest name, as in `config show`."""
+def test_an_undeclared_memory_exits_with_3() -> None:
+    """A memory that is not declared exits with 3 and suggests the nearest name."""
     for command in (("memory", "read", "chta", "k"), ("memory", "delete", "chta", "k", "--yes")):
         done = run(*command)
         assert done.exit_code == 3
         assert "declares no memory 'chta'; did you mean 'chat'?" in done.stderr
 
 
-def test_a_tenant_before_the_command_is_meant() -> None:
-    """What is cleared is that tenant's, and not what lies under the same key of another one."""
+def test_a_tenant_before_the_command_applies() -> None:
+    """`--tenant` before the command selects the tenant whose keys are changed."""
     filled("k", 2)
     assert run("--tenant", "other", "memory", "append", "chat", "k", "theirs").exit_code == 0
     assert run("--tenant", "other", "memory", "delete", "chat", "k", "--yes").exit_code == 0
@@ -251,8 +251,8 @@ def test_a_tenant_before_the_command_is_meant() -> None:
 
 @pytest.mark.parametrize("command", [("memory", "read", "chat", "k"), ("config", "check", "chat.yaml"), ("demo",)])
 @pytest.mark.parametrize("option", ["--store", "--privacy", "--tenant"])
-def test_what_a_command_could_not_heed_is_refused(command: tuple[str, ...], option: str) -> None:
-    """Instead of ignoring whose sessions, or what may not be kept, was said."""
+def test_global_options_without_effect_are_refused(command: tuple[str, ...], option: str) -> None:
+    """A global option that a command cannot apply is refused, so that nobody believes it was applied."""
     if (command[0], option) == ("memory", "--tenant"):
         pytest.skip("declared memories have tenants")
     refused = run(option, "default", *command)
