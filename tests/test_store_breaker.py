@@ -1,4 +1,4 @@
-"""A circuit breaker before a store: what does not answer is left alone, and asked again after a while."""
+"""A circuit breaker in front of a store: after failures the store is left alone, and asked again later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unwell import Flaky, flaky, hanging
 
 
 class TestBreakingBackend(StoreConformance):
-    """A backend behind a breaker keeps the contract."""
+    """A backend behind a breaker fulfils the contract of backends."""
 
     @pytest.fixture
     def backend(self, clock: FakeClock) -> BackendFactory:
@@ -27,8 +27,8 @@ class TestBreakingBackend(StoreConformance):
 
 
 @pytest.mark.parametrize("given", [True, {"max_failures": 5}, CircuitBreaker(reset_timeout="30s")])
-def test_five_failures_open_it_and_a_while_later_one_call_decides(given: Any, clock: FakeClock) -> None:
-    """Meanwhile calls fail at once, and do not reach the store."""
+def test_five_failures_open_the_breaker_and_a_probe_decides_later(given: Any, clock: FakeClock) -> None:
+    """After five failures calls fail at once without reaching the store; 30 seconds later one probe decides."""
     backend = flaky("flaky")
     with Memory.open("flaky://", clock=clock, circuit_breaker=given) as memory:
         session = memory.session("s")
@@ -55,8 +55,8 @@ def test_five_failures_open_it_and_a_while_later_one_call_decides(given: Any, cl
         assert memory.session("other").entries() == []
 
 
-def test_a_success_between_failures_begins_the_count_anew(clock: FakeClock) -> None:
-    """And an error that the store answers with is an answer."""
+def test_a_success_resets_the_count_of_failures(clock: FakeClock) -> None:
+    """A success between failures resets their count, and an error that the store answers with is a success."""
     backend = flaky("flaky-2")
     with Memory.open("flaky-2://", clock=clock, circuit_breaker={"max_failures": 2}) as memory:
         memory.session("s").add_user_message("hello")
@@ -70,8 +70,8 @@ def test_a_success_between_failures_begins_the_count_anew(clock: FakeClock) -> N
             assert memory.session("other").entries() == []
 
 
-def test_a_call_that_takes_too_long_over_a_driver_is_ended_and_counts(clock: FakeClock) -> None:
-    """What was to be written is not known to be there."""
+def test_a_call_that_takes_too_long_counts_as_a_failure(clock: FakeClock) -> None:
+    """A call that exceeds the breaker's timeout is ended, counts as a failure, and may have been written."""
     hanging("hanging")
 
     async def main() -> None:
@@ -85,8 +85,8 @@ def test_a_call_that_takes_too_long_over_a_driver_is_ended_and_counts(clock: Fak
     asyncio.run(main())
 
 
-def test_who_is_cancelled_says_nothing_of_the_store() -> None:
-    """A cancelled probe leaves it to the next."""
+def test_a_cancelled_probe_decides_nothing() -> None:
+    """A cancelled probe leaves the decision to the next call."""
     backend = BreakingBackend(Flaky(), CircuitBreaker(max_failures=1, reset_timeout=1), clock := FakeClock())
     below: Any = backend.below
     below.away = True
@@ -108,8 +108,8 @@ def test_who_is_cancelled_says_nothing_of_the_store() -> None:
     assert drive(backend.look([])) == []
 
 
-def test_a_locked_file_opens_it_too(tmp_path: Path, clock: FakeClock) -> None:
-    """SQLite behind a breaker, encrypted: who holds the file keeps nobody waiting again and again."""
+def test_a_locked_file_opens_the_breaker(tmp_path: Path, clock: FakeClock) -> None:
+    """A SQLite file that another program keeps locked opens the breaker, also under encryption."""
     options: Any = {"clock": clock, "encryption": Keys({"a": bytes(32)}), "circuit_breaker": {"max_failures": 2}}
     with Memory.open(tmp_path / "a.db", busy_seconds=0, **options) as memory:
         memory.session("s").add_user_message("hello")
@@ -136,7 +136,7 @@ def test_a_locked_file_opens_it_too(tmp_path: Path, clock: FakeClock) -> None:
         (5, "circuit_breaker"),
     ],
 )
-def test_what_is_none_is_refused_by_name(given: Any, told: str) -> None:
-    """Before anything is opened."""
+def test_an_invalid_breaker_is_refused_by_name(given: Any, told: str) -> None:
+    """An invalid option of the breaker raises ConfigError that names it, before anything is opened."""
     with pytest.raises(ConfigError, match=told):
         Memory.open("memory://", circuit_breaker=given)
