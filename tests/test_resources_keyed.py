@@ -1,4 +1,4 @@
-"""A declared memory by its keys: read, append, write, flush, clear, delete, figures, health."""
+"""A declared memory by its keys: read, append, write, flush, clear, delete, stats, health."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ID = "user_conversation"
 
 @pytest.fixture(params=["memory", "sqlite"])
 def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Resources]:
-    """A memory of 1,000 tokens and 100 messages, in memory or in a file."""
+    """Yield a memory of 1,000 tokens and 100 messages, in memory and in a file."""
     place = {"type": "in_memory"} if request.param == "memory" else {"type": "sqlite", "path": str(tmp_path / "a.db")}
     flushing = {"type": "simple_fifo", "low_water": 0.5}
     more = {"max_tokens": 1_000, "max_messages": 100, "flushing": flushing, "auto_compact": "off", "persistence": place}
@@ -35,18 +35,18 @@ def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Resour
 
 @pytest.fixture
 def keyed(resources: Resources) -> DeclaredMemory:
-    """The memory by its keys."""
+    """Return the memory by its keys."""
     return resources.keyed(ID)
 
 
 def filled(keyed: DeclaredMemory, key: str, count: int) -> None:
-    """So many messages of a user under a key."""
+    """Append `count` messages of a user under a key."""
     for start in range(0, count, 50):
         keyed.append(key, [f"message {number}" for number in range(start, min(start + 50, count))])
 
 
 def test_pages_are_in_order_and_their_total_is_exact(keyed: DeclaredMemory) -> None:
-    """The first three, the next three, and none behind the last; nothing of a key that is not there."""
+    """`read` returns pages in order with the exact total; an unknown key is empty."""
     assert keyed.append("k", "message 0") == 1
     assert keyed.append("k", [{"content": "message 1"}, {"content": "message 2", "role": "assistant"}]) == 2
     filled(keyed, "k", 7)
@@ -61,8 +61,8 @@ def test_pages_are_in_order_and_their_total_is_exact(keyed: DeclaredMemory) -> N
             keyed.read("k", **wrong)  # type: ignore[arg-type]
 
 
-def test_a_write_takes_the_place_of_what_is_active(keyed: DeclaredMemory) -> None:
-    """In one step; what it leaves out is in the archive, and one that fails changes nothing."""
+def test_a_write_replaces_the_active_messages(keyed: DeclaredMemory) -> None:
+    """`write` replaces the active messages in one step and archives them; a write that fails changes nothing."""
     keyed.write("fresh", "hello")
     assert keyed.stats("fresh")["fresh"].last_flush is None
     filled(keyed, "k", 6)
@@ -88,18 +88,16 @@ def test_a_write_takes_the_place_of_what_is_active(keyed: DeclaredMemory) -> Non
         ("", "says nothing"),
     ],
 )
-def test_what_is_too_large_or_no_message_is_refused_whole(keyed: DeclaredMemory, payload: Any, told: str) -> None:
-    """Nothing of it is stored; what is just as large as allowed is taken."""
+def test_a_payload_too_large_or_invalid_is_refused_whole(keyed: DeclaredMemory, payload: Any, told: str) -> None:
+    """A payload over a limit or with an invalid message is refused whole; one at the limit is accepted."""
     with pytest.raises(InvalidEntry, match=told):
         keyed.append("k", payload)
     assert keyed.read("k").total == 0
     assert keyed.append("k", ["x" * 10_240] * 10) == 10
 
 
-def test_limits_are_those_of_the_program_or_of_the_environment(
-    resources: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both are checked."""
+def test_limits_come_from_the_program_or_the_environment(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits are set by the program or by variables, and both are checked."""
     with pytest.raises(InvalidEntry, match="at most 3"):
         resources.keyed(ID, limits={"content_bytes": 3}).append("k", "four")
     with pytest.raises(InvalidEntry, match="at most 1 "):
@@ -118,15 +116,18 @@ def test_limits_are_those_of_the_program_or_of_the_environment(
             resources.keyed(ID, limits=wrong)  # type: ignore[arg-type]
 
 
-def test_a_flush_runs_where_the_limits_say_so_or_somebody_insists(keyed: DeclaredMemory) -> None:
-    """A dry run tells the same and changes nothing; below the threshold it says so; a pattern reaches several keys."""
+def test_a_flush_runs_over_the_threshold_or_if_forced(keyed: DeclaredMemory) -> None:
+    """`flush` runs if a key is over the threshold or `force` is given, for one key or a pattern.
+
+    A dry run returns the same and changes nothing.
+    """
     filled(keyed, "k", 80)
     filled(keyed, "few", 5)
-    tried = keyed.flush("k", dry_run=True)["k"]
-    assert (tried.done, keyed.read("k").total) == (True, 80)
-    done = keyed.flush("*")
-    assert sorted(done) == ["few", "k"]
-    assert (done["k"].done, done["few"].reason) == (True, "below_threshold")
+    preview = keyed.flush("k", dry_run=True)["k"]
+    assert (preview.done, keyed.read("k").total) == (True, 80)
+    results = keyed.flush("*")
+    assert sorted(results) == ["few", "k"]
+    assert (results["k"].done, results["few"].reason) == (True, "below_threshold")
     assert keyed.read("k").total == 50
     assert [entry.text for entry in keyed.read("k", limit=1).entries] == ["message 30"]
     assert keyed.flush("few", force=True, strategy="lru")["few"].strategy == "lru"
@@ -152,8 +153,8 @@ def test_a_flush_runs_where_the_limits_say_so_or_somebody_insists(keyed: Declare
                 keyed.flush(key, **wrong)  # type: ignore[arg-type]
 
 
-def test_a_clearing_is_meant_and_may_leave_a_copy(resources: Resources, keyed: DeclaredMemory) -> None:
-    """The session stays; the copy is a session of its own, which no pattern reaches."""
+def test_clear_needs_consent_and_can_keep_a_copy(resources: Resources, keyed: DeclaredMemory) -> None:
+    """`clear` needs `confirm`; `backup` keeps a copy as a session that no pattern of keys matches."""
     for count, key in ((3, "a:1"), (2, "a:2"), (1, "b")):
         filled(keyed, key, count)
     with pytest.raises(ConfigError, match="confirm"):
@@ -161,44 +162,46 @@ def test_a_clearing_is_meant_and_may_leave_a_copy(resources: Resources, keyed: D
     cleared = keyed.clear("a:*", confirm=True, backup=True)
     assert cleared.entries == {"a:1": 3, "a:2": 2}
     assert [keyed.read(key).total for key in ("a:1", "a:2", "b")] == [0, 0, 1]
-    kept = resources.memory(ID).session(cleared.backups["a:1"]).entries()
-    assert [entry.text for entry in kept] == ["message 0", "message 1", "message 2"]
+    copied = resources.memory(ID).session(cleared.backups["a:1"]).entries()
+    assert [entry.text for entry in copied] == ["message 0", "message 1", "message 2"]
     assert sorted(keyed.stats("*")) == ["a:1", "a:2", "b"]
     assert keyed.clear("a:1", confirm=True).backups == {}
 
 
 @pytest.mark.parametrize("others", [1, 3, COPIES])
-def test_all_that_a_clearing_destroys_is_in_its_copy(
+def test_everything_that_clear_destroys_is_in_its_copy(
     resources: Resources, keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """Whoever adds while the copy is made: it is in it, or the clearing gives up and nothing goes. No copy that was
-    too early stays."""
+    """Entries added while the copy is made are in it, or `clear` gives up and destroys nothing.
+
+    Earlier copies are removed.
+    """
     filled(keyed, "a", 1)
     memory, adding = resources.memory(ID), iter(range(others))
     real = memory.import_session
 
     def copied(*given: Any, **more: Any) -> Any:
-        done = real(*given, **more)
+        imported = real(*given, **more)
         for number in itertools.islice(adding, 1):
             keyed.session("a").add_user_message(f"late {number}")
-        return done
+        return imported
 
     monkeypatch.setattr(memory, "import_session", copied)
-    said = ["message 0", *(f"late {number}" for number in range(others))]
+    texts = ["message 0", *(f"late {number}" for number in range(others))]
     if others < COPIES:
         cleared = keyed.clear("a", confirm=True, backup=True)
-        assert cleared.entries == {"a": len(said)}
-        assert [entry.text for entry in memory.session(cleared.backups["a"]).entries()] == said
+        assert cleared.entries == {"a": len(texts)}
+        assert [entry.text for entry in memory.session(cleared.backups["a"]).entries()] == texts
         assert keyed.read("a").total == 0
     else:
         with pytest.raises(Conflict, match="revision"):
             keyed.clear("a", confirm=True, backup=True)
-        assert [entry.text for entry in keyed.session("a").entries()] == said
+        assert [entry.text for entry in keyed.session("a").entries()] == texts
     assert len([one for one in memory.sessions() if "/~" in one.session]) == (others < COPIES)
 
 
-def test_a_deleted_key_is_gone(keyed: DeclaredMemory) -> None:
-    """A literal, a pattern, and as many of a pattern as are allowed."""
+def test_delete_removes_keys(keyed: DeclaredMemory) -> None:
+    """`delete` removes a key, or keys of a pattern up to `max_keys`; invalid keys are refused."""
     for number in range(5):
         filled(keyed, f"k{number}", 1)
     assert keyed.delete("k0") == 1
@@ -283,8 +286,13 @@ def test_a_pattern_of_more_keys_than_are_allowed_says_so(
 def test_figures_are_those_of_what_is_active(resources: Resources) -> None:
     """By role, in tokens, and as a share of the limit; health looks for what is near it."""
     declared = {**loaded(MINIMAL), "max_tokens": 100, "auto_compact": "off"}
-    with Resources.load(declared) as found:
-        keyed = DeclaredMemory(found.memory(ID), found[ID], {**found[ID].options, "counter": quarters}, Limits())
+    with Resources.load(declared) as loaded_resources:
+        keyed = DeclaredMemory(
+            loaded_resources.memory(ID),
+            loaded_resources[ID],
+            {**loaded_resources[ID].options, "counter": quarters},
+            Limits(),
+        )
         keyed.append("k", ["x" * 160, {"role": "assistant", "content": "x" * 180}])
         stats = keyed.stats("k")["k"]
         assert (stats.messages, stats.tokens, stats.limit) == (2, 85, 100)
@@ -294,24 +302,24 @@ def test_figures_are_those_of_what_is_active(resources: Resources) -> None:
         keyed.append("few", "x")
         health = keyed.health()
         assert (health.works, health.error, health.near_limit) == (True, None, ("k",))
-        assert found.memory(ID).scopes("health") == []
+        assert loaded_resources.memory(ID).scopes("health") == []
         assert keyed.stats("unknown") == {}
 
 
-def test_a_limit_in_messages_is_one_to_be_near_to() -> None:
-    """It may be the only one."""
+def test_a_limit_of_messages_counts_for_health() -> None:
+    """A limit of messages counts for `health` even if it is the only limit."""
     declared = {**loaded(MINIMAL), "type": "message_count_based", "max_messages": 20, "auto_compact": "off"}
     del declared["max_tokens"]
-    with Resources.load(declared) as found:
-        keyed = found.keyed(ID)
+    with Resources.load(declared) as loaded_resources:
+        keyed = loaded_resources.keyed(ID)
         keyed.append("few", ["x"] * 16)
         keyed.append("many", ["x"] * 17)
         assert (keyed.stats("many")["many"].limit, keyed.stats("many")["many"].utilization) == (None, 0.85)
         assert keyed.health().near_limit == ("many",)
 
 
-def test_calls_of_tools_count_as_what_is_written(keyed: DeclaredMemory) -> None:
-    """All that a message holds does, however it is nested."""
+def test_limits_count_all_that_a_message_holds(keyed: DeclaredMemory) -> None:
+    """Limits count everything in a message, tool calls and nested values included; endless nesting is refused."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "x" * 110_000}}
     endless: list[Any] = []
     endless.append(endless)
@@ -331,8 +339,8 @@ def test_calls_of_tools_count_as_what_is_written(keyed: DeclaredMemory) -> None:
     assert keyed.read("k").total == 0
 
 
-def test_a_key_of_a_class_of_its_own_is_what_it_says(resources: Resources, keyed: DeclaredMemory) -> None:
-    """An enumeration's, say: as a key, as the key of a reference, as a variable of a template, as a pattern."""
+def test_a_key_may_be_a_text_enum(resources: Resources, keyed: DeclaredMemory) -> None:
+    """A member of a text enumeration is accepted as key, variable and pattern."""
 
     class Name(str, Enum):  # noqa: UP042 - one of its own text, which `str` does not give
         ANN = "ann"
@@ -346,23 +354,23 @@ def test_a_key_of_a_class_of_its_own_is_what_it_says(resources: Resources, keyed
     assert keyed.delete(Name.ANN) == 1
 
 
-def test_a_store_that_is_away_is_told_by_health(tmp_path: Path) -> None:
-    """Not by an error."""
+def test_health_reports_a_store_that_fails(tmp_path: Path) -> None:
+    """`health` reports a store that fails instead of raising."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
-    with Resources.load({**loaded(MINIMAL), "persistence": place}) as found:
-        keyed = found.keyed(ID)
+    with Resources.load({**loaded(MINIMAL), "persistence": place}) as loaded_resources:
+        keyed = loaded_resources.keyed(ID)
         keyed.append("k", "hello")
-        found.memory(ID).close()
+        loaded_resources.memory(ID).close()
         health = keyed.health()
     assert health.works is False
     assert "closed" in (health.error or "")
 
 
 @pytest.mark.anyio
-async def test_programs_with_an_event_loop_have_the_same_operations() -> None:
-    """Awaited."""
-    async with AsyncResources.load(loaded(MINIMAL)) as found:
-        keyed = found.keyed(ID)
+async def test_asynchronous_keyed_operations_work_alike() -> None:
+    """The operations of AsyncResources are the same, awaited."""
+    async with AsyncResources.load(loaded(MINIMAL)) as loaded_resources:
+        keyed = loaded_resources.keyed(ID)
         assert await keyed.append("k", "hello") == 1
         assert (await keyed.read("k")).total == 1
         assert (await keyed.clear("k", confirm=True)).entries == {"k": 1}
@@ -386,6 +394,6 @@ async def test_programs_with_an_event_loop_have_the_same_operations() -> None:
         ("*" * 200 + "b", "a" * 200, False),
     ],
 )
-def test_a_star_stands_for_any_characters(pattern: str, key: str, fits: bool) -> None:
-    """And nothing else stands for anything."""
+def test_a_star_matches_any_characters(pattern: str, key: str, fits: bool) -> None:
+    """A star matches any characters, and nothing else in a pattern is special."""
     assert matcher(pattern)(key) is fits

@@ -1,4 +1,4 @@
-"""A worker over declared memories: what is due, to whom it is given, what is read for that, and how it ends."""
+"""A worker over declared memories: what it compacts, how workers share the work, what they read, how they stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from writer import quarters
 pytestmark = pytest.mark.anyio
 
 FEW, MANY = 2, 6
-"""Interactions that are too few for the trigger, and enough."""
+"""Numbers of interactions below the trigger and above it."""
 
 
 @pytest.fixture(
@@ -40,43 +40,43 @@ FEW, MANY = 2, 6
     ]
 )
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty store that others can open, too."""
+    """Return the address of an empty store that several processes can open."""
     return f"sqlite:///{tmp_path}/a.db" if request.param == "sqlite" else KINDS[request.param].address_of("worker")
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """A store in a file."""
+    """Return the address of a store in a file."""
     return f"sqlite:///{tmp_path}/a.db"
 
 
 @asynccontextmanager
 async def opened(where: str, clock: FakeClock | None = None, **more: Any) -> AsyncIterator[AsyncResources]:
-    """The declared memory, in a store."""
+    """Open the declared memory with this store."""
     options = {"clock": clock} if clock is not None else {}
     async with AsyncResources.load(declared(where, **more), **options) as resources:
         yield resources
 
 
 async def fill(resources: AsyncResources, *keys: str, turns: int = MANY, start: int = 0) -> None:
-    """So many interactions under each key."""
+    """Add so many interactions under each key."""
     for key in keys:
         session = resources.session({"id": "chat", "key": key}, counter=quarters)
         await session.add([one for number in range(start, start + turns) for one in said(key, number)])
 
 
 def summarizing(*answers: str) -> dict[str, Any]:
-    """Options of a worker whose summarizer answers so."""
+    """Return options of a worker whose summarizer gives these answers."""
     return {"summarizer": Scripted(*(answers or ["a summary"])), "counter": quarters}
 
 
 async def summaries(resources: AsyncResources, key: str) -> int:
-    """How many versions of a summary a session has had."""
+    """Return how many versions of a summary a session has had."""
     return len(await resources.session({"id": "chat", "key": key}, counter=quarters).summaries(history=True))
 
 
-async def test_what_is_due_is_done_and_told(where: str) -> None:
-    """Once: by the summarizer, where the trigger says so; a session of another kind, and a backup, are left alone."""
+async def test_a_worker_compacts_what_is_due_once(where: str) -> None:
+    """A worker compacts each due session once and reports it; sessions of other memories and backups are left alone."""
     told = list[Worked]()
     async with opened(where) as resources:
         await fill(resources, "many", turns=MANY)
@@ -125,11 +125,11 @@ async def test_one_to_whom_nobody_has_written_is_not_read(where: str) -> None:
             await fill(resources, f"k{i}", turns=FEW)
         first = await resources.worker(**summarizing()).once()
         await resources.worker(**summarizing()).once()  # MongoDB's marks may come late: of two minutes it reads anew
-        again = resources.worker(**summarizing())
-        idle = await again.once()
+        restarted = resources.worker(**summarizing())
+        idle = await restarted.once()
         clock.advance(1)
         await fill(resources, "k7", start=FEW)
-        busy = await again.once()
+        busy = await restarted.once()
 
     assert (first.looked, first.listed >= 100) == (100, True)
     late = 100 * where.startswith("mongodb")
@@ -137,8 +137,8 @@ async def test_one_to_whom_nobody_has_written_is_not_read(where: str) -> None:
     assert (busy.looked, busy.compacted, busy.listed <= 2 + late) == (1, 1, True)
 
 
-async def test_an_idle_round_reads_as_much_of_hundreds_of_sessions_as_of_ten(file: str) -> None:
-    """Counted at the backend: looks, and rows of entries."""
+async def test_an_idle_round_reads_the_same_for_any_number_of_sessions(file: str) -> None:
+    """An idle round reads as much with 300 sessions as with 10, counted at the backend."""
     counts = list[tuple[int, int, int]]()
     clock = FakeClock()
     async with opened(file, clock) as resources:
@@ -156,23 +156,23 @@ async def test_an_idle_round_reads_as_much_of_hundreds_of_sessions_as_of_ten(fil
     assert counts[0][1:] == (0, 1)
 
 
-async def test_workers_share_what_there_is(where: str) -> None:
-    """Each session is compacted by one of two that are at work at once. The other looks at most at what came of it."""
-    async with opened(where) as one, opened(where) as other:
+async def test_two_workers_share_the_sessions(where: str) -> None:
+    """Of two workers at once each session is compacted by one; the other at most looks at the result."""
+    async with opened(where) as first, opened(where) as other:
         keys = [f"k{i}" for i in range(60)]
-        await fill(one, *keys)
-        workers = [one.worker(**summarizing()), other.worker(**summarizing())]
+        await fill(first, *keys)
+        workers = [first.worker(**summarizing()), other.worker(**summarizing())]
         reports = await asyncio.gather(*(worker.once() for worker in workers))
 
         assert sum(report.compacted for report in reports) == 60
         assert sum(report.looked for report in reports) <= 120 * (1 + where.startswith("mongodb"))
         assert all(report.compacted for report in reports)
-        assert [await summaries(one, key) for key in keys] == [1] * 60
+        assert [await summaries(first, key) for key in keys] == [1] * 60
 
 
-async def test_what_fails_is_tried_again_and_keeps_nobody_from_the_rest(file: str) -> None:
-    """A provider that is down: after a while, with longer and longer pauses; then it is compacted, once."""
-    clock, told = FakeClock(), list[Worked]()
+async def test_a_failed_compaction_is_retried_and_blocks_no_other(file: str) -> None:
+    """A failed compaction is retried after growing pauses, and does not block other sessions."""
+    clock, reported = FakeClock(), list[Worked]()
     down = True
 
     def summarizer(prompt: str) -> str:
@@ -184,10 +184,10 @@ async def test_what_fails_is_tried_again_and_keeps_nobody_from_the_rest(file: st
     async with opened(file, clock, long_term_memory_strategy=[strategy]) as resources:
         await fill(resources, "a", "b")
         given = CallableSummarizer(summarizer, checked=False)
-        worker = resources.worker(told=told.append, summarizer=given, counter=quarters)
+        worker = resources.worker(told=reported.append, summarizer=given, counter=quarters)
         first = await worker.once()
         assert (first.failed, first.compacted, first.waiting) == (2, 0, 2)
-        assert {one.reason for one in told} == {"failed"}
+        assert {one.reason for one in reported} == {"failed"}
         assert (await worker.once()).looked == 0
         calls = []
         for _ in range(60):
@@ -201,8 +201,8 @@ async def test_what_fails_is_tried_again_and_keeps_nobody_from_the_rest(file: st
         assert [await summaries(resources, key) for key in "ab"] == [1, 1]
 
 
-async def test_what_one_who_is_gone_had_taken_is_taken_up(file: str) -> None:
-    """When the lease is over, and not before; nobody reads anything else for that."""
+async def test_sessions_of_a_vanished_worker_are_taken_over(file: str) -> None:
+    """Sessions that a vanished worker had claimed are compacted once its lease is over, not before."""
     clock, begun = FakeClock(), asyncio.Event()
 
     async def hanging(prompt: str) -> str:
@@ -226,8 +226,8 @@ async def test_what_one_who_is_gone_had_taken_is_taken_up(file: str) -> None:
         assert (await worker.once()).looked == 0
 
 
-async def test_it_is_taken_up_too_by_one_who_has_much_to_do(file: str) -> None:
-    """A worker that does not come to the end of what is new looks for what was left behind meanwhile."""
+async def test_a_busy_worker_takes_over_sessions_too(file: str) -> None:
+    """A worker that always has new sessions still looks for those that another one left behind."""
     clock, begun, order = FakeClock(), asyncio.Event(), list[str]()
 
     async def hanging(prompt: str) -> str:
@@ -255,8 +255,8 @@ async def test_it_is_taken_up_too_by_one_who_has_much_to_do(file: str) -> None:
     assert order.index("left") < len(order) / 2
 
 
-async def test_a_claim_that_is_renewed_while_its_work_ends_is_gone(file: str) -> None:
-    """The renewal is not given up half way: nothing is left behind that another would look at again."""
+async def test_a_claim_renewed_while_its_work_ends_is_released(file: str) -> None:
+    """A claim that is being renewed when its work ends is released: no claim is left behind."""
     looks = 0
 
     async def quick(prompt: str) -> str:
@@ -274,8 +274,8 @@ async def test_a_claim_that_is_renewed_while_its_work_ends_is_gone(file: str) ->
             assert await Claims(memory.store, memory.tenant, "compact").open() == []
 
 
-async def test_one_on_which_another_is_at_work_is_looked_at_again(file: str) -> None:
-    """A compaction by hand holds the session; the worker comes back for it, and finds it done."""
+async def test_a_session_being_compacted_is_looked_at_again(file: str) -> None:
+    """A session that somebody compacts by hand is looked at again later and found done."""
     clock, begun, ends = FakeClock(), asyncio.Event(), asyncio.Event()
 
     async def slow(prompt: str) -> str:
@@ -301,21 +301,21 @@ async def test_one_on_which_another_is_at_work_is_looked_at_again(file: str) -> 
 
 
 class Held(Summarize, frozen=True, kw_only=True):
-    """Has made a plan, and waits until it may go on; only the first plan does."""
+    """A strategy whose first plan waits until the test lets it go on."""
 
     planned: Any
     goes_on: Any
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan, and wait."""
-        made = Summarize.plan(self, snapshot)
+        plan_ = Summarize.plan(self, snapshot)
         self.planned.set()
         assert self.goes_on.wait(60)
-        return made
+        return plan_
 
 
-async def test_who_comes_second_pays_nothing(file: str) -> None:
-    """A compaction that was planned before another was done gets the lease after it: it plans anew, and asks nobody."""
+async def test_a_second_compaction_asks_no_model(file: str) -> None:
+    """A compaction planned before another one finished plans again when it gets the lease, and asks no model."""
     asked, planned, goes_on = list[str](), threading.Event(), threading.Event()
 
     def summarizer(prompt: str) -> str:
@@ -324,9 +324,9 @@ async def test_who_comes_second_pays_nothing(file: str) -> None:
 
     held = Held(interaction_keep=1, cod_max_loops=0, summary_floor=10, planned=planned, goes_on=goes_on)
     given = {"counter": quarters, "summarizer": CallableSummarizer(summarizer, checked=False)}
-    async with opened(file) as one, opened(file) as other:
-        await fill(one, "a")
-        late = asyncio.create_task(one.session({"id": "chat", "key": "a"}, **given).compact(held))
+    async with opened(file) as first_resources, opened(file) as other:
+        await fill(first_resources, "a")
+        late = asyncio.create_task(first_resources.session({"id": "chat", "key": "a"}, **given).compact(held))
         await asyncio.to_thread(planned.wait, 60)
         first = await other.session({"id": "chat", "key": "a"}, **given).compact()
         goes_on.set()
@@ -335,8 +335,8 @@ async def test_who_comes_second_pays_nothing(file: str) -> None:
     assert (first.done, second.done, len(asked)) == (True, False, 1)
 
 
-async def test_idle_sessions_are_compacted_when_they_have_been_idle(file: str) -> None:
-    """A strategy that waits for an hour without a write: no session of it is read before, and none twice."""
+async def test_idle_seconds_compact_idle_sessions(file: str) -> None:
+    """`idle_seconds` compacts a session after that time without a write, and does not read it before."""
     strategy = {**declared(file)["long_term_memory_strategy"][0], "triggers": {"idle_seconds": 3_600}}
     clock = FakeClock()
     async with opened(file, clock, long_term_memory_strategy=[strategy]) as resources:
@@ -357,8 +357,8 @@ async def test_idle_sessions_are_compacted_when_they_have_been_idle(file: str) -
     assert rest[1].looked == 0
 
 
-async def test_what_a_cut_has_evicted_is_summarised(file: str) -> None:
-    """A strategy without a trigger waits for the room: what a context leaves out for want of it, a worker covers."""
+async def test_what_a_cut_evicted_is_summarized(file: str) -> None:
+    """A strategy without a trigger covers what a context had to leave out."""
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
     async with opened(file, long_term_memory_strategy=[strategy], max_log_tokens=600) as resources:
         await fill(resources, "a", turns=FEW)
@@ -368,12 +368,12 @@ async def test_what_a_cut_has_evicted_is_summarised(file: str) -> None:
         session = resources.session({"id": "chat", "key": "a"}, counter=quarters)
         assert "<a> question 0," not in str((await session.context()).messages)
         assert (await worker.once()).compacted == 1
-        (made,) = await session.summaries()
-        assert made.covers[0][0] == 1
+        (summary,) = await session.summaries()
+        assert summary.covers[0][0] == 1
 
 
-async def test_a_stop_lets_the_session_under_way_be_done_and_gives_the_rest_back(file: str) -> None:
-    """The next worker goes on at once."""
+async def test_a_stop_finishes_the_current_session_and_releases_the_rest(file: str) -> None:
+    """After `stop` the worker finishes its current session and releases the others, for the next worker at once."""
     begun, ends = asyncio.Event(), asyncio.Event()
 
     async def slow(prompt: str) -> str:
@@ -396,9 +396,8 @@ async def test_a_stop_lets_the_session_under_way_be_done_and_gives_the_rest_back
 
 
 @pytest.mark.parametrize("how", ["grace", "cancel", "scope", "once", "once in a scope"])
-async def test_what_takes_too_long_is_given_up_and_given_back(file: str, how: str) -> None:
-    """After the grace of a stop, and where the task or its scope is cancelled: nothing half done, and no lease in
-    anybody's way."""
+async def test_work_that_takes_too_long_is_given_up_and_released(file: str, how: str) -> None:
+    """After a stop's grace, or on cancellation, unfinished work is given up and its leases are released."""
     begun, scope = asyncio.Event(), anyio.CancelScope()
 
     async def hanging(prompt: str) -> str:
@@ -429,56 +428,61 @@ async def test_what_takes_too_long_is_given_up_and_given_back(file: str, how: st
         assert (await resources.worker(**summarizing()).once()).compacted == 2
 
 
-async def test_what_has_expired_is_swept_by_one_of_them_now_and_then(where: str) -> None:
-    """Once a minute however many workers there are; `once` does not wait for that."""
+async def test_expired_sessions_are_swept_once_a_minute(where: str) -> None:
+    """Among all workers one sweeps expired sessions, once a minute; `once` sweeps at once."""
     clock = FakeClock()
     async with opened(where, clock, lifetime="1h") as resources:
         await fill(resources, "a", turns=1)
         clock.advance(3_601)
         assert (await resources.worker(duties=["compact"]).once()).swept == 0
-        told = list[Worked]()
-        report = await resources.worker(duties=["sweep"], told=told.append).once()
-        assert (report.swept, report.looked, [one.swept for one in told]) == (1, 0, [1])
+        reported = list[Worked]()
+        report = await resources.worker(duties=["sweep"], told=reported.append).once()
+        assert (report.swept, report.looked, [one.swept for one in reported]) == (1, 0, [1])
         assert await resources.memory("chat").sessions() == []
 
 
-async def test_an_index_in_which_somebody_searches_is_kept_up_to_date(file: str) -> None:
-    """Nobody's is begun by a worker; one that is there has what is new, before a search asks for it."""
+async def test_an_existing_search_index_is_kept_up_to_date(file: str) -> None:
+    """A worker updates a search index that exists and does not create one."""
     clock = FakeClock()
     async with opened(file, clock) as resources:
         await fill(resources, "a", "b", turns=1)
-        told = list[Worked]()
-        worker = resources.worker(duties=["index"], told=told.append)
+        reported = list[Worked]()
+        worker = resources.worker(duties=["index"], told=reported.append)
         assert (await worker.once()).indexed == 0, "nobody has searched"
         await resources.memory("chat").recall("anything")
         await fill(resources, "a", turns=1, start=1)
         assert (await resources.memory("chat").index_status()).behind == 1
         assert (await worker.once()).indexed == 1
         assert (await resources.memory("chat").index_status()).behind == 0
-        assert [(one.duty, one.indexed) for one in told] == [("index", 1)]
+        assert [(one.duty, one.indexed) for one in reported] == [("index", 1)]
 
 
-async def test_tenants_are_apart(where: str) -> None:
-    """A worker works for its tenant, for those that it is told, or for all that the store has, none of them our own."""
+async def test_a_worker_works_for_its_tenants(where: str) -> None:
+    """A worker works for its own tenant, for those named, or for all tenants of the store."""
     async with opened(where) as resources:
         memory = resources.memory("chat")
         names = ("default", "acme", "bolt", "two\u3000words", "not\u200ca\u00a0space")
         for tenant in names:
             session = memory.for_tenant(tenant).session("default/chat/a", counter=quarters)
             await session.add([one for number in range(MANY) for one in said("a", number)])
-        told = list[Worked]()
-        own = await resources.worker(told=told.append, **summarizing()).once()
-        acme = await resources.worker(tenants=["acme"], told=told.append, **summarizing()).once()
-        everybody = resources.worker(all_tenants=True, told=told.append, **summarizing())
-        rest = [await everybody.once() for _ in range(2)]
+        reported = list[Worked]()
+        own_report = await resources.worker(told=reported.append, **summarizing()).once()
+        acme_report = await resources.worker(tenants=["acme"], told=reported.append, **summarizing()).once()
+        everybody = resources.worker(all_tenants=True, told=reported.append, **summarizing())
+        all_reports = [await everybody.once() for _ in range(2)]
 
-    assert (own.compacted, acme.compacted, rest[0].compacted, rest[1].compacted) == (1, 1, 3, 0)
-    assert [one.tenant for one in told[:2]] == ["default", "acme"]
-    assert sorted(one.tenant for one in told) == sorted(names)
+    assert (own_report.compacted, acme_report.compacted, all_reports[0].compacted, all_reports[1].compacted) == (
+        1,
+        1,
+        3,
+        0,
+    )
+    assert [one.tenant for one in reported[:2]] == ["default", "acme"]
+    assert sorted(one.tenant for one in reported) == sorted(names)
 
 
-async def test_a_memory_that_only_reads_or_stores_nothing_is_left_alone(file: str) -> None:
-    """So is one without a strategy; nothing is looked at for them."""
+async def test_memories_without_work_are_not_looked_at(file: str) -> None:
+    """Memories that are read-only, ephemeral or without a strategy are not looked at."""
     for more in ({"readonly": True}, {"persistence_strategy": "EPHEMERAL"}, {"long_term_memory_strategy": []}):
         async with opened(file) as plain:
             await fill(plain, "a")
@@ -487,8 +491,8 @@ async def test_a_memory_that_only_reads_or_stores_nothing_is_left_alone(file: st
         assert (report.looked, report.listed, report.failed) == (0, 0, 0)
 
 
-async def test_a_store_in_the_place_of_those_declared(tmp_path: Path) -> None:
-    """`where` names it, whatever the memory says, also where its variable says nothing."""
+async def test_where_replaces_the_declared_store(tmp_path: Path) -> None:
+    """`where` replaces the declared store, even if the declared one's variable is not set."""
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     remote = declared("")
     del remote["store"]
@@ -499,8 +503,8 @@ async def test_a_store_in_the_place_of_those_declared(tmp_path: Path) -> None:
         assert (await resources.worker(**summarizing()).once()).compacted == 1
 
 
-async def test_a_copy_is_worked_on_from_its_beginning(tmp_path: Path) -> None:
-    """Marks are of one store: how far workers have come is not copied."""
+async def test_a_copied_store_is_worked_on_from_the_beginning(tmp_path: Path) -> None:
+    """How far workers have come is not copied with a store, since marks belong to one store."""
     source, target = (f"sqlite:///{tmp_path}/{name}.db" for name in "ab")
     async with opened(source) as resources:
         await fill(resources, "a", turns=FEW)
@@ -513,14 +517,14 @@ async def test_a_copy_is_worked_on_from_its_beginning(tmp_path: Path) -> None:
 
 @contextmanager
 def refused(name: str) -> Iterator[None]:
-    """A ConfigError that names this."""
+    """Expect a ConfigError that contains this name."""
     with pytest.raises(ConfigError) as caught:
         yield
     assert name in str(caught.value)
 
 
-async def test_what_is_not_accepted_is_named(file: str) -> None:
-    """Duties, lengths, switches, options of sessions."""
+async def test_invalid_options_of_a_worker_are_named(file: str) -> None:
+    """Invalid duties, durations, switches and options of sessions are refused by name."""
     async with opened(file) as resources:
         for name, wrong in {"duties": ["compct"], "lease": "soon", "all_tenants": 1, "tenants": [""]}.items():
             with refused(name if name != "tenants" else "tenant"):
@@ -532,8 +536,8 @@ async def test_what_is_not_accepted_is_named(file: str) -> None:
             await resources.worker(max_tokns=5).once()
 
 
-def test_synchronous_programs_write_and_a_worker_acts(tmp_path: Path) -> None:
-    """What `Memory` writes under the declared options is what a worker finds."""
+def test_a_worker_acts_on_what_synchronous_programs_write(tmp_path: Path) -> None:
+    """A worker compacts sessions that a synchronous Memory wrote under the declared options."""
     given = declared(f"sqlite:///{tmp_path}/a.db")
 
     async def work() -> int:
@@ -549,10 +553,8 @@ def test_synchronous_programs_write_and_a_worker_acts(tmp_path: Path) -> None:
         assert len(session.summaries()) == 1
 
 
-async def test_one_who_is_told_and_raises_keeps_no_worker_from_its_work(
-    file: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What observes breaks nothing: each session is compacted, nothing has failed, and the log says what was raised."""
+async def test_a_callback_that_raises_does_not_stop_the_worker(file: str, caplog: pytest.LogCaptureFixture) -> None:
+    """If the `told` callback raises, the error is logged and every session is still compacted."""
 
     def told(done: Worked) -> None:
         raise OSError(f"no answer for {done.session}")
@@ -566,8 +568,8 @@ async def test_one_who_is_told_and_raises_keeps_no_worker_from_its_work(
 
 
 @pytest.mark.parametrize("options", [{"told": 5}, {"tenants": "default"}, {"duties": "compact"}, {"tenants": [5]}])
-async def test_what_a_worker_cannot_take_is_refused_when_it_is_made(file: str, options: dict[str, Any]) -> None:
-    """A text is no list of names: a worker for the tenants d, e, f and so on would find nothing to do."""
+async def test_options_of_a_wrong_type_are_refused_at_once(file: str, options: dict[str, Any]) -> None:
+    """Options of a wrong type are refused when the worker is made: a text would be a list of one-letter tenants."""
     async with opened(file) as resources:
         with pytest.raises(ConfigError, match=next(iter(options))):
             resources.worker(**options)
