@@ -61,19 +61,21 @@ def test_appended_messages_are_read_in_order() -> None:
     assert read("memory", "read", "chat", "user:ann", "--tenant", "other")["total"] == 0
 
 
-def test_what_is_read_as_json_is_all_that_an_entry_says() -> None:
-    """A call has its tool and its id, a result whose it is; each has its time and its metadata."""
+def test_json_has_all_fields_of_an_entry() -> None:
+    """With JSON a call has its tool and id, a result its call's id, and each message its time and metadata."""
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
-    asked = {"role": "assistant", "content": "", "tool_calls": [call]}
-    Path("calls.json").write_text(json.dumps([asked, {"role": "tool", "tool_call_id": "c1", "content": "clear"}]))
+    call_message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    Path("calls.json").write_text(
+        json.dumps([call_message, {"role": "tool", "tool_call_id": "c1", "content": "clear"}])
+    )
     assert run("memory", "append", "chat", "k", "--file", "calls.json").exit_code == 0
     with Resources.load("chat.yaml") as resources:
         resources.keyed("chat").session("k").add_user_message("Thanks.", metadata={"mood": "glad"})
-    called, answered, thanked = read("memory", "read", "chat", "k")["messages"][-3:]
-    assert (called["kind"], called["name"], called["call_id"]) == ("tool_call", "weather", "c1")
-    assert (answered["kind"], answered["call_id"], answered["content"]) == ("tool_result", "c1", "clear")
-    assert (thanked["content"], thanked["metadata"]) == ("Thanks.", {"mood": "glad"})
-    assert all(datetime.fromisoformat(one["created_at"]).tzinfo for one in (called, answered, thanked))
+    call_entry, result_entry, user_entry = read("memory", "read", "chat", "k")["messages"][-3:]
+    assert (call_entry["kind"], call_entry["name"], call_entry["call_id"]) == ("tool_call", "weather", "c1")
+    assert (result_entry["kind"], result_entry["call_id"], result_entry["content"]) == ("tool_result", "c1", "clear")
+    assert (user_entry["content"], user_entry["metadata"]) == ("Thanks.", {"mood": "glad"})
+    assert all(datetime.fromisoformat(one["created_at"]).tzinfo for one in (call_entry, result_entry, user_entry))
 
 
 @pytest.mark.parametrize("verb", ["clear", "delete"])
@@ -125,10 +127,13 @@ def test_flush_reports_what_it_did() -> None:
         ({"k": "empty"}, 1, "nothing was changed under k"),
     ],
 )
-def test_the_status_of_a_flush_is_that_of_the_key_that_went_worst(
+def test_the_worst_key_decides_the_status_of_a_flush(
     reasons: dict[str, Any], status: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To do nothing is no failure; another flush under way is 4. What became of each key is printed all the same."""
+    """`memory flush` exits with the worst key's status, and prints what became of each key.
+
+    Doing nothing is no failure; another flush under way is 4.
+    """
     found = {key: CompactionResult(strategy="lru", reason=reason, why="a reason") for key, reason in reasons.items()}
     monkeypatch.setattr(DeclaredMemory, "flush", lambda *given, **options: found)
     for more in ((), ("--json",)):
@@ -138,8 +143,8 @@ def test_the_status_of_a_flush_is_that_of_the_key_that_went_worst(
         assert all(key in flushed.stdout for key in reasons)
 
 
-def test_what_destroys_asks_first() -> None:
-    """Or is told not to; a copy can be kept."""
+def test_clear_and_delete_need_consent() -> None:
+    """`clear` and `delete` exit with 2 without consent; `--yes` destroys, and `--backup` keeps a copy."""
     filled("k", 3)
     assert run("memory", "clear", "chat", "k").exit_code == 2
     assert run("memory", "delete", "chat", "k").exit_code == 2
@@ -158,8 +163,8 @@ def test_what_destroys_asks_first() -> None:
     assert run("memory", "flush", "chat", "k", "--json").exit_code == 3
 
 
-def test_health_works_and_names_what_is_near_its_limit() -> None:
-    """Of all keys, or those of a pattern."""
+def test_health_names_keys_near_their_limit() -> None:
+    """`memory health` says that the store works and names the keys near their limit, of all keys or of a pattern."""
     assert read("memory", "health", "chat", "*") == {
         "works": True,
         "error": None,
@@ -172,8 +177,11 @@ def test_health_works_and_names_what_is_near_its_limit() -> None:
     assert "full is near its limit" in run("memory", "health", "chat", "f*").stderr
 
 
-def test_a_damaged_key_makes_the_status_1_and_the_others_are_done() -> None:
-    """Of a pattern; `health` does not take the store for away."""
+def test_a_damaged_key_costs_no_other_key_of_a_pattern() -> None:
+    """A verb over a pattern does all keys but a damaged one, which it names, and exits with 1.
+
+    `health` still says that the store works.
+    """
     for key in ("a:1", "a:2", "a:3"):
         filled(key, 3)
     with sqlite3.connect("chat.db") as db:
@@ -191,8 +199,8 @@ def test_a_damaged_key_makes_the_status_1_and_the_others_are_done() -> None:
 
 
 @pytest.mark.parametrize("key", ["a:2", "a:*"])
-def test_a_damaged_key_is_destroyed_by_who_is_told_of_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself and with others: what is asked about is what goes."""
+def test_delete_names_a_damaged_key_and_deletes_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`memory delete` names a damaged key in its question, alone and in a pattern, and deletes it after a yes."""
     for name in ("a:1", "a:2", "b"):
         filled(name, 3)
     with sqlite3.connect("chat.db") as db:

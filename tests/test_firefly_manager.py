@@ -305,9 +305,11 @@ def test_the_threshold_acts_only_with_a_summarizer(monkeypatch: pytest.MonkeyPat
     assert len(heard) == 1
 
 
-def test_a_threshold_that_is_given_acts_or_is_warned_of() -> None:
-    """To the constructor: one that does nothing, and one by which every turn is a call of the summarizer (N11, N17).
-    What the documents show is neither."""
+def test_a_useless_threshold_is_warned_of() -> None:
+    """A threshold without a summarizer, and one that summarizes nearly every turn, give a warning (N11, N17).
+
+    The settings that the documents show give none.
+    """
     with pytest.warns(PalimpsestWarning, match="no effect without a summarizer"):
         MemoryManager(summarize_threshold=3000).close()
     with pytest.warns(PalimpsestWarning, match="nearly every turn"):

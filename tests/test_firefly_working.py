@@ -301,8 +301,11 @@ def test_a_store_without_compare_and_set_warns_once() -> None:
         WorkingMemory(store=InMemoryStore())
 
 
-def test_threads_take_turns_at_a_store_of_five_methods() -> None:
-    """Also by several objects over one store: one key has one row, and the lock goes with the store."""
+def test_threads_share_a_store_of_five_methods() -> None:
+    """Threads that share a store without compare-and-set lose nothing: a lock per store orders their writes.
+
+    The lock goes with the store.
+    """
     before = len(_locks)
     store = fireflies.FiveMethods()
     with warnings.catch_warnings():

@@ -167,8 +167,8 @@ def test_strategies_load_alone_in_lists_and_under_a_profile(tmp_path: Path) -> N
         assert context.tokens <= 8_000
 
 
-def test_a_condition_that_cannot_be_is_told_with_its_place_in_the_expression(tmp_path: Path) -> None:
-    """Beside the file's line: the column, and what stands there. The key stays one that can be looked up."""
+def test_an_invalid_condition_is_reported_with_its_column(tmp_path: Path) -> None:
+    """An invalid condition is reported with its line, its key, its column and what stands there."""
     condition = "message.role == 1 and message.rolle == 1"
     text = f'short_term_memory_strategy:\n  - memory_strategy_id: max_tokens\n    conditions: ["{condition}"]\n'
     with pytest.raises(InvalidResource) as caught:
@@ -748,8 +748,8 @@ ALLOCATED = {"short_term": 0.6, "long_term": 0.3, "system": 0.1}
 
 
 @pytest.mark.parametrize("within", ["persistence", None])
-def test_every_value_of_a_breaker_is_listed_with_who_says_it(within: str | None) -> None:
-    """What it leaves out is as the document has it; one that is switched off is said to be."""
+def test_every_value_of_a_breaker_is_listed_with_its_origin(within: str | None) -> None:
+    """`effective` lists every value of a breaker with its origin; missing ones have the document's defaults."""
 
     def listed(given: object) -> dict[str, tuple[Any, ...]]:
         place = {"type": "in_memory", **({"circuit_breaker": given} if within else {})}
@@ -770,8 +770,8 @@ def test_every_value_of_a_breaker_is_listed_with_who_says_it(within: str | None)
 
 
 @pytest.mark.parametrize("ttl", ["0", "24h", None])
-def test_how_long_sessions_last_is_listed_with_who_says_it(ttl: str | None) -> None:
-    """For ever, too, where somebody says so."""
+def test_the_lifetime_of_sessions_is_listed_with_its_origin(ttl: str | None) -> None:
+    """`effective` lists the lifetime of sessions with its origin, also if it is declared as unlimited."""
     resource = only({**loaded(MINIMAL), "persistence": {"type": "in_memory", "ttl": ttl}})
     said = ("given", "persistence.ttl") if ttl else ("our default", "")
     (found,) = (one for one in resource.effective() if one.option == "lifetime")
@@ -779,8 +779,8 @@ def test_how_long_sessions_last_is_listed_with_who_says_it(ttl: str | None) -> N
 
 
 @pytest.mark.parametrize("provider", [None, {"model": "gpt-4o"}])
-def test_shares_of_something_are_no_reason_to_warn(provider: dict[str, Any] | None) -> None:
-    """Of a limit in tokens, or of the window of a model."""
+def test_shares_of_a_known_budget_give_no_warning(provider: dict[str, Any] | None) -> None:
+    """A `token_allocation` of a limit in tokens, or of the window of a model, gives no warning."""
     limit = {"max_tokens": 100 if provider is None else None, "max_messages": 5}
     resource = only({**loaded(MINIMAL), **limit, "token_provider": provider, "token_allocation": ALLOCATED})
     assert not any("token_allocation" in text for text in resource.warnings)
@@ -797,7 +797,7 @@ def test_shares_of_something_are_no_reason_to_warn(provider: dict[str, Any] | No
     ],
 )
 def test_a_fallback_counts_and_bounds_nothing(provider: dict[str, str], counter: str) -> None:
-    """A model or an encoding, where the model is not known or not named. Its window is not that of the model."""
+    """A `fallback` counts tokens if the model is unknown or missing, and its window does not bound contexts."""
     with Resources.load({**loaded(MINIMAL), "max_tokens": 50_000, "token_provider": provider}) as found:
         session = found.session({"id": "user_conversation", "key": "k"})
         assert session.options.counter.name == counter

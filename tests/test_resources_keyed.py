@@ -213,8 +213,11 @@ def test_delete_removes_keys(keyed: DeclaredMemory) -> None:
             keyed.delete(wrong)
 
 
-def test_a_key_that_fails_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a pattern: all others are done, in order, and which failed is told with the reason. By itself it raises."""
+def test_a_damaged_key_costs_no_other_key_of_a_pattern(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A verb over a pattern does all other keys in order, and names the damaged key with the reason.
+
+    Named alone, that key raises StoreCorrupt.
+    """
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     declared = {**loaded(MINIMAL), "auto_compact": "off", "persistence": place}
     with Resources.load(declared) as found:
@@ -247,10 +250,8 @@ def test_a_key_that_fails_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptu
         assert keyed.keys() == ["a:1", "a:3"]
 
 
-def test_a_key_that_another_holds_keeps_no_other_from_being_deleted(
-    keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others are gone, and then it is told."""
+def test_a_locked_key_stops_no_other_deletion(keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleting a pattern deletes all other keys before it raises LockTimeout for a locked one."""
     for number in range(3):
         filled(keyed, f"k{number}", 1)
     real = keyed._memory.delete_session
@@ -267,10 +268,10 @@ def test_a_key_that_another_holds_keeps_no_other_from_being_deleted(
 
 
 @pytest.mark.parametrize("verb", ["delete", "clear", "flush", "stats", "health"])
-def test_a_pattern_of_more_keys_than_are_allowed_says_so(
+def test_a_pattern_with_too_many_keys_is_warned_of(
     keyed: DeclaredMemory, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
-    """Or what is left would be taken for done. One that means no more says nothing."""
+    """A pattern that means more than `max_keys` keys logs a warning; one that means no more logs none."""
     for number in range(4):
         filled(keyed, f"k{number}", 1)
     more = {"confirm": True} if verb == "clear" else {}
@@ -283,8 +284,8 @@ def test_a_pattern_of_more_keys_than_are_allowed_says_so(
     assert "k* means more than 3 keys" in caplog.text
 
 
-def test_figures_are_those_of_what_is_active(resources: Resources) -> None:
-    """By role, in tokens, and as a share of the limit; health looks for what is near it."""
+def test_stats_describe_the_active_messages(resources: Resources) -> None:
+    """`stats` gives messages by role, tokens and share of the limit; `health` names keys near their limit."""
     declared = {**loaded(MINIMAL), "max_tokens": 100, "auto_compact": "off"}
     with Resources.load(declared) as loaded_resources:
         keyed = DeclaredMemory(

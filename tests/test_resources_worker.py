@@ -98,8 +98,8 @@ async def test_a_worker_compacts_what_is_due_once(where: str) -> None:
         assert await memory.session("plain").summaries(history=True) == []
 
 
-async def test_a_worker_passes_damaged_sessions_by(file: str) -> None:
-    """A worker goes on when no session of those that it claims together can be read, and does the others."""
+async def test_a_worker_passes_over_damaged_sessions(file: str) -> None:
+    """A worker goes on to other sessions if it cannot read any of those that it claims together."""
     async with opened(file) as resources:
         await fill(resources, *(f"damaged-{number}" for number in range(TAKEN)))
         backend = resources.memory("chat").store.backend
@@ -115,9 +115,11 @@ async def test_a_worker_passes_damaged_sessions_by(file: str) -> None:
         assert await summaries(resources, "whole") == 1
 
 
-async def test_one_to_whom_nobody_has_written_is_not_read(where: str) -> None:
-    """Of a hundred sessions that are idle a worker reads none, nor does one that was started anew: of the store's last
-    mark the heads at most."""
+async def test_idle_sessions_are_not_read_again(where: str) -> None:
+    """A worker does not read sessions without new writes, nor does one that was started anew.
+
+    It reads at most the heads at the store's last mark.
+    """
     clock = FakeClock()
     async with opened(where, clock) as resources:
         for i in range(100):

@@ -60,8 +60,8 @@ def test_facts_of_a_session_go_with_it(memory: Memory) -> None:
     assert memory.scopes() == remaining
 
 
-def test_no_byte_is_left_of_the_facts_that_an_import_replaces(memory: Memory, tmp_path: Path) -> None:
-    """Neither of their values, nor of their histories, in every scope of the session."""
+def test_no_byte_of_facts_replaced_by_an_import_is_left(memory: Memory, tmp_path: Path) -> None:
+    """No file has a byte of values or histories of facts, in any scope of a session, that an import replaced."""
     session = memory.session("a")
     session.add_user_message("hello")
     data = session.export()
