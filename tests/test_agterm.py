@@ -1,6 +1,7 @@
-"""The door for programs of AGTerm's memory manager: its rules of compression, its text, its figures, its events.
+"""`palimpsest.compat.agterm`, the replacement for AGTerm's memory manager: compression, text, statistics, events.
 
-Where a docstring ends in N and a number, the memory that the door stands in for would fail the test.
+A number such as (N12) at the end of a docstring names a known fault of AGTerm's own manager: its code would fail the
+test.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ LINE = "message {} about the weather in Paris and other things"
 
 @pytest.fixture(params=STARTS)
 def manager(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Either manager, in memory."""
+    """Yield a memory manager without stored sessions, once the plain class and once the asynchronous one."""
     with managed(request.param) as made:
         yield made
 
 
 @pytest.fixture
 def plain() -> Iterator[Any]:
-    """The manager without an event loop."""
+    """Yield the plain `MemoryManager`, which runs without an event loop."""
     with managed("plain") as made:
         yield made
 
@@ -44,9 +45,12 @@ def plain() -> Iterator[Any]:
 
 
 def test_each_verb_adds_its_kind_with_the_documented_role(manager: Any) -> None:
-    """Five verbs make messages, calls, results and contexts, in order; results and contexts are shown as the system's,
-    and a model is never given them with its authority (N36)."""
-    made = [
+    """Each of the five add verbs makes its kind of entry, in order, with the role that AGTerm documents.
+
+    Results and contexts are shown with the role `system`, as AGTerm shows them, but no model is given them with the
+    authority of a system message (N36).
+    """
+    added = [
         manager.add_user_message("s", "Hello, how are you?"),
         manager.add_assistant_message("s", "I am doing well!"),
         manager.add_tool_call("s", "shell", {"command": "ls -la"}),
@@ -54,20 +58,20 @@ def test_each_verb_adds_its_kind_with_the_documented_role(manager: Any) -> None:
         manager.add_context("s", "import x", "src/main.ts"),
     ]
 
-    found = manager.get_active_entries("s")
+    active = manager.get_active_entries("s")
 
-    assert [(one.type, one.role) for one in found] == [
+    assert [(one.type, one.role) for one in active] == [
         *(("message", "user"), ("message", "assistant")),
         *(("tool_call", "assistant"), ("tool_result", "system"), ("context", "system")),
     ]
-    assert [one.id for one in found] == [one.id for one in made]
-    assert [one.native.role for one in found[3:]] == ["tool", "user"]
-    assert found[3].call_id == found[2].call_id is not None
-    assert found[3].status == "unknown"
+    assert [one.id for one in active] == [one.id for one in added]
+    assert [one.native.role for one in active[3:]] == ["tool", "user"]
+    assert active[3].call_id == active[2].call_id is not None
+    assert active[3].status == "unknown"
 
 
 def test_an_entry_has_the_documented_fields_in_both_spellings(manager: Any) -> None:
-    """An entry has attributes, and mappings in snake case and in camel case; its own metadata is spelled as it is."""
+    """An entry has attributes, and mappings in snake_case and camelCase; its own metadata keeps its spelling."""
     entry = manager.add_user_message("s", "one two three", {"some_key": {"otherKey": 1}})
 
     assert (entry.token_count, entry.compressed, entry.summary_id) == (3, False, None)
@@ -85,8 +89,8 @@ def test_an_entry_has_the_documented_fields_in_both_spellings(manager: Any) -> N
     assert entry.to_dict()["token_count"] == 3
 
 
-def test_any_json_is_an_argument_and_is_counted(manager: Any) -> None:
-    """Arguments of a call are any JSON value, and cost what they say (N2)."""
+def test_a_call_takes_any_json_as_arguments_and_counts_it(manager: Any) -> None:
+    """Arguments of a tool call may be any JSON value, and their tokens count (N2)."""
     for args in ({"a": [1, None]}, [1, "two"], "text", 3, None, True):
         manager.add_tool_call("s", "tool", args)
         manager.add_tool_result("s", "tool", "ok")
@@ -98,15 +102,18 @@ def test_any_json_is_an_argument_and_is_counted(manager: Any) -> None:
     assert manager.get_stats("s").active_tokens == sum(one.token_count for one in manager.get_active_entries("s"))
 
 
-def test_what_is_refused_was_not_added(manager: Any) -> None:
-    """A message that says nothing is refused, and the session stays unknown."""
+def test_an_empty_message_is_refused_and_makes_no_session(manager: Any) -> None:
+    """An empty message raises InvalidEntry, and the session does not come into being."""
     with pytest.raises(InvalidEntry):
         manager.add_user_message("s", "")
     assert manager.get_stats("s").total_entries == 0
 
 
-def test_the_newer_text_of_a_file_takes_the_place_of_the_older(manager: Any) -> None:
-    """The same file added three times with two texts: the context has the newer alone, the log has two."""
+def test_the_newer_text_of_a_file_replaces_the_older(manager: Any) -> None:
+    """A file added again with a new text replaces the older text in the context.
+
+    The log keeps each distinct text once: adding the same text twice adds nothing.
+    """
     for text in ("first text", "first text", "second text"):
         manager.add_context("s", text, "src/main.ts")
 
@@ -121,7 +128,10 @@ def test_the_newer_text_of_a_file_takes_the_place_of_the_older(manager: Any) -> 
 
 
 def test_the_hundred_and_first_entry_compresses(manager: Any) -> None:
-    """100 user messages: nothing. The 101st: 91 covered, 10 active, one summary, told after its entry."""
+    """100 user messages compress nothing; the 101st covers 91 entries with one summary and leaves 10 active.
+
+    The event `compressed` follows the event of the added entry.
+    """
     heard = Heard(manager, "entry:added", "compressed")
     for i in range(100):
         manager.add_user_message("s", LINE.format(i))
@@ -140,7 +150,7 @@ def test_the_hundred_and_first_entry_compresses(manager: Any) -> None:
 
 
 def test_the_recent_window_begins_with_its_interaction(manager: Any) -> None:
-    """User and assistant in turn, 101 entries: 90 covered, 11 active."""
+    """The recent window begins with a human message: of 101 alternating messages 11 stay active, not 10."""
     for i in range(101):
         add = manager.add_assistant_message if i % 2 else manager.add_user_message
         add("s", LINE.format(i))
@@ -149,9 +159,12 @@ def test_the_recent_window_begins_with_its_interaction(manager: Any) -> None:
     assert (stats.compressed_entries, stats.active_entries) == (90, 11)
 
 
-def test_tokens_compress_above_their_limit_where_there_is_enough(plain: Any) -> None:
-    """50,000 active tokens: no. 50,001 and more with four eligible entries: too few, with a reason. One more: five
-    are covered (N17)."""
+def test_tokens_over_their_limit_compress_if_enough_entries_are_eligible(plain: Any) -> None:
+    """Over `max_tokens` the manager compresses only if at least five entries are eligible (N17).
+
+    At the limit nothing happens. Above it with four eligible entries the run is skipped with the reason
+    `too_few_entries`; with one more, five entries are covered.
+    """
     heard = Heard(plain, "compressed", "compaction:skipped")
     says(plain, "s", 50_000)
     assert heard.names() == []
@@ -166,8 +179,10 @@ def test_tokens_compress_above_their_limit_where_there_is_enough(plain: Any) -> 
 
 
 def test_the_recent_window_shrinks_to_its_tokens(manager: Any) -> None:
-    """Ten entries that take all of max_tokens are not kept whole: the window goes down to half of it, or to the tokens
-    that were said, so that compression does something (N5)."""
+    """The recent window shrinks if its ten entries alone fill `max_tokens`, so that a compression has an effect (N5).
+
+    It shrinks to half of `max_tokens`, or to `recent_window_tokens` if that is set.
+    """
     manager.update_config(max_tokens=1000)
     says(manager, "half", *[100] * 11)
     manager.update_config(recent_window_tokens=300)
@@ -177,7 +192,7 @@ def test_the_recent_window_shrinks_to_its_tokens(manager: Any) -> None:
 
 
 def test_system_messages_and_pinned_entries_are_never_compressed(plain: Any) -> None:
-    """What was pinned, or is of the system, through Palimpsest stays active, and in the text (N8)."""
+    """System messages and pinned entries that were added through Palimpsest stay active and in the text (N8)."""
     session = plain.memory.session("s")
     kept = [session.add_system_message("Be kind."), session.add_user_message("always this", pinned=True)]
     for i in range(120):
@@ -187,8 +202,8 @@ def test_system_messages_and_pinned_entries_are_never_compressed(plain: Any) -> 
     assert all(words in plain.get_context_for_llm("s") for words in ("Be kind.", "always this"))
 
 
-def test_switched_off_it_compresses_by_hand_alone(manager: Any) -> None:
-    """Without auto_compress nothing happens at 101 entries; by hand the same is covered as by itself."""
+def test_without_auto_compress_only_compress_compresses(manager: Any) -> None:
+    """Without `auto_compress` only `compress()` compresses, and covers what an automatic run would have covered."""
     manager.update_config({"autoCompress": False})
     for i in range(101):
         manager.add_user_message("s", LINE.format(i))
@@ -200,8 +215,8 @@ def test_switched_off_it_compresses_by_hand_alone(manager: Any) -> None:
     assert manager.compress("s").reason == "nothing_to_compact"
 
 
-def test_after_a_compression_totals_of_then_do_not_fire_again(manager: Any) -> None:
-    """What is compressed is not compared any more: the next compression comes 91 entries later (N11)."""
+def test_compressed_entries_do_not_trigger_again(manager: Any) -> None:
+    """Only active entries count towards the limit: the next compression comes 91 entries later (N11)."""
     heard = Heard(manager, "compressed")
     for i in range(191):
         manager.add_user_message("s", LINE.format(i))
@@ -213,7 +228,7 @@ def test_after_a_compression_totals_of_then_do_not_fire_again(manager: Any) -> N
 
 
 def test_a_result_stays_with_its_call(manager: Any) -> None:
-    """A call at place 11 from the end with its result at 10: both stay active (N13)."""
+    """A call just outside the recent window stays active if its result is inside it (N13)."""
     says(manager, "s", *[60] * 20)
     call = manager.add_tool_call("s", "look", {})
     result = manager.add_tool_result("s", "look", "found", "success", call.call_id)
@@ -226,7 +241,7 @@ def test_a_result_stays_with_its_call(manager: Any) -> None:
 
 
 def test_an_open_call_is_never_compressed(manager: Any) -> None:
-    """A call without a result stays active until it is answered, however old it is."""
+    """A tool call without a result stays active however old it is."""
     call = manager.add_tool_call("s", "look", {"where": "far"})
     for i in range(120):
         manager.add_assistant_message("s", LINE.format(i))
@@ -237,7 +252,7 @@ def test_an_open_call_is_never_compressed(manager: Any) -> None:
 
 
 def test_one_long_interaction_is_compressed_and_its_question_stays(manager: Any) -> None:
-    """One human message and 300 tool entries: most are covered, the human message stays (N13, N5)."""
+    """Within one interaction of 300 tool entries most are compressed, but the human message stays active (N13, N5)."""
     manager.update_config(auto_compress=False)
     human = manager.add_user_message("s", "do all of it")
     for i in range(150):
@@ -249,9 +264,11 @@ def test_one_long_interaction_is_compressed_and_its_question_stays(manager: Any)
     assert manager.get_active_entries("s")[0].id == human.id
 
 
-def test_runs_cover_nothing_twice_and_roll_ups_name_all(plain: Any) -> None:
-    """Run after run figures add up, no entry is in two summaries, and what is rolled up still names every original, so
-    that the chain does not grow without bound (N10, N14)."""
+def test_no_entry_is_in_two_summaries_and_roll_ups_name_every_original(plain: Any) -> None:
+    """Over many runs no entry is in two summaries, and a rolled-up summary still names every original (N10, N14).
+
+    Totals of active and compressed entries add up, and the summaries together do not grow without bound.
+    """
     plain.update_config(max_tokens=1000, max_entries=20)
     levels = set()
     for i in range(160):
@@ -267,8 +284,8 @@ def test_runs_cover_nothing_twice_and_roll_ups_name_all(plain: Any) -> None:
     assert sum(one.token_count for one in plain.get_summaries("s")) <= 2 * 0.25 * 1000
 
 
-def test_many_sessions_keep_apart(manager: Any) -> None:
-    """What is added to one session, whatever it is called, is in no other (N21)."""
+def test_sessions_do_not_mix_whatever_their_names(manager: Any) -> None:
+    """An entry added to one session is in no other session, however similar their names are (N21)."""
     for name in ("a", "a/b", "a:b", "A", "a ", "é", "e\u0301"):
         manager.add_user_message(name, f"for {name!r}")
 
@@ -280,8 +297,10 @@ def test_many_sessions_keep_apart(manager: Any) -> None:
 
 
 def test_the_callback_gets_a_prompt_with_five_points_and_a_length(manager: Any) -> None:
-    """The prompt asks for topics, decisions, tools, errors and what is needed to go on, says a length, and has the
-    whole conversation, the user's side too (N15, N16)."""
+    """The summarizer's prompt asks for topics, decisions, tools, errors and next steps, and states a length.
+
+    It holds the whole conversation, the user's side included (N15, N16).
+    """
     asked: list[str] = []
 
     async def summarise(prompt: str) -> str:
@@ -300,9 +319,11 @@ def test_the_callback_gets_a_prompt_with_five_points_and_a_length(manager: Any) 
     assert "They spoke about the weather." in manager.get_context_for_llm("s")
 
 
-def test_a_prompt_of_ones_own_is_filled_by_its_mark_alone() -> None:
-    """`{content}` is replaced letter by letter, once, whatever braces the conversation or the prompt has; a prompt
-    without the mark is refused (N16, N35)."""
+def test_a_custom_prompt_is_filled_at_its_mark_only() -> None:
+    """`{content}` in a custom prompt is replaced once, literally, whatever braces the prompt or conversation has.
+
+    A prompt without `{content}` is refused (N16, N35).
+    """
     asked: list[str] = []
     with managed("plain", prompt="Shorten {this}: {content}") as plain:
         plain.set_summarize_callback(lambda prompt: asked.append(prompt) or "short")
@@ -315,9 +336,12 @@ def test_a_prompt_of_ones_own_is_filled_by_its_mark_alone() -> None:
 
 
 @pytest.mark.parametrize(("answer", "asked", "done"), [(375, 1, True), (376, 2, True), (1000, 2, False)])
-def test_a_summary_is_as_long_as_was_asked_or_saves_at_least(answer: int, asked: int, done: bool) -> None:
-    """Of 1,000 tokens 300 are asked for; up to 375 pass, longer ones are asked for once more and taken while they save
-    something; what saves nothing changes nothing (N15)."""
+def test_a_summary_has_the_length_asked_for_or_at_least_saves_tokens(answer: int, asked: int, done: bool) -> None:
+    """A summary that is more than a quarter too long is asked for once more, and kept only if it saves tokens.
+
+    Of 1,000 tokens 300 are asked for and up to 375 are accepted at once. A summary that saves nothing changes nothing
+    (N15).
+    """
     prompts: list[str] = []
     with managed("plain", config={"autoCompress": False, "recentWindow": 1}) as plain:
         plain.set_summarize_callback(lambda prompt: prompts.append(prompt) or "word " * answer)
@@ -331,8 +355,10 @@ def test_a_summary_is_as_long_as_was_asked_or_saves_at_least(answer: int, asked:
 
 
 def test_the_documented_fallback_comes_out_exactly(manager: Any) -> None:
-    """Without a callback the summary is the documented lines: counts, first and last message, tools, errors by status
-    alone, never by the word."""
+    """Without a callback the summary is AGTerm's documented text: counts, first and last message, tools, errors.
+
+    Errors are counted by the status of a result, never by the word in its text.
+    """
     manager.update_config(recent_window=0, auto_compress=False)
     tools = [("shell", "error"), ("read_file", "error"), ("write_file", "unknown")]
     for said, tool in zip(("Help me debug this API...", "and", "so"), tools, strict=True):
@@ -355,8 +381,8 @@ def test_the_documented_fallback_comes_out_exactly(manager: Any) -> None:
     ]
 
 
-def test_the_fallback_counts_one_in_the_singular_and_leaves_out_what_is_not_there(plain: Any) -> None:
-    """One message and one error are singular, one message has no last, and without tools there is no line of tools."""
+def test_the_fallback_uses_singulars_and_omits_empty_lines(plain: Any) -> None:
+    """The fallback says "1 user message" and "1 error", and omits lines for a last message or tools if none exist."""
     plain.update_config(recent_window=0, auto_compress=False, min_entries_to_compress=1)
     plain.add_user_message("one", "hello " + "word " * 40)
     plain.add_tool_call("one", "find", {})
@@ -374,8 +400,11 @@ def test_the_fallback_counts_one_in_the_singular_and_leaves_out_what_is_not_ther
     assert len(second) == 3
 
 
-def test_a_callback_that_raises_loses_nothing_and_is_not_asked_for_ever(manager: Any) -> None:
-    """20 adds beside a callback that raises: 20 entries, three attempts, a context within bounds (N9, N11)."""
+def test_a_failing_callback_loses_no_entry_and_is_not_retried_forever(manager: Any) -> None:
+    """A callback that always raises loses no entry and is asked at most three times in 20 adds (N9, N11).
+
+    The context stays within its budget.
+    """
     asked: list[str] = []
 
     def raises(prompt: str) -> str:
@@ -395,8 +424,8 @@ def test_a_callback_that_raises_loses_nothing_and_is_not_asked_for_ever(manager:
 
 
 @pytest.mark.parametrize("answer", ["", "   ", None, 7])
-def test_an_answer_that_is_no_summary_changes_nothing(plain: Any, answer: Any) -> None:
-    """An answer that is empty, or no text, leaves everything as it was (N9)."""
+def test_an_invalid_answer_of_the_callback_changes_nothing(plain: Any, answer: Any) -> None:
+    """An answer that is blank or not a text leaves the session as it was (N9)."""
     plain.set_summarize_callback(lambda _: answer)
     plain.update_config(auto_compress=False)
     says(plain, "s", *[50] * 20)
@@ -407,8 +436,11 @@ def test_an_answer_that_is_no_summary_changes_nothing(plain: Any, answer: Any) -
     assert plain.export_session("s") == before
 
 
-def test_a_callback_that_is_taken_away_leaves_the_heuristic(manager: Any) -> None:
-    """None is the heuristic again; with on_failure "heuristic" it stands in for a callback that raises, too."""
+def test_without_a_callback_the_heuristic_summarizes(manager: Any) -> None:
+    """`set_summarize_callback(None)` restores the heuristic.
+
+    With `on_failure="heuristic"` the heuristic also replaces a callback that raises.
+    """
     manager.update_config(auto_compress=False, on_failure="heuristic")
     manager.set_summarize_callback(lambda _: 1 / 0)
     says(manager, "s", *[50] * 20)
@@ -424,8 +456,8 @@ def test_a_callback_that_is_taken_away_leaves_the_heuristic(manager: Any) -> Non
         manager.set_summarize_callback("a model")
 
 
-def test_entries_that_come_during_a_slow_callback_are_active(plain: Any) -> None:
-    """While a callback writes, another thread adds at once; what it adds is active and in no summary (N12, N14)."""
+def test_entries_added_during_a_slow_callback_stay_active(plain: Any) -> None:
+    """A thread can add entries while a callback runs; these stay active and are in no summary (N12, N14)."""
     entered, go_on = threading.Event(), threading.Event()
 
     def slow(_: str) -> str:
@@ -447,8 +479,11 @@ def test_entries_that_come_during_a_slow_callback_are_active(plain: Any) -> None
     assert [one.id for one in plain.get_active_entries("s")][-3:] == [one.id for one in late]
 
 
-def test_a_slow_callback_holds_up_no_other_task() -> None:
-    """While a callback of one session waits, other tasks add to it and to others, and what they add is active (N12)."""
+def test_a_slow_callback_blocks_no_other_task() -> None:
+    """While a callback of one session waits, other tasks add to that session and to others (N12).
+
+    What they add is active.
+    """
 
     async def main() -> None:
         entered, go_on = asyncio.Event(), asyncio.Event()
@@ -475,7 +510,7 @@ def test_a_slow_callback_holds_up_no_other_task() -> None:
 
 
 def test_a_callback_may_use_the_manager(plain: Any) -> None:
-    """A callback that reads and adds waits for nothing: the manager holds no lock while it is asked (N12)."""
+    """A callback may read and add through the manager, which holds no lock while the callback runs (N12)."""
     plain.set_summarize_callback(
         lambda _: plain.add_assistant_message("s", "added meanwhile").content and plain.get_context_for_llm("s")[:40]
     )
@@ -490,7 +525,7 @@ def test_a_callback_may_use_the_manager(plain: Any) -> None:
 
 
 def test_the_text_for_a_model_has_two_sections(manager: Any) -> None:
-    """Summaries with their days, an empty line, and a labelled line an entry: nothing else."""
+    """The text for a model has two sections, and nothing else: dated summaries, and one labelled line per entry."""
     manager.update_config(auto_compress=False, recent_window=0)
     manager.set_summarize_callback(lambda _: "They spoke about the design of an API.")
     says(manager, "s", *[50] * 5)
@@ -525,7 +560,7 @@ HOSTILE = (
 
 
 def test_no_text_forges_a_heading_or_a_label(plain: Any) -> None:
-    """Text with braces, headings, labels and fences stands in one section each, and no line of it is a label (N36)."""
+    """Text that looks like a heading, a label or a fence of ours cannot pass for one in the text for a model (N36)."""
     plain.update_config(auto_compress=False)
     plain.set_summarize_callback(lambda _: f"They said: {HOSTILE}")
     for _ in range(20):
@@ -540,9 +575,11 @@ def test_no_text_forges_a_heading_or_a_label(plain: Any) -> None:
     assert not [line for line in lines if line.startswith("System:")]
 
 
-def test_the_text_stays_within_max_tokens_whatever_is_there() -> None:
-    """With one long result the text, headings and labels counted, is within the limit on every read, and never empty
-    where the newest can be shortened; what the user said is never cut (N1, N2, N5)."""
+def test_the_text_for_a_model_never_exceeds_max_tokens() -> None:
+    """The text for a model, headings and labels counted, stays within `max_tokens` by shortening a long result.
+
+    A human message is never cut: one that does not fit raises BudgetImpossible (N1, N2, N5).
+    """
     with managed("plain", counter=None, config={"maxTokens": 200}) as plain:
         plain.add_user_message("s", "look at this")
         plain.add_tool_call("s", "read", {})
@@ -557,9 +594,11 @@ def test_the_text_stays_within_max_tokens_whatever_is_there() -> None:
             plain.get_context_for_llm("s")
 
 
-def test_stats_are_on_the_scale_that_triggers_compare(manager: Any) -> None:
-    """Active tokens are those of active entries and summaries as a context has them; total entries are active and
-    compressed ones (N3)."""
+def test_stats_use_the_tokens_that_triggers_compare(manager: Any) -> None:
+    """`active_tokens` counts active entries and summaries as a context has them.
+
+    `total_entries` is the sum of active and compressed entries (N3).
+    """
     for i in range(120):
         manager.add_user_message("s", LINE.format(i))
 
@@ -576,13 +615,13 @@ def test_stats_are_on_the_scale_that_triggers_compare(manager: Any) -> None:
 
 
 def test_a_text_without_spaces_is_not_one_token() -> None:
-    """By default tokens are those of a model's tokenizer, so that a long text without spaces is long (N2)."""
+    """Tokens are counted by a model's tokenizer by default, so a long text without spaces has many (N2)."""
     with managed("plain", counter=None) as plain:
         assert plain.add_user_message("s", "x1y2z3" * 500).token_count > 500
 
 
-def test_a_summary_is_an_object_and_an_entry(manager: Any) -> None:
-    """A summary names its originals, its times and how much it saves, and has what an entry has: one record."""
+def test_a_summary_has_its_own_fields_and_those_of_an_entry(manager: Any) -> None:
+    """A summary names its original entries, time range and compression ratio, and has every field of an entry."""
     manager.update_config(auto_compress=False, recent_window=0)
     manager.set_summarize_callback(lambda _: "four words of summary")
     says(manager, "s", *[20] * 6)
@@ -597,9 +636,11 @@ def test_a_summary_is_an_object_and_an_entry(manager: Any) -> None:
     assert summary.to_dict(camel=True)["timeRange"] == dict.fromkeys(("start", "end"), "2023-11-14T22:13:20+00:00")
 
 
-def test_the_two_ratios_have_two_words_underneath(plain: Any) -> None:
-    """What AGTerm calls a ratio is the share that is aimed at in the configuration, and how many tokens became one in a
-    summary; underneath these are two words (N18)."""
+def test_the_two_meanings_of_ratio_have_two_names_in_palimpsest(plain: Any) -> None:
+    """AGTerm's two `compression_ratio` are `target_ratio` (in the configuration) and `reduction_factor` (of a summary).
+
+    The first is the share of tokens aimed at, the second how many tokens became one (N18).
+    """
     plain.update_config(auto_compress=False, recent_window=0, compression_ratio=0.5)
     plain.set_summarize_callback(lambda _: "four words of summary")
     says(plain, "s", *[20] * 6)
@@ -611,9 +652,11 @@ def test_the_two_ratios_have_two_words_underneath(plain: Any) -> None:
     assert strategy_of(plain.config, None).target_ratio == 0.5
 
 
-def test_a_larger_context_gets_summaries_and_entries_apart(manager: Any) -> None:
-    """For another budget entries, summaries and their tokens come apart: newest interactions first, what does not fit
-    is shortened or left out, and all together is within it (N8)."""
+def test_context_returns_entries_and_summaries_separately(manager: Any) -> None:
+    """`context()` returns entries, summaries and their tokens separately, and fits them into any budget given.
+
+    Newest entries come first; what does not fit is shortened or left out (N8).
+    """
     for i in range(101):
         manager.add_user_message("s", LINE.format(i))
 
@@ -633,7 +676,7 @@ def test_a_larger_context_gets_summaries_and_entries_apart(manager: Any) -> None
 
 
 def test_the_documented_defaults() -> None:
-    """The documented six, and the door's own two."""
+    """The defaults are AGTerm's six documented values, and those of the two options that Palimpsest adds."""
     assert DEFAULT_MEMORY_CONFIG.to_dict(camel=True) == {
         "maxEntries": 100,
         "maxTokens": 50_000,
@@ -665,8 +708,8 @@ def test_the_documented_defaults() -> None:
         ),
     ],
 )
-def test_a_change_that_cannot_be_changes_nothing(manager: Any, changes: dict[str, Any]) -> None:
-    """An unknown key, or a value out of its range, is refused by name, and what was set before holds (N37)."""
+def test_an_invalid_configuration_is_refused_and_changes_nothing(manager: Any, changes: dict[str, Any]) -> None:
+    """An unknown key or a value out of range raises ConfigError, and the earlier configuration stays (N37)."""
     before = manager.update_config(max_tokens=900)
     heard = Heard(manager, "config:changed")
 
@@ -679,8 +722,8 @@ def test_a_change_that_cannot_be_changes_nothing(manager: Any, changes: dict[str
 
 
 @pytest.mark.parametrize("key", ["maxTokens", "maxEntries", "recentWindow", "recentWindowTokens"])
-def test_a_configuration_that_was_taken_can_be_used(manager: Any, key: str) -> None:
-    """What no session can have is refused where it is set, not by each entry that is added afterwards."""
+def test_an_accepted_configuration_works_for_every_session(manager: Any, key: str) -> None:
+    """A number that no session can use is refused when it is set, not at each entry that is added later."""
     with pytest.raises(ConfigError, match=r"2\*\*53|9007199254740992"):
         manager.update_config({key: 2**53 + 1})
     manager.update_config({key: 2**53})
@@ -691,15 +734,15 @@ def test_a_configuration_that_was_taken_can_be_used(manager: Any, key: str) -> N
 
 
 @pytest.mark.parametrize("odd", [["s"], {}, 7, None, ""])
-def test_what_is_no_session_s_id_is_told(manager: Any, odd: Any) -> None:
-    """Whatever it is: a list has no other error than a number has."""
+def test_an_invalid_session_id_is_refused_by_every_verb(manager: Any, odd: Any) -> None:
+    """Every verb raises the same ConfigError for an invalid session id, whatever its type."""
     for verb in (manager.get_stats, manager.get_context_for_llm, manager.clear_session, manager.compress):
         with pytest.raises(ConfigError, match=r"session: .*1 to 256 characters"):
             verb(odd)
 
 
-def test_a_handler_that_is_there_twice_leaves_once(manager: Any) -> None:
-    """What `on` returns ends one of them, however often it is called."""
+def test_a_handler_registered_twice_is_removed_once(manager: Any) -> None:
+    """The function that `on` returns removes one registration, even if it is called twice."""
     heard: list[Any] = []
 
     def hear(*args: Any) -> None:
@@ -715,8 +758,8 @@ def test_a_handler_that_is_there_twice_leaves_once(manager: Any) -> None:
     assert len(heard) == 1
 
 
-def test_what_is_no_configuration_or_store_is_refused_by_name() -> None:
-    """A key in both spellings, what is no mapping, and what is no store are errors that say what is taken."""
+def test_an_invalid_configuration_or_store_names_what_is_allowed() -> None:
+    """A key in both spellings, a non-mapping, or a wrong store raises a ConfigError that says what is allowed."""
     for given, why in (({"maxEntries": 7, "max_entries": 8}, "'maxEntries'.*both"), ([1], "a mapping")):
         with pytest.raises(ConfigError, match=why):
             MemoryManager(given)  # type: ignore[arg-type]
@@ -728,8 +771,8 @@ def test_what_is_no_configuration_or_store_is_refused_by_name() -> None:
         AsyncMemoryManager(store=7)  # type: ignore[arg-type]
 
 
-def test_a_change_holds_from_the_next_check_on(manager: Any) -> None:
-    """A change compresses nothing by itself and is told; the next entry is checked by it."""
+def test_a_changed_configuration_applies_from_the_next_entry(manager: Any) -> None:
+    """A changed configuration emits `config:changed` and compresses nothing until the next entry is added."""
     heard = Heard(manager, "config:changed", "compressed")
     for i in range(60):
         manager.add_user_message("s", LINE.format(i))
@@ -747,8 +790,11 @@ def test_a_change_holds_from_the_next_check_on(manager: Any) -> None:
 # --- clearing, and events
 
 
-def test_a_clear_destroys_all_and_says_how_much(manager: Any) -> None:
-    """Entries and summaries are gone, once; of an empty or unknown session nothing is, and nobody is told."""
+def test_a_clear_destroys_the_session_and_returns_counts(manager: Any) -> None:
+    """`clear_session` destroys entries and summaries, returns how many, and emits one event.
+
+    An empty or unknown session returns zeros and emits nothing.
+    """
     heard = Heard(manager, "session:cleared")
     for i in range(101):
         manager.add_user_message("s", LINE.format(i))
@@ -763,8 +809,11 @@ def test_a_clear_destroys_all_and_says_how_much(manager: Any) -> None:
     assert manager.get_stats("s").total_entries == 1
 
 
-def test_a_handler_that_raises_breaks_nothing(manager: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The add returns, later handlers run, and the failure is in the log; a handler that left hears nothing (N45)."""
+def test_a_handler_that_raises_does_not_stop_the_add(manager: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that raises neither fails the add nor stops later handlers; its error is logged (N45).
+
+    A removed handler is not called again.
+    """
     heard: list[Any] = []
     for event in ("entry:added", "config:changed"):
         manager.on(event, lambda *_: 1 / 0)
@@ -786,8 +835,8 @@ def test_a_handler_that_raises_breaks_nothing(manager: Any, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("event", ["entry:added", "config:changed"])
-def test_what_a_handler_raises_is_logged_without_what_is_private(event: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The policy of the memory underneath is applied to the log lines of every event, the manager's own, too."""
+def test_the_error_of_a_handler_is_logged_redacted(event: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The memory's privacy policy redacts what is logged about a handler's error, for every event."""
 
     def fails(*_: object) -> None:
         raise ValueError("no route to jane@example.com")
@@ -803,8 +852,7 @@ def test_what_a_handler_raises_is_logged_without_what_is_private(event: str, cap
 
 
 def test_the_asynchronous_manager_awaits_handlers() -> None:
-    """A handler that is a coroutine function is awaited, for the manager's own event, too; where nothing waits, that
-    is told in the log."""
+    """The asynchronous manager awaits handlers that are coroutine functions, also for `config:changed`."""
     heard: list[str] = []
 
     async def handler(session_id: str, *_: object) -> None:
@@ -819,8 +867,8 @@ def test_the_asynchronous_manager_awaits_handlers() -> None:
 
 
 @pytest.mark.parametrize("event", ["entry:added", "config:changed"])
-def test_a_handler_that_was_cancelled_by_itself_breaks_nothing(event: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever adds was not cancelled: what happened to a task of the handler's own is in the log."""
+def test_a_handler_that_cancels_its_own_task_breaks_nothing(event: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A CancelledError out of a handler's own task is logged and does not cancel the caller who adds."""
 
     async def handler(*_: object) -> None:
         task = asyncio.ensure_future(asyncio.sleep(300))
@@ -835,10 +883,13 @@ def test_a_handler_that_was_cancelled_by_itself_breaks_nothing(event: str, caplo
     assert f"a handler of {event} failed" in caplog.text
 
 
-def test_a_coroutine_for_the_configuration_is_told_where_nothing_waits(
+def test_the_plain_manager_cannot_await_a_handler_of_its_own_event(
     plain: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The plain manager runs coroutine functions for events of a memory, and says of its own that it cannot."""
+    """The plain manager runs coroutine handlers of a memory's events but cannot await one for its own event.
+
+    For `config:changed` it logs that a plain function is needed.
+    """
     heard: list[str] = []
 
     async def handler(session_id: str, *_: object) -> None:
@@ -860,8 +911,8 @@ def test_both_managers_have_the_same_methods() -> None:
     """The plain manager has every method of the asynchronous one, with the same parameters."""
 
     def methods(cls: type) -> dict[str, list[str]]:
-        found = {name: one for name, one in vars(cls).items() if not name.startswith("_") and callable(one)}
-        return {name: list(inspect.signature(one).parameters) for name, one in found.items()}
+        callables = {name: one for name, one in vars(cls).items() if not name.startswith("_") and callable(one)}
+        return {name: list(inspect.signature(one).parameters) for name, one in callables.items()}
 
     assert methods(MemoryManager) == methods(AsyncMemoryManager)
     assert {"add_user_message", "get_context_for_llm", "import_session", "on"} <= set(methods(MemoryManager))
@@ -869,22 +920,22 @@ def test_both_managers_have_the_same_methods() -> None:
 
 @pytest.mark.parametrize("cls", [MemoryManager, AsyncMemoryManager])
 def test_editors_see_what_each_parameter_means(cls: type) -> None:
-    """Every method has a docstring that tells of each parameter, and so have the managers themselves."""
+    """Every public method documents each of its parameters, and so does MemoryConfig."""
     for name, verb in vars(cls).items():
         if (name == "__init__" or not name.startswith("_")) and inspect.isfunction(verb):
             assert set(inspect.signature(verb).parameters) - {"self"} == listed(inspect.getdoc(verb) or ""), name
     assert parameters(MemoryConfig) == listed(inspect.getdoc(MemoryConfig) or "")
 
 
-def test_the_public_names_of_the_door() -> None:
-    """The door lists its names, each is there, and nothing else is."""
+def test_the_public_names_of_the_module() -> None:
+    """The module's public names are sorted in `__all__`, exist, have docstrings, and are all that `dir` shows."""
     assert dir(agterm) == list(agterm.__all__) == sorted(set(agterm.__all__))
     assert all(inspect.getdoc(getattr(agterm, name)) for name in agterm.__all__)
 
 
 @pytest.mark.parametrize("store", ["sqlite:///{}/agent.db", "file://{}/agent", "{}/agent.db"])
 def test_conversations_outlive_the_manager(tmp_path: Path, store: str) -> None:
-    """Over a file the next manager goes on where the last one was, and closes what it opened (N28)."""
+    """Over a store on disk the next manager continues where the last one stopped (N28)."""
     store = store.format(tmp_path)
     with MemoryManager(store=store, counter=words) as first:
         for i in range(101):
@@ -896,8 +947,8 @@ def test_conversations_outlive_the_manager(tmp_path: Path, store: str) -> None:
         assert covered(second, "s") == 91
 
 
-def test_a_memory_that_was_given_stays_open() -> None:
-    """A memory that the program opened is used as it is, privacy and all, and stays open (N32)."""
+def test_a_memory_that_was_passed_in_stays_open() -> None:
+    """A manager uses a Memory that the program opened, with its privacy policy, and does not close it (N32)."""
     with Memory.open("memory://", privacy="default", clock=FakeClock()) as memory:
         with MemoryManager(store=memory) as manager:
             entry = manager.add_user_message("s", "I am ann@example.com")
@@ -905,8 +956,8 @@ def test_a_memory_that_was_given_stays_open() -> None:
         assert memory.session("s").stats().total_entries == 1
 
 
-def test_sessions_beyond_those_that_are_kept_open(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only so many sessions are kept open; one that was let go of is as it was (N27)."""
+def test_only_a_bounded_number_of_sessions_is_kept_open(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manager keeps at most `KEPT` sessions open; one that was released is read again unchanged (N27)."""
     monkeypatch.setattr("palimpsest.compat.agterm.sync.KEPT", 3)
     for i in range(10):
         says(plain, f"s{i}", 5)
@@ -915,7 +966,7 @@ def test_sessions_beyond_those_that_are_kept_open(plain: Any, monkeypatch: pytes
     assert plain.get_stats("s0").total_entries == 1
 
 
-def test_an_asynchronous_memory_is_for_the_asynchronous_manager() -> None:
-    """A memory of the other kind is no store."""
+def test_the_plain_manager_refuses_an_asynchronous_memory() -> None:
+    """The plain manager does not accept an AsyncMemory as its store."""
     with pytest.raises((ConfigError, TypeError)):
         MemoryManager(store=AsyncMemory.open("memory://"))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
-"""The door for programs of AGTerm's memory manager: a session's state on its way out and in.
+"""`palimpsest.compat.agterm`: exporting a session's state and importing it again.
 
-Where a docstring ends in N and a number, the memory that the door stands in for would fail the test.
+A number such as (N12) at the end of a docstring names a known fault of AGTerm's own manager: its code would fail the
+test.
 """
 
 from __future__ import annotations
@@ -27,26 +28,32 @@ BACKWARDS = {"start": "2024-01-02T10:00:00Z", "end": DAY}
 
 @pytest.fixture(params=STARTS)
 def manager(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Either manager, in memory."""
+    """Yield a memory manager without stored sessions, once the plain class and once the asynchronous one."""
     with managed(request.param) as made:
         yield made
 
 
 def entry(id: str, content: str = "one two three", **more: Any) -> dict[str, Any]:
-    """An entry as the documented mappings have it."""
-    told = {"type": "message", "role": "user", "timestamp": DAY, "tokenCount": 3, "compressed": False}
-    return {"id": id, "content": content, **told, **more}
+    """Return an entry as the mapping that AGTerm documents."""
+    defaults = {"type": "message", "role": "user", "timestamp": DAY, "tokenCount": 3, "compressed": False}
+    return {"id": id, "content": content, **defaults, **more}
 
 
 def summary(id: str, *ids: str, **more: Any) -> dict[str, Any]:
-    """A summary as the documented mappings have it."""
+    """Return a summary as the mapping that AGTerm documents."""
     span = {"start": DAY, "end": DAY}
-    told = {"tokenCount": 9, "originalTokenCount": 99, "compressionRatio": 11.0, "createdAt": DAY, "timeRange": span}
-    return {"id": id, "content": "They spoke.", "originalEntryIds": list(ids), **told, **more}
+    defaults = {
+        "tokenCount": 9,
+        "originalTokenCount": 99,
+        "compressionRatio": 11.0,
+        "createdAt": DAY,
+        "timeRange": span,
+    }
+    return {"id": id, "content": "They spoke.", "originalEntryIds": list(ids), **defaults, **more}
 
 
 def state(*entries: dict[str, Any], summaries: tuple[dict[str, Any], ...] = (), **more: Any) -> dict[str, Any]:
-    """The four documented keys."""
+    """Return a session's state with the four keys that AGTerm documents; its `totalTokens` is wrong on purpose."""
     return {
         "sessionId": "restored-session",
         "entries": list(entries),
@@ -57,7 +64,7 @@ def state(*entries: dict[str, Any], summaries: tuple[dict[str, Any], ...] = (), 
 
 
 def busy(manager: Any) -> None:
-    """A session with two levels of summaries, tools, contexts, and what is compressed in none of them."""
+    """Fill a session that compresses into two levels of summaries, with tools, contexts and still active entries."""
     manager.update_config(max_tokens=1500, max_entries=30)
     for i in range(40):
         manager.add_user_message("s", f"question {i} {'word ' * 20}", {"number": i})
@@ -70,8 +77,10 @@ def busy(manager: Any) -> None:
 
 @pytest.mark.parametrize("camel", [False, True])
 def test_export_import_export_is_equal(manager: Any, camel: bool) -> None:
-    """What is exported, written as JSON in either spelling and imported elsewhere, is exported again as it was, with
-    the same figures and the same text for a model; the state has the configuration (N45)."""
+    """A state that is exported, written as JSON in either spelling, and imported elsewhere exports equal again.
+
+    Statistics and the text for a model are equal too, and the state holds the configuration (N45).
+    """
     busy(manager)
     exported = manager.export_session("s")
     assert len(exported.summaries) > 1
@@ -90,19 +99,19 @@ def test_export_import_export_is_equal(manager: Any, camel: bool) -> None:
 
 
 def test_the_documented_four_keys_are_taken(manager: Any) -> None:
-    """Entries and summaries as documented come in; the given total is not believed, figures are made anew (N31)."""
+    """A state with AGTerm's four documented keys is imported; tokens are counted anew, not taken from it (N31)."""
     summaries = (summary("sum-1", "a", "b"),)
-    ones = [entry(id, compressed=True, summaryId="sum-1") for id in "ab"]
+    compressed = [entry(id, compressed=True, summaryId="sum-1") for id in "ab"]
     call = entry("d", '{"command": "ls"}', type="tool_call", role="assistant", metadata={"tool": "shell"})
     result = entry("e", "file1", type="tool_result", role="system", metadata={"tool": "shell"})
 
-    manager.import_session(state(*ones, entry("c", "four five"), call, result, summaries=summaries))
+    manager.import_session(state(*compressed, entry("c", "four five"), call, result, summaries=summaries))
 
     stats = manager.get_stats("restored-session")
     assert (stats.total_entries, stats.active_entries, stats.compressed_entries, stats.summaries) == (5, 3, 2, 1)
     assert stats.total_tokens < 100
-    (made,) = manager.get_summaries("restored-session")
-    assert (made.token_count, made.original_token_count, made.original_entry_ids) == (2, 6, ("a", "b"))
+    (imported,) = manager.get_summaries("restored-session")
+    assert (imported.token_count, imported.original_token_count, imported.original_entry_ids) == (2, 6, ("a", "b"))
     assert manager.get_context_for_llm("restored-session").split("\n") == [
         "=== Previous Conversation Summaries ===",
         "[2024-01-01 - 2024-01-01]",
@@ -155,9 +164,8 @@ def test_the_documented_four_keys_are_taken(manager: Any) -> None:
         ([], "mapping"),
     ],
 )
-def test_what_does_not_hold_together_is_refused_by_name(manager: Any, bad: Any, named: str) -> None:
-    """A reference to nothing, a summary of what another has, a time without a zone, an unknown key: refused, naming it,
-    and the session that was there stays as it was (N31, N37)."""
+def test_an_inconsistent_state_is_refused_naming_the_fault(manager: Any, bad: Any, named: str) -> None:
+    """An inconsistent state raises ImportFailed that names the fault, and changes nothing that is stored (N31, N37)."""
     manager.import_session(state(entry("z", "was there before")))
 
     with pytest.raises(ImportFailed, match=named):
@@ -166,8 +174,8 @@ def test_what_does_not_hold_together_is_refused_by_name(manager: Any, bad: Any, 
     assert [one.id for one in manager.get_active_entries("restored-session")] == ["z"]
 
 
-def test_a_time_of_another_zone_is_converted(manager: Any) -> None:
-    """A time with any zone, as text or as a datetime, is kept as UTC (N24)."""
+def test_times_are_converted_to_utc(manager: Any) -> None:
+    """A time in any zone, as text or as a datetime, is kept as UTC (N24)."""
     moment = datetime(2024, 1, 1, 12, 30, 0, 123456, UTC)
     manager.import_session(state(entry("a", timestamp="2024-01-01T12:00:00+02:00"), entry("b", timestamp=moment)))
 
@@ -177,20 +185,20 @@ def test_a_time_of_another_zone_is_converted(manager: Any) -> None:
     assert second.timestamp == moment
 
 
-def test_a_time_far_away_is_taken_to_the_microsecond(manager: Any) -> None:
-    """The times of a summary are those of the state, however late."""
+def test_times_near_the_limit_keep_their_microseconds(manager: Any) -> None:
+    """The times of a summary come back exactly, up to the last microsecond of the year 9999."""
     at = "9999-12-31T23:59:59.999999+00:00"
     span = {"start": at, "end": at}
     given = state(entry("a", timestamp=at), summaries=(summary("s", "a", timeRange=span, createdAt=at),))
 
     manager.import_session(given)
 
-    (found,) = manager.export_session("restored-session").summaries
-    assert {found.created_at, found.time_range.start, found.time_range.end} == {datetime.fromisoformat(at)}
+    (imported,) = manager.export_session("restored-session").summaries
+    assert {imported.created_at, imported.time_range.start, imported.time_range.end} == {datetime.fromisoformat(at)}
 
 
-def test_an_import_takes_the_place_of_the_session(manager: Any) -> None:
-    """What was there under the id is gone, in one step; the manager keeps its own configuration."""
+def test_an_import_replaces_the_session(manager: Any) -> None:
+    """An import replaces the session of that id in one step; the manager keeps its own configuration."""
     manager.import_session(state(entry("a"), entry("b")))
     heard = Heard(manager, "entry:added", "compressed")
 
@@ -200,19 +208,19 @@ def test_an_import_takes_the_place_of_the_session(manager: Any) -> None:
     assert (manager.config.max_entries, heard.calls) == (100, [])
 
 
-def test_a_summary_that_stands_among_the_entries_is_there_once(manager: Any) -> None:
-    """A program that lists its summaries with its entries may import that list."""
-    told = entry("x", "They spoke.", type="summary", role="system")
-    manager.import_session(state(told, entry("a"), entry("b"), summaries=(summary("x", "a"),)))
+def test_a_summary_listed_among_the_entries_is_imported_once(manager: Any) -> None:
+    """A summary that is also listed among the entries is imported once, as a summary."""
+    listed = entry("x", "They spoke.", type="summary", role="system")
+    manager.import_session(state(listed, entry("a"), entry("b"), summaries=(summary("x", "a"),)))
 
-    found = manager.export_session("restored-session")
+    exported = manager.export_session("restored-session")
 
-    assert [one.id for one in found.entries] == ["a", "b"]
-    assert [one.id for one in found.summaries] == ["x"]
+    assert [one.id for one in exported.entries] == ["a", "b"]
+    assert [one.id for one in exported.summaries] == ["x"]
 
 
-def test_what_was_erased_is_named_and_stays_erased(manager: Any) -> None:
-    """An export lists what was destroyed, by id, and a summary may name it; no text of it comes back (N31)."""
+def test_an_erased_entry_is_named_and_stays_erased(manager: Any) -> None:
+    """An export lists erased entries by id only; a summary may name them, and an import brings back none (N31)."""
     summaries = (summary("x", "gone", "a"),)
     manager.import_session(state(entry("a"), entry("b"), summaries=summaries, erased=["gone"]))
 
@@ -224,8 +232,8 @@ def test_what_was_erased_is_named_and_stays_erased(manager: Any) -> None:
     assert manager.export_session("restored-session") == exported
 
 
-def test_an_entry_that_is_compressed_in_no_summary_goes_to_the_archive(manager: Any) -> None:
-    """It counts as compressed, no context has it, and it is exported again."""
+def test_a_compressed_entry_without_a_summary_is_archived(manager: Any) -> None:
+    """An entry that is compressed but in no summary is archived: no context has it, and an export has it again."""
     manager.import_session(state(entry("a", compressed=True), entry("b")))
 
     stats = manager.get_stats("restored-session")
@@ -235,8 +243,8 @@ def test_an_entry_that_is_compressed_in_no_summary_goes_to_the_archive(manager: 
     assert (first.compressed, first.summary_id) == (True, None)
 
 
-def test_what_other_programs_added_survives() -> None:
-    """Images, pins and importance that the session got through Palimpsest are in the state, and come back."""
+def test_what_agterm_has_no_fields_for_survives() -> None:
+    """Images, pins and importance set through Palimpsest are exported and come back on import."""
     with managed("plain") as first, managed("plain") as second:
         session = first.memory.session("s")
         session.add_user_message([Text(text="look"), Image(source="data:image/png;base64,iVBORw0KGgo=")], pinned=True)
@@ -244,18 +252,18 @@ def test_what_other_programs_added_survives() -> None:
 
         second.import_session(json.loads(json.dumps(first.export_session("s").to_dict(camel=True))))
 
-        found = second.memory.session("s").entries()
-        assert [one.content for one in found] == [one.content for one in session.entries()]
-        assert [(one.pinned, one.importance) for one in found] == [(True, None), (False, 0.9)]
+        imported = second.memory.session("s").entries()
+        assert [one.content for one in imported] == [one.content for one in session.entries()]
+        assert [(one.pinned, one.importance) for one in imported] == [(True, None), (False, 0.9)]
         assert second.memory.session("s").stats().pinned == 1
 
 
-def test_what_is_handed_out_is_no_part_of_what_is_kept(manager: Any) -> None:
-    """Changing what a program gave, or was given, changes nothing that is stored (N29)."""
+def test_changing_returned_objects_changes_nothing_stored(manager: Any) -> None:
+    """Changing an object that was passed in or returned changes nothing that is stored (N29)."""
     metadata = {"tags": ["a"]}
-    made = manager.add_user_message("s", "hello", metadata)
+    added = manager.add_user_message("s", "hello", metadata)
     metadata["tags"].append("b")
-    made.to_dict()["metadata"]["tags"].append("c")
+    added.to_dict()["metadata"]["tags"].append("c")
     manager.export_session("s").to_dict()["entries"][0]["metadata"]["tags"].append("d")
 
     assert manager.get_active_entries("s")[0].metadata == {"tags": ["a"]}
@@ -271,38 +279,40 @@ STEPS = st.tuples(
 
 @given(st.lists(STEPS, max_size=60))
 @settings(max_examples=examples(60))
-def test_whatever_was_done_a_state_comes_back_and_texts_fit(steps: list[tuple[str, str]]) -> None:
-    """After any steps figures add up, a text for a model is within the limit, and a session that was exported is the
-    same after its import."""
+def test_after_any_steps_a_state_comes_back_and_texts_fit(steps: list[tuple[str, str]]) -> None:
+    """After any steps the counts add up, the text is within its limit, and an exported session imports equal."""
     config = {"maxTokens": 300, "maxEntries": 12, "recentWindow": 4}
-    with managed("plain", config=config, counter=None) as one, managed("plain", counter=None) as two:
+    with managed("plain", config=config, counter=None) as first, managed("plain", counter=None) as second:
         verbs = {
-            "user": lambda text: one.add_user_message("s", text),
-            "assistant": lambda text: one.add_assistant_message("s", text),
-            "call": lambda text: one.add_tool_call("s", "tool", {"say": text}),
-            "result": lambda text: one.add_tool_result("s", "tool", text),
-            "context": lambda text: one.add_context("s", text, "a.py"),
-            "compress": lambda _: one.compress("s"),
-            "text": lambda _: one.get_context_for_llm("s"),
+            "user": lambda text: first.add_user_message("s", text),
+            "assistant": lambda text: first.add_assistant_message("s", text),
+            "call": lambda text: first.add_tool_call("s", "tool", {"say": text}),
+            "result": lambda text: first.add_tool_result("s", "tool", text),
+            "context": lambda text: first.add_context("s", text, "a.py"),
+            "compress": lambda _: first.compress("s"),
+            "text": lambda _: first.get_context_for_llm("s"),
         }
         for verb, text in steps:
             with suppress(BudgetImpossible):
                 verbs[verb](text)
         with suppress(BudgetImpossible):
-            assert one.memory.session("s").options.counter.count(one.get_context_for_llm("s")) <= 300
-        exported, stats = one.export_session("s"), one.get_stats("s")
+            assert first.memory.session("s").options.counter.count(first.get_context_for_llm("s")) <= 300
+        exported, stats = first.export_session("s"), first.get_stats("s")
 
         assert stats.total_entries == stats.active_entries + stats.compressed_entries == len(exported.entries)
-        active = [entry.id for entry in one.get_active_entries("s")]
+        active = [entry.id for entry in first.get_active_entries("s")]
         assert active == [entry.id for entry in exported.entries if not entry.compressed]
-        two.update_config(one.config.to_dict())
-        two.import_session(json.loads(json.dumps(exported.to_dict(camel=True))))
-        assert two.export_session("s") == exported
-        assert two.memory.session("s").verify().ok
+        second.update_config(first.config.to_dict())
+        second.import_session(json.loads(json.dumps(exported.to_dict(camel=True))))
+        assert second.export_session("s") == exported
+        assert second.memory.session("s").verify().ok
 
 
-def test_the_practices_as_one_script() -> None:
-    """Watch the tokens, add a file, export at the end, import at the next beginning, clear for a new topic."""
+def test_the_documented_practices_work_as_one_script() -> None:
+    """AGTerm's documented practices work in one script.
+
+    Watch the tokens, add a file, export at the end, import at the next beginning, clear for a new topic.
+    """
     with MemoryManager() as memory, MemoryManager() as later:
         memory.add_user_message("s", "Let us look at the parser.")
         memory.add_context("s", "def parse(): ...", "critical-file.py")
@@ -317,12 +327,12 @@ def test_the_practices_as_one_script() -> None:
         assert later.get_context_for_llm("s") == ""
 
 
-def test_summaries_of_two_sessions_may_have_one_id(manager: Any) -> None:
-    """Each names its own entries, before and after an import of another state, and each state comes back."""
+def test_summaries_of_two_sessions_may_share_an_id(manager: Any) -> None:
+    """Summaries with one id in two sessions stay apart, and each session's state imports again."""
     for name in ("a", "b"):
         manager.import_session(state(entry(f"{name}1"), summaries=(summary("s1", f"{name}1"),), sessionId=name))
-    told = {name: manager.get_summaries(name)[0].original_entry_ids for name in ("a", "b")}
-    assert told == {"a": ("a1",), "b": ("b1",)}
+    originals = {name: manager.get_summaries(name)[0].original_entry_ids for name in ("a", "b")}
+    assert originals == {"a": ("a1",), "b": ("b1",)}
     assert manager.import_session(manager.export_session("b")) == "b"
 
     manager.import_session(state(entry("c1"), summaries=(summary("s1", "c1"),), sessionId="a"))

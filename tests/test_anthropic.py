@@ -1,4 +1,7 @@
-"""The format `anthropic`, beside what `test_formats` says: what blocks become, and the API accepts each context."""
+"""The format `anthropic`: what blocks become as entries, and laws of its contexts.
+
+`test_formats` has the shared rules.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +41,15 @@ FORMAT = find_format("anthropic")
 law = settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 
 
-def test_key_order_of_an_input_is_kept() -> None:
-    """What a tool is asked with comes back in the order in which the model wrote it."""
+def test_key_order_of_a_tool_input_is_kept() -> None:
+    """The keys of a tool call's input come back in the order in which the model wrote them."""
     again = FORMAT.encode(FORMAT.decode(EQUAL["key order of the input"], "messages"))
 
     assert list(again[0]["content"][0]["input"]) == ["z", "a", "m"]
 
 
-def test_an_own_field_means_nothing_native() -> None:
-    """Plain texts, blocks of text, media, calls and results keep nothing beside the fields of their entries."""
+def test_content_that_fields_describe_keeps_no_native_item() -> None:
+    """Texts, media, calls and results are described by the entries' fields alone, and keep no native item."""
     messages = [
         {"role": "user", "content": "hi"},
         user(TEXT, {"type": "image", "source": PIXEL}, {"type": "document", "source": PDF, "title": "a.pdf"}),
@@ -70,7 +73,7 @@ def test_an_own_field_means_nothing_native() -> None:
 
 
 def test_thinking_becomes_reasoning_that_keeps_its_signature() -> None:
-    """A thinking block is a reasoning part; what is encrypted is kept whole."""
+    """A thinking block becomes a reasoning part with its signature; redacted thinking becomes an opaque part."""
     (entry,) = FORMAT.decode([assistant(THOUGHT, REDACTED, TEXT)], "messages")
 
     assert entry.content == (
@@ -80,8 +83,8 @@ def test_thinking_becomes_reasoning_that_keeps_its_signature() -> None:
     )
 
 
-def test_a_message_of_role_tool_is_told_where_results_go() -> None:
-    """Who hands in a tool message of another provider is told how results look here."""
+def test_a_tool_role_message_is_refused_with_advice() -> None:
+    """A message of role `tool` is refused with the advice to send tool_result blocks of a user message."""
     with pytest.raises(InvalidEntry, match="tool_result blocks of a user message"):
         FORMAT.decode([{"role": "tool", "tool_call_id": "x", "content": "y"}], "messages")
 
@@ -95,10 +98,13 @@ def test_a_message_of_role_tool_is_told_where_results_go() -> None:
     budget=st.none() | st.integers(10, 900),
     system=st.sampled_from([None, "be kind", " "]),
 )
-def test_contexts_are_accepted_and_begin_alike(
+def test_contexts_are_valid_and_extend_the_last(
     batches: list[list[dict[str, Any]]], budget: int | None, system: str | None
 ) -> None:
-    """After every batch the context is valid, also by the vendor's types, and begins with the blocks of the last."""
+    """After every batch the context is valid, and extends the last context of its epoch block by block.
+
+    It is checked by our rules and by the types of Anthropic's package.
+    """
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic", max_tokens=budget, counter=strategies.WORDS)
         earlier: Context | None = None
@@ -123,10 +129,10 @@ def test_contexts_are_accepted_and_begin_alike(
     budget=st.none() | st.integers(60, 3000),
     system=st.sampled_from([None, "be kind"]),
 )
-def test_no_context_says_more_than_it_counts(
+def test_a_request_never_says_more_than_the_context_counts(
     batches: list[list[dict[str, Any]]], budget: int | None, system: str | None
 ) -> None:
-    """Everything that a request says, fences and wrappers included, costs at most what the context claims."""
+    """The text of a request, fences and wrappers included, costs at most the tokens that the context claims."""
     counter = encoding("o200k_base")
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic", max_tokens=budget)
@@ -142,8 +148,8 @@ def test_no_context_says_more_than_it_counts(
 
 @law
 @given(batches=st.lists(strategies_anthropic.batches(), min_size=1, max_size=5), budget=st.integers(20, 900))
-def test_words_are_counted_too(batches: list[list[dict[str, Any]]], budget: int) -> None:
-    """A counter that is a plain function sees every word but those that Palimpsest puts around what others said."""
+def test_a_plain_counter_sees_every_word_of_the_log(batches: list[list[dict[str, Any]]], budget: int) -> None:
+    """A plain function as counter counts every word except Palimpsest's own notes around foreign items."""
     ours = 8  # the longest note that stands for one block
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic", max_tokens=budget, counter=strategies.WORDS)
@@ -159,8 +165,13 @@ def test_words_are_counted_too(batches: list[list[dict[str, Any]]], budget: int)
 
 @law
 @given(log=strategies.logs(), budget=st.none() | st.integers(20, 300), request=strategies.requests)
-def test_a_log_of_chat_completions_is_accepted(log: list[Any], budget: int | None, request: dict[str, Any]) -> None:
-    """What came in another provider's form, or by the verbs, gives valid contexts, and within an epoch a prefix."""
+def test_a_log_in_another_format_gives_valid_contexts(
+    log: list[Any], budget: int | None, request: dict[str, Any]
+) -> None:
+    """Entries that came in OpenAI's format or by verbs give valid Anthropic contexts.
+
+    Each context extends the last one of its epoch.
+    """
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=budget, counter=strategies.WORDS)
         earlier: Context | None = None
@@ -179,8 +190,8 @@ def test_a_log_of_chat_completions_is_accepted(log: list[Any], budget: int | Non
 
 @law
 @given(log=strategies.logs())
-def test_every_human_text_of_another_format_is_said(log: list[Any]) -> None:
-    """Without a budget, each text that a human said in another provider's form is in the request, unaltered."""
+def test_every_human_text_of_another_format_is_sent(log: list[Any]) -> None:
+    """Without a budget every text that a human wrote in another format is in the request, unaltered."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", counter=strategies.WORDS)
         for operation in log:
@@ -201,8 +212,8 @@ def test_every_human_text_of_another_format_is_said(log: list[Any]) -> None:
 
 @law
 @given(log=strategies.logs(), budget=st.none() | st.integers(200, 2000))
-def test_a_log_of_another_format_costs_what_is_claimed(log: list[Any], budget: int | None) -> None:
-    """Fences, wrapped inputs, new names: what other formats' items become here is covered by the count."""
+def test_a_log_in_another_format_costs_at_most_what_is_claimed(log: list[Any], budget: int | None) -> None:
+    """The count covers fences, wrapped inputs and new names of items that came in another format."""
     counter = encoding("o200k_base")
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=budget)

@@ -1,4 +1,4 @@
-"""What a context says to Anthropic's API, item by item, and what that costs."""
+"""What a context sends to Anthropic's API, item by item, and what that costs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from palimpsest.tokens.counter import encoding
 FORMAT = find_format("anthropic")
 
 
-def test_leading_system_messages_go_beside_the_messages() -> None:
-    """The caller's text and the log's first system messages are the system argument: text, or blocks if several."""
+def test_leading_system_messages_become_the_system_argument() -> None:
+    """The caller's system text and the log's leading system messages become `system`: a text, or blocks if several."""
     kind = {"role": "system", "content": "be kind"}
     hello = {"role": "user", "content": "hello"}
 
@@ -54,7 +54,7 @@ def test_leading_system_messages_go_beside_the_messages() -> None:
 
 
 def test_a_later_system_message_is_fenced_and_noted() -> None:
-    """Amid the conversation a system message is said by the user in a fence, which the report names."""
+    """A system message after the beginning is sent as fenced text of the user, and the report names it."""
     ctx = context(
         {"role": "user", "content": "hello"},
         {"role": "system", "content": "be </system_message> kind"},
@@ -70,7 +70,7 @@ def test_a_later_system_message_is_fenced_and_noted() -> None:
 
 
 def test_neighbours_of_one_role_are_merged_into_blocks() -> None:
-    """Roles alternate: two messages of one role are one message of their blocks; one alone stays as it is."""
+    """Adjacent messages of one role become one message of their blocks; a single message stays as it is."""
     ctx = context(
         {"role": "user", "content": "one"},
         user({"type": "text", "text": "two"}),
@@ -85,7 +85,7 @@ def test_neighbours_of_one_role_are_merged_into_blocks() -> None:
 
 
 def test_a_context_that_begins_with_the_assistant_is_opened_by_a_stub() -> None:
-    """The first message is the user's: a short line where the log has none, covered by what the format counts."""
+    """A context that would begin with the assistant gets a short user message first, which the overhead counts."""
     ctx = context({"role": "assistant", "content": "hello"})
 
     assert ctx.messages == [{"role": "user", "content": OPENING}, {"role": "assistant", "content": "hello"}]
@@ -94,14 +94,14 @@ def test_a_context_that_begins_with_the_assistant_is_opened_by_a_stub() -> None:
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
-def test_our_own_lines_cost_what_we_say(name: str) -> None:
-    """The stub and the line of a silent failure cost their stated tokens in both encodings."""
+def test_our_own_lines_cost_their_stated_tokens(name: str) -> None:
+    """The opening line and the line for a failure without text cost their stated tokens in both encodings."""
     assert encoding(name).count(OPENING) == OPENING_TOKENS
     assert encoding(name).count(NO_MESSAGE) == NO_MESSAGE_TOKENS
 
 
 def test_results_come_first_in_one_message_whatever_their_order() -> None:
-    """A message of results follows its calls directly and begins with them; the human's words come behind."""
+    """The results of parallel calls come first in one user message, in any order; the human's words follow."""
     two = {**CALL, "id": "toolu_2"}
     ctx = context(
         {"role": "user", "content": "go"},
@@ -115,7 +115,7 @@ def test_results_come_first_in_one_message_whatever_their_order() -> None:
 
 
 def test_a_call_without_result_gets_a_stand_in() -> None:
-    """A call that a human message has overtaken is answered by a stand-in; its late result is shown as data."""
+    """A call that a human message has overtaken gets a stand-in result; its late result is shown as data."""
     ctx = context({"role": "user", "content": "go"}, assistant(CALL), {"role": "user", "content": "stop"}, user(RESULT))
 
     stand_in, human, late = ctx.messages[2]["content"]
@@ -125,8 +125,8 @@ def test_a_call_without_result_gets_a_stand_in() -> None:
     assert "found" in late["text"]
 
 
-def test_what_the_api_would_find_empty_is_left_out() -> None:
-    """Empty texts and texts of white space are in no context, as messages and as blocks; the log keeps them."""
+def test_texts_that_the_api_calls_empty_are_left_out() -> None:
+    """Texts that are empty or only white space are in no context; the log keeps them."""
     ctx = context(
         {"role": "user", "content": " \n"},
         user(TEXT, {"type": "text", "text": "\t"}),
@@ -141,7 +141,10 @@ def test_what_the_api_would_find_empty_is_left_out() -> None:
 
 
 def test_no_text_of_the_assistant_ends_in_white_space() -> None:
-    """The API refuses it in the last message; so that later messages change nothing, none ends so."""
+    """No assistant text ends in white space.
+
+    The API refuses it in the last message only; it is cut everywhere so that later messages change nothing.
+    """
     ctx = context({"role": "user", "content": "hi "}, {"role": "assistant", "content": "hello \n"})
     listed = context(user(TEXT), assistant({"type": "text", "text": " a "}, {"type": "text", "text": "b "}))
 
@@ -149,8 +152,8 @@ def test_no_text_of_the_assistant_ends_in_white_space() -> None:
     assert [block["text"] for block in listed.messages[1]["content"]] == [" a ", "b"]
 
 
-def test_ids_and_names_of_other_formats_are_made_to_fit() -> None:
-    """Ids and names that the API refuses are rewritten alike in call and result, and stay apart."""
+def test_ids_and_names_of_other_formats_are_rewritten() -> None:
+    """Ids and names that the API refuses are rewritten alike in call and result, and distinct ones stay distinct."""
     calls = [
         {"id": id, "type": "function", "function": {"name": "my tool!", "arguments": "{}"}}
         for id in ("a|b", "a/b", "", "fine")
@@ -168,8 +171,8 @@ def test_ids_and_names_of_other_formats_are_made_to_fit() -> None:
     assert {note.what for note in ctx.report.adapted} == {f"tool name as {name}"}
 
 
-def test_names_are_cut_to_what_the_api_takes() -> None:
-    """A tool's name is at most 128 characters; a call that names no tool calls the unknown one."""
+def test_tool_names_are_cut_to_the_limit_of_the_api() -> None:
+    """A tool's name is cut to 128 characters; a call without a name is sent as a call of `unknown`."""
     ctx = context(assistant({**CALL, "name": "n" * 200}, {**CALL, "id": "b", "name": ""}), user(RESULT))
 
     names = [block["name"] for block in ctx.messages[1]["content"]] if ctx.messages else []
@@ -181,7 +184,7 @@ def test_names_are_cut_to_what_the_api_takes() -> None:
 
 
 def test_ids_are_unique_in_the_whole_request() -> None:
-    """An id that comes back in a later exchange gets a number there, in its result too."""
+    """An id that appears again in a later exchange gets a number, in the call and its result alike."""
     exchange = [assistant(CALL), user(RESULT)]
     ctx = context(*exchange, *exchange, *exchange)
 
@@ -207,7 +210,7 @@ def test_ids_are_unique_in_the_whole_request() -> None:
     ],
 )
 def test_the_input_of_a_call_is_an_object(arguments: str, value: Any) -> None:
-    """Arguments of other formats that are no JSON object are wrapped in one, which the report names."""
+    """Arguments of other formats that are not a JSON object are wrapped in one, and the report names that."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     result = {"role": "tool", "tool_call_id": "c", "content": "x"}
     ctx = context({"role": "assistant", "tool_calls": [call]}, result, format="openai")
@@ -216,8 +219,8 @@ def test_the_input_of_a_call_is_an_object(arguments: str, value: Any) -> None:
     assert bool(ctx.report.adapted) == (value == {"input": value.get("input", ...)})
 
 
-def test_thinking_goes_back_with_its_signature_before_what_it_belongs_to() -> None:
-    """Signed thinking is sent as it came, in its place; a signature alone, without its text, is worth sending, too."""
+def test_signed_thinking_is_sent_back_in_its_place() -> None:
+    """Signed thinking is sent back as it came, in its place, even if only the signature is left of it."""
     hidden = {**THOUGHT, "thinking": ""}
     ctx = context(
         {"role": "user", "content": "go"},
@@ -232,7 +235,10 @@ def test_thinking_goes_back_with_its_signature_before_what_it_belongs_to() -> No
 
 
 def test_thinking_that_the_api_would_refuse_becomes_fenced_text() -> None:
-    """Without a signature, from another format, or with nothing behind it, thinking is text; the report says so."""
+    """Thinking that the API would refuse becomes fenced text, and the report says so.
+
+    It refuses thinking without a signature, from another format, or with nothing after it.
+    """
     fenced = {"type": "text", "text": "<thinking>\nhm\n</thinking>"}
     unsigned = context(user(TEXT), assistant({"type": "thinking", "thinking": "hm"}, TEXT))
     trailing = context(user(TEXT), assistant(TEXT, THOUGHT, REDACTED), user(TEXT))
@@ -247,15 +253,15 @@ def test_thinking_that_the_api_would_refuse_becomes_fenced_text() -> None:
     assert all(ctx.report.adapted for ctx in (unsigned, trailing, foreign))
 
 
-def test_thinking_that_no_longer_is_what_was_signed_is_not_sent_as_such() -> None:
-    """Text that is not valid Unicode is mended in a context: thinking with such text loses its signature's worth."""
+def test_thinking_with_mended_text_loses_its_signature() -> None:
+    """Thinking whose text is invalid Unicode is mended, so its signature no longer holds and it becomes fenced text."""
     ctx = context(user(TEXT), assistant({**THOUGHT, "thinking": "h\ud800m"}, TEXT))
 
     assert ctx.messages[1] == assistant({"type": "text", "text": "<thinking>\nh\ufffdm\n</thinking>"}, TEXT)
 
 
 def test_blocks_that_a_role_may_not_send_become_text() -> None:
-    """What only the assistant says is text in a user's message, and the other way round; what is encrypted goes."""
+    """A block that a role may not send becomes text; redacted thinking in a user's message is left out."""
     image = {"type": "image", "source": PIXEL}
     page = {"type": "search_result", "source": "a", "title": "b", "content": [TEXT]}
     ctx = context(user(TEXT, THOUGHT, REDACTED, {**FOUND, "content": [TEXT]}), assistant(image, page, TEXT))
@@ -273,18 +279,18 @@ def test_blocks_that_a_role_may_not_send_become_text() -> None:
     ]
 
 
-def test_other_providers_are_told_nothing_that_only_this_one_can_read() -> None:
-    """In another format thinking is fenced text, and of what is encrypted nothing is said."""
+def test_another_format_gets_no_encrypted_thinking() -> None:
+    """In another format thinking is fenced text, and redacted thinking is left out."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic")
         session.add([user(TEXT), assistant(THOUGHT, REDACTED, TEXT)])
-        said = session.context(format="openai").messages[1]["content"]
+        parts = session.context(format="openai").messages[1]["content"]
 
-    assert [part["text"] for part in said] == ["<thinking>\nhm\n</thinking>", "hi"]
+    assert [part["text"] for part in parts] == ["<thinking>\nhm\n</thinking>", "hi"]
 
 
 def test_blocks_of_the_provider_go_back_as_they_came() -> None:
-    """Server tools, their results and blocks of unknown types are sent in their order; empty keys are not."""
+    """Server tools, their results and blocks of unknown types are sent back in order, without keys that are null."""
     new = {"type": "hologram", "scene": None}
     ctx = context(user(TEXT, new), assistant(SEARCH, FOUND, TEXT, new))
 
@@ -298,7 +304,7 @@ ANSWER = {**assistant({**TEXT, "citations": None}), **strategies_anthropic.ANSWE
 
 
 def test_keys_that_the_api_refuses_are_not_sent() -> None:
-    """Of a whole answer only role and blocks go back, with the keys that requests have, and without nulls."""
+    """Of a whole answer only role and content are sent back, with the keys that requests allow and without nulls."""
     answer = ANSWER
     call = {**CALL, "caller": {"type": "direct"}, "toolset_name": None, "index": 0}
 
@@ -309,8 +315,8 @@ def test_keys_that_the_api_refuses_are_not_sent() -> None:
     ]
 
 
-def test_what_is_only_kept_is_not_counted() -> None:
-    """The account of a whole answer says nothing of its usage, id and stop reason, which are not sent."""
+def test_what_is_not_sent_is_not_counted() -> None:
+    """The usage, id and stop reason of a whole answer are not sent and not counted."""
     plain = context(user(TEXT), assistant({**TEXT, "citations": None}))
     whole = context(user(TEXT), ANSWER)
 
@@ -319,8 +325,8 @@ def test_what_is_only_kept_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("format", ["openai", "anthropic"])
-def test_an_error_is_told_whatever_its_origin(format: str) -> None:
-    """The status `error` is sent as a flag; a silent failure says that it is one; other statuses are not flags."""
+def test_a_failed_result_is_flagged_whatever_its_format(format: str) -> None:
+    """The status `error` is sent as `is_error`; a failure without text gets a line; other statuses set no flag."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)
         for i, (output, status) in enumerate([("broken", "error"), (" ", "error"), ("no", "denied")]):
@@ -337,7 +343,7 @@ def test_an_error_is_told_whatever_its_origin(format: str) -> None:
 
 
 def test_images_in_results_are_kept_unless_the_tool_failed() -> None:
-    """A result shows its images; of those of a failure the API takes only what they were, as text."""
+    """A result keeps its images; in a failed result, where the API allows only text, they become text."""
     image = {"type": "image", "source": PIXEL}
     result = {**RESULT, "content": [TEXT, image]}
 
@@ -347,8 +353,8 @@ def test_images_in_results_are_kept_unless_the_tool_failed() -> None:
     assert failed["is_error"] is True
 
 
-def test_media_that_the_api_does_not_take_are_named() -> None:
-    """Images of other kinds or places, sound and other files become one line each; what fits is sent."""
+def test_media_that_the_api_refuses_become_a_line_of_text() -> None:
+    """Media that the API does not take become one line of text each; the others are sent."""
     parts = [
         {"type": "text", "text": "look"},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL['data']}", "detail": "low"}},
@@ -368,10 +374,10 @@ def test_media_that_the_api_does_not_take_are_named() -> None:
 
 
 def test_a_clamped_text_replaces_the_blocks() -> None:
-    """Where a context shows an entry by another text, that text is all of its content, and a failure stays one."""
+    """A clamped entry shows its shorter text as its only content, and a failed result stays flagged."""
     result = Entry(kind="tool_result", role="tool", content=(Text(text="x"),), seq=2, answers=1, status="error")
     call = Entry(kind="tool_call", role="assistant", content='{"a": "b"}', name="find", call_id="c", seq=1)
-    said = Entry(role="assistant", content=(Text(text="a"), Text(text="b")), seq=3)
+    message = Entry(role="assistant", content=(Text(text="a"), Text(text="b")), seq=3)
 
     asked, answered = FORMAT.render([Shown(call, '{"shortened": "b"}'), Shown(result, "short")])
 
@@ -382,11 +388,11 @@ def test_a_clamped_text_replaces_the_blocks() -> None:
         "content": "short",
         "is_error": True,
     }
-    assert FORMAT.render([Shown(said, "short")]) == [{"role": "assistant", "content": "short"}]
+    assert FORMAT.render([Shown(message, "short")]) == [{"role": "assistant", "content": "short"}]
 
 
 def test_a_name_of_a_message_is_left_out_and_noted() -> None:
-    """Messages have no names here."""
+    """The name of a message is left out, because the API has none, and the report notes it."""
     ctx = context({"role": "user", "content": "hi", "name": "ann"}, format="openai")
 
     assert ctx.messages == [{"role": "user", "content": "hi"}]
@@ -399,7 +405,7 @@ LONG_ID = "toolu_01D7FLrfh4GYq7yT1ULFeyMV"
 
 
 def called(name: str, arguments: str, answer: str = "x") -> list[dict[str, Any]]:
-    """A call in the form of chat completions, with its result."""
+    """Return a tool call in OpenAI's chat format, and its result."""
     call = {"id": LONG_ID, "type": "function", "function": {"name": name, "arguments": arguments}}
     return [
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -428,7 +434,7 @@ COSTLY: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize(("format", "messages"), COSTLY.values(), ids=COSTLY)
 def test_what_rendering_adds_is_counted(format: str, messages: list[dict[str, Any]]) -> None:
-    """What stands around or in the place of an item is covered by its account, as are ids, should they be counted."""
+    """The counted tokens cover what rendering adds around an item or puts in its place, ids included."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)
         session.add([{"role": "user", "content": "hi"}, *messages * 5])
@@ -446,12 +452,12 @@ def test_what_rendering_adds_is_counted(format: str, messages: list[dict[str, An
 
 
 def entry_cost(entry: Entry) -> int:
-    """The entry's texts and what the format puts around them."""
+    """Return the tokens of the entry's texts and of what the format puts around them."""
     return sum(map(encoding("o200k_base").count, counted_texts(entry))) + FORMAT.overhead(entry)
 
 
-def test_the_prompt_that_tools_bring_along_is_counted() -> None:
-    """A request with tools costs what the provider itself adds to it, beside the schemas."""
+def test_the_tokens_of_the_tool_prompt_are_counted() -> None:
+    """A request with tools counts the 346 tokens of the prompt that Anthropic adds, beside the schemas."""
     tool = {"name": "f", "description": "", "input_schema": {"type": "object", "properties": {}}}
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic", max_tokens=4_000)

@@ -1,4 +1,4 @@
-"""Marks for Anthropic's prompt cache, and the rules of its API that `validate` names."""
+"""Marks for Anthropic's prompt cache, and the rules of its API that `validate` checks."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ TALK = [
 ]
 
 
-def test_breakpoints_are_set_unless_they_are_turned_off() -> None:
-    """They mark the last tool, the end of the system text and the ends of the last two user messages."""
+def test_cache_marks_are_set_unless_turned_off() -> None:
+    """A request marks the last tool, the end of the system text and the ends of the last two user messages."""
     ctx = context(*TALK, system="be kind", tools=TOOLS)
 
     plain = ctx.request(cache_breakpoints=False)
@@ -55,8 +55,8 @@ def test_breakpoints_are_set_unless_they_are_turned_off() -> None:
     assert rules_anthropic.sdk_faults(marked) == []
 
 
-def test_breakpoints_leave_room_for_marks_that_are_there() -> None:
-    """Four in all: those of the log and of the caller's tools count, and a block that is marked is left alone."""
+def test_marks_that_exist_count_towards_the_four() -> None:
+    """At most four marks are set, those of the log and of the caller's tools included; a marked block is left alone."""
     old = {**TEXT, "cache_control": MARK}
     ctx = context(user(old), assistant(TEXT), *TALK, system="be kind", tools=[{**TOOLS[0], "cache_control": MARK}])
 
@@ -67,8 +67,8 @@ def test_breakpoints_leave_room_for_marks_that_are_there() -> None:
     assert [len(list(rules_anthropic.marks(message))) for message in marked["messages"]] == [1, 0, 0, 0, 1, 0, 1]
 
 
-def test_of_too_many_marks_the_first_stay() -> None:
-    """A log that was marked turn by turn gives a valid context; a request may mark the last messages instead."""
+def test_of_too_many_marks_the_first_are_kept() -> None:
+    """A log with too many marks gives messages with the first four; a request may mark the last messages instead."""
     turns = [message for _ in range(6) for message in (user({**TEXT, "cache_control": MARK}), assistant(TEXT))]
     ctx = context(*turns, tools=[{**TOOLS[0], "cache_control": MARK}])
 
@@ -81,21 +81,21 @@ def test_of_too_many_marks_the_first_stay() -> None:
     assert marked == [0, 0, 1, 0, 1, 1]
 
 
-def test_later_marks_move_none_of_those_before() -> None:
-    """However many blocks come in marked, what an earlier context has shown stays the same to the byte."""
+def test_later_marks_change_no_earlier_block() -> None:
+    """Blocks that an earlier context showed stay the same to the byte, however many marked blocks follow."""
     turns: list[Any] = []
     before: list[bytes] = []
     for number in range(8):
         turns += [user({**TEXT, "text": f"q{number}", "cache_control": MARK}), assistant(TEXT)]
 
-        now = rules_anthropic.blocks(context(*turns).messages)
+        current = rules_anthropic.blocks(context(*turns).messages)
 
-        assert now[: len(before)] == before
-        before = now
+        assert current[: len(before)] == before
+        before = current
 
 
-def test_marks_inside_results_and_documents_count() -> None:
-    """Blocks in blocks may hold marks; they are found, and left out when there are too many."""
+def test_marks_in_nested_blocks_count() -> None:
+    """Marks on blocks inside results and documents count towards the limit, and are left out beyond it."""
     inner = {**TEXT, "cache_control": MARK}
     document = {"type": "document", "source": {"type": "content", "content": [inner, inner, inner]}}
     ctx = context(user(document), assistant(CALL), user({**RESULT, "content": [inner, inner]}))
@@ -103,8 +103,8 @@ def test_marks_inside_results_and_documents_count() -> None:
     assert [len(list(rules_anthropic.marks(message))) for message in ctx.messages] == [3, 0, 0]
 
 
-def test_no_short_mark_is_set_before_one_that_lives_for_an_hour() -> None:
-    """The API refuses a shorter life before a longer one: breakpoints are only set behind it."""
+def test_no_short_mark_is_set_before_an_hour_mark() -> None:
+    """No five-minute mark is set before a one-hour mark, an order that the API refuses."""
     long = {**TEXT, "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     ctx = context(user(long), assistant(TEXT), user(TEXT), system="be kind", tools=TOOLS)
 
@@ -116,9 +116,11 @@ def test_no_short_mark_is_set_before_one_that_lives_for_an_hour() -> None:
     assert marked["messages"][2] == user({**TEXT, "cache_control": MARK})
 
 
-def test_no_mark_for_an_hour_stands_behind_a_shorter_one() -> None:
-    """The API refuses that order, which a log has whose program once marked for five minutes: the later mark is short,
-    and what comes before it stays the same to the byte."""
+def test_an_hour_mark_after_a_short_one_becomes_short() -> None:
+    """A one-hour mark that follows a five-minute mark becomes a five-minute mark; the API refuses that order.
+
+    What comes before it stays the same to the byte.
+    """
     hour = {"type": "ephemeral", "ttl": "1h"}
     turns: list[Any] = [user({**TEXT, "cache_control": MARK}), assistant(TEXT)]
     before = rules_anthropic.blocks(context(*turns).messages)
@@ -133,8 +135,8 @@ def test_no_mark_for_an_hour_stands_behind_a_shorter_one() -> None:
         assert request["tools"][0]["cache_control"] == hour
 
 
-def test_thinking_tools_that_load_later_and_unknown_blocks_are_not_marked() -> None:
-    """A mark goes to the last block that may hold one."""
+def test_only_blocks_that_may_hold_a_mark_are_marked() -> None:
+    """A mark goes to the last block that may hold one: not thinking, a deferred tool or an unknown block."""
     later = {**TOOLS[1], "defer_loading": True}
     ctx = context(user(TEXT, {"type": "hologram"}), tools=[TOOLS[0], later])
 
@@ -202,7 +204,7 @@ BROKEN: dict[str, tuple[list[Any], str]] = {
 
 @pytest.mark.parametrize(("messages", "rule"), BROKEN.values(), ids=BROKEN)
 def test_validate_names_the_rule(messages: list[Any], rule: str) -> None:
-    """Each rule that messages break is found, with its source."""
+    """`validate` finds each broken rule of the API and names it."""
     problems = FORMAT.validate(messages)
 
     assert any(rule in str(problem) for problem in problems), problems
@@ -217,6 +219,6 @@ def test_validate_names_the_rule(messages: list[Any], rule: str) -> None:
         [user(TEXT), assistant(CALL), user({"type": "tool_result", "tool_use_id": "toolu_1"})],
     ],
 )
-def test_validate_finds_nothing_in_what_the_api_takes(messages: list[dict[str, Any]]) -> None:
-    """What is in order has no problems."""
+def test_validate_finds_no_fault_in_valid_messages(messages: list[dict[str, Any]]) -> None:
+    """Messages that the API accepts have no problems."""
     assert FORMAT.validate(messages) == []

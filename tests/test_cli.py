@@ -1,4 +1,4 @@
-"""The command line: what each command prints, what it leaves behind, and what its exit status says."""
+"""The command line: what every command prints, what it leaves in the store, and its exit status."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ EVIL = "\x1b[2Jgone\x1b]0;title\x07 \x9b31m \u202eolleh\u2066 \u200b\x7f\r end"
 # --- every command
 
 
-def test_every_command_explains_itself_without_an_extra() -> None:
-    """Whoever has installed nothing but the library can ask each command for its help, and bare `palimpsest`, too."""
+def test_every_help_works_without_optional_packages() -> None:
+    """The help of every command works with no optional package installed."""
     without = "import sys; sys.modules.update(dict.fromkeys(['cryptography', 're2', 'pydantic_ai']))"
     helps = "; ".join(f"palimpsest(['{name}', '--help'], standalone_mode=False)" for name in app.COMMANDS)
     program = (
@@ -48,7 +48,7 @@ def test_every_command_explains_itself_without_an_extra() -> None:
 
 @pytest.mark.parametrize("name", sorted(app.COMMANDS))
 def test_every_command_has_help_with_examples(name: str) -> None:
-    """`--help` says what a command does and shows it in use."""
+    """The `--help` of each command has examples and names `--json`."""
     result = run(name, "--help")
 
     assert result.exit_code == 0
@@ -60,7 +60,7 @@ def test_every_command_has_help_with_examples(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(app.COMMANDS))
 def test_every_command_is_documented(name: str) -> None:
-    """An undocumented command fails: each has a heading in docs/cli.md, and each of its options is named there."""
+    """Each command has a heading in docs/cli.md, and its section names each of its options."""
     page = PAGE.read_text("utf-8")
     command = palimpsest.commands.get(name) or palimpsest.get_command(palimpsest.make_context("x", ["demo"]), name)
     assert command is not None
@@ -73,12 +73,12 @@ def test_every_command_is_documented(name: str) -> None:
 
 
 def test_the_version_is_printed() -> None:
-    """`--version` prints name and version."""
+    """`--version` prints the program's name and version."""
     assert re.fullmatch(r"palimpsest \d+\.\d+\.\d+\S*\n", run("--version").output)
 
 
 def test_every_reading_command_prints_json(chat: str) -> None:
-    """With `--json` standard output is one JSON value."""
+    """With `--json`, standard output of a command that reads is one JSON value."""
     assert [info["session"] for info in read("sessions")] == ["chat"]
     assert [entry["kind"] for entry in read("show", chat)] == ["message", "tool_call", "tool_result", "message"]
     assert read("stats", chat)["total_entries"] == 4
@@ -90,13 +90,13 @@ def test_every_reading_command_prints_json(chat: str) -> None:
 # --- exit statuses
 
 
-def test_success_and_nothing_to_do_are_0(chat: str) -> None:
-    """Importing what is there already is a success."""
+def test_success_and_nothing_to_do_exit_with_0(chat: str) -> None:
+    """Importing a file again, when there is nothing new to add, exits with 0."""
     assert run("import", "chat.jsonl", "--session", "chat").exit_code == 0
 
 
-def test_a_failed_operation_is_1(chat: str) -> None:
-    """A budget that nothing fits into is an operation that failed, told in one line."""
+def test_a_failed_operation_exits_with_1(chat: str) -> None:
+    """An operation that fails, such as fitting too small a budget, exits with 1 and one line of error."""
     result = run("context", chat, "--max-tokens", "5")
 
     assert result.exit_code == 1
@@ -118,8 +118,8 @@ def test_a_failed_operation_is_1(chat: str) -> None:
         ("demo", "--model", "no-such-model"),
     ],
 )
-def test_bad_usage_or_configuration_is_2(chat: str, arguments: tuple[str, ...]) -> None:
-    """Whatever is wrong in how a command was called ends with 2, and says so on standard error."""
+def test_bad_usage_or_configuration_exits_with_2(chat: str, arguments: tuple[str, ...]) -> None:
+    """A wrong command, option or argument exits with 2 and an error on standard error."""
     result = run(*arguments, given=json.dumps(CHAT))
 
     assert result.exit_code == 2
@@ -141,21 +141,21 @@ def test_bad_usage_or_configuration_is_2(chat: str, arguments: tuple[str, ...]) 
         ("scan", "--session", "chta", "--apply", "--json"),
     ],
 )
-def test_an_unknown_session_is_3_and_the_nearest_is_named(chat: str, arguments: tuple[str, ...]) -> None:
-    """What is not there ends with 3, also where there is nobody to ask whether it may be destroyed."""
+def test_an_unknown_session_exits_with_3_and_names_the_nearest(chat: str, arguments: tuple[str, ...]) -> None:
+    """An unknown session exits with 3 and suggests the nearest id, before a command asks for consent."""
     result = run(*arguments)
 
     assert result.exit_code == 3
     assert "did you mean 'chat'?" in result.stderr
 
 
-def test_an_unknown_entry_is_3(chat: str) -> None:
-    """An entry that the session has not ends with 3."""
+def test_an_unknown_entry_exits_with_3(chat: str) -> None:
+    """An entry that the session does not have exits with 3."""
     assert run("show", chat, "--entry", "99").exit_code == 3
 
 
-def test_conflicts_are_4_and_stores_are_5() -> None:
-    """The library's errors each have their exit status."""
+def test_conflicts_exit_with_4_and_store_errors_with_5() -> None:
+    """Each error of the library has its exit status."""
     from palimpsest import BudgetImpossible, ConfigError, Conflict, EntryNotFound, StoreUnavailable
     from palimpsest.errors import StoreCorrupt
 
@@ -171,14 +171,14 @@ def test_conflicts_are_4_and_stores_are_5() -> None:
     assert [failure(error).exit_code for error in errors] == list(errors.values())
 
 
-def test_a_store_that_is_not_there_is_5_and_is_not_made(here: Path) -> None:
-    """Looking makes no file."""
+def test_reading_a_missing_store_exits_with_5_and_creates_no_file(here: Path) -> None:
+    """A command that reads exits with 5 if the store does not exist, and creates no file."""
     assert run("sessions").exit_code == 5
     assert list(here.iterdir()) == []
 
 
-def test_a_foreign_file_is_5_and_is_not_touched(here: Path) -> None:
-    """A file that is no store is refused as it is."""
+def test_a_file_that_is_no_store_exits_with_5(here: Path) -> None:
+    """A file that is not a Palimpsest store exits with 5, without a traceback."""
     (here / "chats.db").write_bytes(b"not a database at all, but long enough to be looked at" * 20)
 
     result = run("sessions")
@@ -190,8 +190,8 @@ def test_a_foreign_file_is_5_and_is_not_touched(here: Path) -> None:
 # --- stores and tenants
 
 
-def test_the_option_comes_before_the_environment(chat: str, here: Path) -> None:
-    """`--store` names the store before or after the command; without it PALIMPSEST_STORE does."""
+def test_the_store_option_overrides_the_environment(chat: str, here: Path) -> None:
+    """`--store`, before or after the command, overrides PALIMPSEST_STORE."""
     write_lines(here / "one.jsonl", CHAT[:1])
     run("import", "one.jsonl", "--store", "sqlite:///other.db")
 
@@ -200,8 +200,8 @@ def test_the_option_comes_before_the_environment(chat: str, here: Path) -> None:
     assert [info["session"] for info in read("--store", "other.db", "sessions")] == ["one"]
 
 
-def test_without_either_the_store_is_palimpsest_db(chat: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default is a file in the current folder."""
+def test_the_default_store_is_palimpsest_db(chat: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `--store` and PALIMPSEST_STORE the store is `palimpsest.db` in the current folder."""
     monkeypatch.delenv("PALIMPSEST_STORE")
 
     run("import", "chat.jsonl")
@@ -209,8 +209,8 @@ def test_without_either_the_store_is_palimpsest_db(chat: str, here: Path, monkey
     assert (here / "palimpsest.db").exists()
 
 
-def test_a_tenant_sees_its_own_sessions(chat: str) -> None:
-    """Another tenant has no such session."""
+def test_a_tenant_sees_only_its_own_sessions(chat: str) -> None:
+    """A session of one tenant does not exist for another tenant."""
     assert run("show", chat, "--tenant", "other").exit_code == 3
     assert read("sessions", "--tenant", "other") == []
 
@@ -219,7 +219,7 @@ def test_a_tenant_sees_its_own_sessions(chat: str) -> None:
 
 
 def test_a_log_cannot_attack_the_terminal(here: Path) -> None:
-    """Control characters, overrides of direction and lone surrogates are shown as escapes, in every command."""
+    """Every command shows control characters, direction overrides and lone surrogates as escapes."""
     name = EVIL.encode("utf-8", "ignore").decode()  # which no surrogate may stand in
     write_lines(here / "evil.jsonl", [{"role": "user", "content": EVIL, "name": name}])
     run("import", "evil.jsonl")
@@ -242,15 +242,15 @@ def test_a_log_cannot_attack_the_terminal(here: Path) -> None:
 
 
 def test_neutralised_text_keeps_what_is_harmless() -> None:
-    """Line breaks, tabs, accents, emoji and right-to-left scripts stay as they are."""
+    """Escaping leaves line breaks, tabs, accents, emoji and right-to-left scripts as they are."""
     harmless = "naïve\n\t記憶 🧠 שלום"
 
     assert clean(harmless) == harmless
     assert json.loads(to_json({"text": harmless + EVIL})) == {"text": harmless + EVIL}
 
 
-def test_show_gives_the_newest_and_says_that_there_are_more(here: Path) -> None:
-    """`--limit` counts from the end, also where entries were erased."""
+def test_show_limits_to_the_newest_and_says_that_there_are_more(here: Path) -> None:
+    """`show --limit` counts from the end, also if entries were erased, and names `--all` if there are more."""
     write_lines(here / "long.jsonl", [{"role": "user", "content": f"message {i}"} for i in range(30)])
     run("import", "long.jsonl")
     with Memory.open("sqlite:///chats.db") as memory:
@@ -263,8 +263,8 @@ def test_show_gives_the_newest_and_says_that_there_are_more(here: Path) -> None:
     assert "(erased)" in run("show", "long", "--all").stdout
 
 
-def test_show_at_a_revision_shows_the_log_of_then(chat: str, here: Path) -> None:
-    """What came later is not there."""
+def test_show_at_a_revision_shows_the_log_of_that_time(chat: str, here: Path) -> None:
+    """`show --at` shows the log as it was at that revision, without later entries."""
     write_lines(here / "more.jsonl", CHAT[:1])
     run("import", "more.jsonl", "--session", chat, "--key", "later")
 
@@ -275,8 +275,8 @@ def test_show_at_a_revision_shows_the_log_of_then(chat: str, here: Path) -> None
 # --- the context
 
 
-def test_a_context_is_computed_and_not_stored(here: Path) -> None:
-    """Without `--commit` a cut that is due is shown, and the session stays as it was."""
+def test_a_context_is_stored_only_with_commit(here: Path) -> None:
+    """`context` shows a cut that is due without storing it; `--commit` stores it."""
     write_lines(here / "long.jsonl", [{"role": "user", "content": "word " * 200} for _ in range(20)] + CHAT[3:])
     run("import", "long.jsonl")
     before = read("sessions")[0]["revision"]
@@ -293,7 +293,7 @@ def test_a_context_is_computed_and_not_stored(here: Path) -> None:
 
 
 def test_system_and_tools_come_from_files(chat: str, here: Path) -> None:
-    """`@FILE` gives the system prompt, a JSON list the tools; both are counted, the messages are ready to be sent."""
+    """`--system @FILE` and `--tools FILE` read the system prompt and tools; both are counted and sent."""
     (here / "prompt.txt").write_text("You are helpful.")
     tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
     (here / "tools.json").write_text(json.dumps([tool]))
@@ -314,10 +314,10 @@ def test_system_and_tools_come_from_files(chat: str, here: Path) -> None:
         (("--system", "@missing.txt"), "--system: missing.txt: No such file or directory"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told_with_its_option(
+def test_an_unreadable_file_is_reported_with_its_option(
     chat: str, here: Path, arguments: tuple[str, str], told: str
 ) -> None:
-    """Each option names itself, and what is wrong with its file."""
+    """An option whose file cannot be read exits with 2, naming the option and the fault of the file."""
     (here / "latin.json").write_bytes(b"\xff")
     (here / "deep.json").write_text("[" * 100_000)
 
@@ -331,7 +331,7 @@ def test_a_file_that_cannot_be_read_is_told_with_its_option(
 
 
 def test_the_doctor_leaves_no_trace(chat: str) -> None:
-    """The probe is gone afterwards, and every check says that all is well."""
+    """The doctor removes what it wrote as a probe, and says that all entries can be read."""
     result = run("doctor")
 
     assert result.exit_code == 0
@@ -339,8 +339,8 @@ def test_the_doctor_leaves_no_trace(chat: str) -> None:
     assert "4 entries of 1 session can be read" in result.stdout
 
 
-def test_the_doctor_says_what_is_wrong(here: Path) -> None:
-    """A damaged store fails its check with advice, and the exit status is 1."""
+def test_the_doctor_reports_a_damaged_store(here: Path) -> None:
+    """A damaged store fails a check of the doctor, which exits with 1."""
     (here / "chats.db").write_bytes(b"nothing of ours" * 100)
 
     result = run("doctor")
@@ -350,24 +350,24 @@ def test_the_doctor_says_what_is_wrong(here: Path) -> None:
 
 
 def test_commands_that_look_for_damage_find_a_damaged_record(chat: str) -> None:
-    """The doctor does not say that all can be read, nor `repair` that nothing is damaged, where `verify` cannot."""
+    """`doctor` and `repair` report a damaged record that `verify` reports, and do not call the store sound."""
     assert run("pin", chat, "1").exit_code == 0
     with contextlib.closing(sqlite3.connect("chats.db")) as db, db:
         where = "pos >> 32 = (SELECT number FROM part WHERE name = 'record')"
         ((pos, value),) = db.execute(f"SELECT pos, value FROM other WHERE {where}").fetchall()
         db.execute("UPDATE other SET value = ? WHERE pos = ?", (value.replace(b"pin", b"pni"), pos))
 
-    found = [
+    results = [
         run(*words)
         for words in (["verify", chat], ["doctor"], ["repair", chat, "--yes"], ["repair", chat, "--dry-run"])
     ]
 
-    assert [result.exit_code for result in found] == [1, 1, 5, 5]
-    assert all(f"record of revision 2 of session '{chat}'" in result.output for result in found)
+    assert [result.exit_code for result in results] == [1, 1, 5, 5]
+    assert all(f"record of revision 2 of session '{chat}'" in result.output for result in results)
 
 
-def test_the_doctor_knows_a_sound_store_that_it_may_not_read(chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose keys are missing, or who has an older Palimpsest, is not told to restore a backup."""
+def test_the_doctor_does_not_call_an_unreadable_store_damaged(chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store whose keys are missing, or of a newer Palimpsest, is not reported as damaged: no backup is advised."""
     monkeypatch.setenv("PALIMPSEST_KEY", f"a:{Keys.new()}")
     run("import", "chat.jsonl", "--store", "sealed.db")
     monkeypatch.setenv("PALIMPSEST_KEY", f"b:{Keys.new()}")
@@ -386,7 +386,7 @@ def test_the_doctor_knows_a_sound_store_that_it_may_not_read(chat: str, monkeypa
 
 
 def test_output_to_a_pipe_is_plain(chat: str) -> None:
-    """No colour and no rules where nobody looks, and lines are not cut."""
+    """Output to a pipe has no colours, and lines are not cut."""
     shown = start("show", chat)
 
     assert shown.returncode == 0
@@ -395,7 +395,7 @@ def test_output_to_a_pipe_is_plain(chat: str) -> None:
 
 
 def test_a_broken_pipe_is_harmless(here: Path) -> None:
-    """Whoever stops reading early gets no traceback, and the command no failure."""
+    """A reader that closes the pipe early causes no traceback and no failure."""
     write_lines(here / "long.jsonl", [{"role": "user", "content": "word " * 300} for _ in range(400)])
     run("import", "long.jsonl")
 
@@ -404,15 +404,15 @@ def test_a_broken_pipe_is_harmless(here: Path) -> None:
     assert shown.stderr is not None
     shown.stdout.read(10)
     shown.stdout.close()
-    told = shown.stderr.read()
+    errors = shown.stderr.read()
     shown.stderr.close()
 
-    assert (shown.wait(60), told) == (0, b"")
+    assert (shown.wait(60), errors) == (0, b"")
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "show --help", "sessions", "export chat"])
-def test_a_reader_that_is_gone_before_anything_is_written_is_harmless(chat: str, arguments: str) -> None:
-    """So it is where the help is what nobody reads."""
+def test_a_pipe_closed_before_the_first_byte_is_harmless(chat: str, arguments: str) -> None:
+    """A pipe that is closed before anything is written causes no failure either, also for help."""
     there, here = os.pipe()
     os.close(there)
     try:
@@ -426,52 +426,58 @@ def test_a_reader_that_is_gone_before_anything_is_written_is_harmless(chat: str,
 @pytest.mark.sampled
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="this system has no device that is full")
 @pytest.mark.parametrize("arguments", [("show", "chat"), ("export", "chat"), ("sessions", "--json"), ("--help",)])
-def test_output_that_has_no_room_is_told_in_a_line(chat: str, arguments: tuple[str, ...]) -> None:
-    """A full disk behind `> file` is 1, with its reason and without a traceback."""
+def test_output_to_a_full_disk_is_reported_in_one_line(chat: str, arguments: tuple[str, ...]) -> None:
+    """Output that cannot be written to a full disk exits with 1 and one line that says why."""
     with open("/dev/full", "wb") as full:
-        told = subprocess.run([*START, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        ran = subprocess.run([*START, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 
-    assert told.returncode == 1
-    assert "the output could not be written: No space left on device" in told.stderr
-    assert told.stderr.count("\n") == 1
+    assert ran.returncode == 1
+    assert "the output could not be written: No space left on device" in ran.stderr
+    assert ran.stderr.count("\n") == 1
 
 
-def test_every_text_can_be_printed_in_every_encoding(chat: str, here: Path) -> None:
-    """What the encoding of a pipe does not have is shown as escapes, which JSON reads as what they are."""
-    said = {"role": "user", "content": "na\u00efve \U0001f9e0"}
-    write_lines(here / "odd.jsonl", [said])
+def test_output_escapes_what_its_encoding_lacks(chat: str, here: Path) -> None:
+    """Characters that the output's encoding lacks are printed as escapes, which JSON reads back as the characters.
+
+    An HTML page is written in UTF-8 whatever the encoding.
+    """
+    message = {"role": "user", "content": "na\u00efve \U0001f9e0"}
+    write_lines(here / "odd.jsonl", [message])
     run("import", "odd.jsonl", "--session", "odd")
     env = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
-    shown, told = (
+    shown, sent = (
         subprocess.run([*START, *arguments, "odd"], capture_output=True, check=False, env=env)
         for arguments in (("show",), ("context", "--messages"))
     )
     page = subprocess.run([*START, "context", "odd", "--html", "-"], capture_output=True, check=False, env=env)
 
-    assert (shown.returncode, told.returncode, page.returncode) == (0, 0, 0)
+    assert (shown.returncode, sent.returncode, page.returncode) == (0, 0, 0)
     assert "na\u00efve \\ud83e\\udde0" in shown.stdout.decode("latin-1")
-    assert json.loads(told.stdout.decode("latin-1")) == [said]
-    assert said["content"] in page.stdout.decode()
+    assert json.loads(sent.stdout.decode("latin-1")) == [message]
+    assert message["content"] in page.stdout.decode()
 
 
-def test_an_output_of_ascii_gets_escapes_and_no_other_encoding(chat: str, here: Path) -> None:
-    """click would write UTF-8 to a stream that is called ASCII: what ASCII does not have is escaped there, too."""
-    said = {"role": "user", "content": "na\u00efve \U0001f9e0"}
-    write_lines(here / "odd.jsonl", [said])
+def test_ascii_output_gets_escapes(chat: str, here: Path) -> None:
+    """An ASCII output gets escapes for other characters.
+
+    click would write UTF-8 to a stream that is called ASCII.
+    """
+    message = {"role": "user", "content": "na\u00efve \U0001f9e0"}
+    write_lines(here / "odd.jsonl", [message])
     run("import", "odd.jsonl", "--session", "odd")
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    shown, told, missed = (
+    shown, sent, missed = (
         subprocess.run([*START, *arguments], capture_output=True, check=False, env=env)
         for arguments in (("show", "odd"), ("context", "--messages", "odd"), ("show", "na\u00efve"))
     )
 
     assert "na\\u00efve \\ud83e\\udde0" in shown.stdout.decode("ascii")
-    assert json.loads(told.stdout.decode("ascii")) == [said]
+    assert json.loads(sent.stdout.decode("ascii")) == [message]
     assert "na\\u00efve" in missed.stderr.decode("ascii")
 
 
-def test_what_only_reads_works_where_nothing_may_be_written(chat: str, here: Path) -> None:
-    """A store that belongs to somebody else is shown, searched, and told in numbers."""
+def test_reading_commands_work_on_a_read_only_store(chat: str, here: Path) -> None:
+    """Commands that only read work on a store that may not be written."""
     place = here / "theirs"
     place.mkdir()
     with Memory.open(place / "agent.db") as memory:
@@ -489,8 +495,11 @@ def test_what_only_reads_works_where_nothing_may_be_written(chat: str, here: Pat
         place.chmod(0o700)
 
 
-def test_input_that_is_no_text_is_refused_where_it_is_looked_for(chat: str) -> None:
-    """A text to be forgotten that is read wrongly would be found nowhere, and pass for one that is not there."""
+def test_standard_input_that_is_not_utf_8_is_refused(chat: str) -> None:
+    """`forget --matches -` refuses input that is not valid text.
+
+    Read wrongly, it would be found nowhere, and the text to be forgotten would seem not to exist.
+    """
     env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     command = [*START, "forget", "--matches", "-", "--yes"]
     done = subprocess.run(command, input=b"caf\xe9\n", capture_output=True, check=False, env=env)
@@ -516,9 +525,11 @@ def test_input_that_is_no_text_is_refused_where_it_is_looked_for(chat: str) -> N
         ("export chat -o chat.json <&- >&- 2>&-", 0),
     ],
 )
-def test_of_streams_that_are_closed_only_data_are_missed(chat: str, command: str, status: int) -> None:
-    """Where nobody writes nothing is read, and what is said where nobody reads is dropped; data that have nowhere to
-    go are a failure: no traceback."""
+def test_closed_standard_streams_fail_only_if_data_are_lost(chat: str, command: str, status: int) -> None:
+    """A closed standard stream is a failure only if data had to go through it, and never causes a traceback.
+
+    A closed standard input reads as empty; messages to a closed stream are dropped.
+    """
     ran = subprocess.run(
         ["/bin/sh", "-c", f"{shlex.join(START)} {command}"], capture_output=True, text=True, check=False
     )
@@ -528,8 +539,8 @@ def test_of_streams_that_are_closed_only_data_are_missed(chat: str, command: str
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_an_interrupt_ends_quietly_with_130(here: Path) -> None:
-    """Ctrl-C while it waits for more is no failure to explain; what had come until then is kept."""
+def test_an_interrupted_import_exits_with_130(here: Path) -> None:
+    """Ctrl-C during an import exits with 130 without a traceback, and keeps the batches stored so far."""
     lines = [json.dumps({"role": "user", "content": "x" * 8_000}) + "\n" for _ in range(600)]
     waiting = subprocess.Popen(
         [*START, "import", "-", "--session", "typed"],
@@ -545,25 +556,25 @@ def test_an_interrupt_ends_quietly_with_130(here: Path) -> None:
             break
         time.sleep(0.05)
     waiting.send_signal(signal.SIGINT)
-    told = waiting.communicate(timeout=300)[1]
+    errors = waiting.communicate(timeout=300)[1]
 
     assert waiting.returncode == 130
-    assert b"Traceback" not in told
+    assert b"Traceback" not in errors
     assert read("stats", "typed")["total_entries"] >= 256
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_an_interrupted_question_is_no_answer(chat: str) -> None:
-    """Ctrl-C there ends with 130, as anywhere else, and nothing is destroyed; without anybody to answer it is 1."""
+def test_an_interrupted_question_destroys_nothing(chat: str) -> None:
+    """Ctrl-C at a question exits with 130, prints nothing, and destroys nothing."""
     ours, terminal = os.openpty()
     asked = subprocess.Popen([*START, "delete", chat], stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     os.close(terminal)
     assert asked.stdout is not None
     question = b""
     while not question.endswith(b"[y/N]: "):
-        told = asked.stdout.read(1)
-        assert told, asked.communicate(timeout=300)
-        question += told
+        byte = asked.stdout.read(1)
+        assert byte, asked.communicate(timeout=300)
+        question += byte
     for _ in range(300):  # one that comes just before it begins to read is seen when that ends
         asked.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -576,7 +587,7 @@ def test_an_interrupted_question_is_no_answer(chat: str) -> None:
 
 
 def test_the_installed_command_starts(here: Path) -> None:
-    """The entry point of the package is the same command."""
+    """The installed entry point starts the same command line."""
     ran = start("--version")
 
     assert ran.returncode == 0
@@ -584,7 +595,7 @@ def test_the_installed_command_starts(here: Path) -> None:
 
 
 def test_a_context_is_printed_for_any_provider(chat: str) -> None:
-    """`--format` chooses the provider's messages, `--request` prints all that is sent, and an unknown one is told."""
+    """`context --format` prints a provider's messages, `--request` all that is sent; an unknown format is refused."""
     brought = ("context", chat, "--system", "be kind", "--format")
 
     asked = {name: read(*brought, name, "--request") for name in ("openai", "openai-responses", "anthropic", "gemini")}
@@ -600,7 +611,7 @@ def test_a_context_is_printed_for_any_provider(chat: str) -> None:
 
 
 def test_exports_are_written_for_any_provider(chat: str, here: Path) -> None:
-    """Each format is JSON that the import takes again, and `text` is text."""
+    """`export` writes each provider's format, which `import` takes again; `text` is plain text."""
     for name in ("openai", "openai-responses", "anthropic", "gemini"):
         assert run("export", chat, "--format", name, "-o", f"{name}.json").exit_code == 0
         assert run("import", f"{name}.json", "--session", name, "--format", name).exit_code == 0
@@ -617,7 +628,7 @@ def test_exports_are_written_for_any_provider(chat: str, here: Path) -> None:
 # --- names that would steer a terminal
 
 STEERING = "s\u202eolleh"
-"""The id of a session, as whoever made it may have chosen it."""
+"""A session id that reverses text on a terminal, as a hostile program may choose it."""
 
 FILE = "\x1b]0;title\x07\u202e.jsonl"
 
@@ -662,16 +673,16 @@ SILENT = {
 }
 
 
-def test_every_command_is_tried_with_such_names() -> None:
-    """A new command is tried, or says why not."""
+def test_every_command_is_tested_with_hostile_names() -> None:
+    """Every command is in PRINTING, which a test tries with hostile names, or in SILENT with the reason why not."""
     assert sorted(PRINTING.keys() | SILENT.keys()) == sorted(app.COMMANDS)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
 @pytest.mark.parametrize("command", PRINTING)
-def test_no_name_reaches_the_terminal_as_it_is(here: Path, command: str, more: tuple[str, ...]) -> None:
-    """Ids of sessions, names, reasons, models and files are shown with escapes, by every command, in errors, too."""
+def test_no_name_reaches_the_terminal_unescaped(here: Path, command: str, more: tuple[str, ...]) -> None:
+    """Every command prints ids, names, reasons, models and file names with escapes, in its errors too."""
     with Memory.open("sqlite:///chats.db") as memory:
         session = memory.session(STEERING, counter=quarters)
         for number in range(4):

@@ -1,4 +1,4 @@
-"""`palimpsest chat`: what it stores and prints, its commands, what becomes of failures and of Ctrl-C."""
+"""`palimpsest chat`: what it stores and prints, its slash commands, failures, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ KEY = "sk-very-secret-0123456789"
 
 @pytest.fixture(autouse=True)
 def no_environment(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of its own for each test, and no keys."""
+    """Give each test an empty folder, and an environment without API keys and proxies."""
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
 
 def talk(server: OpenAIServer, *lines: str, options: tuple[str, ...] = ()) -> Result:
-    """Chat by a script of lines."""
+    """Run a chat with these lines as standard input."""
     at = ("--model", "my-model", "--base-url", server.url)
     return run("chat", "trip", *at, *options, given="".join(f"{line}\n" for line in lines))
 
 
 def test_a_chat_remembers() -> None:
-    """Messages and answers are stored, the next request holds them, and a later chat goes on from there."""
+    """A chat stores messages and answers, sends them with the next request, and a later chat continues from there."""
     with OpenAIServer(says("Hello there."), says("You said hi.")) as server:
         first = talk(server, "Hi", "", "What did I say?")
         again = talk(server, "And before?")
@@ -51,8 +51,8 @@ def test_a_chat_remembers() -> None:
     assert sent == ["Hi", "Hello there.", "What did I say?", "You said hi.", "And before?"]
 
 
-def test_the_status_line_tells_the_budget_and_the_cache() -> None:
-    """After each answer: tokens of the budget, what came from the cache, how many summaries; usage is recorded."""
+def test_the_status_line_shows_budget_and_cache() -> None:
+    """The status line shows the tokens of the budget and the share of input from the cache; usage is stored."""
     with OpenAIServer(says("Hello.", input_tokens=40, cached_tokens=30)) as server:
         result = talk(server, "Hi", options=("--max-tokens", "500", "--reserve", "100"))
 
@@ -61,8 +61,8 @@ def test_the_status_line_tells_the_budget_and_the_cache() -> None:
     assert read("stats", "trip")["usage"]["cached_tokens"] == 30
 
 
-def test_what_a_provider_does_not_report_is_not_recorded() -> None:
-    """Figures counted here never pass for the provider's."""
+def test_usage_that_a_provider_does_not_report_is_not_stored() -> None:
+    """If a provider reports no usage, none is stored: counts made here never pass for the provider's."""
     with OpenAIServer(says("Hello.", usage=False)) as server:
         talk(server, "Hi")
 
@@ -70,7 +70,7 @@ def test_what_a_provider_does_not_report_is_not_recorded() -> None:
 
 
 def test_the_budget_bounds_every_request() -> None:
-    """However long the conversation gets, the model is sent what fits."""
+    """Each request to the model fits the budget, however long the conversation gets."""
     long = "word " * 60
     with OpenAIServer(*[says(long)] * 12) as server:
         result = talk(server, *[long] * 12, options=("--max-tokens", "400", "--no-compact"))
@@ -82,7 +82,7 @@ def test_the_budget_bounds_every_request() -> None:
 
 
 def test_a_system_prompt_is_sent_and_not_stored(here: Path) -> None:
-    """Its text is given, or a file's."""
+    """`--system` sends a text, or a file with `@`, and does not store it."""
     (here / "prompt.txt").write_text("Be brief.")
     with OpenAIServer() as server:
         talk(server, "Hi", options=("--system", "@prompt.txt"))
@@ -91,8 +91,8 @@ def test_a_system_prompt_is_sent_and_not_stored(here: Path) -> None:
     assert texts("trip") == ["Hi", "An answer."]
 
 
-def test_a_key_comes_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable's value is sent and never printed; one that is not set is a usage error."""
+def test_the_api_key_comes_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--api-key-env` sends the variable's value and never prints it; an unset variable is a usage error."""
     monkeypatch.setenv("MY_KEY", KEY)
     with OpenAIServer(fails(401, f"wrong key {KEY}")) as server:
         refused = talk(server, "Hi", options=("--api-key-env", "MY_KEY"))
@@ -105,8 +105,8 @@ def test_a_key_comes_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("play", [fails(401), breaks_off("It has")])
-def test_a_failure_leaves_the_message_and_the_chat(play: Play) -> None:
-    """The error is one line, the message is stored, what came of the answer is not, and the next one is answered."""
+def test_a_failed_request_keeps_the_message_and_the_chat(play: Play) -> None:
+    """A failed request prints one line, keeps the message but no part of the answer, and the chat goes on."""
     with OpenAIServer(play, says("Here I am.")) as server:
         result = talk(server, "Hi", "Still there?")
 
@@ -117,8 +117,8 @@ def test_a_failure_leaves_the_message_and_the_chat(play: Play) -> None:
     assert texts("trip") == ["Hi", "Still there?", "Here I am."]
 
 
-def test_a_message_that_fits_no_budget_is_told() -> None:
-    """A request that cannot be made is an error of that message, not the end."""
+def test_a_message_over_the_budget_is_reported() -> None:
+    """A message that does not fit the budget is reported and not sent."""
     with OpenAIServer() as server:
         result = talk(server, "word " * 500, options=("--max-tokens", "100"))
 
@@ -127,7 +127,7 @@ def test_a_message_that_fits_no_budget_is_told() -> None:
 
 
 def test_hostile_text_cannot_steer_the_terminal() -> None:
-    """Control characters of answers and of errors are shown as escapes."""
+    """Control characters of answers and errors are shown as escapes."""
     with OpenAIServer(says("a\x1b[2Jb"), fails(400, "c\x1b]0;title\x07d")) as server:
         result = talk(server, "Hi", "More")
 
@@ -155,7 +155,7 @@ PRIVATE = f"your card {CARD} and \x1b[31m{ADDRESS}"
     ids=["answer", "cut", "refusal", "outage", "odd body", "no stream", "odd chunk"],
 )
 def test_what_a_provider_says_passes_the_policy_before_it_is_printed(play: Play, json_option: tuple[str, ...]) -> None:
-    """An answer, a piece of one, the words of an error: none shows what the policy redacts, or steers the terminal."""
+    """Answers, partial answers and errors show nothing that the policy redacts, and no control character."""
     with OpenAIServer(play) as server:
         result = talk(server, "Hi", options=("--privacy", "default", "--summarizer", "none", *json_option))
 
@@ -166,8 +166,8 @@ def test_what_a_provider_says_passes_the_policy_before_it_is_printed(play: Play,
     assert all(CARD not in text and ADDRESS not in text for text in texts("trip"))
 
 
-def test_an_error_is_redacted_before_it_is_cut() -> None:
-    """Of a number at the place where a long message is cut, no half is shown."""
+def test_an_error_is_redacted_before_it_is_shortened() -> None:
+    """A long error is redacted before it is shortened, so no half of a private number is shown at the end."""
     places = range(268, 288, 4)
     with OpenAIServer(*(fails(400, "x" * place + f" {CARD}") for place in places)) as server:
         result = talk(server, *["Hi"] * len(places), options=("--privacy", "default", "--summarizer", "none"))
@@ -176,8 +176,8 @@ def test_an_error_is_redacted_before_it_is_cut() -> None:
     assert "41" not in result.stderr
 
 
-def test_json_is_one_object_a_message() -> None:
-    """Answers and errors come as lines of JSON, in the order of the messages."""
+def test_json_prints_one_object_per_message() -> None:
+    """With `--json` each answer or error is one JSON object on its line, in the order of the messages."""
     with OpenAIServer(says("Hello.", input_tokens=40), fails(400, "no")) as server:
         result = talk(server, "Hi", "More", options=("--json",))
 
@@ -191,8 +191,11 @@ def test_json_is_one_object_a_message() -> None:
 # --- commands
 
 
-def test_commands_look_and_change_nothing() -> None:
-    """`/help`, `/context`, `/stats`, `/summaries` ask no model and store nothing; `//` says a slash; `/quit` ends."""
+def test_slash_commands_store_nothing() -> None:
+    """`/help`, `/context`, `/stats` and `/summaries` ask no model and store nothing; `
+
+    ` sends a slash; `/quit` ends.
+    """
     with OpenAIServer() as server:
         result = talk(server, "/help", "/context", "/stats", "/summaries", "//etc is full", "/quit", "not said")
 
@@ -203,8 +206,8 @@ def test_commands_look_and_change_nothing() -> None:
     assert "total entries" in result.stdout
 
 
-def test_an_unknown_command_is_no_message() -> None:
-    """It is refused with a hint, and not sent."""
+def test_an_unknown_slash_command_is_not_sent() -> None:
+    """An unknown slash command is refused with a hint, and is not sent to the model."""
     with OpenAIServer() as server:
         result = talk(server, "/cpmpact", "/expand")
 
@@ -213,8 +216,8 @@ def test_an_unknown_command_is_no_message() -> None:
     assert (result.exit_code, server.asked) == (1, [])
 
 
-def test_compacting_by_hand() -> None:
-    """`/compact` has the model summarise, `/summaries` shows it, `/expand` what it stands for."""
+def test_slash_compact_summarizes() -> None:
+    """`/compact` has the model summarize, `/summaries` shows the summary, and `/expand` the entries it covers."""
     long = "The blue train leaves platform seven at nine o'clock sharp. " * 12
     with Memory.open("sqlite:///chats.db") as memory:
         for number in range(6):
@@ -233,8 +236,8 @@ def test_compacting_by_hand() -> None:
 
 
 @pytest.mark.wide
-def test_compacting_by_itself() -> None:
-    """Near the end of the budget the older part is summarised in the background, by the model that is named for it."""
+def test_a_chat_compacts_near_its_budget() -> None:
+    """Near the end of the budget, the model named by `--summarizer` summarizes the older part in the background."""
     long = "The blue train leaves platform seven at nine o'clock sharp. " * 8
     with OpenAIServer(*[says(long[:200])] * 60) as server:
         result = talk(server, *[long] * 22, options=("--max-tokens", "2400", "--summarizer", "small-model"))
@@ -245,8 +248,8 @@ def test_compacting_by_itself() -> None:
         assert memory.session("trip").summaries()[0].model == "small-model"
 
 
-def test_nothing_is_summarised_when_nobody_wants_it() -> None:
-    """`--no-compact` leaves out what does not fit, and `--summarizer none` asks no model; both at once is an error."""
+def test_summarizing_can_be_turned_off() -> None:
+    """`--no-compact` leaves out what does not fit, `--summarizer none` asks no model; both together are an error."""
     long = "The blue train leaves platform seven at nine o'clock sharp. " * 8
     with OpenAIServer(*[says(long[:200])] * 40) as server:
         for option in (("--no-compact",), ("--summarizer", "none")):
@@ -261,7 +264,7 @@ def test_nothing_is_summarised_when_nobody_wants_it() -> None:
 
 
 def test_bad_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model string that is none, an address that is none, and a missing extra end the command before it begins."""
+    """A bad model, a bad address or a missing package ends the command before it creates a store."""
     assert run("chat", "trip", given="Hi\n").exit_code == 2
     unknown = run("chat", "trip", "--model", "gpt-4o", given="Hi\n")
     assert (unknown.exit_code, "PROVIDER:MODEL" in unknown.stderr) == (2, True)
@@ -276,15 +279,15 @@ def test_bad_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Screen:
-    """What a program writes, read as it comes."""
+    """The output of a process, read as it comes, so that a test can wait for words in it."""
 
     def __init__(self, file: int) -> None:
         self._file, self.text = file, ""
 
     def until(self, words: str, *, press: bytes = b"") -> str:
-        """Read until these words were written, and return what came up to them.
+        """Read until `words` were written, and return the output before them.
 
-        A key that is to `press` is pressed until then: one that comes between a prompt and the wait for it is lost.
+        `press` is sent again until then: a key that arrives between a prompt and the wait for it is lost.
         """
         limit = time.monotonic() + PATIENCE
         while words not in self.text:
@@ -299,7 +302,7 @@ class Screen:
 
 @contextmanager
 def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Leave no process behind."""
+    """Kill the process at the end if it still runs."""
     try:
         yield
     finally:
@@ -308,8 +311,8 @@ def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
         process.wait(PATIENCE)
 
 
-def test_an_interrupt_cancels_the_answer_and_no_more() -> None:
-    """Ctrl-C hangs up, stores nothing of the answer, keeps the message, and the chat goes on."""
+def test_an_interrupt_cancels_only_the_answer() -> None:
+    """Ctrl-C during an answer cancels the request and stores nothing of it; the message stays and the chat goes on."""
     with OpenAIServer(stalls("It has"), says("Here I am.")) as server:
         command = [*START, "chat", "trip", "--model", "my-model", "--base-url", server.url]
         process = subprocess.Popen(
@@ -341,7 +344,7 @@ main()
 @pytest.mark.wide
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no pseudo-terminal")
 def test_a_terminal_has_a_prompt_and_both_keys() -> None:
-    """At a terminal there is a prompt; Ctrl-C at it does nothing, during an answer cancels it; Ctrl-D ends."""
+    """At a terminal Ctrl-C at the prompt does nothing, during an answer it cancels that, and Ctrl-D ends the chat."""
     import pty
 
     with OpenAIServer(stalls("It has"), says("Here I am.")) as server:

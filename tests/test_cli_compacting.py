@@ -1,4 +1,4 @@
-"""`palimpsest compact`, `summaries` and `verify`: what they print, what they change, how they end."""
+"""`palimpsest compact`, `summaries` and `verify`: output, effect on the session, and exit status."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ def long_chat(here: Path) -> str:
     return "long"
 
 
-def test_compact_says_what_it_did(long_chat: str) -> None:
-    """Figures of before and after, and the summary itself."""
-    ended = run("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
+def test_compact_prints_figures_and_the_summary(long_chat: str) -> None:
+    """`compact` prints how many entries were covered, and the summary."""
+    result = run("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
 
-    assert ended.exit_code == 0
-    assert "16 entries covered" in ended.stdout
-    assert "[Previous conversation summary]" in ended.stdout
-    assert "ORD-1003" in ended.stdout
+    assert result.exit_code == 0
+    assert "16 entries covered" in result.stdout
+    assert "[Previous conversation summary]" in result.stdout
+    assert "ORD-1003" in result.stdout
 
 
 def test_compact_as_json(long_chat: str) -> None:
-    """`--json` gives every figure, the summary with its coverage among them."""
-    told = read("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
+    """`compact --json` gives every figure, and the summary with its number of covered entries."""
+    result = read("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
 
-    assert (told["covered"], told["reason"], told["dry_run"]) == (16, None, False)
-    assert told["summary"]["entries"] == 16
-    assert told["summary"]["method"] == "heuristic"
-    assert told["tokens_saved"] == told["tokens_before"] - told["tokens_after"] > 0
+    assert (result["covered"], result["reason"], result["dry_run"]) == (16, None, False)
+    assert result["summary"]["entries"] == 16
+    assert result["summary"]["method"] == "heuristic"
+    assert result["tokens_saved"] == result["tokens_before"] - result["tokens_after"] > 0
 
 
 def test_a_dry_run_writes_nothing(long_chat: str, here: Path) -> None:
-    """`--dry-run` says what would be done; no byte of the store changes, and there are no summaries."""
+    """`compact --dry-run` prints what would be done and changes no byte of the store."""
     before = (here / "chats.db").read_bytes()
 
-    ended = run("compact", long_chat, "--dry-run")
+    result = run("compact", long_chat, "--dry-run")
 
-    assert ended.exit_code == 0
-    assert "would be" in ended.stdout
+    assert result.exit_code == 0
+    assert "would be" in result.stdout
     assert (here / "chats.db").read_bytes() == before
     assert read("summaries", long_chat) == []
 
 
-def test_nothing_to_do_is_no_error(long_chat: str) -> None:
-    """A second compaction has nothing to do, says so and ends well; below a threshold, too."""
+def test_nothing_to_compact_exits_with_0(long_chat: str) -> None:
+    """A compaction with nothing to do, or below its threshold, says so and exits with 0."""
     run("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
 
     again = run("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
@@ -70,22 +70,25 @@ def test_nothing_to_do_is_no_error(long_chat: str) -> None:
 
 
 def test_summaries_are_listed_expanded_and_restored(long_chat: str) -> None:
-    """The summary is printed, expanded to what it covers, and taken back by its id."""
+    """`summaries` lists summaries, `--expand` shows what they cover, and `--restore` makes those entries active.
+
+    `--all` also lists summaries that were restored.
+    """
     run("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
-    (made,) = read("summaries", long_chat)
+    (summary,) = read("summaries", long_chat)
     (expanded,) = read("summaries", long_chat, "--expand")
 
     assert [entry["seq"] for entry in expanded["covered"]] == list(range(1, 17))
     assert "question 0" in run("summaries", long_chat, "--expand").stdout
-    restored = run("summaries", long_chat, "--restore", made["id"])
+    restored = run("summaries", long_chat, "--restore", summary["id"])
     assert restored.exit_code == 0
     assert "16 entries back" in restored.stdout
     assert read("summaries", long_chat) == []
     assert [one["version"] for one in read("summaries", long_chat, "--all")] == [1]
 
 
-def test_an_unknown_summary_or_strategy_is_named(long_chat: str) -> None:
-    """An id that is no summary's ends with 3, a strategy that does not exist with 2 and the list of those that do."""
+def test_an_unknown_summary_or_strategy_is_refused(long_chat: str) -> None:
+    """An unknown summary exits with 3; an unknown strategy exits with 2 and lists the known ones."""
     run("compact", long_chat)
 
     missing = run("summaries", long_chat, "--restore", "nobody")
@@ -98,47 +101,47 @@ def test_an_unknown_summary_or_strategy_is_named(long_chat: str) -> None:
     assert run("compact", "nobody").exit_code == 3
 
 
-def test_a_summarizer_that_cannot_be_reached_ends_with_one(long_chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that gives no answer changes nothing; the reason is told, and the exit status is 1."""
+def test_a_summarizer_that_cannot_be_reached_exits_with_1(long_chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A summarizer that gives no answer exits with 1, prints the reason, and changes nothing."""
     before = read("verify", long_chat)
 
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    ended = run("compact", long_chat, "--strategy", "summarizer", "--summarizer", "openai:gpt-4o-mini")
+    result = run("compact", long_chat, "--strategy", "summarizer", "--summarizer", "openai:gpt-4o-mini")
 
-    assert ended.exit_code == 1
-    assert "openai" in ended.stderr
+    assert result.exit_code == 1
+    assert "openai" in result.stderr
     assert read("verify", long_chat) == before
 
 
 def test_verify_counts_every_entry(long_chat: str) -> None:
-    """All sessions, or one: each entry in one state; ends with 0 where all is whole."""
+    """`verify` reports all sessions or one, with each entry counted in one state, and exits with 0 if all are sound."""
     run("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
 
-    told = read("verify")
+    report = read("verify")
 
-    assert told[long_chat]["covered"] == 16
-    assert told[long_chat]["active"] == 4
-    assert told[long_chat]["ok"]
+    assert report[long_chat]["covered"] == 16
+    assert report[long_chat]["active"] == 4
+    assert report[long_chat]["ok"]
     assert run("verify", long_chat).exit_code == 0
     assert run("verify", "nobody").exit_code == 3
 
 
-def test_verify_ends_with_one_where_something_is_wrong(long_chat: str, here: Path) -> None:
-    """A session whose records do not hold together is named with what is wrong."""
+def test_verify_exits_with_1_for_a_damaged_session(long_chat: str, here: Path) -> None:
+    """`verify` names a session whose records are incomplete, says what is missing, and exits with 1."""
     run("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
-    raw = sqlite3.connect(here / "chats.db")
-    raw.execute(f"DELETE FROM other WHERE {of('record')}")
-    raw.commit()
-    raw.close()
+    database = sqlite3.connect(here / "chats.db")
+    database.execute(f"DELETE FROM other WHERE {of('record')}")
+    database.commit()
+    database.close()
 
-    ended = run("verify", long_chat)
+    result = run("verify", long_chat)
 
-    assert ended.exit_code == 1
-    assert "has no record" in ended.stderr
+    assert result.exit_code == 1
+    assert "has no record" in result.stderr
 
 
-def test_stats_tell_what_summaries_cost(long_chat: str) -> None:
-    """The figures of a session count summaries and what they have cost."""
+def test_stats_count_summaries(long_chat: str) -> None:
+    """`stats` counts the summaries of a session."""
     run("compact", long_chat, "--strategy", "summarizer")
     figures = read("stats", long_chat)
     assert figures["summaries"] == 1
@@ -149,18 +152,18 @@ def test_stats_tell_what_summaries_cost(long_chat: str) -> None:
 
 
 def neuralyze(session: str, *more: str, given: str | None = None) -> Result:
-    """Have the neuralyzer keep two interactions."""
+    """Run the `neuralyzer` strategy, which erases, and keep two interactions."""
     return run("compact", session, "--strategy", "neuralyzer", "--keep", "2", *more, given=given)
 
 
 def erased(session: str) -> int:
-    """How many entries of the session are tombstones."""
+    """Return how many entries of the session are tombstones."""
     return sum(entry.get("erased", False) for entry in read("show", session, "--all"))
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_what_destroys_is_not_done_where_nobody_can_be_asked(long_chat: str, more: tuple[str, ...]) -> None:
-    """Without a terminal, or with --json, the neuralyzer destroys nothing unless --yes says so."""
+def test_erasing_needs_yes_where_nobody_can_be_asked(long_chat: str, more: tuple[str, ...]) -> None:
+    """Without a terminal, or with `--json`, the neuralyzer erases nothing unless `--yes` is given."""
     refused = neuralyze(long_chat, *more)
 
     assert refused.exit_code == 2
@@ -170,8 +173,8 @@ def test_what_destroys_is_not_done_where_nobody_can_be_asked(long_chat: str, mor
     assert erased(long_chat) == 16
 
 
-def test_what_destroys_asks(long_chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The neuralyzer shows what would go, and goes on when that is confirmed; other strategies ask nothing."""
+def test_erasing_asks_at_a_terminal(long_chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a terminal the neuralyzer shows what would be erased and asks; strategies that erase nothing do not ask."""
     monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream=None: stream is not None)
 
     declined = neuralyze(long_chat, given="n\n")

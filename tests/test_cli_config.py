@@ -1,4 +1,4 @@
-"""`palimpsest config`: declared memories on the command line."""
+"""`palimpsest config`: checking, showing and comparing declared memories."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def folder(here: Path) -> Path:
 # --- check
 
 
-def test_what_holds_is_counted() -> None:
-    """The exit status is 0; what a reader should know is a warning on standard error. No store is made."""
+def test_check_counts_valid_memories() -> None:
+    """`config check` counts valid memories, exits with 0, prints warnings on standard error, and creates no store."""
     result = run("config", "check", "memory")
 
     assert (result.exit_code, result.stdout) == (0, "No mistakes in 2 memories: chat, shop.\n")
     assert result.stderr == "Warning: memory 'shop': persistence.type: in_memory is gone when the process ends\n"
     assert not Path("chat.db").exists()
-    told = read("config", "check", "memory")
-    assert told["memories"] == ["chat", "shop"]
-    assert len(told["warnings"]) == 1
+    checked = read("config", "check", "memory")
+    assert checked["memories"] == ["chat", "shop"]
+    assert len(checked["warnings"]) == 1
 
 
-def test_every_mistake_is_a_line() -> None:
-    """File, line and column, the memory, the key, what is allowed, the nearest name: for each, and the status is 2."""
+def test_check_prints_a_line_for_each_mistake() -> None:
+    """`config check` exits with 2 and prints each mistake with file, line, memory, key and the nearest allowed name."""
     result = run("config", "check", "wrong.yaml")
 
     assert (result.exit_code, result.stdout) == (2, "")
@@ -77,20 +77,20 @@ def test_every_mistake_is_a_line() -> None:
     assert "did you mean 'sqlite'?" in result.stderr
 
 
-def test_a_program_is_given_every_mistake() -> None:
-    """With `--json` they are a list in the one object on standard error."""
+def test_check_lists_every_mistake_as_json() -> None:
+    """With `--json` every mistake is in a list in the one object on standard error."""
     result = run("config", "check", "wrong.yaml", "--json")
 
-    told = json.loads(result.stderr)
-    assert (result.exit_code, result.stdout, told["error"], told["status"]) == (2, "", "InvalidResource", 2)
-    assert {(one["line"], one["key"], one["nearest"]) for one in told["mistakes"]} >= {
+    error = json.loads(result.stderr)
+    assert (result.exit_code, result.stdout, error["error"], error["status"]) == (2, "", "InvalidResource", 2)
+    assert {(one["line"], one["key"], one["nearest"]) for one in error["mistakes"]} >= {
         (4, "max_token", "max_tokens"),
         (6, "persistence.type", "sqlite"),
     }
 
 
 def test_a_mistake_stays_on_its_line(folder: Path) -> None:
-    """Whatever a key has in it: line breaks, and what steers a terminal."""
+    """A key with line breaks or control characters is printed on one line, escaped."""
     (folder / "odd.yaml").write_text('resource: memory\nid: x\n"a\\nb\\e[31m": 1\n', "utf-8")
 
     lines = run("config", "check", "odd.yaml").stderr.splitlines()
@@ -107,8 +107,8 @@ def test_a_mistake_stays_on_its_line(folder: Path) -> None:
         ("notes.txt", 2, ".yaml, .yml, .json"),
     ],
 )
-def test_what_declares_nothing_is_no_success(folder: Path, source: str, status: int, told: str) -> None:
-    """A path that is misspelt does not pass a check."""
+def test_a_source_without_declarations_fails_the_check(folder: Path, source: str, status: int, told: str) -> None:
+    """A path that is missing, empty or of another kind does not pass the check."""
     (folder / "empty").mkdir()
     (folder / "notes.txt").write_text("resource: memory\n", "utf-8")
 
@@ -122,7 +122,7 @@ def test_what_declares_nothing_is_no_success(folder: Path, source: str, status: 
 
 
 def test_every_value_is_shown_with_its_origin() -> None:
-    """Those that are given with their key; the defaults of the document apart from ours."""
+    """`config show` prints each setting with its origin: a key, a default of the document, or our default."""
     (shown,) = read("config", "show", "memory", "chat")
 
     settings = {one["option"]: one for one in shown["settings"]}
@@ -143,31 +143,31 @@ def test_every_value_is_shown_with_its_origin() -> None:
 
 
 def test_a_password_is_not_shown(folder: Path) -> None:
-    """Neither as text nor as JSON, nor where it changes; that it does is said."""
+    """`config show` and `config diff` print no password; `diff` says that credentials differ."""
     for name in ("one", "two"):
         store = f"store: postgresql://ann:secret-{name}@db.example/agents\n"
         (folder / f"{name}.yaml").write_text(f"resource: memory\nid: a\n{store}", "utf-8")
 
-    told = [run("config", *arguments).output for arguments in (("show", "one.yaml"), ("show", "one.yaml", "--json"))]
+    shown = [run("config", *arguments).output for arguments in (("show", "one.yaml"), ("show", "one.yaml", "--json"))]
     changed = run("config", "diff", "one.yaml", "two.yaml")
 
-    assert all("db.example/agents" in text for text in (*told, changed.output))
-    assert not any("secret" in text for text in (*told, changed.output))
+    assert all("db.example/agents" in text for text in (*shown, changed.output))
+    assert not any("secret" in text for text in (*shown, changed.output))
     assert "(other credentials)" in changed.stdout
 
 
-def test_an_unknown_memory_names_the_nearest() -> None:
-    """It is not there: the exit status is 3."""
+def test_an_unknown_memory_exits_with_3_and_names_the_nearest() -> None:
+    """An unknown memory exits with 3 and suggests the nearest name."""
     result = run("config", "show", "memory", "shob", "--json")
 
-    told = json.loads(result.stderr)
-    assert (result.exit_code, told["error"], told["suggestions"]) == (3, "Missing", ["shop"])
+    error = json.loads(result.stderr)
+    assert (result.exit_code, error["error"], error["suggestions"]) == (3, "Missing", ["shop"])
     assert "it declares chat, shop" in run("config", "show", "memory", "x").stderr
 
 
 @pytest.mark.parametrize("columns", [40, 60])
-def test_a_narrow_terminal_keeps_the_settings(columns: int) -> None:
-    """Names of settings are never cut; no line is wider than the terminal."""
+def test_a_narrow_terminal_never_cuts_setting_names(columns: int) -> None:
+    """On a narrow terminal names of settings are not cut, and no line is wider than the terminal."""
     shown = on_a_terminal(columns, "config", "show", "memory", "chat")
 
     assert any(line.split()[:2] == ["max_log_tokens", "4000"] for line in shown)
@@ -178,17 +178,17 @@ def test_a_narrow_terminal_keeps_the_settings(columns: int) -> None:
 # --- diff
 
 
-def test_what_a_change_comes_to_is_shown(folder: Path) -> None:
-    """Memories that come or go, and the values that differ, not the keys."""
+def test_diff_shows_changed_values(folder: Path) -> None:
+    """`config diff` lists memories that are added or removed, and each value that differs."""
     (folder / "new").mkdir()
     changed = CHAT.replace("4000", "8000").replace("0.8", "0.9") + "default_key_template: 'user:{user_id}'\n"
     (folder / "new" / "chat.yaml").write_text(changed, "utf-8")
     (folder / "new" / "more.yaml").write_text(SHOP.replace("shop", "more"), "utf-8")
 
-    told = read("config", "diff", "memory", "new")
+    compared = read("config", "diff", "memory", "new")
 
-    assert (told["added"], told["removed"]) == (["more"], ["shop"])
-    assert told["changed"] == {
+    assert (compared["added"], compared["removed"]) == (["more"], ["shop"])
+    assert compared["changed"] == {
         "chat": [
             {"option": "default_key_template", "old": None, "new": "user:{user_id}"},
             {"option": "max_log_tokens", "old": 4000, "new": 8000},
@@ -200,8 +200,8 @@ def test_what_a_change_comes_to_is_shown(folder: Path) -> None:
     assert ["shop", "the", "memory", "declared", "-"] in lines
 
 
-def test_two_spellings_of_one_definition_differ_in_nothing(folder: Path) -> None:
-    """What is said is compared, not how: here a ratio of a window comes to the same tokens."""
+def test_two_spellings_of_one_definition_do_not_differ(folder: Path) -> None:
+    """`config diff` compares meanings: a ratio of a window equals the same number of tokens."""
     same = CHAT.replace("max_tokens: 4000", "max_context_ratio: 0.5\ncontext_window: 8000").replace(
         "simple_fifo", "fifo"
     )
@@ -216,15 +216,15 @@ def test_two_spellings_of_one_definition_differ_in_nothing(folder: Path) -> None
 
 
 @pytest.mark.parametrize(("given", "meant"), [("chek", "check"), ("sch", "schema"), ("Show", "show")])
-def test_an_unknown_command_of_the_group_suggests_the_nearest(given: str, meant: str) -> None:
-    """As one of `palimpsest` itself does, also for programs."""
+def test_an_unknown_subcommand_suggests_the_nearest(given: str, meant: str) -> None:
+    """An unknown subcommand of `config` suggests the nearest one, in JSON too."""
     assert f"did you mean '{meant}'?" in run("config", given).stderr
     told = json.loads(run("config", given, "--json").stderr)
     assert (told["error"], told["status"], told["suggestions"]) == ("UsageError", 2, [meant])
 
 
-def test_the_group_explains_itself_without_an_extra() -> None:
-    """Who has no reader of YAML can ask each command for its help, print the schema, and check JSON."""
+def test_config_needs_the_yaml_package_only_for_yaml() -> None:
+    """Without a YAML package `config` prints help and the schema, and checks JSON."""
     Path("a.json").write_text('{"resource": "memory", "id": "a"}', "utf-8")
     program = (
         "import sys; sys.modules['yaml'] = None; from palimpsest.cli.app import palimpsest\n"
@@ -240,16 +240,19 @@ def test_the_group_explains_itself_without_an_extra() -> None:
 
 
 def test_the_schema_is_printed() -> None:
-    """As JSON, with and without `--json`."""
+    """`config schema` prints a JSON schema, with and without `--json`."""
     assert read("config", "schema")["$schema"] == "http://json-schema.org/draft-07/schema#"
     assert json.loads(run("config", "schema").stdout) == read("config", "schema")
 
 
-# --- what sessions are under
+# --- versions that stored sessions are under
 
 
-def test_what_sessions_are_under_is_compared_with_a_file() -> None:
-    """Each version with its sessions, and what changes for them; nothing is written, and no store is made."""
+def test_diff_compares_the_definitions_of_stored_sessions() -> None:
+    """`config diff FILE` compares the file with the versions that stored sessions are under.
+
+    It lists each version with its sessions and changes, writes nothing, and creates no store.
+    """
     missing = run("config", "diff", "memory/chat.yaml")
     assert (missing.exit_code, Path("chat.db").exists()) == (5, False)
     file = Path("memory", "chat.yaml")

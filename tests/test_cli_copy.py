@@ -1,4 +1,4 @@
-"""`palimpsest copy`: what it says of a copy that is there already, and of one that has gone on."""
+"""`palimpsest copy`: copying again, replacing, tenants, and options that it refuses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from palimpsest import Memory
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[str, str]:
-    """Two addresses; there is a session at the first one."""
+    """Return the addresses of two stores, of which the first has a session."""
     one, other = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
     with Memory.open(one) as memory:
         memory.session("s").add_user_message("hello")
     return one, other
 
 
-def test_a_copy_that_is_there_is_told(pair: tuple[str, str]) -> None:
-    """In a sentence, for one session as for several."""
+def test_copying_again_reports_what_exists(pair: tuple[str, str]) -> None:
+    """Copying again says how many sessions the target had already."""
     assert run("copy", *pair).stdout == "Copied 1 session and 0 items of 1 tenant.\n"
 
     again = run("copy", *pair)
@@ -28,8 +28,8 @@ def test_a_copy_that_is_there_is_told(pair: tuple[str, str]) -> None:
     assert again.stdout == "Copied 1 session and 0 items of 1 tenant. 1 of them was there already.\n"
 
 
-def test_a_session_that_has_gone_on_is_replaced_where_that_is_said(pair: tuple[str, str]) -> None:
-    """Otherwise it is an error, which names what to say."""
+def test_a_session_that_has_grown_is_replaced_only_with_replace(pair: tuple[str, str]) -> None:
+    """A session that has grown since the last copy is an error that names `replace`, unless `--replace` is given."""
     run("copy", *pair)
     with Memory.open(pair[0]) as memory:
         memory.session("s").add_user_message("more")
@@ -42,8 +42,8 @@ def test_a_session_that_has_gone_on_is_replaced_where_that_is_said(pair: tuple[s
         assert [entry.text for entry in memory.session("s").entries()] == ["hello", "more"]
 
 
-def test_a_tenant_before_the_command_is_copied_alone(pair: tuple[str, str]) -> None:
-    """And one that the source does not have is an error, before as behind."""
+def test_a_tenant_before_the_command_is_the_only_one_copied(pair: tuple[str, str]) -> None:
+    """`--tenant` before `copy` copies that tenant alone; a tenant unknown to the source exits with 2."""
     with Memory.open(pair[0], tenant="acme") as memory:
         memory.session("mine").add_user_message("hello")
 
@@ -55,8 +55,8 @@ def test_a_tenant_before_the_command_is_copied_alone(pair: tuple[str, str]) -> N
     assert run("--tenant", "acne", "copy", *pair).exit_code == 2
 
 
-def test_a_copy_does_not_seem_to_heed_a_policy(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes nothing out: it refuses the option, and says so of the variable, which is for all commands."""
+def test_copy_refuses_a_privacy_policy(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`copy` redacts nothing: it refuses `--privacy`, and warns if PALIMPSEST_PRIVACY is set."""
     for option in ("--privacy", "--store"):
         refused = run(option, "default", "copy", *pair)
         assert (refused.exit_code, f"{option} has no place before `copy`" in refused.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""`palimpsest facts`: working memories on the command line."""
+"""`palimpsest facts`: facts of working memories on the command line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from palimpsest import Memory
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """The address of a file that is not there yet."""
+    """Return the address of a store file that does not exist yet."""
     return f"sqlite:///{tmp_path}/a.db"
 
 
-def test_a_fact_is_set_shown_and_taken_away(store: str) -> None:
-    """With its type, its history and its version; what is no JSON is a text."""
+def test_a_fact_is_set_shown_and_deleted(store: str) -> None:
+    """`facts` sets a fact, shows its value, version and history, and deletes it; a value that is not JSON is a text."""
     assert run("facts", "user/ann", "n", "7", "--store", store).stdout == "7\n"
     assert run("facts", "user/ann", "n", "eight", "--importance", "0.9", "--ttl", "1d", "--store", store).exit_code == 0
     run("facts", "session/a", "list", '[1, "x"]', "--store", store)
@@ -33,17 +33,17 @@ def test_a_fact_is_set_shown_and_taken_away(store: str) -> None:
     assert listed == [{"scope": "session/a", "facts": 1}, {"scope": "user/ann", "facts": 1}]
     (shown,) = json.loads(run("facts", "user/ann", "--json", "--store", store).stdout)
     assert (shown["key"], shown["value"], shown["history"][0]["value"]) == ("n", "eight", 7)
-    told = run("facts", "user/ann", "n", "--store", store)
-    assert told.stdout == "eight\n"
-    assert "version 1" in told.stderr
+    printed = run("facts", "user/ann", "n", "--store", store)
+    assert printed.stdout == "eight\n"
+    assert "version 1" in printed.stderr
 
-    gone = json.loads(run("facts", "user/ann", "n", "--delete", "--json", "--store", store).stdout)
-    assert gone == {"scope": "user/ann", "key": "n", "deleted": True}
+    deleted = json.loads(run("facts", "user/ann", "n", "--delete", "--json", "--store", store).stdout)
+    assert deleted == {"scope": "user/ann", "key": "n", "deleted": True}
     assert run("facts", "user/ann", "--store", store).stderr == "user/ann has no facts.\n"
 
 
-def test_values_without_a_form_in_json_are_shown(store: str) -> None:
-    """As texts, and lists."""
+def test_values_that_json_lacks_are_shown_as_texts_and_lists(store: str) -> None:
+    """Bytes are shown as texts and sets as lists, since JSON lacks both."""
     with Memory.open(store) as memory:
         memory.working("a").set("k", {1: (b"x", {2})})
 
@@ -67,8 +67,8 @@ def test_values_without_a_form_in_json_are_shown(store: str) -> None:
         (("a", "k", "--delete", "--version", "3"), 4, "version"),
     ],
 )
-def test_what_is_not_accepted_is_told(store: str, arguments: tuple[str, ...], status: int, told: str) -> None:
-    """With the exit status of its kind, and nothing is changed."""
+def test_bad_arguments_of_facts_change_nothing(store: str, arguments: tuple[str, ...], status: int, told: str) -> None:
+    """Bad arguments of `facts` exit with the status of their kind and change no fact."""
     run("facts", "a", "other", "1", "--store", store)
 
     done = run("facts", *arguments, "--store", store)
@@ -79,8 +79,8 @@ def test_what_is_not_accepted_is_told(store: str, arguments: tuple[str, ...], st
         assert memory.working("a").to_dict() == {"other": 1}
 
 
-def test_a_context_ends_with_the_facts_that_are_asked_for(store: str) -> None:
-    """As a session with these facts has them."""
+def test_a_context_ends_with_the_facts_asked_for(store: str) -> None:
+    """`context --facts` appends the facts of a scope to the context and counts them."""
     with Memory.open(store) as memory:
         memory.session("a").add_user_message("hello")
         memory.working("user/ann").set("seat", "12A")
@@ -90,8 +90,8 @@ def test_a_context_ends_with_the_facts_that_are_asked_for(store: str) -> None:
     )
     assert shown["report"]["tail"] == ["user/ann"]
     assert shown["parts"]["tail"] > 0
-    told = run("context", "a", "--max-tokens", "1000", "--facts", "user/ann", "--store", store).stdout
-    assert "tail" in told
+    printed = run("context", "a", "--max-tokens", "1000", "--facts", "user/ann", "--store", store).stdout
+    assert "tail" in printed
     sent = run("context", "a", "--facts", "user/ann", "--messages", "--store", store).stdout
     assert "seat: 12A" in sent
     plain = run("context", "a", "--max-tokens", "1000", "--store", store).stdout

@@ -1,4 +1,4 @@
-"""`palimpsest import` and `palimpsest export`: what files may hold, and that nothing comes twice."""
+"""`palimpsest import` and `palimpsest export`: the shapes of files, and importing twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palimpsest.sessions.importing import importer
 
 
 def test_importing_twice_adds_nothing(chat: str, here: Path) -> None:
-    """A file has its place by content: a second import finds all of it there."""
+    """Importing the same file again adds nothing: its messages are recognized by their content."""
     before = texts(chat)
 
     again = read("import", "chat.jsonl", "--session", chat)
@@ -23,19 +23,19 @@ def test_importing_twice_adds_nothing(chat: str, here: Path) -> None:
     assert texts(chat) == before
 
 
-def test_a_file_that_has_grown_adds_what_is_new(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the batches, messages that were imported before are not imported again."""
+def test_a_file_that_has_grown_adds_only_new_messages(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing a file that has grown adds only its new messages, whatever the size of batches."""
     monkeypatch.setattr(importer, "BATCH", 4)
-    said = [{"role": "user", "content": f"message {number}"} for number in range(11)]
+    messages = [{"role": "user", "content": f"message {number}"} for number in range(11)]
     for length in (3, 6, 11):
-        write_lines(here / "grows.jsonl", said[:length])
+        write_lines(here / "grows.jsonl", messages[:length])
         run("import", "grows.jsonl")
 
-    assert texts("grows") == [message["content"] for message in said]
+    assert texts("grows") == [message["content"] for message in messages]
 
 
-def test_files_that_begin_alike_do_not_get_in_each_others_way(here: Path) -> None:
-    """Two files with the same first message into one session are both taken, each once."""
+def test_files_that_begin_alike_are_both_imported(here: Path) -> None:
+    """Two files with the same first message are both imported into one session, each once."""
     first = {"role": "user", "content": "Hello"}
     write_lines(here / "a.jsonl", [first, {"role": "user", "content": "from a"}])
     write_lines(here / "b.jsonl", [first, {"role": "user", "content": "from b"}])
@@ -45,15 +45,15 @@ def test_files_that_begin_alike_do_not_get_in_each_others_way(here: Path) -> Non
     assert texts("both") == ["Hello", "from a", "Hello", "from b"]
 
 
-def test_another_key_imports_once_more(chat: str) -> None:
-    """`--key` says that the same messages are meant to come again."""
+def test_another_key_imports_again(chat: str) -> None:
+    """`--key` imports the same messages once more."""
     again = read("import", "chat.jsonl", "--session", chat, "--key", "second time")
 
     assert again[0]["sessions"][0]["added"] == 4
 
 
-def test_a_bad_line_is_named_and_the_rest_is_taken(here: Path) -> None:
-    """What is malformed is told with file, line and reason; the exit status is 1."""
+def test_a_bad_line_is_reported_and_the_rest_imported(here: Path) -> None:
+    """A malformed line is reported with file, line and reason and exits with 1; the other lines are imported."""
     lines = [CHAT[0], "{broken", '{"role": "stranger", "content": "x"}', "", '"text"', CHAT[3]]
     write_lines(here / "bad.jsonl", lines)
 
@@ -66,7 +66,7 @@ def test_a_bad_line_is_named_and_the_rest_is_taken(here: Path) -> None:
 
 
 def test_strict_stores_nothing_of_a_file_with_a_fault(here: Path) -> None:
-    """`--strict` stops at the first fault, before anything of the file is stored."""
+    """`--strict` stops at the first fault and stores nothing of the file."""
     write_lines(here / "bad.jsonl", [CHAT[0], '{"role": "stranger"}', "{broken"])
 
     result = run("import", "bad.jsonl", "--strict")
@@ -77,8 +77,8 @@ def test_strict_stores_nothing_of_a_file_with_a_fault(here: Path) -> None:
     assert read("sessions") == []
 
 
-def test_a_bad_session_id_in_a_file_is_refused_there(here: Path) -> None:
-    """An object whose `session_id` is no id is malformed like anything else, and `--strict` finds it before storing."""
+def test_an_invalid_session_id_in_a_file_is_refused(here: Path) -> None:
+    """A conversation with an invalid `session_id` is malformed, and `--strict` finds it before anything is stored."""
     bad, good = {"session_id": "a\x07b", "messages": CHAT}, {"session_id": "fine", "messages": CHAT}
     write_lines(here / "ids.jsonl", [json.dumps(bad), json.dumps(good)])
 
@@ -100,15 +100,15 @@ def test_a_bad_session_id_in_a_file_is_refused_there(here: Path) -> None:
     ids=["list", "indented", "object", "lines", "byte order mark"],
 )
 def test_every_shape_is_recognised_on_standard_input(here: Path, body: str) -> None:
-    """A list of messages, an object that has them, and JSON lines are told apart by what they hold."""
+    """`import -` recognizes a list of messages, an object with messages, and JSON lines."""
     result = run("import", "-", "--session", "piped", given=body.encode())
 
     assert result.exit_code == 0, result.output
     assert len(texts("piped")) == 4
 
 
-def test_conversations_of_one_file_become_sessions_of_their_own(here: Path) -> None:
-    """A list of messages on each line: a session per line, named after file and line."""
+def test_each_conversation_of_a_file_becomes_a_session(here: Path) -> None:
+    """Each conversation of a file becomes a session, named after file and line, or by its own `session_id`."""
     write_lines(here / "many.jsonl", [json.dumps(CHAT), json.dumps(CHAT[:1])])
     (here / "nested.json").write_text(json.dumps([CHAT, {"messages": CHAT[:1], "session_id": "named"}]))
 
@@ -121,27 +121,27 @@ def test_conversations_of_one_file_become_sessions_of_their_own(here: Path) -> N
 # --- out of a session
 
 
-def test_an_export_comes_back_whole(chat: str, here: Path) -> None:
-    """Exported, imported into another store and exported again it is the same, and a second import adds nothing."""
+def test_an_export_imports_equal(chat: str, here: Path) -> None:
+    """An export imported into another store exports the same entries, and importing it again adds nothing."""
     run("export", chat, "-o", "out.json")
     other = ("--store", "sqlite:///other.db")
 
     first, second = read("import", "out.json", *other), read("import", "out.json", *other)
 
     assert (first[0]["sessions"][0]["added"], second[0]["sessions"][0]["added"]) == (4, 0)
-    one, two = read("export", chat), read("export", chat, *other)
-    assert one["entries"] == two["entries"]
+    original, imported = read("export", chat), read("export", chat, *other)
+    assert original["entries"] == imported["entries"]
 
 
 def test_messages_come_out_as_they_went_in(chat: str) -> None:
-    """`--format openai` gives the provider's own messages."""
+    """`export --format openai` prints the messages that were imported."""
     assert json.loads(run("export", chat, "--format", "openai").stdout) == CHAT
 
 
 @pytest.mark.parametrize("what", ["export", "page"])
 @pytest.mark.parametrize("name", ["chats.db", "link.db", "another.db"])
-def test_no_database_is_written_over(chat: str, here: Path, what: str, name: str) -> None:
-    """Neither the store itself, by whatever name, nor another one: all that it has would be gone."""
+def test_no_database_is_overwritten(chat: str, here: Path, what: str, name: str) -> None:
+    """`export -o` and `context --html` overwrite no database, the store itself included, also through a link."""
     (here / "link.db").symlink_to("chats.db")
     assert run("import", "chat.jsonl", "--store", "sqlite:///another.db").exit_code == 0
     options = ["export", chat, "-o", name] if what == "export" else ["context", chat, "--html", name]
@@ -155,8 +155,8 @@ def test_no_database_is_written_over(chat: str, here: Path, what: str, name: str
     assert read("sessions", "--store", "sqlite:///another.db")
 
 
-def test_an_export_that_does_not_hold_together_is_refused(chat: str, here: Path) -> None:
-    """A gap in an export is told, and nothing of it is stored."""
+def test_an_export_with_a_gap_is_refused(chat: str, here: Path) -> None:
+    """An export that lacks an entry is refused, and nothing of it is stored."""
     export = read("export", chat)
     del export["entries"][1]
     (here / "gap.json").write_text(json.dumps(export))

@@ -16,7 +16,7 @@ WORD = "zanzibar"
 
 @pytest.fixture
 def shop(here: Path) -> Path:
-    """A store with two sessions in which ann and bob speak; returns its file."""
+    """Make a store with two sessions in which ann and bob speak; return its file."""
     lines = [
         {"role": "user", "name": "ann", "content": f"to {WORD}"},
         {"role": "assistant", "content": "Of course."},
@@ -29,12 +29,12 @@ def shop(here: Path) -> Path:
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let standard input count as somebody who can be asked."""
+    """Let standard input pass for a terminal at which somebody can be asked."""
     monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream=None: True)
 
 
-def test_it_shows_what_would_go_and_changes_nothing(shop: Path) -> None:
-    """With --dry-run the figures are printed, and every entry is still there."""
+def test_dry_run_shows_what_would_go_and_changes_nothing(shop: Path) -> None:
+    """`forget --dry-run` prints what would be destroyed and changes no byte."""
     before = shop.read_bytes()
 
     shown = run("forget", "--user", "ann", "--dry-run")
@@ -44,8 +44,8 @@ def test_it_shows_what_would_go_and_changes_nothing(shop: Path) -> None:
     assert shop.read_bytes() == before
 
 
-def test_it_destroys_when_it_is_told_to(shop: Path) -> None:
-    """With --yes everything of the user goes, down to the bytes; the same again finds nothing."""
+def test_yes_destroys_without_asking(shop: Path) -> None:
+    """`forget --user --yes` destroys the user's entries to the last byte; the same again finds nothing."""
     done = run("forget", "--user", "ann", "--yes", "--json")
 
     assert json.loads(done.stdout) == {
@@ -67,8 +67,8 @@ def test_it_destroys_when_it_is_told_to(shop: Path) -> None:
     assert again.stderr.startswith("Nothing to forget: no session is of user")
 
 
-def test_it_asks_first(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --yes it shows what would go; a no leaves everything, a yes destroys it."""
+def test_forget_asks_before_it_destroys(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `--yes`, `forget` shows what would go and asks: a no keeps all, a yes destroys it."""
     terminal(monkeypatch)
 
     refused = run("forget", "--session", "a", given="n\n")
@@ -84,7 +84,7 @@ def test_it_asks_first(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_text_comes_from_standard_input(shop: Path) -> None:
-    """`--matches -` reads the text, so that it is in no history of a shell."""
+    """`--matches -` reads the text from standard input, so that no shell history holds it."""
     done = run("forget", "--matches", "-", "--yes", given="TO ZANZIBAR\n")
 
     assert done.exit_code == 0
@@ -93,7 +93,7 @@ def test_a_text_comes_from_standard_input(shop: Path) -> None:
 
 
 def test_a_tenant_alone_is_forgotten_whole(shop: Path) -> None:
-    """`--tenant` by itself means all of it; beside another option it says whose sessions are meant."""
+    """`--tenant` alone forgets the whole tenant; beside another option it says whose sessions are searched."""
     run("import", "a.jsonl", "--tenant", "acme")
 
     assert json.loads(run("forget", "--user", "ann", "--tenant", "acme", "--yes", "--json").stdout)["entries"] == 2
@@ -115,8 +115,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("options", WRONG.values(), ids=WRONG)
-def test_what_is_not_accepted_is_bad_usage(shop: Path, options: list[str]) -> None:
-    """The exit status is 2, nothing is destroyed, and no text that was asked for is repeated."""
+def test_bad_usage_of_forget_destroys_nothing(shop: Path, options: list[str]) -> None:
+    """Bad usage exits with 2, destroys nothing, and does not repeat the text to be forgotten."""
     refused = run("forget", *options)
 
     assert refused.exit_code == 2
@@ -124,8 +124,8 @@ def test_what_is_not_accepted_is_bad_usage(shop: Path, options: list[str]) -> No
     assert WORD.encode() in remains(shop)
 
 
-def test_a_session_that_is_not_there_is_missing(shop: Path) -> None:
-    """The exit status is 3, with the nearest id."""
+def test_an_unknown_session_exits_with_3(shop: Path) -> None:
+    """An unknown session exits with 3 and suggests the nearest id."""
     missing = run("forget", "--session", "aa", "--yes")
 
     assert missing.exit_code == 3

@@ -1,4 +1,4 @@
-"""`palimpsest memory`: a declared memory by its keys, from a shell."""
+"""`palimpsest memory`: the messages of a declared memory, by key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ persistence: {type: sqlite, path: chat.db}
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one declared memory, which the environment names."""
+    """A current folder with one declared memory, which PALIMPSEST_CONFIG names."""
     (tmp_path / "chat.yaml").write_text(DECLARED)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PALIMPSEST_CONFIG", "chat.yaml")
@@ -39,16 +39,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def filled(key: str, count: int) -> None:
-    """So many messages under a key."""
+    """Append `count` messages under the key."""
     Path("more.json").write_text(json.dumps([f"message {number}" for number in range(count)]))
     assert run("memory", "append", "chat", key, "--file", "more.json").exit_code == 0
 
 
-def test_what_is_appended_is_read() -> None:
-    """A text, a file, standard input; in order, by pages, without what the policy keeps out."""
+def test_appended_messages_are_read_in_order() -> None:
+    """`memory append` takes a text, a file or standard input; `read` prints them in order, by pages, redacted."""
     assert run("memory", "append", "chat", "user:ann", "My SSN is 123-45-6789").stdout == "Added 1 message.\n"
-    said = json.dumps([{"role": "assistant", "content": "Noted."}, "Thanks."])
-    piped = run("memory", "append", "chat", "user:ann", "--file", "-", "--json", given=said)
+    messages = json.dumps([{"role": "assistant", "content": "Noted."}, "Thanks."])
+    piped = run("memory", "append", "chat", "user:ann", "--file", "-", "--json", given=messages)
     assert json.loads(piped.stdout) == {"key": "user:ann", "added": 2}
     shown = run("memory", "read", "chat", "user:ann")
     assert shown.stdout == "user: My SSN is [REDACTED]\nassistant: Noted.\nuser: Thanks.\n"
@@ -61,24 +61,26 @@ def test_what_is_appended_is_read() -> None:
     assert read("memory", "read", "chat", "user:ann", "--tenant", "other")["total"] == 0
 
 
-def test_read_as_json_prints_all_fields_of_an_entry() -> None:
-    """`read --json` prints a call's tool and id, the id that a result answers, and each entry's time and metadata."""
+def test_json_has_all_fields_of_an_entry() -> None:
+    """With JSON a call has its tool and id, a result its call's id, and each message its time and metadata."""
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
-    asked = {"role": "assistant", "content": "", "tool_calls": [call]}
-    Path("calls.json").write_text(json.dumps([asked, {"role": "tool", "tool_call_id": "c1", "content": "clear"}]))
+    call_message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    Path("calls.json").write_text(
+        json.dumps([call_message, {"role": "tool", "tool_call_id": "c1", "content": "clear"}])
+    )
     assert run("memory", "append", "chat", "k", "--file", "calls.json").exit_code == 0
     with Resources.load("chat.yaml") as resources:
         resources.keyed("chat").session("k").add_user_message("Thanks.", metadata={"mood": "glad"})
-    called, answered, thanked = read("memory", "read", "chat", "k")["messages"][-3:]
-    assert (called["kind"], called["name"], called["call_id"]) == ("tool_call", "weather", "c1")
-    assert (answered["kind"], answered["call_id"], answered["content"]) == ("tool_result", "c1", "clear")
-    assert (thanked["content"], thanked["metadata"]) == ("Thanks.", {"mood": "glad"})
-    assert all(datetime.fromisoformat(one["created_at"]).tzinfo for one in (called, answered, thanked))
+    call_entry, result_entry, user_entry = read("memory", "read", "chat", "k")["messages"][-3:]
+    assert (call_entry["kind"], call_entry["name"], call_entry["call_id"]) == ("tool_call", "weather", "c1")
+    assert (result_entry["kind"], result_entry["call_id"], result_entry["content"]) == ("tool_result", "c1", "clear")
+    assert (user_entry["content"], user_entry["metadata"]) == ("Thanks.", {"mood": "glad"})
+    assert all(datetime.fromisoformat(one["created_at"]).tzinfo for one in (call_entry, result_entry, user_entry))
 
 
 @pytest.mark.parametrize("verb", ["clear", "delete"])
-def test_where_nobody_can_be_asked_the_advice_can_be_followed(verb: str) -> None:
-    """It names options that the command has."""
+def test_a_refusal_without_a_terminal_advises_options_that_exist(verb: str) -> None:
+    """`clear` and `delete` exit with 2 where nobody can be asked, and name only options that they have."""
     filled("k", 3)
     refused = run("memory", verb, "chat", "k")
     assert refused.exit_code == 2
@@ -88,8 +90,8 @@ def test_where_nobody_can_be_asked_the_advice_can_be_followed(verb: str) -> None
     assert all(option in shown for option in advised)
 
 
-def test_a_write_takes_the_place_of_what_was_there() -> None:
-    """Which is in the archive."""
+def test_a_write_replaces_the_messages() -> None:
+    """`memory write` replaces the messages under a key and archives the earlier ones."""
     filled("k", 3)
     assert run("memory", "write", "chat", "k", "anew").stdout == "1 message now under k.\n"
     stats = read("memory", "stats", "chat", "*")["k"]
@@ -97,8 +99,8 @@ def test_a_write_takes_the_place_of_what_was_there() -> None:
     assert "k" in run("memory", "stats", "chat", "k").stdout
 
 
-def test_a_flush_tells_what_it_did() -> None:
-    """Dry, by the limits, by force, of a pattern."""
+def test_flush_reports_what_it_did() -> None:
+    """`memory flush` reports messages before and after, by limits, dry, forced, and for a pattern of keys."""
     filled("a:1", 80)
     filled("a:2", 5)
     tried = read("memory", "flush", "chat", "a:*", "--dry-run")
@@ -125,11 +127,13 @@ def test_a_flush_tells_what_it_did() -> None:
         ({"k": "empty"}, 1, "nothing was changed under k"),
     ],
 )
-def test_flush_exits_with_the_worst_status_of_its_keys(
+def test_the_worst_key_decides_the_status_of_a_flush(
     reasons: dict[str, Any], status: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush exits with the worst status of its keys (0: nothing to do, 4: another flush is under way, 1: failed), and
-    prints the result of each key."""
+    """`memory flush` exits with the worst key's status, and prints what became of each key.
+
+    Doing nothing is no failure; another flush under way is 4.
+    """
     found = {key: CompactionResult(strategy="lru", reason=reason, why="a reason") for key, reason in reasons.items()}
     monkeypatch.setattr(DeclaredMemory, "flush", lambda *given, **options: found)
     for more in ((), ("--json",)):
@@ -139,8 +143,8 @@ def test_flush_exits_with_the_worst_status_of_its_keys(
         assert all(key in flushed.stdout for key in reasons)
 
 
-def test_what_destroys_asks_first() -> None:
-    """Or is told not to; a copy can be kept."""
+def test_clear_and_delete_need_consent() -> None:
+    """`clear` and `delete` exit with 2 without consent; `--yes` destroys, and `--backup` keeps a copy."""
     filled("k", 3)
     assert run("memory", "clear", "chat", "k").exit_code == 2
     assert run("memory", "delete", "chat", "k").exit_code == 2
@@ -159,8 +163,8 @@ def test_what_destroys_asks_first() -> None:
     assert run("memory", "flush", "chat", "k", "--json").exit_code == 3
 
 
-def test_health_works_and_names_what_is_near_its_limit() -> None:
-    """Of all keys, or those of a pattern."""
+def test_health_names_keys_near_their_limit() -> None:
+    """`memory health` says that the store works and names the keys near their limit, of all keys or of a pattern."""
     assert read("memory", "health", "chat", "*") == {
         "works": True,
         "error": None,
@@ -173,9 +177,11 @@ def test_health_works_and_names_what_is_near_its_limit() -> None:
     assert "full is near its limit" in run("memory", "health", "chat", "f*").stderr
 
 
-def test_verbs_over_a_pattern_exit_1_for_a_damaged_key_and_do_the_others() -> None:
-    """A verb over a pattern does all other keys when one is damaged, and exits 1; `health` still says that the store
-    works."""
+def test_a_damaged_key_costs_no_other_key_of_a_pattern() -> None:
+    """A verb over a pattern does all keys but a damaged one, which it names, and exits with 1.
+
+    `health` still says that the store works.
+    """
     for key in ("a:1", "a:2", "a:3"):
         filled(key, 3)
     with sqlite3.connect("chat.db") as db:
@@ -193,8 +199,8 @@ def test_verbs_over_a_pattern_exit_1_for_a_damaged_key_and_do_the_others() -> No
 
 
 @pytest.mark.parametrize("key", ["a:2", "a:*"])
-def test_delete_destroys_a_damaged_key_after_asking_about_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`delete` asks about a damaged key, named alone or by a pattern, and destroys exactly what it asked about."""
+def test_delete_names_a_damaged_key_and_deletes_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`memory delete` names a damaged key in its question, alone and in a pattern, and deletes it after a yes."""
     for name in ("a:1", "a:2", "b"):
         filled(name, 3)
     with sqlite3.connect("chat.db") as db:
@@ -226,24 +232,24 @@ def test_delete_destroys_a_damaged_key_after_asking_about_it(key: str, monkeypat
         (("raed", "chat", "k"), 2, "read"),
     ],
 )
-def test_what_cannot_be_meant_is_told(arguments: tuple[str, ...], status: int, told: str) -> None:
-    """With the status of its kind."""
+def test_bad_arguments_of_memory_are_reported(arguments: tuple[str, ...], status: int, told: str) -> None:
+    """Bad arguments exit with the status of their kind and an error that says what is wrong."""
     Path("deep.json").write_text("[" * 100_000)
     result = run("memory", *arguments)
     assert told in result.stderr
     assert result.exit_code == status
 
 
-def test_a_memory_that_is_not_declared_is_missing() -> None:
-    """With the nearest name, as in `config show`."""
+def test_an_undeclared_memory_exits_with_3() -> None:
+    """A memory that is not declared exits with 3 and suggests the nearest name."""
     for command in (("memory", "read", "chta", "k"), ("memory", "delete", "chta", "k", "--yes")):
         done = run(*command)
         assert done.exit_code == 3
         assert "declares no memory 'chta'; did you mean 'chat'?" in done.stderr
 
 
-def test_a_tenant_before_the_command_is_meant() -> None:
-    """What is cleared is that tenant's, and not what lies under the same key of another one."""
+def test_a_tenant_before_the_command_applies() -> None:
+    """`--tenant` before the command selects the tenant whose keys are changed."""
     filled("k", 2)
     assert run("--tenant", "other", "memory", "append", "chat", "k", "theirs").exit_code == 0
     assert run("--tenant", "other", "memory", "delete", "chat", "k", "--yes").exit_code == 0
@@ -253,8 +259,8 @@ def test_a_tenant_before_the_command_is_meant() -> None:
 
 @pytest.mark.parametrize("command", [("memory", "read", "chat", "k"), ("config", "check", "chat.yaml"), ("demo",)])
 @pytest.mark.parametrize("option", ["--store", "--privacy", "--tenant"])
-def test_what_a_command_could_not_heed_is_refused(command: tuple[str, ...], option: str) -> None:
-    """Instead of ignoring whose sessions, or what may not be kept, was said."""
+def test_global_options_without_effect_are_refused(command: tuple[str, ...], option: str) -> None:
+    """A global option that a command cannot apply is refused, so that nobody believes it was applied."""
     if (command[0], option) == ("memory", "--tenant"):
         pytest.skip("declared memories have tenants")
     refused = run(option, "default", *command)

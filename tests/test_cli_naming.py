@@ -1,4 +1,4 @@
-"""The command line: how sessions and entries are named, what is destroyed by name, and what is said of failures."""
+"""The command line: naming sessions and entries, consent before destroying, errors, completion, narrow terminals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palimpsest import Memory
 
 @pytest.fixture
 def several(here: Path) -> Path:
-    """A store with the sessions `support-7`, `support-71`, `support-72` and `trip`."""
+    """Make a store with the sessions `support-7`, `support-71`, `support-72` and `trip`; return its folder."""
     write_lines(here / "chat.jsonl", CHAT)
     for name in ("support-7", "support-71", "support-72", "trip"):
         assert run("import", "chat.jsonl", "--session", name).exit_code == 0
@@ -26,43 +26,46 @@ def several(here: Path) -> Path:
 
 
 def names() -> list[str]:
-    """The ids of all sessions."""
+    """Return the ids of all sessions."""
     return [info["session"] for info in read("sessions")]
 
 
 def failed(*arguments: str, status: int) -> dict[str, Any]:
-    """What a command tells of its failure with --json: the one object on standard error."""
+    """Run a command with --json that must fail with `status`, and return the error object from standard error."""
     result = run(*arguments, "--json")
     assert (result.exit_code, result.stdout) == (status, ""), result.output
-    told: dict[str, Any] = json.loads(result.stderr)
-    return told
+    error: dict[str, Any] = json.loads(result.stderr)
+    return error
 
 
 # --- ids
 
 
 def test_the_beginning_of_an_id_names_a_session(several: Path) -> None:
-    """An id may be cut short as far as no other begins so; the session that is meant is printed whole."""
+    """A session may be named by the beginning of its id if only one id begins so; the whole id is printed."""
     assert read("stats", "tr")["session"] == "trip"
     assert read("pin", "support-72", "1")["session"] == "support-72"
     assert "trip" in run("rewind", "t", "--to", "1").stdout
 
 
-def test_a_whole_id_comes_before_those_that_begin_with_it(several: Path) -> None:
-    """`support-7` is itself, though `support-71` begins with it."""
+def test_an_exact_id_comes_before_longer_ids(several: Path) -> None:
+    """An exact id names its session even if longer ids begin with it."""
     assert read("stats", "support-7")["session"] == "support-7"
 
 
-def test_several_that_begin_alike_are_listed(several: Path) -> None:
-    """Which one is meant nobody guesses: the candidates are named, and the exit status is 2."""
+def test_an_ambiguous_beginning_lists_the_candidates(several: Path) -> None:
+    """A beginning that several ids share exits with 2 and lists them."""
     result = run("show", "supp")
 
     assert result.exit_code == 2
     assert "'support-7', 'support-71', 'support-72'" in result.stderr
 
 
-def test_what_destroys_without_asking_takes_whole_ids(several: Path) -> None:
-    """A script that runs twice deletes no other session the second time."""
+def test_destroying_without_asking_needs_the_whole_id(several: Path) -> None:
+    """Commands that destroy with `--yes` accept whole ids only.
+
+    So a script that runs twice does not delete another session the second time.
+    """
     first, again = (run("delete", "support-7", "--yes").exit_code for _ in range(2))
 
     assert (first, again) == (0, 2)
@@ -76,8 +79,8 @@ def test_what_destroys_without_asking_takes_whole_ids(several: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("delete", "trip"), ("erase", "trip", "1")])
-def test_nothing_is_destroyed_where_nobody_can_be_asked(several: Path, command: tuple[str, ...]) -> None:
-    """Without a terminal, or with --json, it needs --yes; a dry run needs nothing and changes nothing."""
+def test_destroying_needs_yes_where_nobody_can_be_asked(several: Path, command: tuple[str, ...]) -> None:
+    """`delete` and `erase` need `--yes` without a terminal or with `--json`; `--dry-run` needs no consent."""
     for more in ((), ("--json",)):
         refused = run(*command, *more)
 
@@ -88,8 +91,8 @@ def test_nothing_is_destroyed_where_nobody_can_be_asked(several: Path, command: 
     assert not any(entry.get("erased") for entry in read("show", "trip", "--all"))
 
 
-def test_a_delete_asks_and_is_heard(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what would go, under the whole id, and goes on when that is confirmed."""
+def test_a_delete_asks_at_a_terminal(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a terminal `delete` shows what would go under the whole id, and deletes only after a yes."""
     monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream=None: stream is not None)
 
     declined = run("delete", "tri", given="n\n")
@@ -102,27 +105,27 @@ def test_a_delete_asks_and_is_heard(several: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_entries_are_named_by_number_range_and_id(several: Path) -> None:
-    """Each counts once, in the order of the log, and their places stay as tombstones."""
+    """Entries are named by number, range or id; each is erased once and stays in the log as a tombstone."""
     id = read("show", "trip", "--entry", "4")["id"]
 
-    done = read("erase", "trip", "2-3", "3", id, "--yes")
+    erased = read("erase", "trip", "2-3", "3", id, "--yes")
 
-    assert done["meant"] == [2, 3, 4]
+    assert erased["meant"] == [2, 3, 4]
     assert [bool(entry.get("erased")) for entry in read("show", "trip", "--all")] == [False, True, True, True]
     assert read("erase", "trip", "2-4", "--yes") == {"session": "trip", "meant": [], "erased": None}
 
 
 @pytest.mark.parametrize(("name", "status"), [("9", 3), ("2-9", 3), ("3-2", 2), ("nonsense", 3)])
-def test_an_entry_that_is_not_there_erases_nothing(several: Path, name: str, status: int) -> None:
-    """One wrong name among right ones stops all."""
+def test_one_unknown_entry_stops_the_erasure(several: Path, name: str, status: int) -> None:
+    """If one of the named entries does not exist, none is erased."""
     assert run("erase", "trip", "1", name, "--yes").exit_code == status
     assert not any(entry.get("erased") for entry in read("show", "trip", "--all"))
 
 
-def test_a_pin_holds_until_it_is_let_go(here: Path) -> None:
-    """`pin` keeps an entry in every context, however small its budget; `unpin` lets go of it."""
-    said = [{"role": ("user", "assistant")[i % 2], "content": f"number {i}: " + "word " * 100} for i in range(20)]
-    run("import", str(write_lines(here / "long.jsonl", said)))
+def test_a_pinned_entry_is_in_every_context(here: Path) -> None:
+    """`pin` keeps an entry in every context, however small the budget; `unpin` ends that."""
+    messages = [{"role": ("user", "assistant")[i % 2], "content": f"number {i}: " + "word " * 100} for i in range(20)]
+    run("import", str(write_lines(here / "long.jsonl", messages)))
 
     def holds_the_first() -> bool:
         return "number 0" in run("context", "long", "--max-tokens", "1000", "--messages").stdout
@@ -138,8 +141,8 @@ def test_a_pin_holds_until_it_is_let_go(here: Path) -> None:
 # --- titles and filters
 
 
-def test_a_title_is_given_found_and_taken_away(several: Path) -> None:
-    """`title` changes what a session is called, and `sessions` shows it and finds it."""
+def test_a_title_is_set_searched_and_removed(several: Path) -> None:
+    """`title` sets, prints and removes a session's title; `sessions --title` searches titles regardless of case."""
     assert run("title", "tr").stderr == "trip has no title.\n"
     assert run("title", "tr", "A week in Lisbon").stdout == "A week in Lisbon\n"
 
@@ -151,7 +154,7 @@ def test_a_title_is_given_found_and_taken_away(several: Path) -> None:
 
 
 def test_sessions_are_filtered_and_paged(several: Path) -> None:
-    """By user, by the beginning of the id and by time; a page says where the next one begins."""
+    """`sessions` filters by user, beginning of the id and time, and pages in either order."""
     with Memory.open("sqlite:///chats.db") as memory:
         memory.session("trip").describe(user="ann")
 
@@ -163,9 +166,9 @@ def test_sessions_are_filtered_and_paged(several: Path) -> None:
     assert run("sessions", "--user", "nobody").stderr == "No such sessions.\n"
     for order in ("id", "latest"):
         first = run("sessions", "--order", order, "--limit", "3", "--json")
-        place = json.loads(first.stderr)["note"].split("'")[1]
+        next_after = json.loads(first.stderr)["note"].split("'")[1]
         assert len(json.loads(first.stdout)) == 3
-        assert len(read("sessions", "--order", order, "--after", place)) == 1
+        assert len(read("sessions", "--order", order, "--after", next_after)) == 1
 
 
 # --- failures
@@ -176,15 +179,15 @@ def test_sessions_are_filtered_and_paged(several: Path) -> None:
     [("sesions", "sessions"), ("hist", "history"), ("ls", "sessions"), ("rm", "delete"), ("Show", "show")],
 )
 def test_an_unknown_command_suggests_the_nearest(given: str, meant: str) -> None:
-    """What is misspelt, cut short, or called so elsewhere, names the command that does it."""
+    """A misspelt, shortened or foreign command name suggests the command that was meant."""
     result = run(given)
 
     assert result.exit_code == 2
     assert f"did you mean '{meant}'?" in result.stderr
 
 
-def test_without_a_command_it_explains_itself() -> None:
-    """Bare, it is a mistake of usage, and prints the same as `--help`, to standard error."""
+def test_without_a_command_the_help_is_printed() -> None:
+    """Without a command the help goes to standard error, with exit status 2."""
     bare = run()
 
     assert (bare.exit_code, bare.stdout) == (2, "")
@@ -192,13 +195,13 @@ def test_without_a_command_it_explains_itself() -> None:
 
 
 def test_an_unknown_option_suggests_the_nearest(several: Path) -> None:
-    """A misspelt option names those that are like it."""
+    """A misspelt option suggests the nearest one, for a command and for `palimpsest` itself."""
     assert "--limit" in run("show", "trip", "--limt", "3").stderr
     assert "--tenant" in run("--tennant", "x", "sessions").stderr
 
 
 def test_failures_are_json_for_programs(several: Path) -> None:
-    """With `--json` one object on standard error has the kind, the words, the exit status, and what may be meant."""
+    """With `--json` a failure is one object on standard error: kind, message, status and suggestions."""
     assert failed("nonsense", status=2)["error"] == "UsageError"
     assert failed("sesions", status=2)["suggestions"] == ["sessions"]
     assert "'many' is not a valid whole number" in failed("show", "trip", "--limit", "many", status=2)["message"]
@@ -211,14 +214,14 @@ def test_failures_are_json_for_programs(several: Path) -> None:
     assert failed("--tennant", "x", "sessions", status=2)["suggestions"] == ["--tenant"]
 
 
-def test_notes_and_warnings_are_json_for_programs_too(several: Path) -> None:
-    """Beside `--json` every line of standard error is an object."""
-    told = run("rewind", "trip", "--to", "0").stderr
+def test_notes_are_json_for_programs_too(several: Path) -> None:
+    """With `--json` every line on standard error is a JSON object, notes included."""
+    note = run("rewind", "trip", "--to", "0").stderr
     Path("odd.jsonl").write_text('{"role": "odd"}\n')
 
     refused = run("import", "odd.jsonl", "--json").stderr
 
-    assert told.startswith("`palimpsest rewind")
+    assert note.startswith("`palimpsest rewind")
     assert [list(json.loads(line)) for line in refused.splitlines()] == [["note"]]
 
 
@@ -226,21 +229,21 @@ def test_notes_and_warnings_are_json_for_programs_too(several: Path) -> None:
 
 
 def completed(line: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """What bash is offered for the last word of a line."""
+    """Run bash's completion for the last word of a command line."""
     words = line.split(" ")
     asked = {"_PALIMPSEST_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), **more}
     return subprocess.run(START, capture_output=True, text=True, check=False, env={**os.environ, **asked}, timeout=120)
 
 
 def offered(line: str, **more: str) -> list[str]:
-    """The words that are offered; nothing else is printed."""
+    """Return the words that completion offers, and assert that it prints nothing else."""
     done = completed(line, **more)
     assert done.stderr == ""
     return [one.partition(",")[2] for one in done.stdout.splitlines() if one]
 
 
 def test_a_shell_completes_commands_and_ids(several: Path) -> None:
-    """Ids come from the store of the environment, or of the line."""
+    """Completion offers commands and session ids, from the store of the line or of the environment."""
     assert offered("palimpsest sess") == ["sessions"]
     assert offered("palimpsest show support-7") == ["support-7", "support-71", "support-72"]
     assert offered("palimpsest forget --session tr") == ["trip"]
@@ -248,8 +251,11 @@ def test_a_shell_completes_commands_and_ids(several: Path) -> None:
     assert offered("palimpsest show --tenant nobody t") == []
 
 
-def test_completion_is_silent_where_something_is_in_the_way(here: Path) -> None:
-    """No store, a foreign file, a bad address, a missing policy: nothing is offered, nothing said, nothing made."""
+def test_completion_is_silent_about_problems(here: Path) -> None:
+    """With no store, a foreign file, a bad address or a missing policy, completion offers nothing and prints nothing.
+
+    It creates no file either.
+    """
     (here / "foreign.db").write_bytes(b"not a database at all, but long enough to be looked at" * 20)
 
     for store in ("sqlite:///no.db", "foreign.db", "sqlit:///x", ":"):
@@ -258,8 +264,8 @@ def test_completion_is_silent_where_something_is_in_the_way(here: Path) -> None:
     assert [path.name for path in here.iterdir()] == ["foreign.db"]
 
 
-def test_no_id_is_completed_that_a_shell_would_run(here: Path) -> None:
-    """Whoever chose an id chose no command: what has spaces or signs of a shell is not offered."""
+def test_completion_offers_no_id_that_a_shell_would_run(here: Path) -> None:
+    """An id with spaces or characters that a shell interprets is not offered."""
     with Memory.open("sqlite:///chats.db") as memory:
         for name in ("a$(touch x)", "a;b", "a b", "-a", "a|b", "a`b`", "a'b", "a\u202eb", "a-b.c:d@e/f"):
             memory.session(name).add_user_message("hello")
@@ -271,7 +277,7 @@ def test_no_id_is_completed_that_a_shell_would_run(here: Path) -> None:
 
 
 def on_a_terminal(columns: int, *arguments: str) -> list[str]:
-    """The lines that a command prints on a terminal of so many columns."""
+    """Run a command on a pseudo-terminal of `columns` columns and return the lines it prints."""
     reader, writer = os.openpty()
     termios.tcsetwinsize(writer, (24, columns))
     environ = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "xterm"}
@@ -294,8 +300,8 @@ def _read(descriptor: int) -> bytes:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("columns", [40, 60])
-def test_a_narrow_terminal_keeps_the_id(here: Path, columns: int) -> None:
-    """An id is never cut or broken; no line is wider than the terminal, and what has no room is left out."""
+def test_a_narrow_terminal_never_cuts_an_id(here: Path, columns: int) -> None:
+    """On a narrow terminal ids are not cut or wrapped, and no line is wider than the terminal."""
     id = "support-7-of-the-shop-in-april"
     run("import", str(write_lines(here / "chat.jsonl", CHAT)), "--session", id)
 
@@ -311,15 +317,18 @@ def test_a_narrow_terminal_keeps_the_id(here: Path, columns: int) -> None:
 @pytest.mark.parametrize("option", ["--store", "--tenant"])
 @pytest.mark.parametrize("before", [False, True], ids=["behind", "before"])
 @pytest.mark.parametrize("command", [("delete", "trip", "--yes"), ("sessions",), ("import", "chat.jsonl")])
-def test_an_empty_store_or_tenant_is_not_the_default_one(
+def test_an_empty_store_or_tenant_is_an_error(
     several: Path, command: tuple[str, ...], before: bool, option: str
 ) -> None:
-    """Which a variable of the shell gives that is not set: nothing is read, stored or destroyed elsewhere."""
-    there = names()
-    whole = [option, "", *command] if before else [*command, option, ""]
-    told = failed(*whole, status=2)
-    assert (told["error"], told["message"].partition(":")[0]) == ("ConfigError", option.removeprefix("--"))
-    assert names() == there
+    """An empty `--store` or `--tenant`, as an unset shell variable gives it, is an error.
+
+    It does not select the default: nothing is read, stored or destroyed elsewhere.
+    """
+    stored = names()
+    arguments = [option, "", *command] if before else [*command, option, ""]
+    error = failed(*arguments, status=2)
+    assert (error["error"], error["message"].partition(":")[0]) == ("ConfigError", option.removeprefix("--"))
+    assert names() == stored
 
 
 @pytest.mark.parametrize(
@@ -332,8 +341,8 @@ def test_an_empty_store_or_tenant_is_not_the_default_one(
         (("import", "chats.db"), "`palimpsest copy`"),
     ],
 )
-def test_what_is_wrong_is_told_with_what_the_command_has(here: Path, command: tuple[str, ...], told: str) -> None:
-    """A store that is not there, a length of time without its unit, a store of ours as a file to import."""
+def test_an_error_advises_only_options_of_its_command(here: Path, command: tuple[str, ...], told: str) -> None:
+    """An error for a missing store, a time without a unit, or a store as a file names options of this command only."""
     with Memory.open("chats.db") as memory:
         memory.session("s").add_user_message("hello")
 
@@ -351,8 +360,8 @@ def test_what_is_wrong_is_told_with_what_the_command_has(here: Path, command: tu
         (("--if-over", "80"), "--if-over': 80.0 is not"),
     ],
 )
-def test_an_option_of_compact_is_told_by_its_own_name(here: Path, options: tuple[str, ...], told: str) -> None:
-    """What the strategy does not take, or is no share, is named as the command has it."""
+def test_an_error_of_compact_names_its_option(here: Path, options: tuple[str, ...], told: str) -> None:
+    """`compact` names the option whose value the strategy does not accept."""
     with Memory.open("chats.db") as memory:
         memory.session("s").add_user_message("hello")
 

@@ -1,4 +1,4 @@
-"""`--privacy` and its variables: where a command takes its policy from, and what it refuses."""
+"""`--privacy` and its environment variables: where a command takes its policy from, and what it refuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAIL = json.dumps({"role": "user", "content": "I am jo@example.com"})
 
 @pytest.fixture(autouse=True)
 def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with policies, and no variables."""
+    """A folder with two policies as files, and an environment without privacy variables."""
     for name in ("PALIMPSEST_PRIVACY", "PALIMPSEST_PSEUDONYM_KEY"):
         monkeypatch.delenv(name, raising=False)
     (here / "policy.json").write_text('{"recognisers": {"email": "[MAIL]"}}', "utf-8")
@@ -23,14 +23,17 @@ def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def taken(*options: str) -> list[str]:
-    """What is stored of a message with an address; options before the command stand before "import"."""
+    """Import a message with an e-mail address and return what was stored.
+
+    `options` stand before the command `import`.
+    """
     result = run(*options, "import", "-", "--session", "s", given=MAIL)
     assert result.exit_code == 0, result.output
     return texts("s")
 
 
-def test_without_a_policy_everything_is_kept() -> None:
-    """Nothing is taken out unless it is asked for."""
+def test_without_a_policy_nothing_is_redacted() -> None:
+    """Without a policy texts are stored as they are."""
     assert taken() == ["I am jo@example.com"]
 
 
@@ -38,16 +41,16 @@ def test_without_a_policy_everything_is_kept() -> None:
     ("given", "kept"),
     [("default", "I am [REDACTED]"), ("secrets", "I am jo@example.com"), ("policy.json", "I am [MAIL]")],
 )
-def test_a_preset_or_a_file_names_the_policy(given: str, kept: str) -> None:
-    """Before the command as well as behind it."""
+def test_privacy_names_a_preset_or_a_file(given: str, kept: str) -> None:
+    """`--privacy` takes the name of a preset or a file, before the command or after it."""
     assert taken("--privacy", given) == [kept]
     result = run("import", "-", "--session", "behind", "--privacy", given, given=MAIL)
     assert result.exit_code == 0
     assert texts("behind") == [kept]
 
 
-def test_the_variable_holds_for_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An option wins over it, a command's own option over the root's."""
+def test_the_variable_applies_to_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PALIMPSEST_PRIVACY applies to every command; `--privacy` overrides it, and the command's own option wins."""
     monkeypatch.setenv("PALIMPSEST_PRIVACY", "policy.json")
 
     assert taken() == ["I am [MAIL]"]
@@ -56,7 +59,7 @@ def test_the_variable_holds_for_every_command(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_pseudonyms_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is text of 16 bytes at least, and never shown."""
+    """A policy with pseudonyms needs PALIMPSEST_PSEUDONYM_KEY of at least 16 bytes, which is never printed."""
     for key in ("", "secret-of-15-by"):
         monkeypatch.setenv("PALIMPSEST_PSEUDONYM_KEY", key)
         result = run("import", "-", "--session", "s", "--privacy", "numbers.json", given=MAIL)
@@ -80,8 +83,8 @@ def test_pseudonyms_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
         ("bad.json", '{"recognisers": "emails"}', "did you mean 'email'"),
     ],
 )
-def test_what_is_no_policy_is_refused(folder: Path, given: str, content: str | None, told: str) -> None:
-    """Before anything is done: the exit status is that of bad usage, and nothing is stored."""
+def test_an_invalid_policy_is_refused(folder: Path, given: str, content: str | None, told: str) -> None:
+    """An unknown preset or invalid policy exits with 2 and names the fault, and no store is created."""
     if content is not None:
         (folder / given).write_text(content, "utf-8")
     result = run("import", "-", "--session", "s", "--privacy", given, given=MAIL)
@@ -91,8 +94,8 @@ def test_what_is_no_policy_is_refused(folder: Path, given: str, content: str | N
     assert not (folder / "chats.db").exists()
 
 
-def test_an_empty_variable_is_no_policy_by_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that is set, but to nothing, is refused: whoever set it meant something."""
+def test_an_empty_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty PALIMPSEST_PRIVACY is an error, because whoever set it meant a policy."""
     monkeypatch.setenv("PALIMPSEST_PRIVACY", "")
 
     assert run("sessions").exit_code == 2

@@ -1,4 +1,4 @@
-"""`palimpsest scan`: what it shows, what it asks, what it redacts, and its exit statuses."""
+"""`palimpsest scan`: what it shows, asks and redacts, and its exit status."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CHAT = [
 
 @pytest.fixture(autouse=True)
 def chats(here: Path) -> None:
-    """Two sessions in which something private stands."""
+    """Make two sessions that hold an e-mail address."""
     write_lines(here / "chat.jsonl", CHAT)
     for session in ("one", "two"):
         assert run("import", "chat.jsonl", "--session", session).exit_code == 0
 
 
-def test_it_shows_what_is_found_and_changes_nothing() -> None:
-    """Kinds, places, samples as they would be, and what to do next; the exit status is 0."""
+def test_scan_shows_findings_and_changes_nothing() -> None:
+    """`scan` prints kinds, places, redacted samples and the next step, exits with 0, and changes nothing."""
     result = run("scan")
 
     assert result.exit_code == 0
@@ -43,15 +43,15 @@ def test_it_shows_what_is_found_and_changes_nothing() -> None:
     assert texts("one")[0] == CHAT[0]["content"]
 
 
-def test_check_is_for_other_programs() -> None:
-    """With --check the exit status is 1 where something is found, and 0 where nothing is."""
+def test_check_exits_with_1_if_something_is_found() -> None:
+    """`scan --check` exits with 1 if something is found and with 0 if nothing is."""
     assert run("scan", "--check").exit_code == 1
     assert run("scan", "--check", "--rule", "nowhere").exit_code == 0
     assert "Nothing was found in 2 sessions." in run("scan", "--rule", "nowhere").stdout
 
 
-def test_rules_and_recognisers_are_the_policy() -> None:
-    """What is asked for alone is looked for; a session, and a number of samples, can be named."""
+def test_rules_and_recognisers_select_what_is_searched() -> None:
+    """`--rule` and `--recogniser` replace the policy; `--session` and `--sample` limit sessions and samples."""
     found = read("scan", "--rule", "ACME-[0-9]{6}", "--recogniser", "email", "--sample", "1")
     assert {(one["kind"], one["count"]) for one in found["findings"]} == {("email", 2), ("redact_patterns[0]", 2)}
     assert len(found["samples"]) == 1
@@ -70,7 +70,7 @@ def test_rules_and_recognisers_are_the_policy() -> None:
 
 
 def test_a_policy_comes_from_a_file_or_from_privacy(here: Path) -> None:
-    """--policy reads JSON; else it is what --privacy or the environment names."""
+    """The policy is read from `--policy`, or else from `--privacy` or the environment."""
     (here / "policy.json").write_text(json.dumps({"redact_patterns": [["ACME-[0-9]+", "[ORDER]"]]}), encoding="utf-8")
 
     assert read("scan", "--policy", "policy.json")["samples"][0]["text"].endswith("order [ORDER].")
@@ -90,24 +90,24 @@ def test_a_policy_comes_from_a_file_or_from_privacy(here: Path) -> None:
         (["--sample", "-1"], "--sample"),
     ],
 )
-def test_what_is_wrong_with_a_policy_is_named(options: list[str], told: str) -> None:
-    """A pattern, a name or a file that is not accepted is told, with the exit status 2, and nothing is done."""
+def test_a_bad_policy_or_option_of_scan_is_named(options: list[str], told: str) -> None:
+    """A bad pattern, name, file or option exits with 2 and is named, and nothing is done."""
     result = run("scan", *options)
 
     assert result.exit_code == 2
     assert told in result.stderr
 
 
-def test_a_session_that_is_not_there() -> None:
-    """The exit status is 3, and the nearest id is told."""
+def test_an_unknown_session_of_scan_exits_with_3() -> None:
+    """An unknown session exits with 3 and suggests the nearest id."""
     result = run("scan", "--session", "tow")
 
     assert result.exit_code == 3
     assert "did you mean 'two'?" in result.stderr
 
 
-def test_apply_asks_first() -> None:
-    """What would go is shown, then it asks; a no changes nothing, a yes redacts."""
+def test_apply_asks_before_it_redacts() -> None:
+    """`scan --apply` shows what would be redacted and asks: a no changes nothing, a yes redacts."""
     refused = run("scan", "--apply", given="n\n")
     assert refused.exit_code == 1
     assert "This cannot be undone. [y/N]" in refused.output
@@ -120,8 +120,8 @@ def test_apply_asks_first() -> None:
     assert "Nothing was found in 2 sessions." in run("scan", "--apply").stdout
 
 
-def test_yes_asks_nothing(here: Path) -> None:
-    """With --yes it redacts at once; --json tells what was done; the bytes are gone."""
+def test_apply_with_yes_redacts_without_asking(here: Path) -> None:
+    """`scan --apply --yes` redacts without asking, down to the bytes of the file; `--json` reports what was done."""
     done = read("scan", "--apply", "--yes")
 
     assert (done["redacted"], done["refused"], done["remains"]) == (2, [], [])
@@ -129,8 +129,8 @@ def test_yes_asks_nothing(here: Path) -> None:
     assert b"jane" not in (here / "chats.db").read_bytes()
 
 
-def test_a_withheld_type_is_erased(here: Path) -> None:
-    """What the policy does not let persist is counted, and goes."""
+def test_an_entry_of_a_withheld_type_is_erased(here: Path) -> None:
+    """`--apply` erases entries of a type that the policy does not let persist, and counts them."""
     (here / "policy.json").write_text(json.dumps({"non_persistable_message_types": ["assistant"]}), encoding="utf-8")
 
     result = run("scan", "--policy", "policy.json", "--apply", "--yes")
@@ -139,8 +139,8 @@ def test_a_withheld_type_is_erased(here: Path) -> None:
     assert [record["kind"] for record in read("history", "one")] == ["add", "erase"]
 
 
-def test_it_runs_as_a_program() -> None:
-    """In a process of its own, without a terminal, nothing is asked that nobody can answer."""
+def test_scan_runs_as_a_process() -> None:
+    """Run as a process without a terminal, `--apply` aborts unless `--yes` is given."""
     done = start("scan", "--apply", input="")
 
     assert done.returncode == 1

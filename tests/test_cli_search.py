@@ -1,4 +1,4 @@
-"""`palimpsest search` and `palimpsest index`."""
+"""`palimpsest search` and `palimpsest index`, and the index verbs of a memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG = "Nothing of note was said here. " * 40
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a store of two sessions, as the command line finds it."""
+    """A current folder with a store of two sessions, at the address that the command line uses by default."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PALIMPSEST_STORE", raising=False)
     clock = FakeClock()
@@ -38,12 +38,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def hits(*arguments: str) -> list[tuple[str, int]]:
-    """Where what a search has found is."""
+    """Run a search and return session and number of each entry found, best first."""
     return [(one["session"], one["seq"]) for one in read("search", *arguments)["passages"]]
 
 
-def test_a_search_goes_through_all_sessions_and_says_where_and_how_well(here: Path) -> None:
-    """Each passage has its score, session, number, who said it and when; the best one comes first."""
+def test_a_search_covers_all_sessions_best_first(here: Path) -> None:
+    """A search covers all sessions and prints the best passage first, with score, session, number, speaker and time."""
     result = run("search", "where does Ann fly")
 
     assert result.exit_code == 0
@@ -52,8 +52,8 @@ def test_a_search_goes_through_all_sessions_and_says_where_and_how_well(here: Pa
     assert text == "      I fly to Oslo in May."
 
 
-def test_json_has_the_whole_of_each_passage(here: Path) -> None:
-    """With --json a passage has its text, which characters of the entry that is, and which of it were asked for."""
+def test_json_has_the_whole_passage(here: Path) -> None:
+    """With `--json` a passage has its text, its place in the entry, and the places of the words that matched."""
     found = read("search", "harbour")
 
     passage = found["passages"][0]
@@ -81,15 +81,15 @@ def test_json_has_the_whole_of_each_passage(here: Path) -> None:
     ],
     ids=["all", "session", "two sessions", "user", "kinds", "name", "until", "since"],
 )
-def test_options_say_which_entries_may_answer(
+def test_filters_select_the_entries_searched(
     here: Path, options: tuple[str, ...], expected: set[tuple[str, int]]
 ) -> None:
-    """Each filter takes away what it does not mean; one that is given again means either."""
+    """Each filter of `search` narrows the entries searched; repeating one widens it to either value."""
     assert set(hits("Oslo", *options)) == expected
 
 
-def test_limit_and_tokens_bound_what_is_printed(here: Path) -> None:
-    """--limit is a number of passages, --tokens what all of them may cost; how many had no room is told."""
+def test_limit_and_tokens_bound_the_output(here: Path) -> None:
+    """`--limit` bounds the number of passages and `--tokens` their cost; how many had no room is printed."""
     assert len(hits("Oslo", "--limit", "2")) == 2
 
     result = run("search", "Oslo", "--tokens", "60")
@@ -104,8 +104,8 @@ def test_limit_and_tokens_bound_what_is_printed(here: Path) -> None:
     assert "Nothing was found" not in none.stderr
 
 
-def test_a_long_passage_is_shown_around_what_was_asked_for(here: Path) -> None:
-    """What stands around the words is shown, with dots for the rest; --full shows the whole passage."""
+def test_a_long_passage_is_shortened_around_the_match(here: Path) -> None:
+    """A long passage is shortened around the words that matched; `--full` prints all of it."""
     shown = run("search", "harbour").stdout.splitlines()[1].strip()
     full = run("search", "harbour", "--full").stdout.splitlines()[1].strip()
 
@@ -115,8 +115,8 @@ def test_a_long_passage_is_shown_around_what_was_asked_for(here: Path) -> None:
 
 
 @pytest.mark.wide
-def test_words_that_were_asked_for_stand_out_on_a_terminal(here: Path) -> None:
-    """On a terminal they are in bold; elsewhere there is the text alone."""
+def test_matches_are_bold_on_a_terminal(here: Path) -> None:
+    """Matching words are bold on a terminal, and plain text elsewhere."""
     outer, inner = os.openpty()
     with closing(os.fdopen(outer, "rb")) as screen:
         subprocess.run([*START, "search", "harbour"], stdout=inner, env={**os.environ, "TERM": "xterm"}, check=True)
@@ -128,7 +128,7 @@ def test_words_that_were_asked_for_stand_out_on_a_terminal(here: Path) -> None:
 
 
 def test_nothing_found_is_no_error(here: Path) -> None:
-    """A search without a hit says so on standard error, and a session that is not there is one."""
+    """A search that finds nothing says so and exits with 0; an unknown session exits with 3."""
     nothing = run("search", "zeppelin")
     absent = run("search", "Oslo", "--session", "nobody")
 
@@ -137,14 +137,14 @@ def test_nothing_found_is_no_error(here: Path) -> None:
 
 
 @pytest.mark.parametrize("query", ['"', "NEAR(a b)", "a* OR -b", "terms:x", "'; DROP TABLE words_1; --", ".*(", "\\"])
-def test_a_query_is_text_and_nothing_else(here: Path, query: str) -> None:
-    """What would mean something to an index, a database or a pattern means nothing here."""
+def test_a_query_is_only_text(here: Path, query: str) -> None:
+    """Operators of an index, a database or a pattern mean nothing in a query."""
     assert run("search", "--", query).exit_code == 0
     assert hits("harbour")[0] == ("trip", 2)
 
 
-def test_no_log_has_a_query(here: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither a log nor an error quotes what somebody looked for."""
+def test_no_log_or_error_quotes_the_query(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a log line nor an error quotes the query."""
     caplog.set_level(logging.DEBUG)
     run("search", "zeppelin", "--tokens", "20")
     refused = run("search", "zeppelin " * 2000)
@@ -154,8 +154,8 @@ def test_no_log_has_a_query(here: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert "zeppelin" not in refused.stderr
 
 
-def test_a_search_keeps_the_index_it_has_made(here: Path) -> None:
-    """The first search makes a file beside the store, so the next one, of any process, finds it."""
+def test_the_index_is_kept_beside_the_store(here: Path) -> None:
+    """The first search makes an index file beside the store, which later processes use."""
     assert not Path("palimpsest.db.recall").exists()
 
     start("search", "Oslo")
@@ -167,8 +167,11 @@ def test_a_search_keeps_the_index_it_has_made(here: Path) -> None:
 
 
 @WORDLLAMA
-def test_a_search_compares_meanings_where_it_is_given_a_model(here: Path) -> None:
-    """Without one words alone count, and an unknown one is refused with the name that was meant."""
+def test_an_embedder_finds_by_meaning(here: Path) -> None:
+    """With `--embedder` a search compares meanings; without it only words count.
+
+    An unknown embedder suggests the nearest name.
+    """
     assert hits("bill to pay") == []
     assert ("work", 1) in hits("bill to pay", "--embedder", "wordllama")
     refused = run("search", "bill", "--embedder", "worldlama")
@@ -179,8 +182,8 @@ def test_a_search_compares_meanings_where_it_is_given_a_model(here: Path) -> Non
 # --- the index
 
 
-def test_status_tells_how_far_behind_an_index_is_and_changes_nothing(here: Path) -> None:
-    """Before the first search all sessions are behind, and after it those that were written to since."""
+def test_index_status_counts_sessions_behind(here: Path) -> None:
+    """`index` counts the sessions that the index lacks or has in an older state, and changes nothing."""
     first = run("index")
 
     assert "behind    2 sessions" in first.stdout
@@ -195,8 +198,8 @@ def test_status_tells_how_far_behind_an_index_is_and_changes_nothing(here: Path)
     assert read("index")["behind"] == 1
 
 
-def test_a_rebuilt_index_finds_what_it_found(here: Path) -> None:
-    """Rebuilding takes in every session, and leaves nothing that is stale."""
+def test_a_rebuilt_index_finds_the_same(here: Path) -> None:
+    """`index rebuild` indexes every session, and searches find what they found before."""
     before = hits("Oslo")
 
     status = read("index", "rebuild")
@@ -206,8 +209,8 @@ def test_a_rebuilt_index_finds_what_it_found(here: Path) -> None:
 
 
 @WORDLLAMA
-def test_an_index_is_rebuilt_with_its_vectors(here: Path) -> None:
-    """Where the model is named: the next search of a program finds them there, and its model is given the question."""
+def test_an_index_is_rebuilt_with_vectors_if_an_embedder_is_named(here: Path) -> None:
+    """`index rebuild --embedder` stores vectors; a rebuild without it stores none."""
     assert read("index", "rebuild", "--embedder", "wordllama")["entries"] == 5
 
     with closing(sqlite3.connect(here / "palimpsest.db.recall")) as db:
@@ -218,63 +221,63 @@ def test_an_index_is_rebuilt_with_its_vectors(here: Path) -> None:
         assert db.execute("SELECT count(*) FROM vector_1").fetchone() == (0,)
 
 
-def test_an_index_of_another_tenant_is_another_one(here: Path) -> None:
-    """A tenant's status and rebuild say and do nothing of another's."""
+def test_each_tenant_has_its_own_index(here: Path) -> None:
+    """Status and rebuild of one tenant's index do not touch another tenant's."""
     run("search", "Oslo")
 
     assert read("index", "rebuild", "--tenant", "acme")["sessions"] == 0
     assert read("index")["sessions"] == 2
 
 
-def test_an_index_in_memory_is_not_rebuilt_for_nobody(here: Path) -> None:
-    """Where each process has an index of its own, that is told, and nothing is done."""
+def test_an_index_in_memory_is_not_rebuilt(here: Path) -> None:
+    """An index that lives in the process's memory is not rebuilt, and the command says so."""
     result = run("index", "rebuild", "--store", "memory://")
 
     assert "Nothing was rebuilt" in result.stderr
     assert read("index", "rebuild", "--store", "memory://")["is_kept"] is False
 
 
-def test_a_memory_tells_of_its_index_and_rebuilds_it(tmp_path: Path) -> None:
-    """The verbs of a memory: status, and rebuilding, whose progress counts sessions; who only reads rebuilds none."""
-    where = f"sqlite:///{tmp_path}/a.db"
-    told: list[tuple[int, int]] = []
-    with Memory.open(where) as memory:
+def test_index_status_and_rebuild_of_a_memory(tmp_path: Path) -> None:
+    """`Memory.rebuild_index` reports progress in sessions and returns the status; a read-only memory refuses it."""
+    address = f"sqlite:///{tmp_path}/a.db"
+    progress: list[tuple[int, int]] = []
+    with Memory.open(address) as memory:
         for number in range(3):
             memory.session(f"s{number}").add_user_message(f"Number {number}.")
         assert memory.index_status().behind == 3
 
-        status = memory.rebuild_index(progress=lambda done, total: told.append((done, total)))
+        status = memory.rebuild_index(progress=lambda done, total: progress.append((done, total)))
 
-        assert told == [(1, 3), (2, 3), (3, 3)]
+        assert progress == [(1, 3), (2, 3), (3, 3)]
         assert (status.sessions, status.entries, status.behind) == (3, 3, 0)
         assert memory.index_status() == status
 
-    with Memory.open(where, readonly=True) as memory:
+    with Memory.open(address, readonly=True) as memory:
         assert memory.index_status() == status
         with pytest.raises(ConfigError, match="readonly"):
             memory.rebuild_index()
 
 
-def test_an_index_in_a_file_of_ones_own_is_told_of_as_kept(tmp_path: Path) -> None:
-    """Also by who only reads the store, whatever file it is."""
-    where, own = f"sqlite:///{tmp_path}/a.db", tmp_path / "own.recall"
-    with Memory.open(where, recall_index=own) as memory:
+def test_an_index_at_its_own_path_is_reported_as_kept(tmp_path: Path) -> None:
+    """An index at a path of its own is reported as kept, also by a memory that only reads."""
+    address, index_path = f"sqlite:///{tmp_path}/a.db", tmp_path / "own.recall"
+    with Memory.open(address, recall_index=index_path) as memory:
         memory.session("s").add_user_message("The zeppelin lands.")
         assert memory.recall("zeppelin")
         kept = memory.index_status()
 
-    with Memory.open(where, recall_index=own, readonly=True) as memory:
+    with Memory.open(address, recall_index=index_path, readonly=True) as memory:
         assert memory.index_status() == kept
-    assert (kept.where, kept.is_kept) == (str(own), True)
+    assert (kept.where, kept.is_kept) == (str(index_path), True)
 
 
-def test_what_was_erased_is_stale_no_longer_after_a_rebuild(tmp_path: Path) -> None:
-    """An entry whose words nobody had any more when it went is counted, until the index is made anew."""
+def test_a_rebuild_removes_stale_words(tmp_path: Path) -> None:
+    """A rebuild removes what the index still held of erased entries."""
     with Memory.open(f"sqlite:///{tmp_path}/a.db") as memory:
         chat = memory.session("s")
-        said = chat.add_user_message("The zeppelin lands.")
+        message = chat.add_user_message("The zeppelin lands.")
         assert memory.recall("zeppelin")
-        chat.erase([said.id])
+        chat.erase([message.id])
         assert not memory.recall("zeppelin")
 
         assert memory.rebuild_index().stale == 0

@@ -1,4 +1,4 @@
-"""`palimpsest history`, `diff`, `fork`, `rewind`, `show --at`: what they print, what they change, what they refuse."""
+"""`palimpsest history`, `diff`, `fork`, `rewind` and `show --at`: output, effect and refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palimpsest import Memory
 
 @pytest.fixture(params=["sqlite:///chats.db", "file:chats"])
 def grown(request: pytest.FixtureRequest, here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A session of three revisions in a store of each kind on disk; returns its id."""
+    """Make a session of three revisions, in a SQLite store and in a file store; return its id."""
     monkeypatch.setenv("PALIMPSEST_STORE", request.param)
     with Memory.open(request.param) as memory:
         session = memory.session("trip")
@@ -26,42 +26,42 @@ def grown(request: pytest.FixtureRequest, here: Path, monkeypatch: pytest.Monkey
 
 
 def texts(*arguments: str) -> list[str]:
-    """What `show` lists."""
+    """Return the texts of the entries that `show` lists."""
     return [entry["content"] for entry in read("show", *arguments)]
 
 
 def test_history_lists_every_revision(grown: str) -> None:
-    """One line a revision with time, kind, entries and reason; `--after` and `--before` bound them."""
+    """`history` prints a line per revision with time, kind, entries and reason; `--after` and `--before` bound it."""
     with Memory.open(os.environ["PALIMPSEST_STORE"]) as memory:
         memory.session(grown).pin(1)
         memory.session(grown).erase([2], reason="asked for")
 
-    told = read("history", grown)
+    records = read("history", grown)
 
-    assert [record["kind"] for record in told] == ["add", "add", "add", "pin", "erase"]
-    assert told[-1]["reason"] == "asked for"
+    assert [record["kind"] for record in records] == ["add", "add", "add", "pin", "erase"]
+    assert records[-1]["reason"] == "asked for"
     assert [record["revision"] for record in read("history", grown, "--after", "1", "--before", "4")] == [2, 3]
     lines = run("history", grown).stdout.splitlines()
     assert lines[0].split() == ["revision", "time", "what", "entries", "why"]
     assert lines[1].split()[-4:] == ["add", "1", "to", "2"]
 
 
-def test_a_fork_and_its_session_go_their_own_ways(grown: str) -> None:
-    """The new session is printed; it holds what was there at the revision, or behind the entry."""
-    made = run("fork", grown, "by-train", "--at", "2")
-    behind = read("show", grown)[2]["id"]
+def test_a_fork_and_its_source_are_independent(grown: str) -> None:
+    """`fork` prints the new session, which holds the log up to a revision or entry and then goes its own way."""
+    forked = run("fork", grown, "by-train", "--at", "2")
+    third_id = read("show", grown)[2]["id"]
 
-    assert made.stdout == "by-train\n"
-    assert "4 entries" in made.stderr
+    assert forked.stdout == "by-train\n"
+    assert "4 entries" in forked.stderr
     assert texts("by-train") == ["ask 1", "say 1", "ask 2", "say 2"]
-    assert read("fork", grown, "short", "--behind", behind) == {"session": "short", "entries": 3, "revision": 2}
+    assert read("fork", grown, "short", "--behind", third_id) == {"session": "short", "entries": 3, "revision": 2}
     assert read("fork", grown)["session"].startswith("trip~")
     assert run("rewind", "by-train", "--to", "1").exit_code == 0
     assert len(texts(grown)) == 6
 
 
-def test_an_entry_to_go_back_to_is_named_by_its_number_or_its_id(grown: str) -> None:
-    """Behind the number that `show` prints is behind the id of that entry, for a fork and for a rewind."""
+def test_fork_and_rewind_take_a_number_or_an_id(grown: str) -> None:
+    """`--behind` of `fork` and `rewind` takes an entry's number or its id."""
     third = read("show", grown)[2]
 
     by_number = read("fork", grown, "by-number", "--behind", str(third["seq"]))
@@ -73,8 +73,8 @@ def test_an_entry_to_go_back_to_is_named_by_its_number_or_its_id(grown: str) -> 
     assert texts(grown) == ["ask 1", "say 1", "ask 2"]
 
 
-def test_a_rewind_says_how_to_undo_it(grown: str) -> None:
-    """What was taken back is told, `show --at` still shows it, and going to the later revision brings it back."""
+def test_a_rewind_can_be_undone(grown: str) -> None:
+    """`rewind` prints what it took back and how to undo it; the later revision stays readable and restorable."""
     done = run("rewind", grown, "--to", "1")
 
     assert done.stdout == "Took back 4 entries; trip holds 2 entries.\n"
@@ -87,22 +87,25 @@ def test_a_rewind_says_how_to_undo_it(grown: str) -> None:
     assert read("stats", grown)["rewound_entries"] == 0
 
 
-def test_a_diff_shows_what_one_call_had_and_the_other_had_not(grown: str) -> None:
-    """Messages of both are counted, others are listed by sign; between the same nothing differs."""
-    told = run("diff", grown, "1", "3").stdout.splitlines()
+def test_a_diff_shows_what_two_contexts_do_not_share(grown: str) -> None:
+    """`diff` counts messages that two revisions' contexts share and lists the others by sign."""
+    lines = run("diff", grown, "1", "3").stdout.splitlines()
 
-    assert told[0].startswith("- revision 1: 2 messages, ")
-    assert told[1].startswith("+ revision 3: 6 messages, ")
-    assert told[2] == "  2 messages alike"
-    assert told[3] == "+ 2  user: ask 2"
+    assert lines[0].startswith("- revision 1: 2 messages, ")
+    assert lines[1].startswith("+ revision 3: 6 messages, ")
+    assert lines[2] == "  2 messages alike"
+    assert lines[3] == "+ 2  user: ask 2"
     assert run("diff", grown, "2", "2").stderr == "Both were given the same.\n"
     back = read("diff", grown, "3", "1", "--format", "anthropic")
     assert [len(change.get("removed", ())) for change in back["changes"]] == [0, 4]
     assert back["same_prefix"] == 2
 
 
-def test_what_cannot_be_is_refused_by_name(grown: str) -> None:
-    """Unknown sessions and entries, times that never were, names that are taken, and contradictory options."""
+def test_bad_arguments_of_timeline_commands_are_refused(grown: str) -> None:
+    """Unknown sessions, entries and revisions, taken names and contradictory options exit with their status.
+
+    Nothing is changed.
+    """
     refused = {
         ("fork", "tripp"): (3, "did you mean 'trip'?"),
         ("fork", grown, grown): (4, "is there already"),
@@ -126,16 +129,16 @@ def test_what_cannot_be_is_refused_by_name(grown: str) -> None:
     assert [one["session"] for one in read("sessions")] == [grown]
 
 
-def test_revision_0_is_that_of_nothing(grown: str) -> None:
-    """What was before the first entry can be asked for wherever a revision is."""
+def test_revision_0_is_the_empty_log(grown: str) -> None:
+    """Revision 0, the empty log, is accepted wherever a revision is."""
     assert read("show", grown, "--at", "0") == []
     assert read("context", grown, "--at", "0", "--messages") == []
     assert run("diff", grown, "0", "1").exit_code == 0
     assert run("diff", grown, "0", "0").stderr == "Both were given the same.\n"
 
 
-def test_hostile_texts_stay_texts(here: Path) -> None:
-    """Control characters of a log and of its reasons are shown as escapes by each of these commands."""
+def test_timeline_commands_escape_control_characters(here: Path) -> None:
+    """`history` and `diff` show control characters of texts and reasons as escapes."""
     with Memory.open("sqlite:///chats.db") as memory:
         session = memory.session("evil")
         session.add_user_message("\x1b[2Jgone")
@@ -149,10 +152,10 @@ def test_hostile_texts_stay_texts(here: Path) -> None:
         json.loads(run(*arguments, "--json").stdout)
 
 
-def test_a_listing_says_where_a_branch_came_from(grown: str) -> None:
-    """The session and revision that a branch parted from are in the JSON of `sessions`; others have none."""
+def test_sessions_shows_where_a_branch_came_from(grown: str) -> None:
+    """`sessions --json` gives the session and revision that a branch was forked from, and null for others."""
     run("fork", grown, "branch", "--at", "2")
 
-    told = {one["session"]: (one["forked_from"], one["forked_at"]) for one in read("sessions")}
+    origins = {one["session"]: (one["forked_from"], one["forked_at"]) for one in read("sessions")}
 
-    assert told == {"branch": ("trip", 2), "trip": (None, None)}
+    assert origins == {"branch": ("trip", 2), "trip": (None, None)}

@@ -1,4 +1,4 @@
-"""`palimpsest vacuum`: what it does to a large file, and what it says."""
+"""`palimpsest vacuum`: what it does to a large file, and what it prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from processes import remains
 
 @pytest.fixture
 def large(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store in a file that counts as large, of which something was erased; returns the file."""
+    """Make a store with erased entries in a file that counts as large, because SMALL is lowered; return the file."""
     monkeypatch.setattr(scrubbing, "SMALL", 1 << 16)
     with Memory.open("sqlite:///chats.db", synchronous="NORMAL") as memory:
         session = memory.session("one")
@@ -27,8 +27,8 @@ def large(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here / "chats.db"
 
 
-def test_it_gives_back_what_is_free_and_leaves_nothing(large: Path) -> None:
-    """It says how many bytes that were, the file is smaller by them, and no byte of what was erased is left."""
+def test_vacuum_shrinks_the_file_and_removes_erased_bytes(large: Path) -> None:
+    """`vacuum` prints how many bytes it gave back; the file is smaller by them and holds nothing erased."""
     before = large.stat().st_size
 
     done = run("vacuum")
@@ -40,8 +40,8 @@ def test_it_gives_back_what_is_free_and_leaves_nothing(large: Path) -> None:
     assert b"zanzibar 250 " in remains(large)
 
 
-def test_there_may_be_nothing_to_do(large: Path) -> None:
-    """The second time says so, and so does a store in memory, which keeps nothing that was erased."""
+def test_nothing_to_vacuum_is_no_error(large: Path) -> None:
+    """A second `vacuum`, and one of a store in memory, has nothing to give back and exits with 0."""
     first, second = (json.loads(run("vacuum", "--json").stdout) for _ in range(2))
     nowhere = run("vacuum", "--store", "memory://")
 
@@ -49,8 +49,8 @@ def test_there_may_be_nothing_to_do(large: Path) -> None:
     assert (nowhere.exit_code, nowhere.stderr) == (0, "Nothing to give back.\n")
 
 
-def test_another_process_in_the_way_is_told(large: Path) -> None:
-    """One that keeps the file longer than `busy_seconds` is an error of the store, and changes nothing."""
+def test_vacuum_fails_if_another_writer_holds_the_file(large: Path) -> None:
+    """`vacuum` exits with 5 and changes nothing if another process holds the file longer than `busy_seconds`."""
     with closing(sqlite3.connect(large, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
 
@@ -62,8 +62,8 @@ def test_another_process_in_the_way_is_told(large: Path) -> None:
     assert run("vacuum").exit_code == 0
 
 
-def test_a_disk_without_room_is_told(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without room for the copy it is an error of the store that says what to do, and nothing is lost."""
+def test_vacuum_without_room_on_disk_loses_nothing(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without room for the copy `vacuum` exits with 5 and advice, and no entry is lost."""
     take = scrubbing.step
 
     def bounded(db: sqlite3.Connection) -> int | None:

@@ -27,7 +27,7 @@ persistence: {{type: {type}}}
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one declared memory, whose store is a file there."""
+    """A current folder whose `memory/` declares one memory with a store file."""
     (tmp_path / "memory").mkdir()
     declare(tmp_path / "memory", "chat", "sqlite, path: chat.db, ttl: 30d")
     monkeypatch.chdir(tmp_path)
@@ -35,18 +35,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def declare(folder: Path, id: str, kind: str) -> None:
-    """A file that declares a memory."""
+    """Write a file that declares a memory with this kind of persistence."""
     (folder / f"{id}.yaml").write_text(DECLARED.format(id=id, type=kind))
 
 
 def filled(key: str, count: int = 30) -> None:
-    """So many messages under a key."""
+    """Append `count` messages under the key."""
     Path("more.json").write_text(json.dumps([f"message {number}, " + "words " * 10 for number in range(count)]))
     assert run("memory", "append", "chat", key, "--file", "more.json", "--config", "memory/").exit_code == 0
 
 
-def test_a_line_tells_of_each_session_and_the_last_of_all() -> None:
-    """As text, whose figures go to standard error; and as JSON lines."""
+def test_the_worker_prints_a_line_per_session_and_a_total() -> None:
+    """`worker --once` prints a line per compacted session and a total, as text or as JSON lines."""
     filled("user:ann")
     filled("user:bob", 2)
 
@@ -63,8 +63,8 @@ def test_a_line_tells_of_each_session_and_the_last_of_all() -> None:
     assert lines[-1]["done"]["compacted"] == 1
 
 
-def test_without_a_config_it_sweeps(here: Path) -> None:
-    """It says so, and works in the store at the address, or in the one that the environment names."""
+def test_without_a_config_the_worker_only_sweeps(here: Path) -> None:
+    """Without `--config` the worker compacts nothing, says so, and sweeps the store of the address or environment."""
     filled("user:ann")
     done = run("worker", f"sqlite:///{here}/chat.db", "--once")
     assert done.exit_code == 0
@@ -73,8 +73,11 @@ def test_without_a_config_it_sweeps(here: Path) -> None:
     assert run("worker", "--once").exit_code == 5
 
 
-def test_a_url_stands_in_the_place_of_the_stores_that_are_declared(here: Path) -> None:
-    """Also for a memory that would be in the memory of its program."""
+def test_a_url_replaces_the_declared_stores(here: Path) -> None:
+    """A store's address given to `worker` replaces the declared stores.
+
+    So a memory declared as `in_memory`, which no worker could reach, is worked on there.
+    """
     filled("user:ann")
     declare(here / "memory", "chat", "in_memory")
     done = run("worker", "sqlite:///chat.db", "--config", "memory/", "--once")
@@ -100,21 +103,21 @@ def test_a_url_stands_in_the_place_of_the_stores_that_are_declared(here: Path) -
         (("--config", "memory/", "--privacy", "default"), 2, "--privacy"),
     ],
 )
-def test_what_is_refused_is_named(arguments: tuple[str, ...], status: int, told: str) -> None:
-    """Before anything is done."""
+def test_bad_arguments_of_worker_are_refused_first(arguments: tuple[str, ...], status: int, told: str) -> None:
+    """Bad arguments exit with the status of their kind before anything is done."""
     done = run("worker", *arguments)
     assert (done.exit_code, told in done.stderr) == (status, True), done.output
     assert not Path("nowhere.db").exists()
 
 
-def test_a_tenant_before_the_command_is_one_too() -> None:
-    """It is not passed over where all are asked for."""
+def test_a_tenant_contradicts_all_tenants() -> None:
+    """`--tenant` before the command contradicts `--all-tenants`."""
     done = run("--tenant", "acme", "worker", "--config", "memory/", "--all-tenants")
     assert (done.exit_code, "one of the two" in done.stderr) == (2, True), done.output
 
 
-def test_every_mistake_of_a_folder_is_told(here: Path) -> None:
-    """As `config check` tells it."""
+def test_the_worker_reports_mistakes_as_config_check_does(here: Path) -> None:
+    """`worker` prints the same mistakes of a configuration folder as `config check`."""
     declare(here / "memory", "wrong", "sqlight")
     (here / "memory" / "wrong.yaml").write_text((here / "memory" / "wrong.yaml").read_text() + "max_token: 7\n")
     done, checked = run("worker", "--config", "memory/", "--once"), run("config", "check", "memory/")
@@ -125,8 +128,8 @@ def test_every_mistake_of_a_folder_is_told(here: Path) -> None:
 
 
 @pytest.mark.wide
-def test_a_compaction_that_failed_ends_once_with_1(here: Path) -> None:
-    """A summarizer that nobody answers at: told, and counted."""
+def test_a_failed_compaction_exits_with_1(here: Path) -> None:
+    """With `--once`, a compaction whose summarizer cannot be reached is printed and counted, and exits with 1."""
     text = (here / "memory" / "chat.yaml").read_text().replace("simple_fifo", "hybrid_summary, summary_tokens: 40")
     model = "summarizer: {model: 'openai:x', base_url: 'http://127.0.0.1:9/v1', retries: 0, api_key_env: KEY}\n"
     (here / "memory" / "chat.yaml").write_text(text + model)
@@ -140,22 +143,22 @@ def test_a_compaction_that_failed_ends_once_with_1(here: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(here: Path, number: signal.Signals) -> None:
-    """It does what is due, waits for more, and ends with 0 and its figures."""
+def test_a_signal_ends_the_worker_cleanly(here: Path, number: signal.Signals) -> None:
+    """SIGTERM or SIGINT ends the worker with 0, its figures and no traceback."""
     filled("user:ann")
     command = [*START, "worker", "--config", "memory/", "--every", "1h"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here) as worker:
         assert worker.stdout is not None
         assert "default/chat/user:ann" in worker.stdout.readline()
         worker.send_signal(number)
-        _, told = worker.communicate(timeout=60)
+        _, output = worker.communicate(timeout=60)
     assert worker.returncode == 0
-    assert told.endswith("Done in 1 round: 1 compaction, 0 swept, 0 failed.\n")
-    assert "Traceback" not in told
+    assert output.endswith("Done in 1 round: 1 compaction, 0 swept, 0 failed.\n")
+    assert "Traceback" not in output
 
 
-def test_a_signal_ends_a_worker_that_works_once(here: Path) -> None:
-    """It does not wait for a model longer than it is told to, and what it had in hand is free for others at once."""
+def test_a_signal_ends_a_worker_that_waits_for_a_model(here: Path) -> None:
+    """A signal ends `worker --once` after its `--grace` while a model is silent, and frees the session at once."""
     filled("user:ann")
     declared = (here / "memory" / "chat.yaml").read_text()
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -169,9 +172,9 @@ def test_a_signal_ends_a_worker_that_works_once(here: Path) -> None:
             asking, _ = silent.accept()
             with asking:
                 worker.send_signal(signal.SIGTERM)
-                _, told = worker.communicate(timeout=60)
+                _, output = worker.communicate(timeout=60)
 
-    assert (worker.returncode, "Traceback" in told) == (0, False), told
-    assert "Done in 1 round: 0 compactions" in told
+    assert (worker.returncode, "Traceback" in output) == (0, False), output
+    assert "Done in 1 round: 0 compactions" in output
     (here / "memory" / "chat.yaml").write_text(declared)
     assert "1 compaction" in run("worker", "--config", "memory/", "--once").stderr

@@ -1,4 +1,4 @@
-"""A client that remembers is used like the client, and its requests are made of the log."""
+"""`remember(client, session)`: a vendor's client whose requests are made from a session's log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ TOOL = {"type": "function", "name": "find", "parameters": {"type": "object", "pr
 
 
 class Way(NamedTuple):
-    """One way to ask a model through a client: the vendor's format, the calls, and what is new in the second one."""
+    """One way to ask a model through a client.
+
+    `opened` makes the client, `remember` wraps it, `ask` and `stream` call it. `says` makes a new question and `result`
+    is a tool result, both in the vendor's shape; `sent` is the key of the request's messages.
+    """
 
     format: str
     opened: Callable[[StreamServer, bool], Any]
@@ -120,25 +124,25 @@ WAYS = {
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Way:
-    """Each way to ask."""
+    """Yield each way to ask: OpenAI's chat and responses, Anthropic, Gemini."""
     return WAYS[request.param]
 
 
 @pytest.fixture
 def streamed(way: Way) -> Streamed:
-    """What the vendor answers."""
+    """Return the answers that the vendor of `way` gives, whole and streamed."""
     return STREAMED[way.format]
 
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    """A session that says nothing of models."""
+    """Yield a session without a model or budget."""
     with Memory.open("memory://") as memory:
         yield memory.session("s")
 
 
 def log(session: Session) -> list[tuple[str, str]]:
-    """Who has said what: kinds and roles, and how it is marked."""
+    """Return kind and role of each entry of the log."""
     return [(one.kind, one.role) for one in session.entries()]
 
 
@@ -146,14 +150,14 @@ ONCE = [("message", "user"), ("message", "assistant"), ("tool_call", "assistant"
 
 
 def spoken(session: Session) -> list[tuple[str, str]]:
-    """The log without thoughts that stand by themselves."""
+    """Return kind and role of each entry, without the assistant's messages that have no text (reasoning alone)."""
     return [
         (one.kind, one.role) for one in session.entries() if one.text or one.kind != "message" or one.role == "user"
     ]
 
 
 def read(stream: Any) -> list[Any]:
-    """All that a stream gives."""
+    """Return all events of a stream."""
     return list(stream)
 
 
@@ -161,7 +165,10 @@ def read(stream: Any) -> list[Any]:
 
 
 def test_the_second_request_holds_the_first(way: Way, streamed: Streamed, session: Session) -> None:
-    """Only what is new is given; what is sent is the whole conversation, and what comes back is the vendor's own."""
+    """A call is given only what is new, sends the whole conversation, and returns the vendor's own response.
+
+    A response with the same id counts once in the usage.
+    """
     with StreamServer(answers(streamed.whole), answers(streamed.whole)) as server, way.opened(server, False) as client:
         remembering = way.remember(client, session)
 
@@ -169,19 +176,19 @@ def test_the_second_request_holds_the_first(way: Way, streamed: Streamed, sessio
         way.ask(remembering, way.result)
 
         assert type(first).__module__.partition(".")[0] in ("openai", "anthropic", "google")
-        one, two = (asked.body[way.sent] for asked in server.asked)
-        assert "Which gate?" in json.dumps(one)
-        assert "B 12" in json.dumps(two)
-        assert len(two) > len(one)
-        assert json.dumps(two[:1]).replace(" ", "")[:30] == json.dumps(one[:1]).replace(" ", "")[:30]
+        first_sent, second_sent = (asked.body[way.sent] for asked in server.asked)
+        assert "Which gate?" in json.dumps(first_sent)
+        assert "B 12" in json.dumps(second_sent)
+        assert len(second_sent) > len(first_sent)
+        assert json.dumps(second_sent[:1]).replace(" ", "")[:30] == json.dumps(first_sent[:1]).replace(" ", "")[:30]
         assert VENDORS[way.format]().faults(session.context(format=way.format).messages) == []
     assert spoken(session) == [*ONCE, ("tool_result", "tool"), *ONCE[1:]]
     usage = session.stats().usage
     assert (usage.input_tokens, usage.output_tokens, usage.calls) == (40, 9, 1)  # the same response is told once
 
 
-def test_a_stream_passes_through_and_is_kept(way: Way, streamed: Streamed, session: Session) -> None:
-    """Events come as the client gives them, all and no others; the answer is stored when they are over."""
+def test_a_stream_passes_its_events_on_and_is_stored(way: Way, streamed: Streamed, session: Session) -> None:
+    """A stream passes on exactly the client's events, and its answer is stored at the end."""
     with StreamServer(plays(streamed.events), plays(streamed.events)) as server, way.opened(server, False) as client:
         plain = read(way.stream(client, way.says("Which gate?")))
 
@@ -194,16 +201,19 @@ def test_a_stream_passes_through_and_is_kept(way: Way, streamed: Streamed, sessi
     assert not session.in_turn
 
 
-def test_a_stream_that_is_left_keeps_what_came(way: Way, streamed: Streamed, session: Session) -> None:
-    """Who breaks off, closes, or asks on without either: the text that came is there, marked; the turn is over."""
+def test_an_unfinished_stream_keeps_its_text_marked(way: Way, streamed: Streamed, session: Session) -> None:
+    """A stream that is abandoned, closed or overtaken by the next call stores the text so far, marked `cut_off`.
+
+    The turn ends.
+    """
     whole = [plays(streamed.events)] * 4
     with StreamServer(*whole) as server, way.opened(server, False) as client:
         remembering = way.remember(client, session)
         for event in way.stream(remembering, way.says("one")):
             if " look" in repr(event):
                 break
-        with_a_name = way.stream(remembering, way.says("two"))
-        for event in with_a_name:
+        abandoned = way.stream(remembering, way.says("two"))
+        for event in abandoned:
             if " look" in repr(event):
                 break
         closed = way.stream(remembering, way.says("three"))
@@ -234,25 +244,28 @@ ODD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_an_event_that_cannot_be_kept_is_the_caller_s_all_the_same(name: str, session: Session) -> None:
-    """The stream goes on, what can be read of the answer is in the log, and one warning says that it is not all."""
+def test_an_unknown_event_reaches_the_caller_with_one_warning(name: str, session: Session) -> None:
+    """An event that cannot be stored still reaches the caller; the rest is stored, and one warning is issued."""
     way, (odd, told) = WAYS[name], ODD[name]
     streamed = STREAMED[way.format]
     events = [*streamed.events[:2], odd, odd, *streamed.events[2:]]
     with StreamServer(plays(events), plays(streamed.events)) as server, way.opened(server, False) as client:
         asks = way.remember(client, session)
         with pytest.warns(PalimpsestWarning, match=told) as warned:
-            found = read(way.stream(asks, way.says("Which gate?")))
+            received = read(way.stream(asks, way.says("Which gate?")))
         entries = spoken(session)
-        usual = read(way.stream(asks, way.says("Which gate?")))
+        expected = read(way.stream(asks, way.says("Which gate?")))
 
-    assert len(found) == len(usual) + 2
+    assert len(received) == len(expected) + 2
     assert entries == ONCE
     assert len(warned) == 1
 
 
-def test_what_is_read_after_the_next_call_is_the_caller_s_alone(way: Way, streamed: Streamed, session: Session) -> None:
-    """The next call ends an answer that is still being read: what came before is kept, and one warning says so."""
+def test_events_read_after_the_next_call_are_not_stored(way: Way, streamed: Streamed, session: Session) -> None:
+    """A call ends an answer that is still being streamed: what came before is stored, the rest only reaches the caller.
+
+    One warning says so.
+    """
     played = plays(streamed.events), answers(streamed.whole), plays(streamed.events)
     with StreamServer(*played) as server, way.opened(server, False) as client:
         asks = way.remember(client, session)
@@ -261,9 +274,9 @@ def test_what_is_read_after_the_next_call_is_the_caller_s_alone(way: Way, stream
         way.ask(asks, way.says("And when?"))
         with pytest.warns(PalimpsestWarning, match="the next call has ended it") as warned:
             rest = read(stream)
-        usual = read(way.stream(asks, way.says("Which gate?")))
+        expected = read(way.stream(asks, way.says("Which gate?")))
 
-    assert len([*begun, *rest]) == len(usual)
+    assert len([*begun, *rest]) == len(expected)
     assert len(warned) == 1
     assert [entry.text for entry in session.entries() if entry.role == "user"] == [
         "Which gate?",
@@ -272,8 +285,8 @@ def test_what_is_read_after_the_next_call_is_the_caller_s_alone(way: Way, stream
     ]
 
 
-def test_what_cannot_be_kept_is_told_without_what_is_private() -> None:
-    """A warning goes to a program's log, so nothing in it may be what the policy finds."""
+def test_a_warning_about_an_event_is_redacted() -> None:
+    """A warning about an event that cannot be stored holds nothing that the privacy policy finds."""
     events = STREAMED["anthropic"].events
     odd = {**ODD["anthropic"][0], "index": 4111111111111111}
     with Memory.open("memory://", privacy="default") as memory, StreamServer(plays([*events[:2], odd])) as server:
@@ -284,20 +297,23 @@ def test_what_cannot_be_kept_is_told_without_what_is_private() -> None:
     assert "4111" not in str([str(one.message) for one in warned])
 
 
-def test_a_chunk_without_choices_tells_what_it_cost(session: Session) -> None:
-    """Some services leave the list out beside the usage."""
+def test_a_chunk_without_choices_still_gives_its_usage(session: Session) -> None:
+    """Usage in a chunk without `choices`, as some services send it, is recorded."""
     streamed = STREAMED["openai"]
     *chunks, last = streamed.events
-    told = {key: value for key, value in last.items() if key != "choices"}
-    with StreamServer(plays([*chunks, told])) as server, _openai(server) as client:
+    usage_only = {key: value for key, value in last.items() if key != "choices"}
+    with StreamServer(plays([*chunks, usage_only])) as server, _openai(server) as client:
         read(WAYS["chat"].stream(openai.remember(client, session), _said("Which gate?")))
 
     assert spoken(session) == ONCE
     assert session.stats().usage.output_tokens == 9
 
 
-def test_what_came_of_an_interrupted_stream_may_be_dropped(way: Way, streamed: Streamed, session: Session) -> None:
-    """`cut_off="drop"` keeps nothing of it, so that the same may be asked again and stands once."""
+def test_an_interrupted_stream_can_be_dropped(way: Way, streamed: Streamed, session: Session) -> None:
+    """With `cut_off="drop"` nothing of an interrupted answer is stored.
+
+    The same question can be asked again and is stored once.
+    """
     server = StreamServer(plays(streamed.events[:-4], cut=True), answers(streamed.whole))
     with server, way.opened(server, False) as client:
         remembering = way.remember(client, session, cut_off="drop")
@@ -316,12 +332,11 @@ LIMITS: dict[str, Callable[[object], dict[str, Any]]] = {
     "anthropic": lambda value: {"max_tokens": value},
     "gemini": lambda value: {"config": {"max_output_tokens": value}},
 }
-"""How a call says of how many tokens the answer may be."""
+"""The option that limits the tokens of an answer, in each format."""
 
 
-def test_a_call_that_makes_no_sense_is_refused_by_name_and_changes_nothing(way: Way, session: Session) -> None:
-    """Be it a range of a billion in the place of messages, or a number of tokens that is none: nothing is sent, and
-    nothing is in the log."""
+def test_a_call_with_nonsense_arguments_is_refused(way: Way, session: Session) -> None:
+    """Messages, tools or limits of a wrong type are refused by name; nothing is sent and nothing stored."""
     many = range(10**9)
     odd_calls = [LIMITS[way.format](value) for value in ("900", many, 1.5, True)]
     odd_calls.append({"config": {"tools": many}} if way.format == "gemini" else {"tools": many})
@@ -350,8 +365,8 @@ HELPERS = {
 
 @pytest.mark.parametrize("name", HELPERS)
 @pytest.mark.parametrize("reads", ["events", "final", "nothing"])
-def test_the_helpers_of_clients_remember(name: str, reads: str, session: Session) -> None:
-    """`.stream()` gives its events, or its final answer, and what has been read is kept."""
+def test_stream_helpers_remember(name: str, reads: str, session: Session) -> None:
+    """A client's `.stream()` helper gives its events or final answer, and what has been read is stored."""
     way, (path, options, final) = WAYS[name], HELPERS[name]
     streamed = STREAMED[way.format]
     with StreamServer(plays(streamed.events)) as server, way.opened(server, False) as client:
@@ -367,8 +382,8 @@ def test_the_helpers_of_clients_remember(name: str, reads: str, session: Session
     assert not session.in_turn
 
 
-def test_the_text_stream_of_anthropic_s_helper_is_kept(session: Session) -> None:
-    """Whoever reads the text alone has the whole answer stored."""
+def test_anthropics_text_stream_is_stored(session: Session) -> None:
+    """Reading only `text_stream` of Anthropic's helper stores the whole answer."""
     streamed = STREAMED["anthropic"]
     with StreamServer(plays(streamed.events)) as server, _anthropic(server) as client:
         messages = anthropic.remember(client, session).messages
@@ -420,7 +435,7 @@ def _gate() -> Any:
 
 @pytest.mark.parametrize("name", PARSED)
 def test_parsed_answers_are_remembered(name: str, session: Session) -> None:
-    """`.parse()` gives its object, and what the model has said is kept as text."""
+    """`.parse()` returns its object, and the answer is stored as text."""
     way, (said, parse, parsed) = WAYS[name], PARSED[name]
     with StreamServer(answers(STREAMED[way.format].whole | said)) as server, way.opened(server, False) as client:
         response = parse(way.remember(client, session))
@@ -430,8 +445,8 @@ def test_parsed_answers_are_remembered(name: str, session: Session) -> None:
     assert "B 12" in json.dumps(session.context(format=way.format).messages)
 
 
-def test_an_answer_that_the_client_does_not_parse_has_cost_what_it_cost(session: Session) -> None:
-    """OpenAI's client raises an error for one that was too long for its schema: the log has none, and what it cost."""
+def test_an_answer_that_fails_to_parse_still_counts_its_usage(session: Session) -> None:
+    """An answer that OpenAI's client refuses to parse raises its error and is not stored, but its usage is recorded."""
     whole = STREAMED["openai"].whole | PARSED["chat"][0]
     whole["choices"] = [{**whole["choices"][0], "finish_reason": "length"}]
     too_long = pytest.raises(load("openai").LengthFinishReasonError)
@@ -443,8 +458,8 @@ def test_an_answer_that_the_client_does_not_parse_has_cost_what_it_cost(session:
 
 
 @pytest.mark.slow
-def test_anthropic_s_beta_remembers_alike(session: Session) -> None:
-    """`beta.messages` is asked, streams, and is helped as `messages` is; its modules take long to load."""
+def test_anthropics_beta_messages_remember(session: Session) -> None:
+    """`beta.messages` of Anthropic's client remembers as `messages` does."""
     streamed = STREAMED["anthropic"]
     options: dict[str, Any] = {"model": "claude-sonnet-4-6", "max_tokens": 900}
     with StreamServer(answers(streamed.whole), plays(streamed.events)) as server, _anthropic(server) as client:
@@ -458,8 +473,8 @@ def test_anthropic_s_beta_remembers_alike(session: Session) -> None:
 
 
 @pytest.mark.sampled
-def test_asynchronous_clients_remember_alike(way: Way, streamed: Streamed) -> None:
-    """The same with an event loop: at once, in pieces, and left in the middle."""
+def test_asynchronous_clients_remember(way: Way, streamed: Streamed) -> None:
+    """An asynchronous client remembers whole answers, streamed ones and abandoned ones."""
 
     async def run(server: StreamServer) -> list[tuple[str, str, Any]]:
         async with AsyncMemory.open("memory://") as memory, way.opened(server, True) as client:
@@ -486,8 +501,8 @@ def test_asynchronous_clients_remember_alike(way: Way, streamed: Streamed) -> No
 
 
 @pytest.mark.parametrize("name", HELPERS)
-def test_asynchronous_helpers_remember_alike(name: str) -> None:
-    """The helpers with an event loop."""
+def test_asynchronous_helpers_remember(name: str) -> None:
+    """The `.stream()` helpers of asynchronous clients remember."""
     way, (path, options, final) = WAYS[name], HELPERS[name]
     streamed = STREAMED[way.format]
 
@@ -506,8 +521,8 @@ def test_asynchronous_helpers_remember_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HELPERS)
-def test_an_error_of_a_helper_s_request_ends_the_turn(name: str, session: Session) -> None:
-    """Where the stream does not begin the question alone is kept, and the next one is asked as usual."""
+def test_a_failed_helper_request_ends_the_turn(name: str, session: Session) -> None:
+    """If a helper's request fails, only the question is stored and the turn ends, so that the next call works."""
     way, (path, options, final) = WAYS[name], HELPERS[name]
     streamed = STREAMED[way.format]
     ask = _asks(path, **options)
@@ -523,8 +538,8 @@ def test_an_error_of_a_helper_s_request_ends_the_turn(name: str, session: Sessio
     assert spoken(session) == ONCE
 
 
-def test_results_are_not_doubled_by_asking_again(way: Way, streamed: Streamed, session: Session) -> None:
-    """Results that were given to a request that failed are there once."""
+def test_results_given_again_are_stored_once(way: Way, streamed: Streamed, session: Session) -> None:
+    """Tool results of a request that failed are stored once when the call is repeated."""
     with StreamServer(answers(streamed.whole), fails(400), answers(streamed.whole)) as server:
         client = way.remember(way.opened(server, False), session)
         way.ask(client, way.says("Which gate?"))
@@ -538,7 +553,7 @@ def test_results_are_not_doubled_by_asking_again(way: Way, streamed: Streamed, s
 
 
 def twice_called(name: str) -> tuple[dict[str, Any], Any]:
-    """An answer that makes two calls at once, and the result of the second one."""
+    """Return an answer that makes two calls in parallel, and the result of the second call."""
     whole, (result,) = copy.deepcopy(STREAMED[WAYS[name].format].whole), copy.deepcopy(WAYS[name].result)
     calls: list[Any] = {
         "chat": lambda: whole["choices"][0]["message"]["tool_calls"],
@@ -552,9 +567,11 @@ def twice_called(name: str) -> tuple[dict[str, Any], Any]:
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("name", ["chat", "responses", "anthropic"])
-def test_the_result_of_one_of_several_calls_asks_for_the_others_first(name: str, again: bool, session: Session) -> None:
-    """No request shows some of the calls that were made at once: a model would be asked without what was given. Whoever
-    then gives all results does not double the one that is there."""
+def test_all_results_of_parallel_calls_are_needed_before_asking(name: str, again: bool, session: Session) -> None:
+    """A call with only some results of parallel calls is refused, naming the missing ones, and sends nothing.
+
+    Otherwise a model would be asked without a result that the caller has given. Results given again are stored once.
+    """
     way = WAYS[name]
     whole, second = twice_called(name)
     with StreamServer(answers(whole), answers(STREAMED[way.format].whole)) as server, way.opened(server, False) as one:
@@ -571,10 +588,8 @@ def test_the_result_of_one_of_several_calls_asks_for_the_others_first(name: str,
     assert [entry.kind for entry in session.entries()].count("tool_result") == 2
 
 
-def test_a_provider_s_error_leaves_the_question_alone_and_asking_again_does_not_double_it(
-    way: Way, streamed: Streamed, session: Session
-) -> None:
-    """The client's own error comes out, the question is in the log, and once, however often it is asked."""
+def test_a_failed_request_keeps_the_question_once(way: Way, streamed: Streamed, session: Session) -> None:
+    """A provider's error reaches the caller, and the question is stored once however often it is repeated."""
     with StreamServer(fails(400), fails(400), answers(streamed.whole)) as server, way.opened(server, False) as client:
         for ask in (way.ask, way.ask):
             with pytest.raises(Exception, match=r"400|not today"):
@@ -587,8 +602,8 @@ def test_a_provider_s_error_leaves_the_question_alone_and_asking_again_does_not_
     assert spoken(session) == ONCE
 
 
-def test_asking_again_what_was_answered_is_a_new_question(way: Way, streamed: Streamed, session: Session) -> None:
-    """The same words after an answer are said again."""
+def test_a_question_repeated_after_its_answer_is_stored_again(way: Way, streamed: Streamed, session: Session) -> None:
+    """The same question after an answer is a new question."""
     with StreamServer(answers(streamed.whole), answers(streamed.whole)) as server, way.opened(server, False) as client:
         remembering = way.remember(client, session)
 
@@ -612,7 +627,7 @@ HISTORY = {
 
 @pytest.mark.parametrize("name", HISTORY)
 def test_a_whole_history_is_refused(name: str, session: Session) -> None:
-    """A list that holds what the model has said names its place, sends nothing and stores nothing."""
+    """New messages that include an answer of the model are refused, naming its place; nothing is sent or stored."""
     way = WAYS[name]
     with StreamServer() as server, way.opened(server, False) as client:
         with pytest.raises(InvalidEntry, match=r"\[1\].*give what is new alone"):
@@ -632,12 +647,12 @@ EMPTY: dict[str, tuple[Any, str]] = {
     "anthropic": ([{"role": "user", "content": [{"type": "text", "text": " "}]}], "messages[0].content"),
     "gemini": ("", "contents[0].parts"),
 }
-"""New messages of which one says nothing, and its place."""
+"""New messages of which one has no content, and the place that the error names."""
 
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_empty_message_is_refused_before_anything_is_sent(name: str, session: Session) -> None:
-    """A message that says nothing is named by its place in the call's arguments; nothing is sent, nothing is stored."""
+    """A message without content is refused, naming its place in the arguments; nothing is sent or stored."""
     way = WAYS[name]
     new, place = EMPTY[name]
     with StreamServer() as server, way.opened(server, False) as client:
@@ -649,8 +664,8 @@ def test_an_empty_message_is_refused_before_anything_is_sent(name: str, session:
     assert (session.entries(), session.in_turn) == ([], False)
 
 
-def test_nothing_new_asks_for_the_next_answer(session: Session) -> None:
-    """What was added to the session by hand is what is asked about."""
+def test_a_call_without_new_messages_asks_about_the_log(session: Session) -> None:
+    """A call with an empty list asks about what was added to the session by hand."""
     with StreamServer(answers(STREAMED["openai"].whole)) as server, _openai(server) as client:
         session.add_user_message("Which gate?")
 
@@ -673,8 +688,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_options_that_go_around_the_log_are_refused(case: str, session: Session) -> None:
-    """The option is named, nothing is sent and nothing is stored."""
+def test_options_that_bypass_the_log_are_refused(case: str, session: Session) -> None:
+    """An option that makes the provider keep or run the conversation is refused by name; nothing is sent or stored."""
     name, options, told = REFUSED[case]
     with StreamServer() as server, WAYS[name].opened(server, False) as client:
         with pytest.raises(ConfigError, match=told):
@@ -698,8 +713,8 @@ AROUND = {
 
 
 @pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in AROUND.items() for path in paths])
-def test_ways_around_the_log_are_refused(name: str, path: str, session: Session) -> None:
-    """What would ask a model beside the log says so when it is used."""
+def test_methods_that_bypass_the_log_are_refused(name: str, path: str, session: Session) -> None:
+    """A client's method that would ask a model without the log raises ConfigError when it is used."""
     with StreamServer() as server, WAYS[name].opened(server, False) as client:
         remembering = WAYS[name].remember(client, session)
 
@@ -707,8 +722,8 @@ def test_ways_around_the_log_are_refused(name: str, path: str, session: Session)
             attrgetter(path)(remembering)
 
 
-def test_the_rest_of_a_client_is_the_client_s(session: Session) -> None:
-    """Files, settings, context managers and copies work as they do without memory; a copy remembers, too."""
+def test_the_rest_of_a_client_works_as_before(session: Session) -> None:
+    """Files, settings, context managers and copies work as on the bare client; a copy remembers too."""
     kind = load("openai").OpenAI
     with StreamServer(answers(STREAMED["openai"].whole)) as server, openai.remember(_openai(server), session) as client:
         assert isinstance(client, kind)
@@ -723,8 +738,10 @@ def test_the_rest_of_a_client_is_the_client_s(session: Session) -> None:
     assert spoken(session) == ONCE
 
 
-def test_what_remembers_can_be_referred_to_and_copied(way: Way, streamed: Streamed, session: Session) -> None:
-    """Weakly, as caches and pools do; a copy is in front of a copy of the client, and remembers in the same session."""
+def test_a_remembering_client_can_be_copied_and_weakly_referenced(
+    way: Way, streamed: Streamed, session: Session
+) -> None:
+    """A remembering client can be weakly referenced and copied; its copy remembers in the same session."""
     with StreamServer(answers(streamed.whole)) as server, way.opened(server, False) as client:
         remembering = way.remember(client, session)
 
@@ -736,8 +753,8 @@ def test_what_remembers_can_be_referred_to_and_copied(way: Way, streamed: Stream
     assert spoken(session) == ONCE
 
 
-def test_what_does_not_fit_together_is_refused(session: Session) -> None:
-    """No client, another vendor's, no session, an asynchronous client beside a synchronous session."""
+def test_client_and_session_must_fit(session: Session) -> None:
+    """`remember` refuses a wrong client, no session, and an asynchronous client beside a synchronous session."""
     with StreamServer() as server:
         for client in (object(), _anthropic(server)):
             with pytest.raises(ConfigError, match="a client of the package openai"):
@@ -753,8 +770,8 @@ def test_what_does_not_fit_together_is_refused(session: Session) -> None:
 # --- what is sent
 
 
-def test_system_text_is_of_the_call(session: Session) -> None:
-    """System messages that a list begins with are sent first, every time they are given, and never stored."""
+def test_system_messages_of_a_call_are_sent_and_not_stored(session: Session) -> None:
+    """System messages at the beginning of a call are sent first each time and never stored."""
     given = [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": [{"text": "Be kind."}]}]
     with StreamServer(*[answers(STREAMED["openai"].whole)] * 2) as server, _openai(server) as client:
         chat = openai.remember(client, session).chat.completions
@@ -767,14 +784,16 @@ def test_system_text_is_of_the_call(session: Session) -> None:
     assert all(one.role != "system" for one in session.entries())
 
 
-def test_system_blocks_that_are_marked_are_sent_as_they_are(session: Session) -> None:
-    """With their own marks, and none beside them; too many marks in all, or a system message of the log, and it is one
-    text as ever."""
+def test_marked_system_blocks_are_sent_as_given(session: Session) -> None:
+    """System blocks with cache marks are sent as given, and Palimpsest adds no mark beside them.
+
+    With too many marks, or a system message in the log, they become one text.
+    """
     mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     system = [{"type": "text", "text": "Be brief.", **mark}, {"type": "text", "text": "It is noon."}]
     tools = [{"name": f"t{i}", "input_schema": {"type": "object"}, **mark} for i in range(4)]
-    played = [answers(STREAMED["anthropic"].whole)] * 3
-    with StreamServer(*played) as server, _anthropic(server) as client:
+    scripted = [answers(STREAMED["anthropic"].whole)] * 3
+    with StreamServer(*scripted) as server, _anthropic(server) as client:
         messages = anthropic.remember(client, session).messages
 
         messages.create(model="claude-sonnet-4-6", max_tokens=9, system=system, messages=_said("Hi"))
@@ -792,8 +811,8 @@ def test_system_blocks_that_are_marked_are_sent_as_they_are(session: Session) ->
 
 
 @pytest.mark.parametrize("parts", [False, True], ids=["a text", "parts"])
-def test_a_list_among_google_s_contents_is_one_content_of_the_user_s(parts: bool, session: Session) -> None:
-    """As Google's client takes it: what it holds stands together, apart from what comes before and after."""
+def test_a_list_in_googles_contents_is_one_content(parts: bool, session: Session) -> None:
+    """A list among Google's `contents` is one content of the user, as Google's client takes it."""
     types = load("google.genai.types")
     inner = [types.Part.from_text(text="b"), types.File(uri="https://a/c.png", mime_type="image/png")] if parts else "b"
     with StreamServer(*[answers(STREAMED["gemini"].whole)] * 2) as server:
@@ -823,16 +842,18 @@ MARKING: dict[str, dict[str, Any]] = {
         "system": [{"type": "text", "text": "Be brief.", "cache_control": HOUR}],
     },
 }
-"""What a program marks itself in each of its calls, beside the end of its newest message."""
+"""Cache marks that a program sets in each of its calls, beside the one on its newest message."""
 
 
 @pytest.mark.parametrize("newest", [MARK, HOUR, None], ids=["marked", "for an hour", "unmarked"])
 @pytest.mark.parametrize("marking", MARKING)
-def test_a_program_that_marks_what_is_cached_is_never_refused_for_it(
+def test_a_program_that_sets_cache_marks_is_never_refused(
     marking: str, newest: dict[str, Any] | None, session: Session
 ) -> None:
-    """Marks of older messages make way: system and tools stay as they are given, the newest message is what is cached
-    up to, and what the API marks itself has room, and nothing for an hour stands behind a shorter one."""
+    """Older marks make room for those that a call sets itself, so that the API never refuses the request.
+
+    System and tools stay as given, the newest message keeps its mark, and no one-hour mark follows a shorter one.
+    """
     given, turns = MARKING[marking], 7
     session.add({"role": "user", "content": [{"type": "text", "text": "Read this.", "cache_control": MARK}]})
     with StreamServer(*[answers(STREAMED["anthropic"].whole)] * turns) as server, _anthropic(server) as client:
@@ -843,13 +864,13 @@ def test_a_program_that_marks_what_is_cached_is_never_refused_for_it(
             messages.create(model="claude-sonnet-4-6", max_tokens=9, messages=asked, **given)
 
     for one in server.asked:
-        parts = [one.body.get(name, []) for name in ("tools", "system", "messages")]
-        alone = [{"cache_control": given["cache_control"]}] if "cache_control" in given else []
-        assert len(list(rules_anthropic.marks([parts, alone]))) <= rules_anthropic.MARKS
-        assert rules_anthropic.in_order([parts, alone])
+        marked_parts = [one.body.get(name, []) for name in ("tools", "system", "messages")]
+        request_mark = [{"cache_control": given["cache_control"]}] if "cache_control" in given else []
+        assert len(list(rules_anthropic.marks([marked_parts, request_mark]))) <= rules_anthropic.MARKS
+        assert rules_anthropic.in_order([marked_parts, request_mark])
         assert given.get("system") in (None, one.body.get("system"))
         assert given.get("tools") in (None, one.body.get("tools"))
-        if newest and not alone:
+        if newest and not request_mark:
             assert "cache_control" in one.body["messages"][-1]["content"][-1]
 
 
@@ -859,16 +880,14 @@ DECLARED: dict[str, Any] = {
     "anthropic": lambda name: {"name": name, "description": "long " * 300, "input_schema": {"type": "object"}},
     "gemini": lambda name: {"function_declarations": [{"name": name, "description": "long " * 300}]},
 }
-"""A large tool as each vendor has it."""
+"""A large tool in each vendor's shape."""
 
 
 @pytest.mark.parametrize(
     "holds", [list, lambda tools: dict(enumerate(tools)).values(), iter], ids=["list", "values", "iterator"]
 )
-def test_tools_are_counted_and_sent_in_whatever_they_come(
-    way: Way, streamed: Streamed, session: Session, holds: Any
-) -> None:
-    """In a list, in the values of a mapping, or one after the other: the request holds them, and the budget knows."""
+def test_tools_in_any_iterable_are_counted_and_sent(way: Way, streamed: Streamed, session: Session, holds: Any) -> None:
+    """Tools may come in a list, a view or an iterator: they are sent, and counted in the budget."""
     tools = [DECLARED[way.format](name) for name in ("find", "look")]
 
     def given() -> dict[str, Any]:
@@ -911,12 +930,12 @@ FORMS: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: {"config": load("google.genai.types").GenerateContentConfig(response_schema=LARGE)},
     ),
 }
-"""A schema of some 600 tokens that the answer is to have, in each way in which a client takes it."""
+"""A schema of about 600 tokens for the answer, in each way in which a client takes it."""
 
 
 @pytest.mark.parametrize("case", FORMS)
-def test_the_schema_of_the_answer_is_part_of_the_budget(case: str, session: Session) -> None:
-    """A model reads it, as it reads tools: the request fits with it, and has it once, where the caller put it."""
+def test_the_answers_schema_counts_in_the_budget(case: str, session: Session) -> None:
+    """The schema of the answer counts in the budget as tools do, and is sent once, where the caller put it."""
     path, options = FORMS[case]
     way = WAYS[case.partition(",")[0]]
     whole = STREAMED[way.format].whole | PARSED.get(case.partition(",")[0], ({},))[0]
@@ -930,8 +949,8 @@ def test_the_schema_of_the_answer_is_part_of_the_budget(case: str, session: Sess
     assert 600 < session.stats().usage.counted < 1_600
 
 
-def test_the_model_s_window_less_the_answer_bounds_the_request(session: Session) -> None:
-    """Without any option of the session: the window of the model that is asked, less what the answer may take."""
+def test_the_models_window_bounds_the_request(session: Session) -> None:
+    """Without a budget, the model's window less the tokens for the answer bounds the request."""
     for number in range(60):
         session.add_user_message(f"{number}: " + "word " * 400)
         session.add_assistant_message("Yes.")
@@ -946,8 +965,8 @@ def test_the_model_s_window_less_the_answer_bounds_the_request(session: Session)
     assert large > 20_000
 
 
-def test_a_budget_of_the_session_s_is_the_request_s(session: Session) -> None:
-    """`max_tokens` of a session bounds what is sent, whatever the answer may take."""
+def test_the_sessions_budget_bounds_the_request(session: Session) -> None:
+    """`max_tokens` of the session bounds the request, whatever the call's own `max_tokens`."""
     with Memory.open("memory://") as memory, StreamServer(answers(STREAMED["anthropic"].whole)) as server:
         chat = memory.session("s", max_tokens=2000)
         for _ in range(60):
@@ -965,8 +984,8 @@ def test_a_budget_of_the_session_s_is_the_request_s(session: Session) -> None:
 # --- many at once
 
 
-def test_threads_that_share_a_client_go_one_after_the_other(way: Way, streamed: Streamed, session: Session) -> None:
-    """Each call is a turn: a question and its answer stand together, however many ask at once."""
+def test_threads_that_share_a_client_take_turns(way: Way, streamed: Streamed, session: Session) -> None:
+    """Each call is a turn: when threads share a client, a question and its answer stay together in the log."""
     with StreamServer(*[answers(streamed.whole)] * 6) as server, way.opened(server, False) as client:
         remembering = way.remember(client, session)
 
@@ -975,8 +994,8 @@ def test_threads_that_share_a_client_go_one_after_the_other(way: Way, streamed: 
     assert spoken(session) == ONCE * 6
 
 
-def test_a_stream_that_another_thread_reads_is_not_ended_by_the_next_call(session: Session) -> None:
-    """Whoever has handed a stream on, as servers do, and asks again, waits until that is read."""
+def test_a_stream_read_by_another_thread_is_waited_for(session: Session) -> None:
+    """A call waits for a stream that another thread is reading, and does not end it."""
     streamed = STREAMED["openai"]
     with StreamServer(plays(streamed.events), answers(streamed.whole)) as server, _openai(server) as client:
         chat = openai.remember(client, session).chat.completions
@@ -998,8 +1017,8 @@ def test_a_stream_that_another_thread_reads_is_not_ended_by_the_next_call(sessio
 
 
 @pytest.mark.sampled
-def test_tasks_that_share_a_client_go_one_after_the_other(way: Way, streamed: Streamed) -> None:
-    """The same with tasks, of which half stream."""
+def test_tasks_that_share_a_client_take_turns(way: Way, streamed: Streamed) -> None:
+    """When tasks share a client, a question and its streamed answer stay together in the log."""
 
     async def run(server: StreamServer) -> list[tuple[str, str]]:
         async with AsyncMemory.open("memory://") as memory, way.opened(server, True) as client:
@@ -1017,8 +1036,8 @@ def test_tasks_that_share_a_client_go_one_after_the_other(way: Way, streamed: St
         assert asyncio.run(run(server)) == ONCE * 6
 
 
-def test_a_turn_around_several_calls_is_one_turn(session: Session) -> None:
-    """Inside a turn of the caller's no other is opened."""
+def test_calls_inside_a_turn_open_no_other_turn(session: Session) -> None:
+    """Calls inside a turn of the caller belong to that turn."""
     with StreamServer(*[answers(STREAMED["openai"].whole)] * 2) as server, _openai(server) as client:
         chat = openai.remember(client, session).chat.completions
 
@@ -1030,8 +1049,8 @@ def test_a_turn_around_several_calls_is_one_turn(session: Session) -> None:
     assert not session.in_turn
 
 
-def test_an_atomic_turn_is_no_place_to_ask(session: Session) -> None:
-    """What it gathers would not be in the request: it is refused, and nothing is sent."""
+def test_asking_inside_an_atomic_turn_is_refused(session: Session) -> None:
+    """A call inside an atomic turn is refused, because the request would lack what the turn has gathered."""
     with StreamServer() as server, _openai(server) as client:
         chat = openai.remember(client, session).chat.completions
 
@@ -1042,41 +1061,40 @@ def test_an_atomic_turn_is_no_place_to_ask(session: Session) -> None:
     assert session.entries() == []
 
 
-def test_an_answer_that_cannot_be_kept_is_returned(session: Session) -> None:
-    """Where a provider answers with nothing, the caller has its response, and is warned at its line that the log has
-    not, and why."""
+def test_a_response_without_an_answer_is_returned_with_a_warning(session: Session) -> None:
+    """A response without an answer is returned to the caller, with a warning at the caller's line that says why."""
     blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
     with StreamServer(answers(blocked)) as server, _google(server) as client:
         models = google.remember(client, session).models
 
-        with pytest.warns(UserWarning, match=r"not in the log: .*holds no answer \(SAFETY\)") as told:
+        with pytest.warns(UserWarning, match=r"not in the log: .*holds no answer \(SAFETY\)") as warned:
             response = models.generate_content(model="gemini-2.5-flash", contents="Hi")
 
         assert response.prompt_feedback is not None
-        assert [one.filename for one in told] == [__file__]
+        assert [one.filename for one in warned] == [__file__]
     assert log(session) == [("message", "user")]
     usage = session.stats().usage
     assert usage.input_tokens == 4
 
 
-def test_a_stream_without_an_answer_is_told_too(session: Session) -> None:
-    """At its end, and once."""
+def test_a_stream_without_an_answer_warns_once(session: Session) -> None:
+    """A stream without an answer warns once, at its end."""
     blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
     with StreamServer(plays([blocked])) as server, _google(server) as client:
         stream = google.remember(client, session).models.generate_content_stream(
             model="gemini-2.5-flash", contents="Hi"
         )
 
-        with pytest.warns(UserWarning, match="not in the log") as told:
+        with pytest.warns(UserWarning, match="not in the log") as warned:
             events = [*stream, *stream]
 
-    assert len(told) == len(events) == 1
+    assert len(warned) == len(events) == 1
     assert log(session) == [("message", "user")]
     assert session.stats().usage.input_tokens == 4
 
 
 def _broken(status: str, *texts: str) -> dict[str, Any]:
-    """A response that its provider broke off after these texts."""
+    """Return a response that its provider broke off after these texts."""
     said = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
     message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "incomplete", "content": said}
     call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "find", "arguments": '{"wh'}
@@ -1090,23 +1108,23 @@ def _broken(status: str, *texts: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_a_response_that_its_provider_broke_off_is_cut_off(status: str, session: Session) -> None:
-    """Its text alone is kept, and marked, as it is where it comes in pieces; its cost is noted."""
-    played = answers(_broken(status, "I look", " it")), answers(_broken(status))
-    with StreamServer(*played) as server, _openai(server) as client:
+def test_a_response_its_provider_broke_off_is_marked_cut_off(status: str, session: Session) -> None:
+    """Of a response that its provider broke off only the text is stored, marked `cut_off`; its usage is recorded."""
+    scripted = answers(_broken(status, "I look", " it")), answers(_broken(status))
+    with StreamServer(*scripted) as server, _openai(server) as client:
         responses = openai.remember(client, session).responses
 
         responses.create(model="gpt-5", input="Which gate?")
         with pytest.warns(UserWarning, match=rf"not in the log: .*holds no answer \({status}: server_error\)"):
             responses.create(model="gpt-5", input="Which seat?")
 
-    kept = [(one.text, one.metadata) for one in session.entries()]
-    assert kept == [("Which gate?", None), ("I look it", {"cut_off": True}), ("Which seat?", None)]
+    stored = [(one.text, one.metadata) for one in session.entries()]
+    assert stored == [("Which gate?", None), ("I look it", {"cut_off": True}), ("Which seat?", None)]
     assert session.stats().usage.input_tokens == 40
 
 
-def test_a_response_that_was_broken_off_may_be_dropped(session: Session) -> None:
-    """`cut_off="drop"` keeps nothing of it, and says so; its cost is noted."""
+def test_a_response_its_provider_broke_off_can_be_dropped(session: Session) -> None:
+    """With `cut_off="drop"` nothing of a broken response is stored, a warning says so, and its usage is recorded."""
     with StreamServer(answers(_broken("failed", "I look"))) as server, _openai(server) as client:
         responses = openai.remember(client, session, cut_off="drop").responses
 
@@ -1117,11 +1135,11 @@ def test_a_response_that_was_broken_off_may_be_dropped(session: Session) -> None
     assert session.stats().usage.input_tokens == 40
 
 
-def test_a_response_that_was_broken_off_is_marked_beside_others(session: Session) -> None:
-    """In a list, and with metadata of the caller's: it alone is marked."""
-    said = {"type": "message", "role": "user", "content": "And then?"}
+def test_only_the_broken_response_of_a_list_is_marked(session: Session) -> None:
+    """In a list added with metadata, only the response that was broken off is marked `cut_off`."""
+    message = {"type": "message", "role": "user", "content": "And then?"}
 
-    session.add([_broken("failed", "I look"), said], metadata={"run": 7})
+    session.add([_broken("failed", "I look"), message], metadata={"run": 7})
 
-    marked = [(one.text, one.metadata) for one in session.entries()]
-    assert marked == [("I look", {"run": 7, "cut_off": True}), ("And then?", {"run": 7})]
+    stored = [(one.text, one.metadata) for one in session.entries()]
+    assert stored == [("I look", {"run": 7, "cut_off": True}), ("And then?", {"run": 7})]

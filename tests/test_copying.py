@@ -1,4 +1,4 @@
-"""Copying one store into another."""
+"""`copy_store`: copying what one store holds into another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ ALL = (*KINDS, *SERVERS)
 
 
 def passes(pair: tuple[str, str]) -> Any:
-    """Return the marks of a pair of stores; SecantusDB is slow, so only its pair with SQLite is `wide`."""
+    """Return the marks that decide in which pass two stores are tested.
+
+    SecantusDB is slow: its copies are in `wide` with SQLite only, and otherwise in `slow`.
+    """
     if set(pair) <= {*KINDS}:
         return ()
     return pytest.mark.slow if "mongodb" in pair and "sqlite" not in pair else pytest.mark.wide
@@ -54,8 +57,10 @@ def address(kind: str, folder: Path, name: str) -> str:
 
 
 def filled(where: str, clock: FakeClock, **options: Any) -> None:
-    """Fill a store with sessions of two tenants: branches, large content, counts, accesses, erasures, lifetimes,
-    items."""
+    """Fill two tenants of a store.
+
+    It has branches, large content, counts, fetches, erasures, lifetimes and items.
+    """
     later = datetime.fromtimestamp(clock() / 1e6, UTC) + timedelta(days=1)
     with Memory.open(where, clock=clock, **options) as memory:
         for number in range(6):
@@ -86,53 +91,61 @@ def filled(where: str, clock: FakeClock, **options: Any) -> None:
 
 
 def shown(where: str, clock: FakeClock, **options: Any) -> dict[str, Any]:
-    """Return all that can be seen of a store."""
-    found: dict[str, Any] = {}
+    """Return all that can be seen of a store, so that two stores can be compared."""
+    view: dict[str, Any] = {}
     with Memory.open(where, clock=clock, **options) as memory:
         for tenant in ("default", "other"):
-            mine = memory.for_tenant(tenant)
-            found[tenant, "latest"] = [one.session for one in mine.sessions(order="latest")]
-            found[tenant, "ann"] = [one.session for one in mine.sessions(user="ann")]
-            found[tenant, "items"] = drive(memory.store.list_items(tenant, "notes"))
-            found[tenant, "due"] = mine.sweep(dry_run=True), sorted(drive(memory.store.backend.expired(tenant, 2**62)))
-            for one in mine.sessions():
-                found[tenant, one.session] = one, mine.session(one.session).export()
-                assert mine.session(one.session).verify().problems == ()
-    return found
+            memory_of_tenant = memory.for_tenant(tenant)
+            view[tenant, "latest"] = [info.session for info in memory_of_tenant.sessions(order="latest")]
+            view[tenant, "ann"] = [info.session for info in memory_of_tenant.sessions(user="ann")]
+            view[tenant, "items"] = drive(memory.store.list_items(tenant, "notes"))
+            view[tenant, "due"] = (
+                memory_of_tenant.sweep(dry_run=True),
+                sorted(drive(memory.store.backend.expired(tenant, 2**62))),
+            )
+            for info in memory_of_tenant.sessions():
+                view[tenant, info.session] = info, memory_of_tenant.session(info.session).export()
+                assert memory_of_tenant.session(info.session).verify().problems == ()
+    return view
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_all_that_a_store_has_is_in_its_copy(pair: tuple[str, str], sealed: bool, tmp_path: Path) -> None:
-    """Entries, records, branches, users, ends, items, the order of use; and back again, and of a sealed one."""
+def test_a_copy_holds_everything_of_its_source(pair: tuple[str, str], sealed: bool, tmp_path: Path) -> None:
+    """A copy holds all entries, records, branches, users, expiries, items and the order of use of its source.
+
+    It is copied back too, and encrypted stores are copied alike.
+    """
     clock = FakeClock()
-    there, here, back = (address(kind, tmp_path, name) for kind, name in zip((*pair, pair[0]), "abc", strict=True))
+    source, target, copied_back = (
+        address(kind, tmp_path, name) for kind, name in zip((*pair, pair[0]), "abc", strict=True)
+    )
     keys: dict[str, Any] = {"encryption": KEYS} if sealed else {}
-    filled(there, clock, **keys)
-    told: list[tuple[int, int]] = []
+    filled(source, clock, **keys)
+    progress: list[tuple[int, int]] = []
 
-    done = copy_store(there, here, progress=lambda *how: told.append(how))
-    copy_store(here, back)
+    report = copy_store(source, target, progress=lambda *how: progress.append(how))
+    copy_store(target, copied_back)
 
-    before, after, again = (shown(where, clock, **keys) for where in (there, here, back))
+    before, after, returned = (shown(where, clock, **keys) for where in (source, target, copied_back))
     if "mongodb" in pair:  # SecantusDB's clock, which gives marks, tells whole seconds
-        for found in (before, after, again):
-            found["default", "latest"] = sorted(found["default", "latest"])
-    assert after == again == before
-    assert (done.tenants, done.sessions, done.items, done.already) == (2, 8, 2, 0)
-    assert told[-1][0] == told[-1][1] == len(told)
-    twice = copy_store(there, here)
-    assert (twice.already, twice.rows) == (10, 0)
+        for view in (before, after, returned):
+            view["default", "latest"] = sorted(view["default", "latest"])
+    assert after == returned == before
+    assert (report.tenants, report.sessions, report.items, report.already) == (2, 8, 2, 0)
+    assert progress[-1][0] == progress[-1][1] == len(progress)
+    repeated = copy_store(source, target)
+    assert (repeated.already, repeated.rows) == (10, 0)
 
 
-def test_a_copy_may_be_limited_to_one_tenant(tmp_path: Path, clock: FakeClock) -> None:
-    """With `tenants` nothing of other tenants is copied."""
+def test_one_tenant_is_copied_alone(tmp_path: Path, clock: FakeClock) -> None:
+    """With `tenants` only the named tenants are copied."""
     filled(address("sqlite", tmp_path, "a"), clock)
 
-    done = copy_store(address("sqlite", tmp_path, "a"), address("file", tmp_path, "b"), tenants=["other"])
+    report = copy_store(address("sqlite", tmp_path, "a"), address("file", tmp_path, "b"), tenants=["other"])
 
-    assert (done.tenants, done.sessions) == (1, 1)
+    assert (report.tenants, report.sessions) == (1, 1)
     with Memory.open(address("file", tmp_path, "b"), clock=clock) as memory:
         assert memory.sessions() == []
         assert [one.session for one in memory.for_tenant("other").sessions()] == ["s0"]
@@ -149,185 +162,191 @@ BESIDE = [
 @pytest.mark.filterwarnings("ignore:.*has no enabled trigger:palimpsest.errors.PalimpsestWarning")
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize(("one", "other"), BESIDE)
-def test_what_is_kept_beside_the_sessions_of_a_tenant_goes_along(
+def test_knowledge_and_derivers_of_a_tenant_are_copied(
     one: str, other: str, sealed: bool, tmp_path: Path, clock: FakeClock
 ) -> None:
-    """Knowledge bases and the list of derived data are copied, so that erasures in the copy reach them."""
-    there, here = address(one, tmp_path, "a"), address(other, tmp_path, "b")
+    """Knowledge bases and the list of derivers are copied, so that an erasure in the copy reaches what was derived."""
+    source, target = address(one, tmp_path, "a"), address(other, tmp_path, "b")
     keys: dict[str, Any] = {"encryption": KEYS} if sealed else {}
-    with Memory.open(there, clock=clock, **keys) as memory:
+    with Memory.open(source, clock=clock, **keys) as memory:
         for tenant in ("acme", "other"):
-            mine = memory.for_tenant(tenant)
-            summarised(mine, "first", "Kathmandu", "Quito")
-            mine.knowledge("notes", user="ann").add("visa", f"{tenant} needs a visa for Nepal")
-            mine.derive(Index())
-            assert mine.recall("Kathmandu").passages
+            tenant_memory = memory.for_tenant(tenant)
+            summarised(tenant_memory, "first", "Kathmandu", "Quito")
+            tenant_memory.knowledge("notes", user="ann").add("visa", f"{tenant} needs a visa for Nepal")
+            tenant_memory.derive(Index())
+            assert tenant_memory.recall("Kathmandu").passages
 
-    done = copy_store(there, here, tenants=["acme"])
-    again = copy_store(there, here, tenants=["acme"])
+    report = copy_store(source, target, tenants=["acme"])
+    repeated = copy_store(source, target, tenants=["acme"])
 
-    assert (done.tenants, done.sessions, done.already, again.already) == (1, 1, 0, 1 + done.items)
-    with Memory.open(here, clock=clock, **keys) as memory:
-        mine, others = memory.for_tenant("acme"), memory.for_tenant("other")
-        base = mine.knowledge("notes", user="ann")
+    assert (report.tenants, report.sessions, report.already, repeated.already) == (1, 1, 0, 1 + report.items)
+    with Memory.open(target, clock=clock, **keys) as memory:
+        tenant_memory, other_memory = memory.for_tenant("acme"), memory.for_tenant("other")
+        base = tenant_memory.knowledge("notes", user="ann")
         assert [hit.text for hit in base.search("visa for Nepal", top_k=1)] == ["acme needs a visa for Nepal"]
         assert "Kathmandu" in base.search("Kathmandu", top_k=1)[0].text
-        assert {"index", "palimpsest.knowledge"} <= set(mine.derivers())
-        assert mine.recall("Kathmandu").passages
-        assert others.knowledge("notes", user="ann").search("visa for Nepal") == []
-        assert others.derivers() == ()
-        done_there = mine.session("first").erase(Query(text="Kathmandu"))
-        assert any("'index' is not at hand" in told for told in done_there.remains)
+        assert {"index", "palimpsest.knowledge"} <= set(tenant_memory.derivers())
+        assert tenant_memory.recall("Kathmandu").passages
+        assert other_memory.knowledge("notes", user="ann").search("visa for Nepal") == []
+        assert other_memory.derivers() == ()
+        erasure = tenant_memory.session("first").erase(Query(text="Kathmandu"))
+        assert any("'index' is not at hand" in told for told in erasure.remains)
         assert not [hit for hit in base.search("Kathmandu", top_k=50) if "Kathmandu" in hit.text]
 
 
-def test_stores_that_were_searched_are_copied_into_each_other(tmp_path: Path, clock: FakeClock) -> None:
-    """Each store keeps its own search index, and copied entries are found there."""
-    one, other = address("sqlite", tmp_path, "a"), address("sqlite", tmp_path, "b")
-    for name, where in (("s", one), ("t", other)):
+def test_each_store_keeps_its_own_search_index(tmp_path: Path, clock: FakeClock) -> None:
+    """Each store keeps its own index through copies, and finds what a copy has brought."""
+    source, target = address("sqlite", tmp_path, "a"), address("sqlite", tmp_path, "b")
+    for name, where in (("s", source), ("t", target)):
         with Memory.open(where, clock=clock) as memory:
             memory.session(name).add_user_message(f"{name} goes to Quito")
             assert len(memory.recall("Quito").passages) == 1
 
-    copy_store(one, other)
+    copy_store(source, target)
     for many in (2, 3):
-        with Memory.open(other, clock=clock) as memory:
+        with Memory.open(target, clock=clock) as memory:
             assert len(memory.recall("Quito").passages) == many
-        with Memory.open(one, clock=clock) as memory:
+        with Memory.open(source, clock=clock) as memory:
             memory.session("more").add({"role": "user", "content": "more go to Quito"}, key="same")
             memory.recall("Quito")
-        copy_store(one, other)
+        copy_store(source, target)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_that_was_interrupted_goes_on(
+def test_an_interrupted_copy_can_be_continued(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy interrupted at any write can be repeated, and loses, doubles or leaves over nothing."""
+    """A copy interrupted before or after any of its writes is completed by copying again.
+
+    Nothing is lost, doubled or left over.
+    """
     clock, dice = FakeClock(), random.Random(seed)
-    there, here = address("sqlite", tmp_path, "a"), address(kind, tmp_path, "b")
-    filled(there, clock)
+    source, target = address("sqlite", tmp_path, "a"), address(kind, tmp_path, "b")
+    filled(source, clock)
     monkeypatch.setattr(copying, "PIECE", 4)
     backend = SQLiteBackend if kind == "sqlite" else FileBackend
     write = backend.write
-    left = 0
+    writes_left = 0
 
     class Struck(BaseException):
         pass
 
     async def struck(self: Any, *given: Any, **named: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left == 0 and dice.random() < 0.5:
+        nonlocal writes_left
+        writes_left -= 1
+        if writes_left == 0 and dice.random() < 0.5:
             raise Struck
         done = await write(self, *given, **named)
-        if left <= 0:
+        if writes_left <= 0:
             raise Struck
         return done
 
     with monkeypatch.context() as patch:
         patch.setattr(backend, "write", struck)
         for most in (3, 10, 30, 60):
-            left = dice.randrange(1, most)
+            writes_left = dice.randrange(1, most)
             with pytest.raises(Struck):
-                copy_store(there, here)
+                copy_store(source, target)
 
-    copy_store(there, here)
-    assert shown(here, clock) == shown(there, clock)
+    copy_store(source, target)
+    assert shown(target, clock) == shown(source, clock)
 
 
-def test_what_is_there_and_is_another_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, clock: FakeClock) -> None:
-    """A session in the target with the same name but other content is kept, unless `replace` is given."""
-    there, here = address("file", tmp_path, "a"), address("sqlite", tmp_path, "b")
-    filled(there, clock)
-    with Memory.open(here, clock=clock) as memory:
+def test_a_different_session_in_the_target_is_replaced_only_on_request(tmp_path: Path, clock: FakeClock) -> None:
+    """A session or item that differs in the target raises Conflict, unless `replace` is given.
+
+    `replace` replaces it with the branches of its home.
+    """
+    source, target = address("file", tmp_path, "a"), address("sqlite", tmp_path, "b")
+    filled(source, clock)
+    with Memory.open(target, clock=clock) as memory:
         memory.session("s1").add_user_message("mine")
         memory.session("s1").fork("mine")
         memory.session("s9").add_user_message("mine, too")
 
     with pytest.raises(Conflict, match="session 's1' of tenant 'default'"):
-        copy_store(there, here)
+        copy_store(source, target)
     with Memory.open(address("sqlite", tmp_path, "c"), clock=clock) as memory:
         drive(memory.store.put_item("default", "notes", "k", b"another"))
         memory.for_tenant("acme").knowledge("notes").add("a", "one")
     with pytest.raises(Conflict, match="item 'k' of 'notes' of tenant 'default'"):
-        copy_store(there, address("sqlite", tmp_path, "c"))
-    with Memory.open(here, clock=clock) as memory:
+        copy_store(source, address("sqlite", tmp_path, "c"))
+    with Memory.open(target, clock=clock) as memory:
         assert memory.session("mine").entries()[0].text == "mine"
-    copy_store(there, here, replace=True)
+    copy_store(source, target, replace=True)
 
-    found, wanted = shown(here, clock), shown(there, clock)
-    with Memory.open(here, clock=clock) as memory:
+    copied, wanted = shown(target, clock), shown(source, clock)
+    with Memory.open(target, clock=clock) as memory:
         assert [one.session for one in memory.sessions()] == ["branch", *(f"s{i}" for i in range(6)), "s9"]
-    assert all(found[key] == value for key, value in wanted.items() if key[1] not in {"latest", "due"})
+    assert all(copied[key] == value for key, value in wanted.items() if key[1] not in {"latest", "due"})
 
 
-def test_a_session_that_is_written_to_meanwhile_is_copied_as_it_is_at_one_moment(
+def test_a_session_written_during_a_copy_is_copied_as_of_one_moment(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session that changes during its copy is copied again; one that never rests is reported."""
-    there, here = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
-    with Memory.open(there, clock=clock) as memory:
+    """A session that is written to during the copy is copied again; one that never rests raises Conflict."""
+    source, target = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
+    with Memory.open(source, clock=clock) as memory:
         session = memory.session("s")
         session.add_user_message("first")
-        times, heads = 0, copying.heads_of
+        writes_left, heads = 0, copying.heads_of
 
         async def beside(backend: Any, places: Any) -> Any:
-            nonlocal times
-            if backend.url.startswith("sqlite") and times:
-                times -= 1
+            nonlocal writes_left
+            if backend.url.startswith("sqlite") and writes_left:
+                writes_left -= 1
                 session.add_user_message("more")
             return await heads(backend, places)
 
         monkeypatch.setattr(copying, "heads_of", beside)
-        times = 8
-        copy_store(there, here)
+        writes_left = 8
+        copy_store(source, target)
         wanted = session.export()["entries"]
-        with Memory.open(here, clock=clock) as copy:
+        with Memory.open(target, clock=clock) as copy:
             assert copy.session("s").export()["entries"] == wanted
-        times = 10_000
+        writes_left = 10_000
         with pytest.raises(Conflict, match="written to"):
-            copy_store(there, address("file", tmp_path, "c"))
+            copy_store(source, address("file", tmp_path, "c"))
 
 
-def test_counts_that_are_stored_meanwhile_are_no_damage(
+def test_counts_stored_during_a_copy_are_no_damage(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts stored during a copy do not make the copy inconsistent."""
-    there, here = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
-    with Memory.open(there, clock=clock) as memory:
+    """Token counts stored during a copy move no head, and the copy of the entries stays valid."""
+    source, target = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
+    with Memory.open(source, clock=clock) as memory:
         session = memory.session("s", model="gpt-4o")
         session.add_user_message("first")
         whole, counted = copying._Copying._whole, []
 
         async def counting(self: Any, rows: Any) -> Any:
-            found = await whole(self, rows)
+            copied = await whole(self, rows)
             counted.append(session.count())
-            return found
+            return copied
 
         monkeypatch.setattr(copying._Copying, "_whole", counting)
-        copy_store(there, here)
-        with Memory.open(here, clock=clock) as copy:
+        copy_store(source, target)
+        with Memory.open(target, clock=clock) as copy:
             assert copy.session("s").export()["entries"] == session.export()["entries"]
         assert counted == [1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_and_goes_in_a_home_meanwhile_is_copied_whole(kind: str, tmp_path: Path, clock: FakeClock) -> None:
-    """Owners, branches, lifetimes and sessions that are made or deleted while others are copied are found later."""
-    there, here = address(kind, tmp_path, "a"), address("sqlite", tmp_path, "b")
-    with Memory.open(there, clock=clock) as memory:
+def test_changes_in_a_home_during_a_copy_are_copied(kind: str, tmp_path: Path, clock: FakeClock) -> None:
+    """Owners, branches, lifetimes and sessions that appear, change or go during a copy are right in the copy."""
+    source, target = address(kind, tmp_path, "a"), address("sqlite", tmp_path, "b")
+    with Memory.open(source, clock=clock) as memory:
         for name in ("a", "b", "c", "d", "gone"):
             memory.session(name).add_user_message(f"of {name}")
         facts = memory.working("zoo")
         facts.set("k", 1)
         facts.set("later", 1, ttl="1h")
-        told = list[tuple[int, int]]()
+        progress = list[tuple[int, int]]()
 
         def meanwhile(done: int, total: int) -> None:
-            told.append((done, total))
+            progress.append((done, total))
             if done == 1:
                 memory.session("a").describe(user="ann")
                 memory.session("b").describe(lifetime="1m")
@@ -336,11 +355,11 @@ def test_what_comes_and_goes_in_a_home_meanwhile_is_copied_whole(kind: str, tmp_
                 facts.set("k", 2, ttl="1m")
                 facts.set("later", 2, ttl="1m")
 
-        copy_store(there, here, progress=meanwhile)
+        copy_store(source, target, progress=meanwhile)
         wanted = memory.sessions()
 
-    assert told[-1][0] == told[-1][1] > 6
-    with Memory.open(here, clock=clock) as copy:
+    assert progress[-1][0] == progress[-1][1] > 6
+    with Memory.open(target, clock=clock) as copy:
         assert copy.sessions() == wanted
         assert [one.session for one in copy.sessions(user="ann")] == ["a"]
         assert copy.session("branch").entries()[-1].text == "a secret"
@@ -355,12 +374,12 @@ def test_what_comes_and_goes_in_a_home_meanwhile_is_copied_whole(kind: str, tmp_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_an_import_has_left_unfinished_goes_from_a_copy_too(
+def test_rows_of_an_unfinished_import_go_from_a_copy_too(
     kind: str, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of an unfinished import are copied and swept from the copy once they are old."""
-    there, here = address(kind, tmp_path, "a"), address("sqlite", tmp_path, "b")
-    with Memory.open(there, clock=clock) as memory:
+    """Rows that an unfinished import left in the source are copied without an owner, and an old sweep removes them."""
+    source, target = address(kind, tmp_path, "a"), address("sqlite", tmp_path, "b")
+    with Memory.open(source, clock=clock) as memory:
         session = memory.session("s")
         session.add([{"role": "user", "content": f"a secret {number}"} for number in range(1500)])
         dump = session.export()
@@ -371,9 +390,9 @@ def test_what_an_import_has_left_unfinished_goes_from_a_copy_too(
             memory.import_session(dump, on_conflict="replace")
     monkeypatch.undo()
 
-    copy_store(there, here)
+    copy_store(source, target)
 
-    with Memory.open(here, clock=clock) as copy:
+    with Memory.open(target, clock=clock) as copy:
         assert b"a secret" in (tmp_path / "b.db").read_bytes()
         clock.advance(2 * (datetime.now(UTC).timestamp() - clock() / 1e6) + 7200)
         copy.sweep()
@@ -383,11 +402,11 @@ def test_what_an_import_has_left_unfinished_goes_from_a_copy_too(
 
 
 async def suspended(*given: Any) -> None:
-    """Do nothing, like a process that has died."""
+    """Stand in for the cleaning up of a process that has died: do nothing."""
 
 
-def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> None:
-    """A copy onto itself, from an encrypted to a plain store, or under other keys is refused."""
+def test_stores_that_cannot_be_copied_are_refused(tmp_path: Path, clock: FakeClock) -> None:
+    """`copy_store` refuses a store onto itself, a store in memory, an unknown tenant, and other encryption keys."""
     plain, sealed = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
     filled(plain, clock)
     filled(sealed, clock, encryption=KEYS)
@@ -409,7 +428,10 @@ def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> N
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kinds", [*itertools.product(KINDS, KINDS)], ids="-".join)
 def test_the_order_of_use_is_copied_again_and_again(kinds: tuple[str, str], seed: int, tmp_path: Path) -> None:
-    """Sessions changed in the source come behind all others in the target's order of use, at each copy."""
+    """After repeated copies the sessions of the source keep their order of use in the target.
+
+    This holds if the target was used meanwhile: what moved in the source comes last.
+    """
     dice, clock = random.Random(seed), FakeClock()
     source, target = (address(kind, tmp_path, name) for kind, name in zip(kinds, ("source", "target"), strict=True))
     for _ in range(5):
@@ -433,12 +455,12 @@ def test_the_order_of_use_is_copied_again_and_again(kinds: tuple[str, str], seed
 @pytest.mark.sampled
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_that_replaces_and_is_killed_leaves_no_half_of_anything(
+def test_a_replacing_copy_that_is_killed_leaves_whole_sessions(
     kind: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed copy leaves each session and its branches as they were or as they are; repeating it completes it.
+    """A replacing copy killed before any write leaves each session old, new, or, if too large for one step, absent.
 
-    A session too large for one step may be missing until then.
+    A branch that shares entries is consistent with it. Copying again completes it.
     """
     clock = FakeClock()
     source, target = address("sqlite", tmp_path, "source"), address(kind, tmp_path, "target")
@@ -448,7 +470,7 @@ def test_a_copy_that_replaces_and_is_killed_leaves_no_half_of_anything(
         first.fork("b").add_user_message("aside")
     copy_store(source, target)
 
-    def there(where: str) -> dict[str, list[str]]:
+    def texts(where: str) -> dict[str, list[str]]:
         with Memory.open(where, clock=clock) as memory:
             assert all(memory.session(one.session).verify().ok for one in memory.sessions())
             return {
@@ -456,41 +478,41 @@ def test_a_copy_that_replaces_and_is_killed_leaves_no_half_of_anything(
                 for one in memory.sessions()
             }
 
-    versions = [there(target)]
+    versions = [texts(target)]
     with Memory.open(source, clock=clock) as memory:
         first, branch = memory.session("s"), memory.session("b")
         first.erase([1])
         for number in range(700 if large else 3):
             first.add([{"role": "user", "content": f"{number}"}, {"role": "assistant", "content": "yes"}])
         branch.add_user_message("more")
-    versions.append(there(source))
+    versions.append(texts(source))
     backend = {"sqlite": SQLiteBackend, "file": FileBackend}[kind]
-    write, left = backend.write, 0
+    write, writes_left = backend.write, 0
 
     async def killed(self: Any, *given: Any, **named: Any) -> Any:
-        nonlocal left
+        nonlocal writes_left
         if self.url.endswith(target.rpartition("/")[2]):
-            left -= 1
-            if left < 0:
+            writes_left -= 1
+            if writes_left < 0:
                 raise KeyboardInterrupt
         return await write(self, *given, **named)
 
     monkeypatch.setattr(backend, "write", killed)
     for number in itertools.count():
-        left = number
+        writes_left = number
         try:
             copy_store(source, target, replace=True)
             break
         except KeyboardInterrupt:
-            left = 1_000_000
-            assert there(target) in (versions if not large else [*versions, {}])
+            writes_left = 1_000_000
+            assert texts(target) in (versions if not large else [*versions, {}])
     assert number > (2 if large else 0)
-    left = 1_000_000
-    assert there(target) == versions[-1]
+    writes_left = 1_000_000
+    assert texts(target) == versions[-1]
 
 
 def spoil(folder: Path, session: str, before: bytes, after: bytes) -> bytes:
-    """Replace bytes in a session's log and return the previous content."""
+    """Replace these bytes in a session's log file, and return the whole file as it was before."""
     (log,) = folder.rglob(f"{session}-*.jsonl")
     data = log.read_bytes()
     assert before in data
@@ -500,10 +522,11 @@ def spoil(folder: Path, session: str, before: bytes, after: bytes) -> bytes:
 
 @pytest.mark.parametrize("part", ["line", "large content"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_read_keeps_nothing_else_from_the_copy(
-    kind: str, part: str, tmp_path: Path, clock: FakeClock
-) -> None:
-    """Damage in one session does not stop the copy of others; the error names it, and a later copy adds it."""
+def test_an_unreadable_session_does_not_stop_the_others(kind: str, part: str, tmp_path: Path, clock: FakeClock) -> None:
+    """All other sessions are copied before StoreCorrupt names the unreadable one.
+
+    Copying again after a repair copies the rest.
+    """
     source, target = address("file", tmp_path, "source"), address(kind, tmp_path, "target")
     with Memory.open(source, clock=clock) as memory:
         for name in "abc":
@@ -528,8 +551,8 @@ def test_what_cannot_be_read_keeps_nothing_else_from_the_copy(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_read_takes_nothing_away_in_the_target(kind: str, tmp_path: Path, clock: FakeClock) -> None:
-    """A session that is too large for one step goes before the new one comes, but not if that cannot be read."""
+def test_an_unreadable_session_replaces_nothing(kind: str, tmp_path: Path, clock: FakeClock) -> None:
+    """A session that cannot be read in the source does not remove its older copy from the target."""
     source, target = address("file", tmp_path, "source"), address(kind, tmp_path, "target")
     with Memory.open(source, clock=clock) as memory:
         memory.session("s").add_user_message("old")
@@ -549,10 +572,10 @@ def test_what_cannot_be_read_takes_nothing_away_in_the_target(kind: str, tmp_pat
 @pytest.mark.parametrize("what", ["session", "item/working/w"])
 @pytest.mark.parametrize("part", ["hot", "cold"])
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(one, marks=pytest.mark.wide) for one in SERVERS)])
-def test_a_damaged_head_takes_no_sound_one_s_place(
+def test_a_damaged_head_replaces_no_sound_one(
     kind: str, part: str, what: str, tmp_path: Path, clock: FakeClock
 ) -> None:
-    """A damaged head does not replace a sound copy in the target; everything else is copied."""
+    """A damaged head in the source leaves the older copy in the target; everything else is copied before the error."""
     source, target = address(kind, tmp_path, "source"), address("sqlite", tmp_path, "target")
     with Memory.open(source, clock=clock) as memory:
         for text in ("old", "new"):
@@ -571,6 +594,6 @@ def test_a_damaged_head_takes_no_sound_one_s_place(
         copy_store(source, target, replace=True)
 
     with Memory.open(target, clock=clock) as memory:
-        found = [len(memory.session(name).entries()) for name in ("a", "b")]
+        lengths = [len(memory.session(name).entries()) for name in ("a", "b")]
         fact = memory.working("w").get("fact")
-    assert (found, fact) == (([2, 1], "new") if what == "session" else ([2, 2], "old"))
+    assert (lengths, fact) == (([2, 1], "new") if what == "session" else ([2, 2], "old"))

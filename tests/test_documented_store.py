@@ -1,4 +1,4 @@
-"""The store shown in the documentation, and one written by following it, keep every contract."""
+"""The stores that the documentation shows, and one written by that page, fulfil the contracts of a store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "stores.md"
 
 
 def shown(name: str) -> str:
-    """Return the code of a store on the page."""
+    """Return the code of a store class on the page."""
     (code,) = (
         code
         for code in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
@@ -35,7 +35,7 @@ def shown(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Any]:
-    """Return what that code defines."""
+    """Yield a module that holds the classes shown on the page."""
     module = sys.modules["shown_store"] = ModuleType("shown_store")  # where msgspec looks types up
     for name in ("OneFile", "TwoColumns"):
         exec(compile(shown(name), str(PAGE), "exec"), vars(module))  # noqa: S102 (the project's own page)
@@ -44,18 +44,18 @@ def page() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("name", "most"), [("OneFile", 100), ("TwoColumns", 50)])
-def test_a_store_of_ones_own_is_short(name: str, most: int) -> None:
-    """The page shows a whole one in under 100 lines, and one over an engine of ordered keys in half of that."""
+def test_a_documented_store_is_short(name: str, most: int) -> None:
+    """The page shows a whole store in under 100 lines, and one over an engine of ordered keys in under 50."""
     assert len([line for line in shown(name).splitlines() if line]) < most
 
 
 def test_the_store_over_lmdb_is_short() -> None:
-    """The store that was written by the page has fewer than 100 lines."""
+    """The store over LMDB, written from the page alone, has under 100 lines."""
     assert len(Path(lmdb_store.__file__).read_text("utf-8").splitlines()) < 100
 
 
 class TestShownBackend(StoreConformance):
-    """The backend on the page keeps the contract of backends."""
+    """The backend on the page fulfils the contract of backends."""
 
     lasts = True
 
@@ -65,7 +65,7 @@ class TestShownBackend(StoreConformance):
 
 
 class TestShownStore(LogConformance):
-    """The engine over the backend on the page keeps the contract of stores."""
+    """The engine over the backend on the page fulfils the contract of stores."""
 
     @pytest.fixture
     def store(self, page: Any, tmp_path: Path) -> StoreFactory:
@@ -73,7 +73,7 @@ class TestShownStore(LogConformance):
 
 
 class TestShownBackendOfPairs(StoreConformance):
-    """The backend on the page over ordered keys keeps the contract of backends."""
+    """The page's backend over an engine of ordered keys fulfils the contract of backends."""
 
     lasts = True
 
@@ -83,7 +83,7 @@ class TestShownBackendOfPairs(StoreConformance):
 
 
 class TestShownStoreOfPairs(LogConformance):
-    """The engine over the backend of ordered keys keeps the contract of stores."""
+    """The engine over that backend fulfils the contract of stores."""
 
     @pytest.fixture
     def store(self, page: Any, tmp_path: Path) -> StoreFactory:
@@ -91,7 +91,7 @@ class TestShownStoreOfPairs(LogConformance):
 
 
 class TestLMDBBackend(StoreConformance):
-    """The LMDB backend keeps the contract of backends."""
+    """The LMDB backend, written from the page, fulfils the contract of backends."""
 
     lasts = True
 
@@ -101,7 +101,7 @@ class TestLMDBBackend(StoreConformance):
 
 
 class TestLMDBStore(LogConformance):
-    """The engine over LMDB keeps the contract of stores."""
+    """The engine over the LMDB backend fulfils the contract of stores."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> StoreFactory:
@@ -110,7 +110,7 @@ class TestLMDBStore(LogConformance):
 
 @pytest.mark.parametrize("kind", [b"h", b"r"])
 def test_a_pair_that_was_changed_is_damage(kind: bytes, tmp_path: Path) -> None:
-    """A changed pair of an engine of ordered keys is reported as StoreCorrupt."""
+    """A pair that the engine of keys gives back changed raises StoreCorrupt."""
     place = Place("tenant", "home", "space", "name")
     backend = LMDBBackend(str(tmp_path / "store"), Inline())
     drive(backend.write([[Step(place, None, b"hot", put=[("t", [Row(1, b"row")])])]], 1))

@@ -1,4 +1,4 @@
-"""What exports and imports promise, over every store."""
+"""Exporting a session and importing it again, on both embedded stores."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from writer import quarters, turn
 
 
 def texts(entries: list) -> list[str]:
+    """Return the texts of these entries."""
     return [entry.text for entry in entries]
 
 
 def without_time(data: dict) -> dict:
+    """Return an export without the time at which it was made."""
     return {name: value for name, value in data.items() if name != "exported_at"}
 
 
 def filled(memory: Memory) -> Session:
-    """Return a session with everything that an export can hold."""
+    """Make a session that holds every kind of thing an export can hold."""
     session = cut_session(memory)
     session.add_context("text", name="notes.md")
     session.add_assistant_message([Text(text="one"), Text(text="two")])
@@ -45,7 +47,7 @@ def filled(memory: Memory) -> Session:
 
 
 def test_an_export_is_plain_json_and_comes_back_equal(memory: Memory, clock: FakeClock) -> None:
-    """Export, import into another store, export: equal but for `exported_at`, and so is the next context."""
+    """An export is plain JSON; imported into another store it exports equal and gives the same context."""
     session = filled(memory)
     data = json.loads(json.dumps(session.export()))
     assert data == session.export()
@@ -60,8 +62,8 @@ def test_an_export_is_plain_json_and_comes_back_equal(memory: Memory, clock: Fak
         assert copy.stats() == session.stats()
 
 
-def test_an_imported_session_goes_on(memory: Memory, clock: FakeClock) -> None:
-    """An imported session continues its seqs and knows its open calls and ids."""
+def test_an_imported_session_can_be_continued(memory: Memory, clock: FakeClock) -> None:
+    """An imported session continues with the next seq, and a result still finds its open call."""
     filled(memory)
     memory.import_session(memory.session("one").export(), session_id="two")
     copy = memory.session("two", counter=quarters)
@@ -71,8 +73,8 @@ def test_an_imported_session_goes_on(memory: Memory, clock: FakeClock) -> None:
     assert memory.session("one").entries()[-1].seq == 124
 
 
-def test_an_import_does_not_overwrite(memory: Memory) -> None:
-    """An import of an existing session raises Conflict by default and changes nothing."""
+def test_an_import_does_not_overwrite_by_default(memory: Memory) -> None:
+    """An import of a session that exists raises Conflict and changes nothing."""
     session = memory.session("one")
     session.add(turn("1"))
     data = session.export()
@@ -84,8 +86,8 @@ def test_an_import_does_not_overwrite(memory: Memory) -> None:
     assert len(session.entries()) == 12
 
 
-def test_an_import_may_replace(memory: Memory) -> None:
-    """With "replace" the session becomes the export, in one step and a new epoch."""
+def test_an_import_can_replace_a_session(memory: Memory) -> None:
+    """`on_conflict="replace"` makes the session what the export says, in one step and a new epoch."""
     session = memory.session("one")
     session.add(turn("1"))
     data = session.export()
@@ -103,8 +105,11 @@ def test_an_import_may_replace(memory: Memory) -> None:
     assert session.context().report.epoch_reason == "import"
 
 
-def test_an_import_may_merge(memory: Memory) -> None:
-    """With "merge" the missing entries are appended with their ids and times."""
+def test_an_import_can_merge_into_a_session(memory: Memory) -> None:
+    """`on_conflict="merge"` appends the entries that the session lacks, with their ids and times.
+
+    Entries that it has stay as they are, and merging again adds nothing.
+    """
     session, other = memory.session("one"), memory.session("two")
     shared = session.add(turn("shared"))
     memory.import_session(session.export(), session_id="two")
@@ -123,8 +128,8 @@ def test_an_import_may_merge(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("on_conflict", ["error", "replace", "merge"])
-def test_an_import_of_an_unknown_session_makes_it(memory: Memory, on_conflict: Any) -> None:
-    """For an unknown session all three modes store the export, under its id or the given one."""
+def test_an_import_of_an_unknown_session_creates_it(memory: Memory, on_conflict: Any) -> None:
+    """With every `on_conflict`, an unknown session is created under the export's id or the one given."""
     session = memory.session("one")
     session.add(turn("1"))
 
@@ -134,8 +139,8 @@ def test_an_import_of_an_unknown_session_makes_it(memory: Memory, on_conflict: A
     assert texts(memory.session("two").entries()) == texts(session.entries())
 
 
-def test_a_pin_that_has_expired_behind_the_window_is_no_damage(memory: Memory, clock: FakeClock) -> None:
-    """An export with an expired pin before the window can be imported."""
+def test_an_expired_pin_before_the_cut_is_imported(memory: Memory, clock: FakeClock) -> None:
+    """An export whose cut notes an expired pin before its start can be imported and gives the same context."""
     session = memory.session("s", counter=quarters, max_tokens=300)
     later = datetime.fromtimestamp(clock() / 1_000_000, UTC) + timedelta(seconds=50)
     session.add_user_message("for a while", pinned=True, expires_at=later)
@@ -156,8 +161,8 @@ def test_a_pin_that_has_expired_behind_the_window_is_no_damage(memory: Memory, c
     assert copy.context().messages == session.context().messages
 
 
-def test_an_entry_that_was_hidden_before_the_window_is_no_damage(memory: Memory) -> None:
-    """An export with an entry hidden before the window can be imported."""
+def test_a_hidden_entry_before_the_cut_is_imported(memory: Memory) -> None:
+    """A cut forgets hidden entries that its start has passed, so its export can be imported."""
     session = memory.session("s", counter=quarters, max_tokens=200)
     for number in range(3):
         session.add_user_message(f"question {number}")
@@ -177,8 +182,8 @@ def test_an_entry_that_was_hidden_before_the_window_is_no_damage(memory: Memory)
     assert memory.session("copy", counter=quarters, max_tokens=200).context().messages == session.context().messages
 
 
-def test_what_a_cut_of_an_earlier_version_says_of_hidden_entries_is_no_damage(memory: Memory) -> None:
-    """An export of an earlier version whose cut still lists hidden entries before its start can be imported."""
+def test_hidden_entries_noted_by_an_older_version_are_imported(memory: Memory) -> None:
+    """An export whose cut still notes hidden entries before its start, as older versions wrote it, can be imported."""
     session = cut_session(memory)
     data = json.loads(json.dumps(session.export()))
     assert data["head"]["views"]["main"]["start"] > 4
@@ -198,7 +203,7 @@ STEPS = [
 
 
 def step(session: Session, how: str, dice: random.Random) -> None:
-    """Do something to a session if it is allowed there."""
+    """Do one step to a session, if the session accepts it."""
     there, active = session.entries(), session.active_entries()
     with suppress(ConfigError):  # an entry that is pinned is not hidden, for example
         match how:
@@ -228,8 +233,8 @@ def step(session: Session, how: str, dice: random.Random) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_was_done_to_a_session_its_export_is_taken_back(seed: int, clock: FakeClock) -> None:
-    """At any time, an export of a session or branch can be imported, exports the same and gives the same context."""
+def test_an_export_is_importable_after_any_steps(seed: int, clock: FakeClock) -> None:
+    """After any steps, also of a fork, an export can be imported, exports equal and gives the same context."""
     dice = random.Random(seed)
     limits: dict[str, Any] = {"max_tokens": dice.choice([200, 4_000]), "counter": quarters}
     with Memory.open("memory://", clock=clock) as memory:
@@ -251,8 +256,11 @@ def test_whatever_was_done_to_a_session_its_export_is_taken_back(seed: int, cloc
                 assert copy.context().messages == session.context().messages
 
 
-def test_an_export_for_a_provider_has_no_marks_for_its_cache(memory: Memory, tmp_path: Path) -> None:
-    """Marks are for a request. In a file they would come back as the log's own, where system text stands beside it."""
+def test_an_export_for_a_provider_has_no_cache_marks(memory: Memory, tmp_path: Path) -> None:
+    """An export in Anthropic's format has no cache marks.
+
+    Marks belong to a request; imported again they would count as the log's own.
+    """
     session = memory.session("s")
     session.add_system_message("You are brief.")
     session.add_user_message([Text(text="one"), Text(text="two")])
@@ -262,8 +270,11 @@ def test_an_export_for_a_provider_has_no_marks_for_its_cache(memory: Memory, tmp
     assert "cache_control" not in str(file)
 
 
-def test_an_export_over_the_store_that_is_open_takes_none_of_its_locks(tmp_path: Path) -> None:
-    """An export onto the open store is refused without dropping its locks."""
+def test_an_export_onto_the_open_store_releases_no_lock(tmp_path: Path) -> None:
+    """An export to the path of the open store is refused without opening the file.
+
+    Opening and closing it would release SQLite's locks, and another process would delete the journal.
+    """
     path = tmp_path / "log.db"
     with Memory.open(path) as memory, Memory.open(path) as other:
         memory.session("s").add_user_message("x")
@@ -276,8 +287,8 @@ def test_an_export_over_the_store_that_is_open_takes_none_of_its_locks(tmp_path:
         assert [entry.text for entry in memory.session("s").entries()] == ["x", "y"]
 
 
-def test_an_export_to_a_link_is_written_to_what_it_leads_to(memory: Memory, tmp_path: Path) -> None:
-    """An export to a symbolic link writes the target and keeps the link."""
+def test_an_export_to_a_link_writes_its_target(memory: Memory, tmp_path: Path) -> None:
+    """An export to a symbolic link writes the file it leads to, existing or not, and keeps the link."""
     memory.session("s").add_user_message("x")
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.json"
@@ -289,8 +300,8 @@ def test_an_export_to_a_link_is_written_to_what_it_leads_to(memory: Memory, tmp_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
-def test_an_export_to_what_is_no_file_goes_there_and_replaces_nothing(memory: Memory, tmp_path: Path) -> None:
-    """A pipe, as a device, is written to and stays: an export to the null device must not make a file of it."""
+def test_an_export_to_a_pipe_or_device_does_not_replace_it(memory: Memory, tmp_path: Path) -> None:
+    """An export to a pipe or device is written into it: exporting to /dev/null must not make it a file."""
     memory.session("s").add_user_message("x")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -303,8 +314,11 @@ def test_an_export_to_what_is_no_file_goes_there_and_replaces_nothing(memory: Me
         os.close(reader)
 
 
-def test_two_exports_to_one_file_do_not_write_into_one_another(memory: Memory, tmp_path: Path) -> None:
-    """While one is half written another is done: the file is whole at any time, both succeed, and nothing is left."""
+def test_two_exports_to_one_file_do_not_mix(memory: Memory, tmp_path: Path) -> None:
+    """While one export is half written another to the same path succeeds; the file is whole at any time.
+
+    No temporary file is left.
+    """
     for id in ("a", "b"):
         memory.session(id).add_user_message("x" * 100_000)
     (tmp_path / "out").mkdir()
@@ -319,13 +333,13 @@ def test_two_exports_to_one_file_do_not_write_into_one_another(memory: Memory, t
 
 
 def lines_of(*exports: dict) -> io.BytesIO:
-    """Return a file of several exports, one a line."""
+    """Return a file object that holds these exports, one per line."""
     return io.BytesIO("".join(json.dumps(export) + "\n" for export in exports).encode())
 
 
 @pytest.mark.parametrize("fault", ["facts", "accesses", "content"])
-def test_a_strict_import_of_exports_finds_every_fault_before_anything_is_stored(memory: Memory, fault: str) -> None:
-    """Facts and fetches that cannot be, and what the store has with other content, are faults of a file like others."""
+def test_a_strict_import_finds_faults_before_storing(memory: Memory, fault: str) -> None:
+    """A strict import of exports finds bad facts, bad fetches and contradicting content before it stores any."""
     memory.session("one").add_user_message("x")
     memory.session("there").add_user_message("y")
     good = {**memory.session("one").export(), "session_id": "good"}
@@ -342,8 +356,8 @@ def test_a_strict_import_of_exports_finds_every_fault_before_anything_is_stored(
     assert [entry.text for entry in memory.session("there").entries()] == ["y"]
 
 
-def test_a_strict_import_tells_no_more_than_a_file_of_itself(memory: Memory) -> None:
-    """A strict import imports sound sessions once and sends no events for its check."""
+def test_a_strict_import_emits_events_once(memory: Memory) -> None:
+    """A strict import stores each session once and emits one event for it: the check emits none."""
     heard = list[str]()
     memory.on("session:imported", lambda session, facts: heard.append(session))
     memory.session("one").add_user_message("x")
@@ -355,8 +369,8 @@ def test_a_strict_import_tells_no_more_than_a_file_of_itself(memory: Memory) -> 
     assert heard == ["good"]
 
 
-def test_a_strict_import_raises_for_a_session_that_contradicts_itself(memory: Memory) -> None:
-    """A file may hold the same session twice, with other content: that shows when the second is stored."""
+def test_a_strict_import_raises_if_a_session_contradicts_itself(memory: Memory) -> None:
+    """A file with one session twice and different content raises ImportFailed at the second, even if strict."""
     memory.session("one").add_user_message("x")
     first = {**memory.session("one").export(), "session_id": "twice"}
     second = json.loads(json.dumps(first))
@@ -367,8 +381,8 @@ def test_a_strict_import_raises_for_a_session_that_contradicts_itself(memory: Me
 
 
 @pytest.mark.parametrize("kind", ["memory", "file", "temporary"])
-def test_a_stream_of_text_is_refused_with_how_to_open_it(memory: Memory, tmp_path: Path, kind: str) -> None:
-    """A text stream is refused before anything is read or written, with the advice to open it as binary."""
+def test_a_text_stream_is_refused_with_advice(memory: Memory, tmp_path: Path, kind: str) -> None:
+    """A stream opened as text is refused with the advice to open it as binary, before anything is read or written."""
     memory.session("s").add_user_message("x")
     (path := tmp_path / "file").touch()
     with open(path, "r+") as file, NamedTemporaryFile("w+") as temporary:

@@ -1,4 +1,4 @@
-"""The file backend: its logs, torn and damaged ones, what is dropped, and who may write when."""
+"""The file backend: how its logs look, torn and damaged logs, scrubbing, and concurrent processes."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ PLACE = Place("tenant", "home", "things", "one")
 
 
 def backend(folder: Path, **options: object) -> FileBackend:
-    """Return the backend of this folder, which waits for the disk only on request."""
+    """Return the backend of this folder, which does not sync to the disk unless told to."""
     given = DiskOptions(**{"synchronous": "NORMAL", **options})
     return FileBackend(f"file://{folder}", str(folder), Inline(), given)
 
 
 def opened(folder: Path, **options: object) -> Store:
-    """Return the engine over it."""
+    """Return the engine over that backend."""
     return Store(backend(folder, **options), FakeClock())
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a test's store."""
+    """Return the folder of the test's store."""
     return tmp_path / "logs"
 
 
 @pytest.fixture
 def store(folder: Path) -> Iterator[Store]:
-    """An empty store in that folder."""
+    """Yield an empty store in that folder."""
     store = opened(folder)
     yield store
     drive(store.close())
@@ -62,22 +62,22 @@ def store(folder: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def log(folder: Path) -> Path:
-    """The log of the session that the tests write to."""
+    """Return the path of the log of session KEY, to which tests write."""
     return Path(log_of(str(folder), KEY.tenant, KEY.session))
 
 
 def moved(expect: bytes | None, hot: bytes | None, *rows: Row, **more: object) -> Step:
-    """Return a step that moves the head of a place and adds rows."""
+    """Return a step that sets the head of PLACE and puts rows into it."""
     return Step(PLACE, expect, hot, put=[("rows", rows)] if rows else [], **more)
 
 
 def written(files: FileBackend, *steps: Step, at: int = 1) -> object:
-    """Return the outcome of a batch of these steps."""
+    """Write a batch of these steps and return its result."""
     return drive(files.write([steps], at))[0]
 
 
 def values(files: FileBackend) -> list[bytes]:
-    """Return the values of the place's rows."""
+    """Return the values of the rows of PLACE."""
     (seen,) = drive(files.look([Ask(PLACE, [Range("rows", [(0, 99)])])]))
     return [row[1] for row in seen.rows[0]]
 
@@ -90,20 +90,20 @@ def values(files: FileBackend) -> list[bytes]:
     [b"", b"{", b"{}", b'{"a":1}x', b'{"a":1} ', b"[1]12345678", b'["\xff"]', b"\xff\x00", b'{"a":\n1}', b"null", b'"',
      b'{"a":"\\ud800"}', "☂".encode(), b"[01]", b"]{", b'[1]"', b"[1]" + b"a" * 100, bytes(range(256))],
 )  # fmt: skip
-def test_whatever_bytes_a_value_has_they_come_back(folder: Path, value: bytes) -> None:
-    """Values that are JSON, nearly JSON, text or neither are read as they were, also by another store."""
+def test_a_value_comes_back_whatever_its_bytes(folder: Path, value: bytes) -> None:
+    """A value comes back byte for byte, also in another store object: JSON, nearly JSON, text or neither."""
     files = backend(folder)
     written(files, moved(None, value, Row(1, value, "é\n", 5)), at=7)
     written(files, Step(PLACE, value, value, value))
 
-    for one in (files, backend(folder)):
-        (seen,) = drive(one.look([Ask(PLACE, [Range("rows", [(1, 1)])])]))
+    for reader in (files, backend(folder)):
+        (seen,) = drive(reader.look([Ask(PLACE, [Range("rows", [(1, 1)])])]))
         assert seen.head == PlaceHead(value, value)
         assert [tuple(row) for row in seen.rows[0]] == [(1, value, "é\n", 5)]
 
 
-def test_what_an_earlier_version_wrote_is_refused_and_left_as_it_is(folder: Path) -> None:
-    """A folder of version 1 raises StoreCorrupt with that number, one of a newer version StoreTooNew."""
+def test_a_folder_of_another_version_is_refused_untouched(folder: Path) -> None:
+    """A folder of version 1 raises StoreCorrupt, one of a newer version StoreTooNew; no file changes."""
     folder.mkdir()
     mark = folder / "palimpsest.json"
     for version, fault in ((1, StoreCorrupt), (7, StoreTooNew)):
@@ -122,10 +122,8 @@ def test_what_an_earlier_version_wrote_is_refused_and_left_as_it_is(folder: Path
 # --- damage
 
 
-def test_a_line_that_tells_of_other_things_than_were_written_is_refused_by_name(
-    store: Store, folder: Path, log: Path
-) -> None:
-    """A log in which a key or a name was changed is StoreCorrupt with file, line and byte until it is deleted."""
+def test_a_line_with_changed_content_is_refused_by_name(store: Store, folder: Path, log: Path) -> None:
+    """A log whose line was changed raises StoreCorrupt with file, line and byte, until it is deleted."""
     for text in "abc":
         add(store, text)
     add(store, "fine", key=OTHER)
@@ -133,21 +131,21 @@ def test_a_line_that_tells_of_other_things_than_were_written_is_refused_by_name(
     lines[1] = lines[1].replace(b'"space":"log"', b'"space":"lof"')
     log.write_bytes(b"".join((first, *lines)))
     before = log.read_bytes()
-    again = opened(folder)
+    reopened = opened(folder)
 
-    for attempt in (lambda: texts(again), lambda: add(again, "x")):
+    for attempt in (lambda: texts(reopened), lambda: add(reopened, "x")):
         with pytest.raises(StoreCorrupt, match=rf"{log.name}, line 3 \(byte {len(first + lines[0])}\)"):
             attempt()
 
     assert log.read_bytes() == before
-    assert drive(again.delete(KEY))
+    assert drive(reopened.delete(KEY))
     assert not log.exists()
-    assert texts(again, OTHER) == ["fine"]
+    assert texts(reopened, OTHER) == ["fine"]
 
 
 @pytest.mark.parametrize("flips", [150, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_flipped_bit_never_gives_a_wrong_answer(folder: Path, log: Path, dice: random.Random, flips: int) -> None:
-    """A bit flipped in a log raises an error, sets an entry aside, or loses nothing but counts."""
+    """A flipped bit in a log raises an error, damages an entry visibly, or loses nothing but token counts."""
     store = opened(folder, large_bytes=64)
     for number in range(3):
         add(store, f"question {number}", "large " * 20 * (number + 1), metadata={"n": number})
@@ -185,26 +183,26 @@ def test_a_flipped_bit_never_gives_a_wrong_answer(folder: Path, log: Path, dice:
 
 
 @pytest.mark.parametrize("row", [b"[1,-6]", b'["x"]', b"[1,{}]", b"[1]", b"{}", b"[1,-999999]"])
-def test_a_line_of_somebody_elses_making_is_refused(folder: Path, row: bytes) -> None:
-    """A line with a valid checksum but invalid rows is StoreCorrupt, whether the log was read before or not."""
-    one = backend(folder)
-    written(one, moved(None, b"x", Row(1, b"\xff")))
+def test_a_line_with_impossible_rows_is_refused(folder: Path, row: bytes) -> None:
+    """A line with a valid checksum but impossible rows raises StoreCorrupt, also for a reader that knew the log."""
+    reader = backend(folder)
+    written(reader, moved(None, b"x", Row(1, b"\xff")))
     (log,) = files(folder, "*.jsonl")
     first, line = log.read_bytes().splitlines(keepends=True)
-    now = line[: line.rindex(b',"sum":"')].replace(b"[1,6]", row)
-    assert now not in line
-    log.write_bytes(first + seal(now))
+    forged = line[: line.rindex(b',"sum":"')].replace(b"[1,6]", row)
+    assert forged not in line
+    log.write_bytes(first + seal(forged))
 
-    for each in (one, backend(folder)):
+    for backend_ in (reader, backend(folder)):
         with pytest.raises(StoreCorrupt, match=log.name):
-            values(each)
+            values(backend_)
 
 
 # --- what is not there any more
 
 
-def test_another_process_scrubs_what_one_that_was_killed_has_destroyed(store: Store, folder: Path, log: Path) -> None:
-    """Another process's scrub removes what a killed one destroyed, dropped or half wrote."""
+def test_another_process_scrubs_for_one_that_was_killed(store: Store, folder: Path, log: Path) -> None:
+    """A scrub removes what another process destroyed or left half written before it was killed."""
     add(store, "sesame", "stays")
     drive(store.put_item("tenant", "facts", "k", b"sesame"))
     drive(store.delete_item("tenant", "facts", "k"))
@@ -219,8 +217,8 @@ def test_another_process_scrubs_what_one_that_was_killed_has_destroyed(store: St
     assert files(folder, "*.new") == []
 
 
-def test_a_log_does_not_grow_with_what_is_replaced(folder: Path) -> None:
-    """A place that is written to again and again has a log of bounded size, and the heads and rows that were last."""
+def test_a_log_does_not_grow_with_replaced_values(folder: Path) -> None:
+    """The log of a place that is rewritten again and again stays small, and keeps the last head and rows."""
     files, hot = backend(folder), None
     for number in range(1500):
         after = b"%d" % number
@@ -229,16 +227,16 @@ def test_a_log_does_not_grow_with_what_is_replaced(folder: Path) -> None:
 
     (log,) = folder.rglob("*.jsonl")
     assert log.stat().st_size < 150_000
-    for one in (files, backend(folder)):
-        assert drive(one.look([Ask(PLACE)]))[0].head == PlaceHead(b"1499", b"")
-        assert values(one) == [b'{"n":%d}' % number for number in range(1495, 1500)]
+    for reader in (files, backend(folder)):
+        assert drive(reader.look([Ask(PLACE)]))[0].head == PlaceHead(b"1499", b"")
+        assert values(reader) == [b'{"n":%d}' % number for number in range(1495, 1500)]
 
 
 # --- who reads and writes when
 
 
-def test_what_was_read_is_not_read_again(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that has read a log reads only new lines and the requested rows."""
+def test_a_log_is_not_read_again(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store reads only what is new in a log that it has read, whoever wrote it, and the rows asked for."""
     other = opened(folder)
     for _ in range(50):
         add(store, *["x" * 1000] * 10)
@@ -253,8 +251,8 @@ def test_what_was_read_is_not_read_again(store: Store, folder: Path, monkeypatch
     assert sum(sizes) < 20_000
 
 
-def test_writers_that_meet_lose_nothing(folder: Path) -> None:
-    """Stores of one folder that append, erase, fork, delete and scrub at once agree on the result."""
+def test_concurrent_writers_lose_nothing(folder: Path) -> None:
+    """Stores of one folder that append, erase, delete and scrub at once lose nothing and agree on the log."""
 
     def work(seed: int) -> None:
         store, dice = opened(folder, large_bytes=64), random.Random(seed)
@@ -266,30 +264,30 @@ def test_writers_that_meet_lose_nothing(folder: Path) -> None:
 
     at_once(work, 3)
 
-    said = [text for text in texts(opened(folder), after=50) if not text.startswith("large")]
+    found = [text for text in texts(opened(folder), after=50) if not text.startswith("large")]
     for seed in range(3):
-        mine = [int(text.partition(".")[2]) for text in said if text.startswith(f"{seed}.")]
-        assert mine == sorted(set(mine))
-        assert mine[-1] == 59
+        numbers = [int(text.partition(".")[2]) for text in found if text.startswith(f"{seed}.")]
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == 59
     assert drive(opened(folder).head(KEY)).next_seq == 361
 
 
 def test_marks_rise_whatever_the_clock_does(folder: Path) -> None:
-    """Later writes have greater marks, in any home and store, even if the clock goes back."""
-    one, two = backend(folder), backend(folder)
+    """A later write has a later mark, in any home and by any store, even if the clock goes back."""
+    first, second = backend(folder), backend(folder)
     places = [PLACE._replace(home=f"home {number}") for number in range(4)]
     for number, place in enumerate(places):
-        drive((one, two)[number % 2].write([[Step(place, None, b"x")]], 1000 - number))
+        drive((first, second)[number % 2].write([[Step(place, None, b"x")]], 1000 - number))
 
-    marks = {listed.place: listed.mark for listed in drive(one.recent("tenant", "things"))}
+    marks = {listed.place: listed.mark for listed in drive(first.recent("tenant", "things"))}
 
     assert [marks[place] for place in places] == sorted(marks.values())
     since = marks[places[2]]
-    assert {listed.place for listed in drive(two.recent("tenant", "things", since=since))} >= {places[3]}
+    assert {listed.place for listed in drive(second.recent("tenant", "things", since=since))} >= {places[3]}
 
 
-def test_each_log_is_looked_at_once_for_those_written_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page of them, the first or one behind it, takes the lock of every log once, whatever number is asked for."""
+def test_each_log_is_read_once_per_page_of_newest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of the newest places takes each log's lock once, whatever its length."""
     files = backend(folder)
     places = [PLACE._replace(home=f"home {number}") for number in range(5)]
     for number, place in enumerate(places):
@@ -306,17 +304,18 @@ def test_each_log_is_looked_at_once_for_those_written_last(folder: Path, monkeyp
 
 
 def listed(files: FileBackend) -> object:
-    """Return what a listing says of each log, or why the log is refused."""
+    """Return what a listing says of each log, or the error's text."""
     try:
         return drive(files.places("tenant", "things")), drive(files.expired("tenant", 5))
     except StoreCorrupt as fault:
         return str(fault)
 
 
-def test_a_log_that_nobody_has_written_to_is_listed_without_opening_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An unchanged old log is listed without opening it; a recent change could have the same time."""
+def test_a_log_unchanged_since_its_listing_is_not_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing does not open logs that have not changed since the last listing.
+
+    Logs changed a moment ago are opened: another change may bear the same time.
+    """
     files, opens = backend(folder), list[object]()
     for number in range(20):
         drive(files.write([[Step(PLACE._replace(home=f"home {number}"), None, b"x")]], 1))
@@ -332,27 +331,28 @@ def test_a_log_that_nobody_has_written_to_is_listed_without_opening_it(
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
-def test_a_listing_says_what_one_says_that_remembers_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """A cached listing equals an uncached one, whatever happens to the logs."""
+def test_a_listing_equals_one_without_memory(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A listing that remembers logs equals that of a new backend.
+
+    This holds whatever is written, dropped, scrubbed, torn, copied, removed or appended in between.
+    """
     monkeypatch.setattr(listing, "SETTLED", -1)
     monkeypatch.setattr(file_backend, "KNOWN", 4)
     dice, files = random.Random(seed), [backend(folder) for _ in range(2)]
     for turn in range(80):
         place = PLACE._replace(home=f"home {dice.randrange(6)}", name=dice.choice("ab"))
         path, act = Path(log_of(str(folder), place.tenant, place.home)), dice.choice("wwwwddstgxc")
-        one = dice.choice(files)
+        backend_ = dice.choice(files)
         with contextlib.suppress(StoreCorrupt, FileNotFoundError):
-            before = drive(one.look([Ask(place)]))[0].head
+            before = drive(backend_.look([Ask(place)]))[0].head
             expect = None if before is None else before.hot
             if act == "w":
                 ends = dice.choice([None, 1, 9])
-                drive(one.write([[Step(place, expect, b"%d" % turn, expires=ends, destroys=True)]], turn))
+                drive(backend_.write([[Step(place, expect, b"%d" % turn, expires=ends, destroys=True)]], turn))
             elif act == "d" and expect is not None:
-                drive(one.write([[Step(place, expect, destroys=dice.random() < 0.5)]], turn))
+                drive(backend_.write([[Step(place, expect, destroys=dice.random() < 0.5)]], turn))
             elif act == "s":
-                drive(one.scrub(whole=dice.random() < 0.5))
+                drive(backend_.scrub(whole=dice.random() < 0.5))
             elif act == "t":
                 with path.open("ab") as file:
                     file.write(b'{"half')
@@ -365,7 +365,7 @@ def test_a_listing_says_what_one_says_that_remembers_nothing(
             elif act == "x":
                 path.unlink()
         fresh = backend(folder)
-        assert [listed(one) for one in files for _ in range(2)] == [listed(fresh)] * 4
+        assert [listed(backend_) for backend_ in files for _ in range(2)] == [listed(fresh)] * 4
 
 
 WRITER = """
@@ -384,27 +384,27 @@ for number in range(10_000):
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.slow)])
-def test_what_was_acknowledged_survives_a_kill(folder: Path, dice: random.Random, kills: int) -> None:
-    """A killed writer leaves every acknowledged batch whole, and perhaps one more."""
+def test_an_acknowledged_batch_survives_a_kill(folder: Path, dice: random.Random, kills: int) -> None:
+    """A writer killed at any moment leaves every acknowledged batch whole, and at most one more."""
     for number in range(kills):
-        here = folder / str(number)
+        subfolder = folder / str(number)
         process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, here], stdout=subprocess.PIPE, cwd=Path(__file__).parent
+            [sys.executable, "-c", WRITER, subfolder], stdout=subprocess.PIPE, cwd=Path(__file__).parent
         )
         assert process.stdout is not None
-        told = [int(process.stdout.readline()) for _ in range(dice.randrange(1, 12))]
+        acknowledged = [int(process.stdout.readline()) for _ in range(dice.randrange(1, 12))]
         process.send_signal(signal.SIGSTOP if dice.random() < 0.2 else signal.SIGKILL)
         process.kill()
-        told += [int(line) for line in process.stdout.read().splitlines()]
+        acknowledged += [int(line) for line in process.stdout.read().splitlines()]
         process.wait()
         process.stdout.close()
 
-        store = opened(here)
+        store = opened(subfolder)
         found = drive(store.read(KEY))
 
-        assert len(found) in (2 * len(told), 2 * len(told) + 2)
+        assert len(found) in (2 * len(acknowledged), 2 * len(acknowledged) + 2)
         assert {entry.text for entry in found} - {""} <= {f"{i // 2}.{'ab'[i % 2]}" for i in range(len(found))}
-        assert sum(entry.erased for entry in found) in (len(told) // 3, len(told) // 3 + 1)
+        assert sum(entry.erased for entry in found) in (len(acknowledged) // 3, len(acknowledged) // 3 + 1)
         assert drive(store.scrub()).remains == ()
         add(store, "after")
-        assert texts(opened(here))[-1] == "after"
+        assert texts(opened(subfolder))[-1] == "after"

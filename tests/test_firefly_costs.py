@@ -1,4 +1,4 @@
-"""What a set and a get cost, in steps and bytes: the same with many keys as with few."""
+"""Setting and getting a fact costs the same with many keys as with few, in SQLite's steps and in bytes of files."""
 
 from __future__ import annotations
 
@@ -16,32 +16,35 @@ FEW, MANY = 100, 10_000
 
 
 def filled(facts: WorkingMemory, count: int) -> None:
-    """Have so many keys."""
+    """Fill the working memory up to `count` keys."""
     for i in range(len(facts.keys()), count):
         facts.set(f"key {i}", i)
 
 
 def steps(store: SQLiteStore, facts: WorkingMemory) -> dict[str, int]:
-    """Steps of SQLite's machine, of a set of a key that is there, of a new one, and of a get."""
-    taken: list[int] = []
+    """Count SQLite's machine steps for setting an existing key, setting a new one, and getting one."""
+    counts: list[int] = []
     db = store._links.writer.use()
 
     def step() -> int:
-        taken[-1] += 1
+        counts[-1] += 1
         return 0
 
     db.set_progress_handler(step, 1)
     for do in (lambda: facts.set("key 50", "x"), lambda: facts.set("new", 1), lambda: facts.get("key 50")):
-        taken.append(0)
+        counts.append(0)
         do()
     db.set_progress_handler(None, 1)
     facts.delete("new")
-    return dict(zip(("set", "new", "get"), taken, strict=True))
+    return dict(zip(("set", "new", "get"), counts, strict=True))
 
 
 @pytest.mark.wide
-def test_a_set_and_a_get_take_as_many_steps_of_sqlite_with_many_keys_as_with_few(tmp_path: Path) -> None:
-    """An index is as deep as its number of pages, and no row is looked at beside the one that is meant."""
+def test_a_set_and_a_get_take_as_many_sqlite_steps_with_many_keys_as_with_few(tmp_path: Path) -> None:
+    """SQLite takes as many steps for a set or a get with 10,000 keys as with 100.
+
+    An index lookup touches no row but the one that is meant.
+    """
     with SQLiteStore(tmp_path / "a.db") as store:
         store._links.writer.use().execute("PRAGMA synchronous=OFF")
         facts = WorkingMemory(store=store)
@@ -58,7 +61,7 @@ def test_a_set_and_a_get_take_as_many_steps_of_sqlite_with_many_keys_as_with_few
 def test_a_set_writes_and_a_get_reads_as_much_of_files_with_many_keys_as_with_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A set appends one line, and reads what says that the file is the same; a get opens none where nothing is new."""
+    """A set appends one line and a get opens no file, with 10,000 keys as with 100."""
     with FileStore(tmp_path) as store:
         store._files.synced = False
         facts = WorkingMemory(store=store)
@@ -82,27 +85,27 @@ def test_a_set_writes_and_a_get_reads_as_much_of_files_with_many_keys_as_with_fe
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
-    """The bytes that are read of files from now on, and the files that are opened to be read."""
-    told: dict[str, list[int]] = {"pread": [], "open": []}
+    """Count, from now on, the bytes read with `pread` and the files opened."""
+    counts: dict[str, list[int]] = {"pread": [], "open": []}
     pread, opened = os.pread, builtins.open
 
     def reading(fd: int, many: int, at: int) -> bytes:
         data = pread(fd, many, at)
-        told["pread"].append(len(data))
+        counts["pread"].append(len(data))
         return data
 
     def opening(*given: Any, **named: Any) -> Any:
-        told["open"].append(1)
+        counts["open"].append(1)
         return opened(*given, **named)
 
     monkeypatch.setattr(os, "pread", reading)
     monkeypatch.setattr(builtins, "open", opening)
-    return told
+    return counts
 
 
 @pytest.mark.parametrize("kind", ["in_memory", "file"])
-def test_an_entry_that_is_saved_looks_at_no_other(kind: str, tmp_path: Path) -> None:
-    """What is kept is not decoded for it: a row that cannot be read is in nobody's way."""
+def test_saving_an_entry_reads_no_other(kind: str, tmp_path: Path) -> None:
+    """Saving an entry decodes no other: one that cannot be read is in nobody's way."""
     with fireflies.opened(kind, tmp_path) as store:
         store.save("n", MemoryEntry(key="a", content=1))
         shelf: Any = store._shelves["n"] if kind == "in_memory" else store._journal("n")._shelf

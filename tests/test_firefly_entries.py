@@ -1,4 +1,4 @@
-"""Entries of the Firefly door: their fields, and the values that every store gives back as they were."""
+"""MemoryEntry of `palimpsest.compat.firefly`: its fields, and values that every store returns as they were."""
 
 from __future__ import annotations
 
@@ -16,25 +16,31 @@ from palimpsest.errors import ConfigError
 
 @pytest.fixture(params=fireflies.EVERY)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of store."""
+    """Yield each kind of store."""
     return request.param
 
 
 def test_an_entry_has_the_documented_fields_and_defaults() -> None:
-    """An entry needs nothing: it has its own id, is of working memory, lasts for ever and is of importance 0.5."""
-    one, other = MemoryEntry(content="a"), MemoryEntry(content="a")
+    """An entry needs no arguments: it gets a unique id, scope `working`, importance 0.5 and no expiry."""
+    first, second = MemoryEntry(content="a"), MemoryEntry(content="a")
 
-    assert one.entry_id != other.entry_id
-    assert (one.scope, one.key, one.metadata, one.expires_at, one.importance) == ("working", None, {}, None, 0.5)
-    assert one.created_at.tzinfo is UTC
-    assert not one.is_expired
+    assert first.entry_id != second.entry_id
+    assert (first.scope, first.key, first.metadata, first.expires_at, first.importance) == (
+        "working",
+        None,
+        {},
+        None,
+        0.5,
+    )
+    assert first.created_at.tzinfo is UTC
+    assert not first.is_expired
     assert [scope.value for scope in MemoryScope] == ["conversation", "working", "long_term"]
     assert MemoryEntry(scope="long_term").scope is MemoryScope.LONG_TERM
 
 
 @pytest.mark.parametrize("importance", [7, -0.1, 1.0001, float("nan"), float("inf"), "1", None, True])
 def test_importance_is_a_number_from_0_to_1(importance: object) -> None:
-    """Nothing else is taken, NaN least of all."""
+    """An importance that is not a number from 0 to 1 raises ConfigError."""
     with pytest.raises(ConfigError, match="importance"):
         MemoryEntry(importance=importance)
 
@@ -52,14 +58,14 @@ def test_importance_is_a_number_from_0_to_1(importance: object) -> None:
         {"expires_at": "2026-01-01"},
     ],
 )
-def test_a_field_that_cannot_be_is_refused_by_name(fields: dict[str, object]) -> None:
-    """A time without a zone is refused, too."""
+def test_an_invalid_field_is_refused_by_name(fields: dict[str, object]) -> None:
+    """An invalid field, such as a time without a zone, raises ConfigError that names it."""
     with pytest.raises(ConfigError, match=next(iter(fields))):
         MemoryEntry(**fields)
 
 
-def test_an_entry_is_json_and_back() -> None:
-    """What a store of a program's own writes as JSON comes back as the same entry."""
+def test_an_entry_survives_json() -> None:
+    """An entry written as JSON or as a mapping is read as an equal entry."""
     entry = MemoryEntry(key="k", content={"a": (1, {2: b"x"})}, metadata={"by": "ann"}, expires_at=datetime.now(UTC))
 
     assert MemoryEntry.model_validate_json(entry.model_dump_json()) == entry
@@ -112,7 +118,7 @@ VALUES = [
 @pytest.mark.sampled
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_comes_back_with_its_type(kind: str, tmp_path: Path, value: object) -> None:
-    """Every store gives back what it was given: the type, the order of a mapping, and every character."""
+    """Every store returns a value with its type, the order of its keys, and every character."""
     with fireflies.opened(kind, tmp_path) as store:
         store.save("n", MemoryEntry(key="k", content=value))
 
@@ -125,8 +131,8 @@ def test_a_value_comes_back_with_its_type(kind: str, tmp_path: Path, value: obje
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), object(), {"a": {(1, 2): 3}}, [lambda: 1], 1j, Decimal("nan")]
 )
-def test_a_value_that_would_not_come_back_is_refused(kind: str, tmp_path: Path, value: object) -> None:
-    """The error names the key, and the old value stays."""
+def test_a_value_that_could_not_come_back_is_refused(kind: str, tmp_path: Path, value: object) -> None:
+    """A value that could not be returned equal raises ConfigError with its key, and the old value stays."""
     with fireflies.opened(kind, tmp_path) as store:
         store.save("n", MemoryEntry(key="speed", content=1))
 

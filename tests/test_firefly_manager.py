@@ -1,4 +1,8 @@
-"""The Firefly door's manager: what it is made of, forks, and what the environment says."""
+"""MemoryManager of `palimpsest.compat.firefly`: its parts, forks, and settings from the environment.
+
+A number such as (N12) at the end of a docstring names a known fault of Firefly's own memory: its code would fail the
+test.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ export FIREFLY_AGENTIC_MEMORY_MONGODB_POOL_SIZE=12
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment that says nothing of a memory, in a folder of its own."""
+    """Work in an empty folder and without any Firefly variable in the environment."""
     for name in list(os.environ):
         if name.startswith("FIREFLY_AGENTIC_"):
             monkeypatch.delenv(name)
@@ -65,12 +69,13 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def manager() -> Iterator[MemoryManager]:
-    """A manager in memory."""
+    """Yield a manager in memory."""
     with MemoryManager() as made:
         yield made
 
 
 def set_all(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
+    """Set these variables of the environment, each with the prefix of a memory's settings."""
     for name, value in values.items():
         monkeypatch.setenv(f"{MEMORY}{name}", str(value))
 
@@ -78,8 +83,8 @@ def set_all(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
 # --- the manager
 
 
-def test_a_manager_is_conversations_and_facts() -> None:
-    """Turns, history, facts and the text of the facts, as documented."""
+def test_a_manager_holds_conversations_and_facts() -> None:
+    """A manager keeps turns, history, facts and the text of the facts, as Firefly documents."""
     mgr = MemoryManager(
         store=None, max_conversation_tokens=32_000, summarize_threshold=10, working_scope_id="main-session"
     )
@@ -94,8 +99,8 @@ def test_a_manager_is_conversations_and_facts() -> None:
     assert mgr.get_working_context() == "Working Memory:\n- doc_type: invoice"
 
 
-def test_the_parts_are_reached_and_cleared(manager: MemoryManager) -> None:
-    """The accessors give the parts; each of the helpers clears what it says, and no more."""
+def test_the_parts_can_be_reached_and_cleared(manager: MemoryManager) -> None:
+    """Each clearing method clears the part that it names and no other."""
     one, other = manager.new_conversation(), manager.new_conversation()
     for cid in (one, other):
         manager.add_turn(cid, "a", "b", [])
@@ -115,7 +120,7 @@ def test_the_parts_are_reached_and_cleared(manager: MemoryManager) -> None:
 
 
 def test_the_names_and_defaults_are_the_documented_ones(manager: MemoryManager) -> None:
-    """What the documents construct can be constructed so."""
+    """The manager's parameters, defaults and import paths are those that Firefly documents."""
     given = inspect.signature(MemoryManager.__init__).parameters
     assert [(name, given[name].default) for name in list(given)[1:5]] == [
         *(("store", None), ("max_conversation_tokens", 128_000), ("summarize_threshold", 10)),
@@ -127,8 +132,8 @@ def test_the_names_and_defaults_are_the_documented_ones(manager: MemoryManager) 
     assert summarization.create_llm_summarizer is firefly.create_llm_summarizer
 
 
-def test_async_twins_leave_the_loop_free(manager: MemoryManager) -> None:
-    """The two calls of every run can be awaited, and see what the others have done."""
+def test_async_methods_do_not_block_the_loop(manager: MemoryManager) -> None:
+    """The awaitable twins of `add_turn` and `get_message_history` see what the plain methods have done."""
 
     async def main() -> None:
         turns = await asyncio.gather(*(manager.async_add_turn("c", f"q{i}", "a", []) for i in range(5)))
@@ -142,7 +147,7 @@ def test_async_twins_leave_the_loop_free(manager: MemoryManager) -> None:
 
 
 class RedisStore:
-    """The documented outline of a store of one's own."""
+    """The documented outline of a program's own store."""
 
     def save(self, namespace: str, entry: firefly.MemoryEntry) -> None: ...
     def load(self, namespace: str) -> list[firefly.MemoryEntry]: ...
@@ -152,24 +157,24 @@ class RedisStore:
 
 
 @pytest.mark.filterwarnings("ignore:.*has no compare-and-set")
-def test_a_store_of_a_program_is_used() -> None:
-    """A class with the five methods is a store, also where it is false; what has other methods is none (N25)."""
-    own = fireflies.FiveMethods()
-    manager = MemoryManager(store=own)
+def test_a_programs_own_store_is_used() -> None:
+    """An object with the five methods is a store, even if it is false; one without them is refused (N25)."""
+    own_store = fireflies.FiveMethods()
+    manager = MemoryManager(store=own_store)
     manager.add_turn("c", "a", "b", [])
     manager.set_fact("k", 1)
 
     assert isinstance(RedisStore(), MemoryStore)
-    assert manager.store is own
-    assert set(own.held) == {"conversations", "conversation:c", "working:default"}
-    assert MemoryManager(store=own).conversation.get_turns("c")[0].user_prompt == "a"
+    assert manager.store is own_store
+    assert set(own_store.held) == {"conversations", "conversation:c", "working:default"}
+    assert MemoryManager(store=own_store).conversation.get_turns("c")[0].user_prompt == "a"
     with pytest.raises(ConfigError, match="store"):
         MemoryManager(store={})  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("ignore:.*has no compare-and-set")
-def test_a_store_that_refuses_keeps_nothing() -> None:
-    """Where a program's store raises, the turn is not there, and the next one has its number (N22)."""
+def test_a_turn_that_the_store_refuses_is_not_stored() -> None:
+    """If a program's own store raises, the turn is not stored and the next one gets its number (N22)."""
 
     class Full(fireflies.FiveMethods):
         full = False
@@ -179,24 +184,24 @@ def test_a_store_that_refuses_keeps_nothing() -> None:
                 raise OSError("no space left")
             super().save(namespace, entry)
 
-    own = Full()
-    manager = MemoryManager(store=own)
+    own_store = Full()
+    manager = MemoryManager(store=own_store)
     manager.add_turn("c", "a", "b", [])
-    own.full = True
+    own_store.full = True
     with pytest.raises(OSError, match="no space"):
         manager.add_turn("c", "lost", "b", [])
-    own.full = False
+    own_store.full = False
 
     assert manager.add_turn("c", "c", "d", []).turn_id == 1
     assert [turn.user_prompt for turn in manager.conversation.get_turns("c")] == ["a", "c"]
-    assert len(own.load("conversation:c")) == 2
+    assert len(own_store.load("conversation:c")) == 2
 
 
 # --- forks
 
 
-def test_a_fork_shares_conversations_and_has_facts_of_its_own(manager: MemoryManager) -> None:
-    """Facts of either are unknown to the other; turns of either are everybody's."""
+def test_a_fork_shares_conversations_but_not_facts(manager: MemoryManager) -> None:
+    """A fork sees its parent's turns and adds to them; facts of either are unknown to the other."""
     manager.set_fact("k", "parent")
     manager.add_turn("c", "a", "b", [])
     child = manager.fork(working_scope_id="sub-agent-classify")
@@ -210,7 +215,7 @@ def test_a_fork_shares_conversations_and_has_facts_of_its_own(manager: MemoryMan
 
 
 def test_a_fork_destroys_nothing_that_is_shared(manager: MemoryManager) -> None:
-    """Clearing, closing and importing through a fork leaves the parent's conversations; its own facts go (N44)."""
+    """A fork cannot clear, close or overwrite its parent's conversations; clearing it removes its own facts (N44)."""
     manager.add_turn("c", "a", "b", [])
     manager.set_fact("k", 1)
     child = manager.fork(working_scope_id="x")
@@ -232,9 +237,8 @@ def test_a_fork_destroys_nothing_that_is_shared(manager: MemoryManager) -> None:
     assert child.conversation.import_conversation(exported, conversation_id="new") == "new"
 
 
-def test_a_fork_has_another_scope(manager: MemoryManager) -> None:
-    """The scope of the one that is forked is refused, and named, and so is that of one further up, whose facts a fork
-    of a fork would clear as its own."""
+def test_a_fork_needs_a_scope_of_its_own(manager: MemoryManager) -> None:
+    """A fork may not use the scope of its parent or of any ancestor, whose facts it could clear."""
     child = manager.fork(working_scope_id="x")
     for of, scope in ((manager, "default"), (child, "x"), (child, "default")):
         with pytest.raises(ConfigError, match="working_scope_id"):
@@ -245,14 +249,16 @@ def test_a_fork_has_another_scope(manager: MemoryManager) -> None:
 # --- the environment
 
 
-def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The documented block, read as a file of lines where that is asked for, and from the environment: each value is
-    what it says."""
-    (tmp_path / ".env").write_text(BLOCK)
-    told = settings.environment
-    found = Settings.read(told(tmp_path / ".env"))
+def test_every_documented_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every documented variable is read from the environment, or from a file if one is named.
 
-    assert {name: getattr(found, name) for name in found.given} == {
+    The environment wins over the file.
+    """
+    (tmp_path / ".env").write_text(BLOCK)
+    environment_of = settings.environment
+    parsed = Settings.read(environment_of(tmp_path / ".env"))
+
+    assert {name: getattr(parsed, name) for name in parsed.given} == {
         "backend": "in_memory",
         "max_conversation_tokens": 64_000,
         "summarize_threshold": 3000,
@@ -267,18 +273,17 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "mongodb_pool_size": 12,
     }
     set_all(monkeypatch, MAX_CONVERSATION_TOKENS=77)
-    assert Settings.read(told(tmp_path / ".env")).max_conversation_tokens == 77
-    assert Settings.read(told(None)).postgres_url is None  # no file is read that nobody names
-    with warnings.catch_warnings(record=True) as heard:
+    assert Settings.read(environment_of(tmp_path / ".env")).max_conversation_tokens == 77
+    assert Settings.read(environment_of(None)).postgres_url is None  # no file is read that nobody names
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         manager = MemoryManager.from_config(env_file=tmp_path / ".env")
     assert manager.conversation.max_tokens == 77
-    assert [f"{MEMORY}SUMMARIZE_THRESHOLD has no effect" in str(one.message) for one in heard] == [True]
+    assert [f"{MEMORY}SUMMARIZE_THRESHOLD has no effect" in str(one.message) for one in warned] == [True]
 
 
-def test_without_variables_the_defaults_hold() -> None:
-    """`from_config()` of an empty environment is a manager in memory with the documented defaults, and warns of
-    nothing; it may be asked for a scope, an estimator and a summarizer."""
+def test_without_variables_the_defaults_apply() -> None:
+    """`from_config()` of an empty environment makes a manager in memory with the documented defaults."""
     with MemoryManager.from_config() as manager:
         assert isinstance(manager.store, InMemoryStore)
         assert manager.conversation.max_tokens == 128_000
@@ -286,8 +291,8 @@ def test_without_variables_the_defaults_hold() -> None:
     assert Settings.read({}) == Settings(given=frozenset())
 
 
-def test_the_threshold_acts_with_a_summarizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment's threshold is heeded; the default of 10 with a summarizer is told to be small (N17)."""
+def test_the_threshold_acts_only_with_a_summarizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a summarizer the environment's threshold applies; the default of 10 warns that it is small (N17)."""
     set_all(monkeypatch, SUMMARIZE_THRESHOLD=30)
     with MemoryManager.from_config(summarizer=digest, estimator=Words(), working_scope_id="s") as manager:
         for i in range(3):
@@ -300,9 +305,11 @@ def test_the_threshold_acts_with_a_summarizer(monkeypatch: pytest.MonkeyPatch) -
     assert len(heard) == 1
 
 
-def test_the_constructor_warns_of_a_useless_threshold() -> None:
-    """The constructor warns of a threshold that has no effect or makes nearly every turn call the summarizer (N11,
-    N17), but not of what the documentation shows."""
+def test_a_useless_threshold_is_warned_of() -> None:
+    """A threshold without a summarizer, and one that summarizes nearly every turn, give a warning (N11, N17).
+
+    The settings that the documents show give none.
+    """
     with pytest.warns(PalimpsestWarning, match="no effect without a summarizer"):
         MemoryManager(summarize_threshold=3000).close()
     with pytest.warns(PalimpsestWarning, match="nearly every turn"):
@@ -329,16 +336,17 @@ def test_the_constructor_warns_of_a_useless_threshold() -> None:
         ({"BACKEND": "postgres", "POSTGRES_URL": "postgresql://x/y", "POSTGRES_SCHEMA": "a b"}, "schema_name"),
     ],
 )
-def test_what_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch, values: dict[str, str], said: str) -> None:
-    """A backend that nobody has is an error that lists those there are, and never another one's (N25); a missing
-    address, or a number that is none, names its variable (N37)."""
+def test_an_invalid_setting_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str], said: str
+) -> None:
+    """An unknown backend lists the known ones (N25); a missing address or a bad number names its variable (N37)."""
     set_all(monkeypatch, **values)
     with pytest.raises(ConfigError, match=said):
         MemoryManager.from_config()
 
 
-def test_a_variable_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A misspelt variable is no setting, and the warning says which was meant (N37)."""
+def test_an_unknown_variable_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt variable warns and suggests the nearest one (N37)."""
     set_all(monkeypatch, MAX_CONVERSATION_TOKEN=5)
     with pytest.warns(PalimpsestWarning, match="did you mean FIREFLY_AGENTIC_MEMORY_MAX_CONVERSATION_TOKENS"):
         MemoryManager.from_config().close()
@@ -349,29 +357,32 @@ def test_a_variable_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("file", ["missing", ".", "binary", 5, b".env"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, file: Any) -> None:
-    """One that is not there, a folder, no text, or what is no path at all: never a descriptor of the program's."""
+def test_an_unreadable_env_file_is_refused(tmp_path: Path, file: Any) -> None:
+    """An `env_file` that is missing, a folder, not text or not a path raises ConfigError.
+
+    A number is not taken for a file descriptor.
+    """
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="env_file"):
         MemoryManager.from_config(env_file=tmp_path / file if isinstance(file, str) else file)
 
 
-def test_a_file_may_begin_with_the_mark_of_an_editor(tmp_path: Path) -> None:
-    """Some write one before text in UTF-8: it is no part of the first name."""
+def test_an_env_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """A byte order mark at the beginning of an `env_file` is ignored."""
     (tmp_path / ".env").write_bytes(b"\xef\xbb\xbf" + f"{MEMORY}MAX_CONVERSATION_TOKENS=77\r\n".encode())
     with MemoryManager.from_config(env_file=tmp_path / ".env") as manager:
         assert manager.conversation.max_tokens == 77
 
 
-def test_a_line_of_another_kind_is_named(tmp_path: Path) -> None:
-    """A file of variables with a line that is none is refused, with the number of the line."""
+def test_a_bad_line_of_an_env_file_is_named(tmp_path: Path) -> None:
+    """A line of an `env_file` that sets no variable raises ConfigError with its number."""
     (tmp_path / ".env").write_text("A=1\nthis is none\n")
     with pytest.raises(ConfigError, match="line 2"):
         MemoryManager.from_config(env_file=tmp_path / ".env")
 
 
-def test_files_are_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The backends on a disk keep what they are given, and another manager finds it."""
+def test_stores_on_disk_are_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The file and SQLite backends store at the configured path, and another manager finds it there."""
     set_all(monkeypatch, FILE_DIR=tmp_path / "files", SQLITE_PATH=tmp_path / "deep" / "memory.sqlite3")
     for backend, kind in (("file", FileStore), ("sqlite", SQLiteStore)):
         set_all(monkeypatch, BACKEND=backend)
@@ -382,18 +393,18 @@ def test_files_are_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, t
             assert manager.conversation.get_turns("c")[0].user_prompt == backend
 
 
-def test_a_server_that_is_not_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`from_config` connects: where nobody answers it raises, without the password, and leaves nothing open (N27)."""
+def test_an_unreachable_server_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`from_config` connects: an unreachable server raises at once, without the password in the error (N27)."""
     set_all(monkeypatch, BACKEND="postgres", POSTGRES_URL="postgresql://u:hidden@127.0.0.1:1/x")
-    with pytest.raises(StoreUnavailable) as told:
+    with pytest.raises(StoreUnavailable) as raised:
         MemoryManager.from_config()
-    assert "hidden" not in str(told.value)
+    assert "hidden" not in str(raised.value)
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("kind", fireflies.SERVED)
-def test_servers_come_back_connected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
-    """The environment leads to a real server, from plain programs and from within an event loop (N26)."""
+def test_a_manager_from_config_uses_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
+    """`from_config` connects to a real server, from plain programs and inside an event loop (N26)."""
     name = fireflies.name_of(tmp_path)
     set_all(monkeypatch, BACKEND=kind, **{f"{kind.upper()}_URL": fireflies.address(kind)})
     if kind == "postgres":
@@ -417,8 +428,8 @@ def test_servers_come_back_connected(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("kind", ["postgres", "mongodb"])
-def test_a_manager_on_a_store_that_was_initialised(tmp_path: Path, kind: str) -> None:
-    """The documented life of a server's store: initialise, hand it to a manager, close it."""
+def test_a_manager_works_on_an_initialised_store(tmp_path: Path, kind: str) -> None:
+    """The documented life of a server's store works: initialise it, give it to a manager, close it."""
 
     async def main() -> None:
         store: Any = fireflies.SERVED[kind](tmp_path)
@@ -440,10 +451,10 @@ def test_a_manager_on_a_store_that_was_initialised(tmp_path: Path, kind: str) ->
         ("mongodb", {"collection": "a"}, {"collection": "b"}),
     ],
 )
-def test_two_stores_of_one_server_share_nothing(
+def test_two_stores_on_one_server_share_nothing(
     tmp_path: Path, kind: str, one: dict[str, str], other: dict[str, str]
 ) -> None:
-    """Stores that differ in their schema, prefix or collection have conversations and facts of their own (N21)."""
+    """Stores with different schemas, prefixes or collections have separate conversations and facts (N21)."""
     name = fireflies.name_of(tmp_path)
     base = {"database": name} if kind == "mongodb" else {}
     classes: dict[str, Any] = {
@@ -464,8 +475,8 @@ def test_two_stores_of_one_server_share_nothing(
         right.close_sync()
 
 
-def test_importing_the_door_loads_no_driver_and_no_framework() -> None:
-    """The names are there before anything of a driver or an agent framework is loaded; a conversation needs none."""
+def test_the_import_loads_no_driver_or_framework() -> None:
+    """Importing every name and using a conversation loads no driver and no agent framework."""
     program = """
 import sys
 from palimpsest.compat.firefly import ConversationMemory, FileStore, MemoryManager, PostgreSQLStore, RedisStore
@@ -481,15 +492,15 @@ print([name for name in ("asyncpg", "pymongo", "redis", "pydantic_ai", "pydantic
     assert json.loads(done.stdout) == []
 
 
-def test_what_an_editor_shows_says_what_each_argument_is() -> None:
-    """Conversations, working memory, manager and summarizer: each method has a text in which its arguments stand."""
+def test_docstrings_name_every_argument() -> None:
+    """The docstring of each class, method and function names each of its arguments."""
     missing = []
     summarizer = firefly.create_llm_summarizer
     assert parameters(summarizer) == listed(inspect.getdoc(summarizer) or "")
     for name in ("ConversationMemory", "ConversationTurn", "MemoryEntry", "MemoryManager", "WorkingMemory"):
         value = getattr(firefly, name)
-        made = f"{inspect.getdoc(value)}\n{inspect.getdoc(value.__init__)}"
-        if parameters(value) != listed(made):
+        docstring = f"{inspect.getdoc(value)}\n{inspect.getdoc(value.__init__)}"
+        if parameters(value) != listed(docstring):
             missing.append(f"{name}.__init__")
         for verb, function in inspect.getmembers(value, inspect.isfunction):
             if not verb.startswith("_") and parameters(function) - {"self"} != listed(inspect.getdoc(function) or ""):

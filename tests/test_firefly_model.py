@@ -1,4 +1,4 @@
-"""Every store of entries does what the one in memory does, whatever is done to both, in whatever order."""
+"""Law: every store of entries behaves like the one in memory, whatever is done to both in whatever order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ steps = st.one_of(
 
 
 def entry_of(given: tuple[str, str | None, int, int | None], clock: FakeClock) -> MemoryEntry:
-    """An entry whose times are those of the clock."""
+    """Return an entry whose times come from the clock."""
     entry_id, key, content, ttl = given
     now = datetime.fromtimestamp(clock() / 1_000_000, UTC)
     expires = None if ttl is None else now + timedelta(seconds=ttl)
@@ -41,7 +41,7 @@ def entry_of(given: tuple[str, str | None, int, int | None], clock: FakeClock) -
 
 
 def done(store: EntryStore, clock: FakeClock, step: tuple[Any, ...]) -> object:
-    """What a step gives: an answer, or that there is a conflict."""
+    """Do a step on a store and return its answer, or "conflict"."""
     name, *rest = step
     try:
         if name == "save":
@@ -54,8 +54,8 @@ def done(store: EntryStore, clock: FakeClock, step: tuple[Any, ...]) -> object:
         if name == "take":
             return store.compare_and_set(*rest, None, store.load_by_key(*rest))
         if name == "cleanup":
-            made: Any = store
-            return getattr(made, "cleanup_expired_sync", made.cleanup_expired)()
+            any_store: Any = store
+            return getattr(any_store, "cleanup_expired_sync", any_store.cleanup_expired)()
         plain: dict[str, Callable[..., object]] = {"delete": store.delete, "clear": store.clear}
         return plain[name](*rest)
     except Conflict:
@@ -63,14 +63,14 @@ def done(store: EntryStore, clock: FakeClock, step: tuple[Any, ...]) -> object:
 
 
 def seen(store: EntryStore) -> list[object]:
-    """All that a store shows."""
+    """Return all that a store shows."""
     shown: list[object] = [store.load(namespace) for namespace in NAMESPACES]
     return [*shown, *(store.load_by_key(namespace, key) for namespace in NAMESPACES for key in KEYS if key)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in fireflies.EVERY if kind != "in_memory"])
-def test_a_store_is_as_the_one_in_memory(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """After each step of any history it shows the same, and each step gives the same answer."""
+def test_every_store_behaves_like_the_one_in_memory(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """After each step of any history a store shows the same entries as the one in memory and gives the same answers."""
 
     @settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(steps, max_size=15))

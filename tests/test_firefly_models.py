@@ -1,4 +1,8 @@
-"""The Firefly door with Pydantic AI: its messages in the log, and summaries that a model writes."""
+"""`palimpsest.compat.firefly` with Pydantic AI: its messages in the log, and summaries that a model writes.
+
+A number such as (N12) at the end of a docstring names a known fault of Firefly's own memory: its code would fail the
+test.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +43,17 @@ from talker import Words
 
 
 def text(words: int, first: str = "word") -> str:
+    """Return a text of so many words."""
     return " ".join([first, *["word"] * (words - 1)])
 
 
 def asked(prompt: str, answer: str = "Hi there!") -> list[ModelMessage]:
-    """The messages of a run without tools."""
+    """Return the messages of a run without tools."""
     return [ModelRequest(parts=[UserPromptPart(prompt)]), ModelResponse(parts=[TextPart(answer)])]
 
 
 def tooled(prompt: str, result: Any, answer: str = "done") -> list[ModelMessage]:
-    """The messages of a run with a tool."""
+    """Return the messages of a run that calls a tool."""
     return [
         ModelRequest(parts=[SystemPromptPart("be kind"), UserPromptPart(prompt)]),
         ModelResponse(parts=[ToolCallPart("look", {"at": "it"}, tool_call_id="x")]),
@@ -58,11 +63,12 @@ def tooled(prompt: str, result: Any, answer: str = "done") -> list[ModelMessage]
 
 
 def memory(**options: Any) -> ConversationMemory:
+    """Return a ConversationMemory that counts words."""
     return ConversationMemory(**{"estimator": Words(), **options})
 
 
 class Model:
-    """A model that notes its prompts, and answers with what it is told to."""
+    """A model that notes its prompts and answers with what a function makes of them."""
 
     def __init__(self, answer: Callable[[str], str]) -> None:
         self.prompts: list[str] = []
@@ -77,14 +83,15 @@ class Model:
 
 
 def turns(number: int, words: int = 5) -> list[ConversationTurn]:
+    """Return `number` turns, not stored anywhere."""
     return [ConversationTurn(i, text(words, f"Q{i}?"), text(words, f"A{i}.")) for i in range(number)]
 
 
 # --- messages
 
 
-def test_an_agent_goes_on_with_the_history() -> None:
-    """The documented round: a run, its new messages kept, its history given to the next run."""
+def test_an_agent_continues_from_the_history() -> None:
+    """The documented round works: a run's new messages are stored, and their history is given to the next run."""
     agent = Agent(TestModel(custom_output_text="Hi there!"))
     conv_mem = ConversationMemory(max_tokens=16_000)
     cid = conv_mem.new_conversation()
@@ -94,13 +101,13 @@ def test_an_agent_goes_on_with_the_history() -> None:
     history = conv_mem.get_message_history(cid)
 
     assert history == result.all_messages()
-    again = asyncio.run(agent.run("Next question", message_history=history))
-    assert again.all_messages()[: len(history)] == history
-    assert len(again.all_messages()) == len(history) + 2
+    next_run = asyncio.run(agent.run("Next question", message_history=history))
+    assert next_run.all_messages()[: len(history)] == history
+    assert len(next_run.all_messages()) == len(history) + 2
 
 
-def test_messages_of_a_store_are_messages(tmp_path: Path) -> None:
-    """Messages of Pydantic AI are stored, and who opens the store later has them as such, equal and in order."""
+def test_stored_messages_come_back_as_pydantic_ai_messages(tmp_path: Path) -> None:
+    """Messages of Pydantic AI come back from a store equal and in order, also in a new store object."""
     raw = tooled("look", {"found": [1, None]})
     with SQLiteStore(tmp_path / "m.db") as store:
         memory(store=store).add_turn("c", "look", "done", raw)
@@ -109,8 +116,8 @@ def test_messages_of_a_store_are_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.wide  # it loads the framework once more
-def test_messages_are_messages_in_another_process(tmp_path: Path) -> None:
-    """So they are in a process that did not load Pydantic AI before."""
+def test_stored_messages_come_back_in_another_process(tmp_path: Path) -> None:
+    """A process that has not loaded Pydantic AI before gets its messages as such, too."""
     raw = tooled("look", {"found": [1, None]})
     with SQLiteStore(tmp_path / "m.db") as store:
         memory(store=store).add_turn("c", "look", "done", raw)
@@ -124,12 +131,12 @@ sys.stdout.buffer.write(ModelMessagesTypeAdapter.dump_json(found))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    told = [(one["kind"], [part["part_kind"] for part in one["parts"]]) for one in json.loads(done.stdout)]
-    assert told == [(one.kind, [part.part_kind for part in one.parts]) for one in raw]
+    shapes = [(one["kind"], [part["part_kind"] for part in one["parts"]]) for one in json.loads(done.stdout)]
+    assert shapes == [(one.kind, [part.part_kind for part in one.parts]) for one in raw]
 
 
-def test_messages_go_out_and_come_in_with_an_export() -> None:
-    """An export has the messages in JSON, and an import gives them back as messages."""
+def test_messages_survive_export_and_import() -> None:
+    """An export holds Pydantic AI's messages as JSON, and an import restores them as messages."""
     raw = tooled("look", "found")
     conversations = memory()
     conversations.add_turn("c", "look", "done", raw)
@@ -142,16 +149,18 @@ def test_messages_go_out_and_come_in_with_an_export() -> None:
     assert later.get_total_tokens("c") == conversations.get_total_tokens("c")
 
 
-def test_everything_that_is_sent_is_counted() -> None:
-    """Prompts of the system, calls with their arguments, results: a turn costs what its messages say (N2)."""
+def test_every_part_of_a_message_is_counted() -> None:
+    """System prompts, calls with arguments, and results count in the tokens of a turn (N2)."""
     cost = memory().add_turn("c", "look", "done", tooled("look", text(40))).token_estimate
 
     assert cost == len(["be", "kind", "look", "look"]) + 1 + 1 + 40 + 1
 
 
-def test_what_nobody_gave_is_made_as_the_others_are() -> None:
-    """A summary, and a turn without messages, are messages of Pydantic AI where the others are, or where that is
-    asked for, and mappings where that is."""
+def test_added_messages_have_the_form_of_the_others() -> None:
+    """Summaries and turns without messages are shown in the form of the other messages.
+
+    `message_form` chooses the form where there are no others.
+    """
     conversations = memory(max_tokens=60, summarize_threshold=40, summarizer=lambda turns: "Earlier.")
     for _ in range(3):
         conversations.add_turn("c", text(10), text(10), asked(text(10), text(10)))
@@ -171,7 +180,7 @@ def test_what_nobody_gave_is_made_as_the_others_are() -> None:
 
 @pytest.mark.parametrize("result", [text(100_000), {"rows": ["word"] * 100_000}])
 def test_a_huge_result_of_a_tool_is_shortened(result: Any) -> None:
-    """A result of 100,000 words is shortened in the history, and whole in the log (N1)."""
+    """A tool result of 100,000 words is shortened in the history and whole in the log (N1)."""
     conversations = memory(max_tokens=1000, estimator=lambda text: len(text) // 4)
     raw = tooled("look", result)
     conversations.add_turn("c", "look", "done", raw)
@@ -187,9 +196,8 @@ def test_a_huge_result_of_a_tool_is_shortened(result: Any) -> None:
     assert conversations.get_turns("c")[0].raw_messages == raw
 
 
-def test_no_result_is_without_its_call() -> None:
-    """Call in one turn, result in the next, and the first has left: the result is not shown, what else its message
-    says is (N13)."""
+def test_no_result_is_shown_without_its_call() -> None:
+    """A result whose call has left is not shown; the other parts of its message are (N13)."""
     call = ModelResponse(parts=[TextPart("wait"), ToolCallPart("f", {}, tool_call_id="x")])
     back = ModelRequest(parts=[ToolReturnPart("f", "found", tool_call_id="x"), UserPromptPart("and?")])
     lost = ModelRequest(parts=[ToolReturnPart("f", "lost", tool_call_id="y")])
@@ -208,8 +216,8 @@ def test_no_result_is_without_its_call() -> None:
 # --- summaries by a model
 
 
-def test_a_model_summarises_what_leaves() -> None:
-    """The documented use: a model is asked for what leaves, and an earlier summary becomes part of its next one."""
+def test_a_model_summarises_turns_that_leave() -> None:
+    """A model summarizes the turns that leave, and gets the earlier summary in its next prompt."""
     model = Model(lambda prompt: f"Summary {len(model.prompts)}.")
     conv_mem = memory(max_tokens=4_000, summarize_threshold=40, summarizer=create_llm_summarizer(model=model.model))
     for i in range(5):
@@ -222,8 +230,8 @@ def test_a_model_summarises_what_leaves() -> None:
     assert all("at most 500 tokens" in prompt for prompt in model.prompts)
 
 
-def test_a_template_is_filled_and_nothing_else() -> None:
-    """The turns go where the template says; other braces are text; the length is told (N35)."""
+def test_a_prompt_template_is_filled_at_its_mark_only() -> None:
+    """`{turns_text}` of a template is replaced, other braces stay text, and the prompt states the length (N35)."""
     model = Model(lambda prompt: "ok")
     summarizer = create_llm_summarizer(
         model=model.model, prompt_template='{"a": {b}} {turns_text} {max}', max_summary_tokens=77
@@ -244,63 +252,67 @@ def test_a_template_is_filled_and_nothing_else() -> None:
         {"model": int},
     ],
 )
-def test_what_no_summarizer_can_have_is_refused(given: dict[str, Any]) -> None:
-    """A template without its place, and other values that cannot be, are refused when it is made (N16)."""
+def test_invalid_summarizer_options_are_refused(given: dict[str, Any]) -> None:
+    """A template without its mark, or another invalid option, raises ConfigError when the summarizer is made (N16)."""
     with pytest.raises(ConfigError, match=next(iter(given))):
         create_llm_summarizer(**given)
 
 
-def test_long_turns_are_given_whole_in_parts() -> None:
-    """What does not fit into one prompt is given in several, and none of it is left out (N16)."""
+def test_long_turns_are_summarized_in_several_prompts() -> None:
+    """Turns that do not fit one prompt are given in several, and no text is left out (N16)."""
     model = Model(lambda prompt: "so far")
     summarizer = create_llm_summarizer(model=model.model)
-    told = [*turns(3, words=6_000), ConversationTurn(3, text(60_000, "Q3?"), "end-of-it")]
+    given = [*turns(3, words=6_000), ConversationTurn(3, text(60_000, "Q3?"), "end-of-it")]
 
-    assert summarizer(told) == "so far"
+    assert summarizer(given) == "so far"
 
     assert len(model.prompts) > 3
-    said = "".join(model.prompts)
-    assert said.count("word") >= sum(len(f"{one.user_prompt} {one.assistant_response}".split()) - 4 for one in told)
-    assert all(mark in said for mark in ("Q0?", "A2.", "Q3?", "end-of-it"))
+    prompted = "".join(model.prompts)
+    assert prompted.count("word") >= sum(
+        len(f"{one.user_prompt} {one.assistant_response}".split()) - 4 for one in given
+    )
+    assert all(mark in prompted for mark in ("Q0?", "A2.", "Q3?", "end-of-it"))
     assert all("Summary so far:\nso far" in prompt for prompt in model.prompts[1:])
 
 
-def test_what_tools_said_is_in_the_prompt() -> None:
-    """A turn is given with what its messages say beside its texts."""
+def test_tool_results_are_in_the_prompt() -> None:
+    """The prompt holds what a turn's messages say beside its texts, such as tool results."""
     assert "In between: found it" in summarization.turn_text(
         ConversationTurn(0, "look", "done", tooled("look", "found it"))
     )
 
 
-def test_without_its_model_sentences_stand_for_the_turns() -> None:
-    """Where the model fails, sentences of both sides of the newest turns stand for them, say so, and keep what was
-    said before (N16)."""
+def test_without_its_model_the_summary_is_made_of_sentences() -> None:
+    """If the model fails, sentences of the newest turns form the summary, which says so (N16).
+
+    The earlier summary is kept.
+    """
 
     def fails(prompt: str) -> str:
         raise RuntimeError("no credit")
 
     summarizer = create_llm_summarizer(model=Model(fails).model, max_summary_tokens=60)
-    told = [
+    given = [
         ConversationTurn(i, f"Well. I am in room {i}. Thanks.", f"Good. Breakfast {i} is at 8. Bye.") for i in range(30)
     ]
 
-    made = summarizer.fold(told, "Before.")
+    summary = summarizer.fold(given, "Before.")
 
-    lines = made.splitlines()
+    lines = summary.splitlines()
     assert lines[0] == "Before."
     assert "No model could be asked" in lines[1]
     assert lines[-2:] == ["User: I am in room 29.", "Assistant: Breakfast 29 is at 8."]
-    assert "room 0." not in made
+    assert "room 0." not in summary
     assert len(lines) < 20
 
 
-def test_an_empty_answer_is_none() -> None:
-    """A model that answers nothing has not answered."""
+def test_an_empty_answer_counts_as_a_failure() -> None:
+    """A blank answer of the model counts as a failure."""
     assert "No model could be asked" in create_llm_summarizer(model=Model(lambda prompt: " ").model)(turns(1))
 
 
 def test_the_model_may_be_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a model the environment is asked at the first call; where it names none the turns stay (N9)."""
+    """Without a model the environment names it at the first call; if it names none, all turns stay (N9)."""
     for name in summarization.MODELS:
         monkeypatch.delenv(name, raising=False)
     summarizer = create_llm_summarizer()
@@ -315,8 +327,8 @@ def test_the_model_may_be_named_by_the_environment(monkeypatch: pytest.MonkeyPat
     assert summarizer(turns(1)) == "success (no tool calls)"
 
 
-def test_it_may_be_called_from_within_a_loop() -> None:
-    """A program may call it itself, also where an event loop runs."""
+def test_a_summarizer_may_be_called_inside_a_loop() -> None:
+    """The summarizer may be called by a program itself, also inside a running event loop."""
 
     async def main() -> str:
         return create_llm_summarizer(model=Model(lambda prompt: "within").model)(turns(1))
@@ -324,9 +336,9 @@ def test_it_may_be_called_from_within_a_loop() -> None:
     assert asyncio.run(main()) == "within"
 
 
-def test_a_missing_framework_is_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra it says at once what to install."""
+def test_a_missing_framework_raises_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Pydantic AI, making the summarizer raises MissingExtra, an ImportError that says what to install."""
     monkeypatch.setattr(summarization, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match="llm") as told:
+    with pytest.raises(MissingExtra, match="llm") as raised:
         create_llm_summarizer(model="openai:gpt-4o-mini")
-    assert isinstance(told.value, ImportError)
+    assert isinstance(raised.value, ImportError)

@@ -1,4 +1,4 @@
-"""Stores of entries under several processes and threads, processes that are killed, and disks that are full."""
+"""Firefly stores under several processes and threads, killed processes, and full disks; the format of their files."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ SCRIPT = Path(__file__).with_name("firefly_writer.py")
 DISKS = ["sqlite", "file"]
 OFTEN = {"sqlite": 50, "file": 50, "postgres": 50, "redis": 50, "mongodb": 15}
 SHARED = [*((kind, 10) for kind in DISKS), *(pytest.param(*one, marks=pytest.mark.wide) for one in OFTEN.items())]
-"""Stores that processes share, and how often each thread of theirs does it."""
+"""Stores that processes share, and how often each of their threads repeats its work."""
 
 
 def started(mode: str, *arguments: object) -> Process:
-    """A process that is about to begin."""
+    """Return a process that runs firefly_writer.py."""
     return Process(mode, str(arguments[0]), *arguments[1:], script=SCRIPT)
 
 
 @pytest.mark.parametrize(("kind", "times"), SHARED)
-def test_one_key_that_many_set_has_one_row_and_the_last_value(kind: str, times: int, tmp_path: Path) -> None:
-    """Two processes of four threads each; whoever reads meanwhile finds one value, and a whole one."""
+def test_one_key_set_by_many_has_one_row_with_a_last_value(kind: str, times: int, tmp_path: Path) -> None:
+    """A key that processes and threads set at once has one row, and readers always find one whole value."""
     with fireflies.opened(kind, tmp_path) as store:
         store.save("entries", MemoryEntry())
         with (
-            started("same", kind, tmp_path, "a", 4, times) as one,
-            started("same", kind, tmp_path, "b", 4, times) as two,
+            started("same", kind, tmp_path, "a", 4, times) as first,
+            started("same", kind, tmp_path, "b", 4, times) as second,
         ):
-            for process in (one, two):
+            for process in (first, second):
                 assert process.hear() == "ready"
-            for process in (one, two):
+            for process in (first, second):
                 process.tell()
-            assert [process.hear() for process in (one, two)] == [[], []]
+            assert [process.hear() for process in (first, second)] == [[], []]
 
         rows = store.load("working:shared")
         assert [row.key for row in rows] == ["key"]
@@ -54,16 +54,19 @@ def test_one_key_that_many_set_has_one_row_and_the_last_value(kind: str, times: 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "times"), SHARED)
-def test_what_many_save_is_all_there(kind: str, times: int, tmp_path: Path) -> None:
-    """Two processes of four threads each, entries and facts of their own; and what all count up is not miscounted."""
+def test_entries_saved_by_many_are_all_stored(kind: str, times: int, tmp_path: Path) -> None:
+    """Entries and facts that processes and threads save at once are all stored, and a shared counter is exact."""
     with fireflies.opened(kind, tmp_path) as store:
         store.save("other", MemoryEntry())
-        with started("own", kind, tmp_path, "a", 4, times) as one, started("own", kind, tmp_path, "b", 4, times) as two:
-            for process in (one, two):
+        with (
+            started("own", kind, tmp_path, "a", 4, times) as first,
+            started("own", kind, tmp_path, "b", 4, times) as second,
+        ):
+            for process in (first, second):
                 assert process.hear() == "ready"
-            for process in (one, two):
+            for process in (first, second):
                 process.tell()
-            assert [process.hear() for process in (one, two)] == [[], []]
+            assert [process.hear() for process in (first, second)] == [[], []]
 
         entries = store.load("entries")
         assert len(entries) == 8 * times
@@ -72,8 +75,8 @@ def test_what_many_save_is_all_there(kind: str, times: int, tmp_path: Path) -> N
         }
         for process in "ab":
             for thread in range(4):
-                mine = [entry.content for entry in entries if entry.entry_id.startswith(f"{process} {thread} ")]
-                assert mine == list(range(times))
+                contents = [entry.content for entry in entries if entry.entry_id.startswith(f"{process} {thread} ")]
+                assert contents == list(range(times))
         assert len(WorkingMemory(store=store, scope_id="shared").keys()) == 8 * times
         counted = store.load_by_key("counts", "count")
         assert counted is not None
@@ -82,8 +85,8 @@ def test_what_many_save_is_all_there(kind: str, times: int, tmp_path: Path) -> N
 
 @pytest.mark.wide
 @pytest.mark.parametrize("kind", DISKS)
-def test_eight_processes_open_one_new_store_at_once(kind: str, tmp_path: Path) -> None:
-    """Nobody is told that it is locked, and ten keys have ten rows."""
+def test_eight_processes_can_create_one_store_at_once(kind: str, tmp_path: Path) -> None:
+    """Eight processes may create the same store at once: none finds it locked, and ten keys have ten rows."""
     processes = [started("ten", kind, tmp_path, f"p{i}", 60) for i in range(8)]
     for process in processes:
         assert process.hear() == "ready"
@@ -99,7 +102,7 @@ def test_eight_processes_open_one_new_store_at_once(kind: str, tmp_path: Path) -
 
 
 def killed(kind: str, folder: Path, name: str, after: int) -> int:
-    """Kill a process after it has said that so many saves are done; return how many it had said in all."""
+    """Kill a writing process after it has reported `after` saves; return how many it has reported in all."""
     with started("saves", kind, folder, name, 2_000) as process:
         assert process.hear() == "ready"
         process.tell()
@@ -110,7 +113,7 @@ def killed(kind: str, folder: Path, name: str, after: int) -> int:
 
 
 def judge(kind: str, folder: Path, name: str, said: int) -> None:
-    """Every save that was acknowledged is there, and none is there by half."""
+    """Assert that every reported save is stored, and none by half."""
     with fireflies.opened(kind, folder) as store:
         entries = [entry for entry in store.load("entries") if entry.entry_id.startswith(f"{name} ")]
         numbers = [int(entry.entry_id.split()[1]) for entry in entries]
@@ -122,8 +125,8 @@ def judge(kind: str, folder: Path, name: str, said: int) -> None:
 
 
 @pytest.mark.parametrize("kind", DISKS)
-def test_a_process_that_is_killed_loses_nothing_that_it_was_told_is_kept(kind: str, tmp_path: Path) -> None:
-    """In the middle of its saves, at a moment that chance gives."""
+def test_a_killed_process_loses_no_acknowledged_save(kind: str, tmp_path: Path) -> None:
+    """A process killed during its saves loses none that was acknowledged."""
     for round_ in range(2):
         said = killed(kind, tmp_path, f"r{round_}", random.randrange(1, 60))
         judge(kind, tmp_path, f"r{round_}", said)
@@ -138,22 +141,22 @@ def test_a_process_that_is_killed_loses_nothing_that_it_was_told_is_kept(kind: s
         *((kind, 3) for kind in fireflies.SERVED),
     ],
 )
-def test_a_process_that_is_killed_again_and_again_loses_nothing(kind: str, rounds: int, tmp_path: Path) -> None:
-    """Also where files are written anew meanwhile."""
+def test_a_process_killed_many_times_loses_no_acknowledged_save(kind: str, rounds: int, tmp_path: Path) -> None:
+    """Many kills lose no acknowledged save, also while files are being rewritten."""
     for round_ in range(rounds):
         said = killed(kind, tmp_path, f"r{round_}", random.randrange(1, 200))
         judge(kind, tmp_path, f"r{round_}", said)
 
 
 @pytest.mark.parametrize(("kind", "size"), [("sqlite", 400_000), ("file", 40_000)])
-def test_a_full_disk_is_an_error_that_loses_nothing(kind: str, size: int, tmp_path: Path) -> None:
-    """All earlier values can be read, and the next one is kept as soon as there is room."""
+def test_a_full_disk_loses_nothing(kind: str, size: int, tmp_path: Path) -> None:
+    """A full disk raises an error; earlier values stay readable, and the next is stored once there is room."""
     with Process("full", kind, tmp_path, size, script=SCRIPT) as process:
-        told, (done, there), (after, value) = process.hear(), process.hear(), process.hear()
+        error, (done, readable), (after, value) = process.hear(), process.hear(), process.hear()
 
-    assert "entries" in told
+    assert "entries" in error
     assert done > 10
-    assert done == there
+    assert done == readable
     assert (after, value) == (done + 1, "all")
     with fireflies.opened(kind, tmp_path) as store:
         assert WorkingMemory(store=store).get("key 0") == "x" * 200
@@ -167,8 +170,8 @@ def fill(facts: WorkingMemory) -> None:
 
 @pytest.mark.wide
 @pytest.mark.parametrize("kind", DISKS)
-def test_a_small_disk_that_is_full_is_an_error_that_loses_nothing(kind: str, small_disk: Path) -> None:
-    """Of a file system of one mebibyte. As soon as something has gone from it, the next value is kept."""
+def test_a_small_full_disk_loses_nothing(kind: str, small_disk: Path) -> None:
+    """On a full file system of one mebibyte earlier values stay, and once there is room the next is stored."""
     (small_disk / "other").write_bytes(bytes(200_000))
     with fireflies.opened(kind, small_disk) as store:
         facts = WorkingMemory(store=store)
@@ -186,7 +189,7 @@ def test_a_small_disk_that_is_full_is_an_error_that_loses_nothing(kind: str, sma
 
 @pytest.mark.wide
 def test_a_file_can_be_cleared_on_a_full_disk(small_disk: Path) -> None:
-    """For that takes no room, and makes some."""
+    """Clearing needs no room on a full disk, and makes some."""
     with fireflies.opened("file", small_disk) as store:
         facts = WorkingMemory(store=store)
         with pytest.raises(StoreUnavailable):
@@ -197,8 +200,8 @@ def test_a_file_can_be_cleared_on_a_full_disk(small_disk: Path) -> None:
         assert facts.to_dict() == {"after": 1}
 
 
-def test_the_event_loop_goes_on_while_a_file_is_waited_for(tmp_path: Path) -> None:
-    """Somebody else has the lock of the file: the save waits in a thread, and then happens."""
+def test_waiting_for_a_file_does_not_block_the_loop(tmp_path: Path) -> None:
+    """A save that waits for another holder of the file's lock does not block the event loop."""
 
     async def program() -> None:
         with fireflies.opened("file", tmp_path) as store:
@@ -220,8 +223,8 @@ def test_the_event_loop_goes_on_while_a_file_is_waited_for(tmp_path: Path) -> No
 # --- what is in a file
 
 
-def test_a_file_of_entries_can_be_read_by_a_person(tmp_path: Path) -> None:
-    """Each line is an object, the first says whose entries these are."""
+def test_a_file_of_entries_is_readable_json(tmp_path: Path) -> None:
+    """A file of entries is ASCII JSON lines, of which the first names the namespace."""
     with fireflies.opened("file", tmp_path) as store:
         store.save("user/1", MemoryEntry(key="k", content={"a": [1, "é"]}, metadata={"by": "ann"}))
 
@@ -237,8 +240,8 @@ def test_a_file_of_entries_can_be_read_by_a_person(tmp_path: Path) -> None:
     )
 
 
-def test_a_bad_line_is_named_and_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The others are read, saves go on, and the line is not lost when the file is written anew."""
+def test_a_damaged_line_is_logged_and_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged line is logged and skipped, and is kept in a `.bad` file when the file is rewritten."""
     with fireflies.opened("file", tmp_path) as store:
         for i in range(3):
             store.save("n", MemoryEntry(key=f"k{i}", content=i))
@@ -261,8 +264,8 @@ def test_a_bad_line_is_named_and_set_aside(tmp_path: Path, caplog: pytest.LogCap
         assert [entry.content for entry in store.load("n")] == [0, 2, 3]
 
 
-def test_a_file_does_not_grow_with_what_is_replaced(tmp_path: Path) -> None:
-    """Nothing that is deleted or replaced is left in it after a cleanup, and it is written anew at times by itself."""
+def test_a_file_does_not_grow_with_replaced_values(tmp_path: Path) -> None:
+    """A file is rewritten from time to time, and after a cleanup holds nothing deleted or replaced."""
     with fireflies.opened("file", tmp_path) as store, fireflies.opened("file", tmp_path) as other:
         facts, seen = WorkingMemory(store=store), WorkingMemory(store=other)
         for i in range(700):
@@ -281,10 +284,10 @@ def test_a_file_does_not_grow_with_what_is_replaced(tmp_path: Path) -> None:
         assert seen.items() == facts.items() == [(f"k{i}", f"value {693 + i}") for i in range(1, 7)]
 
 
-def test_a_file_of_the_original_is_read_and_stays(tmp_path: Path) -> None:
-    """One JSON object of entries by id; what is saved goes to a file of ours, with all that was there."""
+def test_a_file_of_firefly_is_read_and_kept(tmp_path: Path) -> None:
+    """A file that Firefly wrote is read; new values go into a file of ours, and Firefly's stays as it is."""
     (tmp_path / "entries").mkdir()
-    there = {
+    original_entries = {
         "id1": {
             "entry_id": "id1",
             "scope": "working",
@@ -308,7 +311,7 @@ def test_a_file_of_the_original_is_read_and_stays(tmp_path: Path) -> None:
         "bad": {"entry_id": "bad"},
     }
     original = tmp_path / "entries" / "working:s.json"
-    original.write_text(json.dumps(there, indent=2))
+    original.write_text(json.dumps(original_entries, indent=2))
 
     with fireflies.opened("file", tmp_path) as store:
         facts = WorkingMemory(store=store, scope_id="s")
@@ -321,26 +324,26 @@ def test_a_file_of_the_original_is_read_and_stays(tmp_path: Path) -> None:
         assert len(store.load("working:s")) == 3
         store.clear("working:s")
         assert store.load("working:s") == []
-    assert json.loads(original.read_text()) == there
+    assert json.loads(original.read_text()) == original_entries
 
 
-def test_ids_are_apart_in_files_that_several_stores_share(tmp_path: Path) -> None:
-    """Also where much has come and gone, and where the file of ids was lost in part."""
-    with fireflies.opened("file", tmp_path) as one, fireflies.opened("file", tmp_path) as two:
+def test_ids_are_unique_across_stores_of_one_folder(tmp_path: Path) -> None:
+    """An entry id used in one namespace is refused in another, also if the file of ids is damaged at its end."""
+    with fireflies.opened("file", tmp_path) as first, fireflies.opened("file", tmp_path) as second:
         entry = MemoryEntry(content=1)
-        one.save("a", entry)
+        first.save("a", entry)
         for path in (tmp_path / "entries" / "ids").iterdir():
             path.write_bytes(path.read_bytes() + b'["half')
         with pytest.raises(Exception, match="another namespace"):
-            two.save("b", entry)
-        one.clear("a")
-        two.save("b", entry)
+            second.save("b", entry)
+        first.clear("a")
+        second.save("b", entry)
         with pytest.raises(Exception, match="another namespace"):
-            one.save("a", entry)
+            first.save("a", entry)
 
 
-def test_a_file_that_is_moved_while_it_is_open_takes_no_writes(tmp_path: Path) -> None:
-    """What would be written would be lost."""
+def test_a_database_moved_while_open_refuses_writes(tmp_path: Path) -> None:
+    """A database file that is moved while open refuses writes, which would be lost."""
     with fireflies.opened("sqlite", tmp_path) as store:
         store.save("n", MemoryEntry(content=1))
         (tmp_path / "entries.db").rename(tmp_path / "elsewhere.db")
@@ -349,8 +352,8 @@ def test_a_file_that_is_moved_while_it_is_open_takes_no_writes(tmp_path: Path) -
             store.save("n", MemoryEntry(content=2))
 
 
-def test_a_file_whose_journal_is_removed_while_it_is_open_takes_no_writes(tmp_path: Path) -> None:
-    """Whoever comes next makes another journal; what was saved before is there when the store is closed."""
+def test_a_database_whose_journal_was_removed_refuses_writes(tmp_path: Path) -> None:
+    """A database whose journal was removed while open refuses writes; what was saved before is kept."""
     with fireflies.opened("sqlite", tmp_path) as store:
         for content in (1, 2):
             store.save("n", MemoryEntry(content=content))
@@ -363,15 +366,15 @@ def test_a_file_whose_journal_is_removed_while_it_is_open_takes_no_writes(tmp_pa
         assert [entry.content for entry in store.load("n")] == [1, 2]
 
 
-def test_a_file_of_something_else_is_an_error_of_ours(tmp_path: Path) -> None:
-    """With the driver's as its cause, and it stays as it is."""
+def test_a_foreign_file_is_refused_untouched(tmp_path: Path) -> None:
+    """A file that is not a database of ours is refused with the driver's error as cause, and stays as it is."""
     path = tmp_path / "a.db"
     path.write_bytes(b"no database at all" * 100)
 
-    with pytest.raises(Exception, match="no database of ours") as told:
+    with pytest.raises(Exception, match="no database of ours") as raised:
         SQLiteStore(path)
 
-    assert told.value.__cause__ is not None
+    assert raised.value.__cause__ is not None
     assert path.read_bytes() == b"no database at all" * 100
     with pytest.raises(StoreUnavailable):
         SQLiteStore(path / "beneath" / "a.db")
@@ -379,17 +382,17 @@ def test_a_file_of_something_else_is_an_error_of_ours(tmp_path: Path) -> None:
         fireflies.FileStore(path / "beneath")
 
 
-def test_a_database_of_the_original_is_read(tmp_path: Path) -> None:
-    """Its table has whole entries as JSON. They are copied when the file is opened first, and it stays as it is."""
+def test_a_database_of_firefly_is_imported(tmp_path: Path) -> None:
+    """A database that Firefly wrote is copied into ours when it is first opened, and its table stays as it is."""
     with sqlite3.connect(tmp_path / "entries.db") as db:
         db.execute(
             "CREATE TABLE firefly_memory (entry_id TEXT PRIMARY KEY, namespace TEXT NOT NULL, scope TEXT NOT NULL, "
             "key TEXT, content TEXT NOT NULL, created_at TEXT NOT NULL, expires_at TEXT, importance REAL NOT NULL)"
         )
         for i, key in enumerate(("a", "b", "a")):
-            told = MemoryEntry(entry_id=f"id{i}", key=key, content=[i], metadata={"i": i}).model_dump_json()
+            dumped = MemoryEntry(entry_id=f"id{i}", key=key, content=[i], metadata={"i": i}).model_dump_json()
             db.execute(
-                f"INSERT INTO firefly_memory VALUES('id{i}', 'n', 'working', '{key}', ?, '{i}', NULL, 0.5)", (told,)
+                f"INSERT INTO firefly_memory VALUES('id{i}', 'n', 'working', '{key}', ?, '{i}', NULL, 0.5)", (dumped,)
             )
         db.execute("INSERT INTO firefly_memory VALUES('bad', 'n', 'working', NULL, 'no JSON', '9', NULL, 0.5)")
     db.close()
@@ -405,7 +408,7 @@ def test_a_database_of_the_original_is_read(tmp_path: Path) -> None:
 
 
 def test_lookups_use_an_index(tmp_path: Path) -> None:
-    """By key, and by namespace: SQLite's own plan says so."""
+    """SQLite looks entries up by key and by namespace through an index."""
     from palimpsest.compat.firefly.sqlite_store import LOAD, LOAD_BY_KEY
 
     with SQLiteStore(tmp_path / "a.db") as store:
@@ -423,8 +426,8 @@ def test_lookups_use_an_index(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 @pytest.mark.parametrize("kind", DISKS)
-def test_a_fork_leaves_both_sides_a_store(kind: str, tmp_path: Path) -> None:
-    """Parent and child go on with it, and see what the other has saved."""
+def test_parent_and_forked_child_share_a_store(kind: str, tmp_path: Path) -> None:
+    """After a fork, parent and child both use the store and see what the other has saved."""
     with fireflies.opened(kind, tmp_path) as store:
         facts = WorkingMemory(store=store)
         facts.set("a", 1)

@@ -1,4 +1,4 @@
-"""Faults of the servers that stores of entries are on, what may be given to them, and their drivers."""
+"""Firefly stores on servers: unreachable servers, invalid options, and missing drivers."""
 
 from __future__ import annotations
 
@@ -33,33 +33,36 @@ NOWHERE = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", NOWHERE)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_server_that_cannot_be_reached_is_one_error_without_secrets(kind: str) -> None:
-    """Its cause is the driver's, the store can be closed, and the address is shown without user and password."""
-    made, address = NOWHERE[kind]
-    store = made(address, timeout=5)
+def test_an_unreachable_server_is_one_error_without_secrets(kind: str) -> None:
+    """An unreachable server raises StoreUnavailable with the driver's error as cause, and without user and password.
 
-    with pytest.raises(StoreUnavailable) as told:
+    The store can still be closed.
+    """
+    store_class, address = NOWHERE[kind]
+    store = store_class(address, timeout=5)
+
+    with pytest.raises(StoreUnavailable) as raised:
         store.load("n")
     with pytest.raises(StoreUnavailable):
         asyncio.run(store.initialize())
 
-    assert told.value.__cause__ is not None
-    assert told.value.written is False
-    assert SECRET not in str(told.value) + store.url + repr(store)
+    assert raised.value.__cause__ is not None
+    assert raised.value.written is False
+    assert SECRET not in str(raised.value) + store.url + repr(store)
     assert "127.0.0.1" in store.url
     store.close_sync()
-    del store, told
+    del store, raised
     gc.collect()  # a driver leaves sockets to it, of which no later test is to hear
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("kind", fireflies.SERVED)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_store_goes_on_when_its_server_is_back(kind: str) -> None:
-    """While it is away that is an error; nothing that was acknowledged is lost."""
+def test_a_store_works_again_when_its_server_is_back(kind: str) -> None:
+    """A store raises StoreUnavailable while its server is away, and loses nothing acknowledged."""
     with own_server(kind) as server:
-        made, _ = NOWHERE[kind]
-        store = made(server.address.partition("?")[0], timeout=10)
+        store_class, _ = NOWHERE[kind]
+        store = store_class(server.address.partition("?")[0], timeout=10)
         facts = WorkingMemory(store=store)
         facts.set("a", 1)
         server.kill()
@@ -91,12 +94,12 @@ def test_a_store_goes_on_when_its_server_is_back(kind: str) -> None:
         ("mongodb", f"mongodb://me:{SECRET}@host:port/x"),
     ],
 )
-def test_an_address_that_is_none_is_refused_at_once_without_secrets(kind: str, address: Any) -> None:
-    """When the store is made, and not when it is used."""
-    with pytest.raises(ConfigError) as told:
+def test_an_invalid_address_is_refused_without_secrets(kind: str, address: Any) -> None:
+    """An invalid address raises ConfigError when the store is made, without user and password."""
+    with pytest.raises(ConfigError) as raised:
         NOWHERE[kind][0](address)
 
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -122,16 +125,16 @@ def test_an_address_that_is_none_is_refused_at_once_without_secrets(kind: str, a
         ("mongodb", {"pool_size": "many"}),
     ],
 )
-def test_an_option_that_cannot_be_is_named(kind: str, options: dict[str, Any]) -> None:
-    """When the store is made."""
-    made, address = NOWHERE[kind]
+def test_an_invalid_option_is_named(kind: str, options: dict[str, Any]) -> None:
+    """An invalid option raises ConfigError that names it when the store is made."""
+    store_class, address = NOWHERE[kind]
 
     with pytest.raises(ConfigError, match=next(iter(options))):
-        made(address, **options)
+        store_class(address, **options)
 
 
-def test_names_of_schemas_may_be_words_of_the_language(tmp_path: Path) -> None:
-    """And in capitals, as PostgreSQL itself reads them."""
+def test_schema_names_may_be_keywords_or_capitals(tmp_path: Path) -> None:
+    """A schema may be named by a word of SQL, and in capitals, which PostgreSQL folds."""
     store = PostgreSQLStore(fireflies.address("postgres"), schema_name="Order", pool_min_size=0)
     try:
         store.save("n", MemoryEntry(key=str(tmp_path)))
@@ -142,8 +145,8 @@ def test_names_of_schemas_may_be_words_of_the_language(tmp_path: Path) -> None:
         postgresstore.asked(servers.address("postgres"), 'DROP SCHEMA "order" CASCADE')
 
 
-def test_the_database_of_conversations_is_the_entries_own() -> None:
-    """The user stays known where the address says, or the driver takes it to be."""
+def test_conversations_use_the_database_of_the_entries() -> None:
+    """The address of conversations names the entries' database and keeps the user's authentication source."""
     from palimpsest.compat.firefly.mongodb_store import within
 
     assert within("mongodb://host:27017/", "f") == "mongodb://host:27017/f"
@@ -157,25 +160,23 @@ def test_the_database_of_conversations_is_the_entries_own() -> None:
 
 
 @pytest.mark.parametrize("kind", DRIVERS)
-def test_a_driver_that_is_not_installed_is_an_import_error_that_says_what_to_install(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When the store is made; to import the names needs none."""
+def test_a_missing_driver_raises_missing_extra(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making a store without its driver raises MissingExtra, an ImportError that says what to install."""
     monkeypatch.setitem(sys.modules, DRIVERS[kind], None)
-    made, address = NOWHERE[kind]
+    store_class, address = NOWHERE[kind]
 
-    with pytest.raises(ImportError, match=rf"pip install 'palimpsest-memory\[{kind}\]'") as told:
-        made(address)
+    with pytest.raises(ImportError, match=rf"pip install 'palimpsest-memory\[{kind}\]'") as raised:
+        store_class(address)
 
-    assert isinstance(told.value, MissingExtra)
+    assert isinstance(raised.value, MissingExtra)
 
 
-def test_to_import_the_stores_loads_no_driver() -> None:
-    """In a new process, with every name of the package."""
+def test_importing_the_stores_loads_no_driver() -> None:
+    """Importing every name of the package loads no driver."""
     program = (
         "import sys; from palimpsest.compat.firefly import *; from palimpsest.compat.firefly import database_store\n"
         "print([name for name in ('asyncpg', 'pymongo', 'redis', 'pydantic', 'motor') if name in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert told.stdout.strip() == "[]"
+    assert output.stdout.strip() == "[]"

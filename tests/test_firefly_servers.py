@@ -1,4 +1,4 @@
-"""What stores of entries on servers have of their own: what stands there, connections, loops, faults, drivers."""
+"""Firefly stores on servers: event loops, threads, connections, tables and documents, and the number of requests."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ EACH = [pytest.param(kind, marks=() if kind == "postgres" else (pytest.mark.wide
 
 
 def sql(*statements: str) -> list[Any]:
+    """Run SQL on the test server and return the rows of the last statement."""
     return postgresstore.asked(servers.address("postgres"), *statements)
 
 
 @contextmanager
 def documents(place: Path) -> Iterator[Any]:
-    """The collection of a store on MongoDB, as the driver shows it."""
+    """Yield a MongoDB store's collection as the driver shows it."""
     from pymongo import MongoClient
 
     with MongoClient(fireflies.address("mongodb"), tz_aware=True) as client:
@@ -43,6 +44,7 @@ def documents(place: Path) -> Iterator[Any]:
 
 
 def opened(kind: str, place: Path, **options: Any) -> ServedStore:
+    """Open a store on a server."""
     store = fireflies.SERVED[kind](place, **options)
     assert isinstance(store, ServedStore)
     return store
@@ -52,8 +54,8 @@ def opened(kind: str, place: Path, **options: Any) -> ServedStore:
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_the_documented_program_runs(kind: str, tmp_path: Path) -> None:
-    """It makes the store, initialises it, uses it, and closes it."""
+def test_the_documented_program_works(kind: str, tmp_path: Path) -> None:
+    """The documented program works: make a store, initialise it, use it, close it."""
 
     async def program() -> None:
         store = opened(kind, tmp_path)
@@ -70,7 +72,7 @@ def test_the_documented_program_runs(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", EACH)
 def test_many_may_initialise_at_once(kind: str, tmp_path: Path) -> None:
-    """Of one store, and of several, in a database where nothing is there yet; to do so again does no harm."""
+    """Any number of stores may be initialised at once in an empty database, and again later."""
 
     async def program() -> None:
         stores = [opened(kind, tmp_path) for _ in range(4)]
@@ -85,8 +87,8 @@ def test_many_may_initialise_at_once(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_every_loop_and_every_thread_may_use_one_store(kind: str, tmp_path: Path) -> None:
-    """Without initialize, plain and awaited, inside and outside of a loop, in one loop after the other."""
+def test_every_loop_and_thread_may_use_one_store(kind: str, tmp_path: Path) -> None:
+    """One store may be used from several event loops and threads, plain or awaited, without `initialize`."""
     store = opened(kind, tmp_path)
     entries = [MemoryEntry(key=f"k{i}", content=i) for i in range(5)]
     store.save("n", entries[0])
@@ -109,12 +111,12 @@ def test_every_loop_and_every_thread_may_use_one_store(kind: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_what_has_expired_is_counted(kind: str, tmp_path: Path) -> None:
-    """Three of five, awaited as it is documented, and in a program without a loop."""
+def test_expired_entries_are_counted_when_removed(kind: str, tmp_path: Path) -> None:
+    """`cleanup_expired` returns how many entries it removed, awaited or through its plain twin."""
     store = opened(kind, tmp_path)
-    over = datetime.now(UTC) - timedelta(seconds=1)
+    past = datetime.now(UTC) - timedelta(seconds=1)
     for i in range(5):
-        store.save(f"n{i % 2}", MemoryEntry(content=i, expires_at=over if i < 3 else over + timedelta(days=1)))
+        store.save(f"n{i % 2}", MemoryEntry(content=i, expires_at=past if i < 3 else past + timedelta(days=1)))
 
     assert asyncio.run(store.cleanup_expired()) == 3
     assert store.cleanup_expired_sync() == 0
@@ -123,8 +125,8 @@ def test_what_has_expired_is_counted(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_who_is_cancelled_leaves_a_store_that_works(kind: str, tmp_path: Path) -> None:
-    """What was cancelled has happened or not; all that comes later happens."""
+def test_a_cancelled_save_leaves_a_working_store(kind: str, tmp_path: Path) -> None:
+    """A cancelled save has either happened or not, and all later saves happen."""
     store = opened(kind, tmp_path, pool_size=2)
 
     async def program() -> None:
@@ -144,8 +146,8 @@ def test_who_is_cancelled_leaves_a_store_that_works(kind: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_a_closed_store_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
-    """No thread, however many were opened; and one that was never used closes as well."""
+def test_a_closed_store_leaves_no_thread(kind: str, tmp_path: Path) -> None:
+    """A closed store leaves no thread, even if it was never used."""
     gc.collect()
     before = len(sys._current_frames())
     for _ in range(3):
@@ -162,8 +164,8 @@ def test_a_closed_store_leaves_nothing_behind(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_a_store_that_nobody_has_any_more_ends_its_thread(kind: str, tmp_path: Path) -> None:
-    """Though it was not closed."""
+def test_a_dropped_store_ends_its_thread(kind: str, tmp_path: Path) -> None:
+    """A store that is dropped without being closed ends its thread."""
     store = opened(kind, tmp_path)
     store.save("n", MemoryEntry())
     assert store._thread is not None
@@ -176,7 +178,7 @@ def test_a_store_that_nobody_has_any_more_ends_its_thread(kind: str, tmp_path: P
 
 
 def test_connections_end_with_the_store(tmp_path: Path) -> None:
-    """At once so many are opened as are asked for at least, and none is left."""
+    """A store opens `pool_min_size` connections and leaves none when it is closed."""
     address = servers.with_options(fireflies.address("postgres"), application_name=fireflies.name_of(tmp_path))
     store = PostgreSQLStore(address, pool_min_size=3, schema_name=fireflies.name_of(tmp_path))
     asked = f"SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = '{fireflies.name_of(tmp_path)}'"
@@ -188,8 +190,8 @@ def test_connections_end_with_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_a_fork_is_told_that_the_store_is_anothers(kind: str, tmp_path: Path) -> None:
-    """A driver's connections are no child's; the parent goes on."""
+def test_a_store_refuses_use_in_a_forked_child(kind: str, tmp_path: Path) -> None:
+    """A forked child gets ForkedProcess, since it cannot use the parent's connections; the parent goes on."""
     import os
 
     store = opened(kind, tmp_path)
@@ -212,7 +214,7 @@ def test_a_fork_is_told_that_the_store_is_anothers(kind: str, tmp_path: Path) ->
 
 
 def test_the_table_is_as_documented(tmp_path: Path) -> None:
-    """Columns, key, check and the three indexes, and one index more for one row of each key."""
+    """The table has Firefly's documented columns, key, check and indexes, and one more unique index for keys."""
     schema = fireflies.name_of(tmp_path)
     with fireflies.opened("postgres", tmp_path) as store:
         store.load("n")
@@ -250,8 +252,8 @@ def test_the_table_is_as_documented(tmp_path: Path) -> None:
     }
 
 
-def test_content_stands_in_the_table_as_json(tmp_path: Path) -> None:
-    """Other programs read it with the operators of JSONB."""
+def test_content_is_stored_as_json(tmp_path: Path) -> None:
+    """Other programs can read contents with PostgreSQL's JSONB operators."""
     schema = fireflies.name_of(tmp_path)
     with fireflies.opened("postgres", tmp_path) as store:
         store.save("n", MemoryEntry(key="k", content={"vendor": "Acme", "b": [1.5, None]}, metadata={"by": "ann"}))
@@ -264,10 +266,10 @@ def test_content_stands_in_the_table_as_json(tmp_path: Path) -> None:
     assert json.loads(row["content"]) == {"vendor": "Acme", "b": [1.5, None]}
 
 
-def test_a_table_that_others_have_filled_is_read(tmp_path: Path) -> None:
-    """Plain content, and whole entries in its place; of several rows with one key the newest keeps it."""
+def test_a_table_filled_by_firefly_is_read(tmp_path: Path) -> None:
+    """A table that Firefly filled is read; of several rows with one key the newest keeps the key."""
     schema = fireflies.name_of(tmp_path)
-    whole = {
+    nested_entry = {
         "entry_id": "w",
         "scope": "working",
         "key": None,
@@ -287,20 +289,20 @@ def test_a_table_that_others_have_filled_is_read(tmp_path: Path) -> None:
         f"""INSERT INTO {schema}.memory_entries {columns} VALUES
             ('new', 'n', 'working', 'k', '2', '{{"by": "x"}}', '2026-01-03'),
             ('old', 'n', 'working', 'k', '{{"a": 1}}', '{{}}', '2026-01-01'),
-            ('w', 'n', 'long_term', NULL, '{json.dumps(whole)}', '{{}}', '2026-01-02'),
+            ('w', 'n', 'long_term', NULL, '{json.dumps(nested_entry)}', '{{}}', '2026-01-02'),
             ('bad', 'n', 'no such scope', NULL, '1', '{{}}', '2026-01-02'),
             ('worse', 'n', 'working', NULL, '1', '[]', '2026-01-02')""",
     )
 
     with fireflies.opened("postgres", tmp_path) as store:
-        found = store.load("n")
-        assert [(one.entry_id, one.key, one.content) for one in found] == [
+        entries = store.load("n")
+        assert [(one.entry_id, one.key, one.content) for one in entries] == [
             ("old", None, {"a": 1}),
             ("w", None, "inner"),
             ("new", "k", 2),
         ]
-        assert found[0].metadata == {"superseded_key": "k"}
-        assert found[2].metadata == {"by": "x"}
+        assert entries[0].metadata == {"superseded_key": "k"}
+        assert entries[2].metadata == {"by": "x"}
         store.save("n", MemoryEntry(key="k", content=3))
         assert [one.content for one in store.load("n")] == [{"a": 1}, "inner", 3]
         sql(
@@ -312,18 +314,18 @@ def test_a_table_that_others_have_filled_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.wide
 def test_documents_and_indexes_are_as_documented(tmp_path: Path) -> None:
-    """Dates are dates, what is not there is absent, and one index more holds one entry of each key."""
+    """Documents have dates as dates and omit missing fields; one more unique index holds one entry per key."""
     expires = datetime(2100, 1, 1, tzinfo=UTC)
-    with fireflies.opened("mongodb", tmp_path) as store, documents(tmp_path) as there:
+    with fireflies.opened("mongodb", tmp_path) as store, documents(tmp_path) as collection:
         store.save(
             "working:session-42", MemoryEntry(entry_id="abc123", key="doc_type", content={"a": 1}, expires_at=expires)
         )
         store.save("n", MemoryEntry(entry_id="bare", content=None))
 
-        one, bare = there.find_one({"entry_id": "abc123"}), there.find_one({"entry_id": "bare"})
-        indexes = there.index_information()
+        document, bare = collection.find_one({"entry_id": "abc123"}), collection.find_one({"entry_id": "bare"})
+        indexes = collection.index_information()
 
-    assert {name: one[name] for name in ("namespace", "scope", "key", "content", "metadata", "importance")} == {
+    assert {name: document[name] for name in ("namespace", "scope", "key", "content", "metadata", "importance")} == {
         "namespace": "working:session-42",
         "scope": "working",
         "key": "doc_type",
@@ -331,16 +333,16 @@ def test_documents_and_indexes_are_as_documented(tmp_path: Path) -> None:
         "metadata": {},
         "importance": 0.5,
     }
-    assert isinstance(one["created_at"], datetime)
-    assert one["expires_at"] == expires
+    assert isinstance(document["created_at"], datetime)
+    assert document["expires_at"] == expires
     assert "key" not in bare
     assert "expires_at" not in bare
-    told = {
+    index_shapes = {
         name: (how["key"], how.get("unique", False), how.get("partialFilterExpression"))
         for name, how in indexes.items()
     }
     keyed = {"key": {"$exists": True}}
-    assert told == {
+    assert index_shapes == {
         "_id_": ([("_id", 1)], False, None),
         "namespace_1": ([("namespace", 1)], False, None),
         "namespace_1_key_1": ([("namespace", 1), ("key", 1)], False, keyed),
@@ -351,28 +353,40 @@ def test_documents_and_indexes_are_as_documented(tmp_path: Path) -> None:
 
 
 @pytest.mark.wide
-def test_documents_of_others_are_read(tmp_path: Path) -> None:
-    """Also with null where ours have nothing; of several with one key the newest keeps it."""
-    with documents(tmp_path) as there:
-        made = {"namespace": "n", "scope": "working", "metadata": {}, "importance": 0.5, "expires_at": None}
-        there.insert_many(
+def test_documents_of_firefly_are_read(tmp_path: Path) -> None:
+    """Documents that Firefly wrote, with nulls, are read; of several with one key the newest keeps the key."""
+    with documents(tmp_path) as collection:
+        defaults = {"namespace": "n", "scope": "working", "metadata": {}, "importance": 0.5, "expires_at": None}
+        collection.insert_many(
             [
-                {**made, "entry_id": "new", "key": "k", "content": 2, "created_at": datetime(2026, 1, 3, tzinfo=UTC)},
-                {**made, "entry_id": "old", "key": "k", "content": 1, "created_at": datetime(2026, 1, 1, tzinfo=UTC)},
                 {
-                    **made,
+                    **defaults,
+                    "entry_id": "new",
+                    "key": "k",
+                    "content": 2,
+                    "created_at": datetime(2026, 1, 3, tzinfo=UTC),
+                },
+                {
+                    **defaults,
+                    "entry_id": "old",
+                    "key": "k",
+                    "content": 1,
+                    "created_at": datetime(2026, 1, 1, tzinfo=UTC),
+                },
+                {
+                    **defaults,
                     "entry_id": "a",
                     "key": None,
                     "content": [datetime(2026, 1, 1, tzinfo=UTC)],
                     "created_at": datetime(2026, 1, 2, tzinfo=UTC),
                 },
-                {**made, "entry_id": "b", "key": None, "content": "b", "created_at": "no date"},
+                {**defaults, "entry_id": "b", "key": None, "content": "b", "created_at": "no date"},
             ]
         )
 
         with fireflies.opened("mongodb", tmp_path) as store:
-            found = store.load("n")
-            assert [(one.entry_id, one.key, one.content) for one in found] == [
+            entries = store.load("n")
+            assert [(one.entry_id, one.key, one.content) for one in entries] == [
                 ("old", None, 1),
                 ("a", None, [datetime(2026, 1, 1, tzinfo=UTC)]),
                 ("new", "k", 2),
@@ -381,15 +395,15 @@ def test_documents_of_others_are_read(tmp_path: Path) -> None:
             assert [one.content for one in store.load("n")][-1] == 3
 
 
-def test_to_set_is_one_statement_and_to_get_another(tmp_path: Path) -> None:
-    """Whether the key is new or not; and the lookup is by an index."""
+def test_a_set_is_one_statement_and_a_get_another(tmp_path: Path) -> None:
+    """Setting or getting a fact sends PostgreSQL one statement, whether the key is new or not."""
     from palimpsest.compat.firefly.postgres_table import Table
 
     sent: list[str] = []
-    made = Table._connection
+    original = Table._connection
 
     async def watching(self: Any) -> Any:
-        db = await made(self)
+        db = await original(self)
         db.add_query_logger(lambda record: sent.append(record.query))
         return db
 
@@ -404,13 +418,13 @@ def test_to_set_is_one_statement_and_to_get_another(tmp_path: Path) -> None:
             facts.get("key")
             facts.has("nothing")
     finally:
-        Table._connection = made
+        Table._connection = original
 
     assert [statement.split()[0] for statement in sent] == ["INSERT", "INSERT", "SELECT", "SELECT"]
 
 
-def test_to_set_is_one_script_and_to_get_another(tmp_path: Path) -> None:
-    """The server is asked once for each."""
+def test_a_set_is_one_script_and_a_get_another(tmp_path: Path) -> None:
+    """Setting or getting a fact asks Redis once."""
     with redisstore.watched() as sent, fireflies.opened("redis", tmp_path) as store:
         facts = WorkingMemory(store=store)
         facts.set("key", 1)
@@ -425,19 +439,22 @@ def test_to_set_is_one_script_and_to_get_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.wide
-def test_nothing_is_left_on_redis_of_what_is_gone(tmp_path: Path) -> None:
-    """No key, no member of a set; and a cluster takes what a server does."""
+def test_nothing_deleted_is_left_on_redis(tmp_path: Path) -> None:
+    """Redis keeps no key and no set member of entries that are gone.
+
+    A cluster stores the same as a single server.
+    """
     with fireflies.opened("redis", tmp_path) as store:
-        over = datetime.now(UTC) - timedelta(seconds=1)
+        past = datetime.now(UTC) - timedelta(seconds=1)
         for i in range(1_200):
-            store.save(f"n{i % 3}", MemoryEntry(key=f"k{i}", content=i, expires_at=over))
+            store.save(f"n{i % 3}", MemoryEntry(key=f"k{i}", content=i, expires_at=past))
         store.save("n0", MemoryEntry(key="k", content=1))
         store.save("n0", MemoryEntry(key="k", content=2))
         assert asyncio.run(store.async_cleanup_expired()) == 1_200
         store.clear("n0")
         with redisstore.raw(fireflies.address("redis")) as client:
-            left = list(client.scan_iter(f"{{{fireflies.name_of(tmp_path)}}}*"))
-    assert left == [f"{{{fireflies.name_of(tmp_path)}}}:place".encode()]
+            remaining = list(client.scan_iter(f"{{{fireflies.name_of(tmp_path)}}}*"))
+    assert remaining == [f"{{{fireflies.name_of(tmp_path)}}}:place".encode()]
 
     with servers.valkey_cluster(tmp_path / "cluster") as nodes:
         address = nodes[0].address

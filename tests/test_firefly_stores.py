@@ -1,4 +1,4 @@
-"""What every store of the Firefly door does: the five documented methods, and what ours have beside them."""
+"""Every Firefly store: the five documented methods, and those that ours have beside them."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ YEAR = timedelta(days=365)
 
 @pytest.fixture(params=fireflies.EVERY)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of store."""
+    """Yield each kind of store."""
     return request.param
 
 
 @pytest.fixture
 def store(kind: str, tmp_path: Path) -> Iterator[EntryStore]:
-    """An empty store of each kind."""
+    """Yield an empty store of each kind."""
     with fireflies.opened(kind, tmp_path) as store:
         yield store
 
 
 def over(**fields: object) -> MemoryEntry:
-    """An entry that has expired."""
+    """Return an entry that has expired."""
     return MemoryEntry(expires_at=datetime.now(UTC) - timedelta(seconds=1), **fields)
 
 
 def contents(store: MemoryStore, namespace: str = "n") -> list[object]:
+    """Return the contents of a namespace in order."""
     return [entry.content for entry in store.load(namespace)]
 
 
 # --- the five methods
 
 
-def test_a_field_that_was_made_wrong_later_is_refused_when_it_is_saved(store: EntryStore) -> None:
-    """Entries can be changed, so a store looks again."""
+def test_a_field_made_invalid_later_is_refused_on_save(store: EntryStore) -> None:
+    """An entry's fields are checked again when it is saved, since they can be changed."""
     entry = MemoryEntry(content=1)
     entry.importance = float("nan")
 
@@ -56,14 +57,14 @@ def test_a_field_that_was_made_wrong_later_is_refused_when_it_is_saved(store: En
 
 
 def test_every_store_is_a_memory_store(store: EntryStore) -> None:
-    """The protocol can be asked at run time, and takes what has just its five methods."""
+    """Every store, and any object with the five methods, is an instance of the protocol MemoryStore."""
     assert isinstance(store, MemoryStore)
     assert isinstance(fireflies.FiveMethods(), MemoryStore)
     assert not isinstance(object(), MemoryStore)
 
 
-def test_what_is_saved_is_loaded_in_the_order_in_which_it_came(store: EntryStore) -> None:
-    """Whatever the entries' own times say."""
+def test_entries_load_in_the_order_they_were_saved(store: EntryStore) -> None:
+    """Entries load in the order in which they were first saved, whatever their own times say."""
     saved = [MemoryEntry(content=i, created_at=datetime(2026, 1, 30 - i, tzinfo=UTC)) for i in range(20)]
     for entry in saved:
         store.save("n", entry)
@@ -72,8 +73,8 @@ def test_what_is_saved_is_loaded_in_the_order_in_which_it_came(store: EntryStore
     assert store.load("other") == []
 
 
-def test_an_id_that_is_saved_again_is_overwritten_in_place(store: EntryStore) -> None:
-    """It keeps its place, and has no second row."""
+def test_saving_an_id_again_overwrites_in_place(store: EntryStore) -> None:
+    """Saving an entry again overwrites it at its place in the order."""
     entries = [MemoryEntry(content=i) for i in range(3)]
     for entry in entries:
         store.save("n", entry)
@@ -82,13 +83,13 @@ def test_an_id_that_is_saved_again_is_overwritten_in_place(store: EntryStore) ->
     store.save("n", entries[0])
 
     assert contents(store) == ["new", 1, 2]
-    found = store.load_by_key("n", "k")
-    assert found is not None
-    assert found.content == "new"
+    loaded = store.load_by_key("n", "k")
+    assert loaded is not None
+    assert loaded.content == "new"
 
 
-def test_a_key_has_one_entry_which_is_the_newest(store: EntryStore) -> None:
-    """Another entry with the same key takes the place of the first one."""
+def test_a_key_has_only_its_newest_entry(store: EntryStore) -> None:
+    """An entry with a key replaces the earlier entry with that key."""
     store.save("n", MemoryEntry(key="k", content="first"))
     store.save("n", MemoryEntry(key="other", content="between"))
     newest = MemoryEntry(key="k", content="second")
@@ -100,7 +101,7 @@ def test_a_key_has_one_entry_which_is_the_newest(store: EntryStore) -> None:
 
 
 def test_an_entry_may_take_another_key(store: EntryStore) -> None:
-    """It is found by the new one alone; the entry that had that key is gone, its own place stays."""
+    """An entry saved under another key is found by the new key only, and replaces the entry that had it."""
     first, second, third = (MemoryEntry(key=key, content=key) for key in "abc")
     for entry in (first, second, third):
         store.save("n", entry)
@@ -117,7 +118,7 @@ def test_an_entry_may_take_another_key(store: EntryStore) -> None:
 
 
 def test_an_id_of_another_namespace_is_a_conflict(store: EntryStore) -> None:
-    """Nothing is written, in neither namespace, with a key or without."""
+    """Saving an entry whose id another namespace has raises Conflict and writes nothing."""
     entry, keyed = MemoryEntry(content="mine"), MemoryEntry(content="mine", key="k")
     store.save("n", entry)
     store.save("n", keyed)
@@ -133,20 +134,20 @@ def test_an_id_of_another_namespace_is_a_conflict(store: EntryStore) -> None:
 
 
 def test_an_id_is_free_again_when_its_entry_is_gone(store: EntryStore) -> None:
-    """Deleted or cleared away, it may come back in another namespace."""
-    one, two = MemoryEntry(content=1), MemoryEntry(content=2)
-    store.save("n", one)
-    store.save("n", two)
-    store.delete("n", one.entry_id)
-    store.save("other", one)
+    """The id of a deleted or cleared entry may be used in another namespace."""
+    first, second = MemoryEntry(content=1), MemoryEntry(content=2)
+    store.save("n", first)
+    store.save("n", second)
+    store.delete("n", first.entry_id)
+    store.save("other", first)
     store.clear("n")
-    store.save("other", two)
+    store.save("other", second)
 
     assert contents(store, "other") == [1, 2]
 
 
-def test_to_delete_takes_one_away_and_what_is_unknown_is_no_error(store: EntryStore) -> None:
-    """Nor is an entry of another namespace, which stays."""
+def test_delete_removes_one_entry(store: EntryStore) -> None:
+    """`delete` removes one entry; an unknown id or one of another namespace is no error."""
     kept, gone = MemoryEntry(content="kept", key="k"), MemoryEntry(content="gone", key="g")
     store.save("n", kept)
     store.save("n", gone)
@@ -160,8 +161,8 @@ def test_to_delete_takes_one_away_and_what_is_unknown_is_no_error(store: EntrySt
     assert store.load_by_key("n", "g") is None
 
 
-def test_to_clear_takes_one_namespace_away(store: EntryStore) -> None:
-    """An unknown one is no error, and it can be used again."""
+def test_clear_empties_one_namespace(store: EntryStore) -> None:
+    """`clear` empties one namespace, which can be used again; an unknown namespace is no error."""
     store.save("n", MemoryEntry(content=1, key="k"))
     store.save("other", MemoryEntry(content=2))
 
@@ -175,8 +176,8 @@ def test_to_clear_takes_one_namespace_away(store: EntryStore) -> None:
     assert contents(store) == [3]
 
 
-def test_scope_metadata_and_times_come_back(store: EntryStore) -> None:
-    """To the microsecond, and in UTC."""
+def test_all_fields_of_an_entry_come_back(store: EntryStore) -> None:
+    """Scope, metadata and times come back, times to the microsecond and in UTC."""
     zone = datetime.fromisoformat("2026-01-31T12:00:00.123456+05:30")
     entry = MemoryEntry(
         scope=MemoryScope.LONG_TERM,
@@ -188,24 +189,24 @@ def test_scope_metadata_and_times_come_back(store: EntryStore) -> None:
     )
     store.save("n", entry)
 
-    (found,) = store.load("n")
+    (loaded,) = store.load("n")
 
-    assert found == entry
-    assert found.scope is MemoryScope.LONG_TERM
-    assert found.created_at.utcoffset() == timedelta(0)
+    assert loaded == entry
+    assert loaded.scope is MemoryScope.LONG_TERM
+    assert loaded.created_at.utcoffset() == timedelta(0)
 
 
-def test_what_is_given_is_a_copy(store: EntryStore) -> None:
-    """To change it changes nothing that is stored, and nor does what was saved."""
+def test_a_store_keeps_and_returns_copies(store: EntryStore) -> None:
+    """Changing what was saved or loaded changes nothing that is stored."""
     content = {"list": [1]}
     entry = MemoryEntry(key="k", content=content, metadata={"a": [1]})
     store.save("n", entry)
 
     content["list"].append(2)
-    found = store.load_by_key("n", "k")
-    assert found is not None
-    found.content["list"].append(3)
-    found.metadata["a"].append(4)
+    loaded = store.load_by_key("n", "k")
+    assert loaded is not None
+    loaded.content["list"].append(3)
+    loaded.metadata["a"].append(4)
     store.load("n")[0].content["list"].append(5)
 
     assert contents(store) == [{"list": [1]}]
@@ -215,8 +216,8 @@ def test_what_is_given_is_a_copy(store: EntryStore) -> None:
 # --- expiry
 
 
-def test_what_has_expired_is_seen_by_nobody_and_counted_when_it_is_cleaned_up(store: EntryStore) -> None:
-    """What expires in the future is seen as anything else."""
+def test_an_expired_entry_is_invisible_and_counted_on_cleanup(store: EntryStore) -> None:
+    """An expired entry is not loaded; cleanup removes it and counts it."""
     for i in range(3):
         store.save("n", over(content=i, key=f"over {i}"))
     store.save("n", MemoryEntry(content="soon", key="soon", expires_at=datetime.now(UTC) + YEAR))
@@ -232,7 +233,7 @@ def test_what_has_expired_is_seen_by_nobody_and_counted_when_it_is_cleaned_up(st
 
 
 def test_an_entry_is_seen_until_the_moment_of_its_expiry(kind: str, tmp_path: Path) -> None:
-    """From that moment on it is not."""
+    """An entry is loaded until the moment of its expiry and not from that moment on."""
     clock = FakeClock()
     now = clock()
     ends = datetime.fromtimestamp(now / 1_000_000, UTC) + timedelta(seconds=10)
@@ -246,8 +247,8 @@ def test_an_entry_is_seen_until_the_moment_of_its_expiry(kind: str, tmp_path: Pa
         assert store.load_by_key("n", "k") is None
 
 
-def test_what_takes_the_place_of_something_expired_comes_last(store: EntryStore) -> None:
-    """For nobody has seen that it was there before."""
+def test_what_replaces_an_expired_entry_comes_last(store: EntryStore) -> None:
+    """An entry that replaces an expired one comes last in the order, since the old one was not visible."""
     old = over(content="old", key="k")
     store.save("n", old)
     store.save("n", MemoryEntry(content="between"))
@@ -266,8 +267,11 @@ def test_what_takes_the_place_of_something_expired_comes_last(store: EntryStore)
 # --- compare and set
 
 
-def test_compare_and_set_writes_only_what_nobody_has_changed(store: EntryStore) -> None:
-    """It says whether it has; None stands for nothing, before and after."""
+def test_compare_and_set_writes_only_if_nothing_has_changed(store: EntryStore) -> None:
+    """`compare_and_set` writes only if the stored entry is the expected one, and returns whether it has.
+
+    None stands for no entry, as expectation and as value.
+    """
     first = MemoryEntry(key="k", content={"b": 1, "a": (1,)})
     second = MemoryEntry(key="k", content=2)
     assert store.compare_and_set("n", "k", first, None)
@@ -283,8 +287,11 @@ def test_compare_and_set_writes_only_what_nobody_has_changed(store: EntryStore) 
     assert store.compare_and_set("n", "k", None, None)
 
 
-def test_compare_and_set_takes_what_has_expired_for_nothing(store: EntryStore) -> None:
-    """And an entry with another key than that is refused, one of another namespace a conflict."""
+def test_compare_and_set_treats_an_expired_entry_as_absent(store: EntryStore) -> None:
+    """`compare_and_set` treats an expired entry as absent.
+
+    It refuses an entry with another key, and raises Conflict for an id of another namespace.
+    """
     gone = over(key="k", content=1)
     store.save("n", gone)
     assert not store.compare_and_set("n", "k", MemoryEntry(key="k", content=2), gone)
@@ -334,8 +341,8 @@ NAMES = [
 ]
 
 
-def test_namespaces_and_keys_are_apart_whatever_characters_they_have(kind: str, tmp_path: Path) -> None:
-    """Each has its own entries, and nothing is written outside of the folder."""
+def test_namespaces_and_keys_stay_apart_whatever_their_characters(kind: str, tmp_path: Path) -> None:
+    """Namespaces and keys of any characters have their own entries, and nothing is written outside the folder."""
     inside = tmp_path / "inside"
     inside.mkdir()
     with fireflies.opened(kind, inside) as store:
@@ -356,7 +363,7 @@ def test_namespaces_and_keys_are_apart_whatever_characters_they_have(kind: str, 
 
 
 def test_names_may_be_long(store: EntryStore) -> None:
-    """As long as ids of the library are, in any script; none is a beginning of another."""
+    """Names of up to 1,280 bytes in any script stay apart."""
     rng = random.Random(7)
     names = ["".join(chr(rng.randrange(0x10000, 0x10FFFF)) for _ in range(256)) + end for end in ("", "a", "b")]
     names.append("".join(chr(rng.randrange(33, 127)) for _ in range(1280)))
@@ -369,8 +376,8 @@ def test_names_may_be_long(store: EntryStore) -> None:
         assert all(store.load_by_key(name, other).content == other for other in names)
 
 
-def test_names_that_no_store_keeps_are_refused(store: EntryStore) -> None:
-    """A namespace with NUL, what is no text, and what is longer than 1,280 bytes."""
+def test_invalid_names_are_refused(store: EntryStore) -> None:
+    """A namespace with NUL, a name that is not text, or one over 1,280 bytes raises ConfigError."""
     for namespace in ("a\0b", "x" * 1281, "é" * 641, None, 3):
         with pytest.raises(ConfigError, match="namespace"):
             store.save(namespace, MemoryEntry())
@@ -393,8 +400,8 @@ def test_names_that_no_store_keeps_are_refused(store: EntryStore) -> None:
 # --- coroutines, and the end
 
 
-def test_every_method_is_a_coroutine_as_well(store: EntryStore) -> None:
-    """With one body: what one has saved the other loads."""
+def test_every_method_has_an_awaitable_twin(store: EntryStore) -> None:
+    """Each method has an awaitable twin, which sees what the plain one has saved."""
 
     async def use() -> None:
         entry = MemoryEntry(key="k", content=1)
@@ -414,8 +421,8 @@ def test_every_method_is_a_coroutine_as_well(store: EntryStore) -> None:
     asyncio.run(use())
 
 
-def test_a_closed_store_raises_and_closes_again(store: EntryStore) -> None:
-    """Whichever method is called."""
+def test_a_closed_store_raises_closed(store: EntryStore) -> None:
+    """Every method of a closed store raises Closed; closing again is no error."""
     store.save("n", MemoryEntry())
     store.close_sync()
     store.close_sync()
@@ -432,7 +439,7 @@ def test_a_closed_store_raises_and_closes_again(store: EntryStore) -> None:
 
 
 def test_conversations_are_kept_beside_the_entries(store: EntryStore) -> None:
-    """In a memory that is the same for all who ask, and is closed with the store."""
+    """A store's conversations are in one Memory, the same for all who ask, which closes with the store."""
     memory = store.conversations()
     memory.session("one").add_user_message("Hello")
 
@@ -445,8 +452,8 @@ def test_conversations_are_kept_beside_the_entries(store: EntryStore) -> None:
 
 
 @pytest.mark.parametrize("kind", fireflies.DURABLE, indirect=True)
-def test_a_durable_store_has_all_of_it_when_it_is_opened_again(kind: str, tmp_path: Path) -> None:
-    """Entries and conversations alike, in their order."""
+def test_a_durable_store_keeps_everything_when_reopened(kind: str, tmp_path: Path) -> None:
+    """A reopened store has its entries and conversations in their order."""
     saved = [MemoryEntry(key=f"k{i}", content=(i,)) for i in range(5)]
     with fireflies.opened(kind, tmp_path) as store:
         for entry in saved:
@@ -460,16 +467,16 @@ def test_a_durable_store_has_all_of_it_when_it_is_opened_again(kind: str, tmp_pa
 
 
 def test_stores_are_made_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the folder of the program, with missing folders; and used at once."""
+    """Stores are made at the documented default paths, with missing folders, and are usable at once."""
     monkeypatch.chdir(tmp_path)
-    made = [
+    stores = [
         InMemoryStore(),
         FileStore(base_dir=".firefly_memory"),
         FileStore(),
         SQLiteStore("data/firefly_memory.sqlite3"),
     ]
 
-    for store in made:
+    for store in stores:
         store.save("n", MemoryEntry(content=1))
         assert contents(store)[-1] == 1
         store.close()
@@ -489,8 +496,8 @@ def test_stores_are_made_as_documented(tmp_path: Path, monkeypatch: pytest.Monke
         SQLiteStore("a.db", busy_seconds=-1)
 
 
-def test_namespaces_of_a_store_in_memory_are_listed() -> None:
-    """Those that have entries."""
+def test_a_store_in_memory_lists_its_namespaces() -> None:
+    """`InMemoryStore.namespaces` lists the namespaces that have entries."""
     store = InMemoryStore()
     store.save("a", MemoryEntry())
     store.save("b", MemoryEntry())

@@ -1,4 +1,4 @@
-"""Working memory of the Firefly door: values under keys, in scopes of any store."""
+"""WorkingMemory of `palimpsest.compat.firefly`: values under keys, in scopes of any store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIVE = {"five methods": False, "five methods, JSON": True}
 
 @pytest.fixture(params=[*fireflies.EVERY, *FIVE])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryStore]:
-    """An empty store of each kind, and those of a program's own."""
+    """Yield an empty store of each kind, and two of a program's own with just five methods."""
     if request.param in FIVE:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PalimpsestWarning)
@@ -36,12 +36,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryStor
 
 @pytest.fixture
 def facts(store: MemoryStore) -> WorkingMemory:
-    """An empty scope of it."""
+    """Return an empty scope of the store."""
     return WorkingMemory(store=store, scope_id="s")
 
 
-def test_the_documented_example_prints_what_it_says(store: MemoryStore) -> None:
-    """Line for line."""
+def test_the_documented_example_works(store: MemoryStore) -> None:
+    """The example of Firefly's documentation gives the documented results."""
     wm = WorkingMemory(store=store, scope_id="idp-session-42")
 
     wm.set("doc_type", "invoice")
@@ -58,7 +58,7 @@ def test_the_documented_example_prints_what_it_says(store: MemoryStore) -> None:
 
 
 def test_scopes_on_one_store_are_independent(store: MemoryStore) -> None:
-    """Each has its own value of a key, and to clear one leaves the other."""
+    """Scopes on one store have separate values, and clearing one leaves the other."""
     agent_a_mem = WorkingMemory(store=store, scope_id="agent_a")
     agent_b_mem = WorkingMemory(store=store, scope_id="agent_b")
     agent_a_mem.set("key", "from A")
@@ -71,18 +71,21 @@ def test_scopes_on_one_store_are_independent(store: MemoryStore) -> None:
     assert agent_b_mem.get("key") == "from B"
 
 
-def test_a_scope_without_names_is_the_default_one_in_a_store_of_its_own() -> None:
-    """Its entries are in the namespace `working:<scope>`, of scope working."""
-    one, other = WorkingMemory(), WorkingMemory()
-    one.set("key", 1)
+def test_the_default_scope_is_named_default() -> None:
+    """A WorkingMemory without arguments has the scope `default` in a store of its own.
 
-    assert (one.scope_id, other.to_dict()) == ("default", {})
-    (entry,) = one.store.load("working:default")
+    Its entries are in the namespace `working:<scope>`.
+    """
+    first, second = WorkingMemory(), WorkingMemory()
+    first.set("key", 1)
+
+    assert (first.scope_id, second.to_dict()) == ("default", {})
+    (entry,) = first.store.load("working:default")
     assert (entry.key, entry.content, entry.scope.value, entry.importance) == ("key", 1, "working", 0.5)
 
 
 def test_a_key_that_is_set_again_keeps_its_place_and_has_one_row(facts: WorkingMemory) -> None:
-    """With another value, and another importance."""
+    """A key that is set again keeps its place in the order and has one row, with the new value and importance."""
     for key in "abc":
         facts.set(key, 1)
 
@@ -93,8 +96,8 @@ def test_a_key_that_is_set_again_keeps_its_place_and_has_one_row(facts: WorkingM
     assert [(row.key, row.importance) for row in rows] == [("a", 0.9), ("b", 0.5), ("c", 0.5)]
 
 
-def test_what_is_deleted_is_gone_and_unknown_keys_are_no_error(facts: WorkingMemory) -> None:
-    """It comes back behind the others."""
+def test_a_deleted_key_is_gone(facts: WorkingMemory) -> None:
+    """A deleted key is gone, and comes last if it is set again; deleting an unknown key is no error."""
     facts.set("a", 1)
     facts.set("b", 2)
 
@@ -108,7 +111,7 @@ def test_what_is_deleted_is_gone_and_unknown_keys_are_no_error(facts: WorkingMem
 
 
 def test_none_is_a_value(facts: WorkingMemory) -> None:
-    """It is there, in every way to look."""
+    """None is a value: a key set to None exists in every way to look."""
     facts.set("empty", None)
 
     assert facts.has("empty")
@@ -118,21 +121,21 @@ def test_none_is_a_value(facts: WorkingMemory) -> None:
 
 
 def test_values_come_back_with_their_types_and_are_copies(facts: WorkingMemory) -> None:
-    """Whatever the store can keep; to change what was got changes nothing stored."""
+    """Values come back with their types, and changing a returned value changes nothing stored."""
     value = {"tuple": (1, [2]), 7: {3}, "at": datetime(2026, 1, 1, tzinfo=UTC), "bytes": b"\0", "$tuple": None}
     facts.set("key", value)
 
-    got = facts.get("key")
-    assert repr(got) == repr(value)
-    got["tuple"][1].append("changed")
+    returned = facts.get("key")
+    assert repr(returned) == repr(value)
+    returned["tuple"][1].append("changed")
     value["tuple"][1].append("changed")
     facts.to_dict()["key"].clear()
     assert facts.get("key")["tuple"] == (1, [2])
 
 
 @pytest.mark.parametrize("value", [float("nan"), object(), {"deep": [float("inf")]}])
-def test_a_value_that_cannot_be_kept_leaves_the_old_one(facts: WorkingMemory, value: object) -> None:
-    """The error names the key."""
+def test_a_value_that_cannot_be_stored_leaves_the_old_one(facts: WorkingMemory, value: object) -> None:
+    """A value that cannot be stored raises ConfigError with its key, and the old value stays."""
     facts.set("speed", "old", importance=0.7)
 
     with pytest.raises(ConfigError, match="speed"):
@@ -142,8 +145,8 @@ def test_a_value_that_cannot_be_kept_leaves_the_old_one(facts: WorkingMemory, va
 
 
 @pytest.mark.parametrize("importance", [7, -0.1, float("nan"), "high", True])
-def test_an_importance_that_is_none_is_refused(facts: WorkingMemory, importance: Any) -> None:
-    """And nothing is set."""
+def test_an_invalid_importance_is_refused(facts: WorkingMemory, importance: Any) -> None:
+    """An invalid importance raises ConfigError, and nothing is set."""
     with pytest.raises(ConfigError, match="importance"):
         facts.set("key", 1, importance=importance)
 
@@ -151,7 +154,7 @@ def test_an_importance_that_is_none_is_refused(facts: WorkingMemory, importance:
 
 
 def test_a_value_cannot_forge_a_line(facts: WorkingMemory) -> None:
-    """Line breaks of every kind are escaped, in keys, too."""
+    """Line breaks in values and keys are escaped in the text, so that a value cannot look like another line."""
     facts.set("note", "a\n- b: c\u2028- d: e\r\x85")
     facts.set("k\n- x", [1, "y\nz"])
 
@@ -161,13 +164,16 @@ def test_a_value_cannot_forge_a_line(facts: WorkingMemory) -> None:
 
 
 def test_without_values_the_text_is_empty(facts: WorkingMemory) -> None:
-    """With a limit, too."""
+    """Without values the text is empty, with or without a limit."""
     assert facts.to_context_string() == ""
     assert facts.to_context_string(max_tokens=5) == ""
 
 
-def test_a_limit_leaves_out_the_least_important_and_of_these_the_oldest() -> None:
-    """Their number is told, the order of the others stays, and the text has no more tokens than that."""
+def test_a_limit_leaves_out_the_least_important_facts() -> None:
+    """Over `max_tokens` the least important facts are left out, the oldest of equal ones first.
+
+    The text says how many, and keeps the order of the others.
+    """
     clock = FakeClock()
     facts = WorkingMemory(store=InMemoryStore(clock=clock))
     for i, importance in enumerate((0.5, 0.1, 0.9, 0.1, 0.5)):
@@ -178,8 +184,8 @@ def test_a_limit_leaves_out_the_least_important_and_of_these_the_oldest() -> Non
         return len(text.split())
 
     assert facts.to_context_string(max_tokens=17, counter=words) == facts.to_context_string()
-    told = facts.to_context_string(max_tokens=16, counter=words)
-    assert told == "Working Memory:\n- key2: word\n- key4: word\n(3 less important facts left out)"
+    shortened = facts.to_context_string(max_tokens=16, counter=words)
+    assert shortened == "Working Memory:\n- key2: word\n- key4: word\n(3 less important facts left out)"
     shorter = facts.to_context_string(max_tokens=12, counter=words)
     assert shorter == "Working Memory:\n- key2: word\n(4 less important facts left out)"
     assert len(facts.to_context_string(max_tokens=20)) < len(facts.to_context_string())
@@ -187,8 +193,8 @@ def test_a_limit_leaves_out_the_least_important_and_of_these_the_oldest() -> Non
         facts.to_context_string(max_tokens=-1)
 
 
-def test_a_value_with_a_lifetime_is_seen_until_it_is_over(tmp_path: Path) -> None:
-    """In whatever way it is said, and then it may be set again, behind the others."""
+def test_a_value_with_a_lifetime_expires(tmp_path: Path) -> None:
+    """A value is seen until its `ttl` is over; set again, it comes last and no longer expires."""
     for kind in ("in_memory", "sqlite", "file"):
         clock = FakeClock()
         with fireflies.opened(kind, tmp_path / kind, clock=clock) as store:
@@ -209,8 +215,8 @@ def test_a_value_with_a_lifetime_is_seen_until_it_is_over(tmp_path: Path) -> Non
                 facts.set("cart", 1, ttl="soon")
 
 
-def test_a_lifetime_holds_in_every_store(facts: WorkingMemory) -> None:
-    """What is live is seen, what is over is not, also in stores that filter nothing."""
+def test_a_lifetime_applies_in_every_store(facts: WorkingMemory) -> None:
+    """A value whose lifetime is over is not seen, even in a store that returns expired entries."""
     facts.set("live", 1, ttl=3600)
     facts.set("over", 2)
     (live, over) = facts.store.load("working:s")
@@ -226,7 +232,7 @@ def test_a_lifetime_holds_in_every_store(facts: WorkingMemory) -> None:
 
 
 def test_keys_may_be_any_text(facts: WorkingMemory) -> None:
-    """Also empty ones, and ones that only differ in what some system takes for the same."""
+    """Keys may be any text of at most 1,280 bytes, and different texts are different keys."""
     keys = ["", " ", "a", "A", "é", "e\u0301", "nul\0", "\ud800", "x" * 300, "a/b", "entry_id", "$place"]
     for key in keys:
         facts.set(key, key)
@@ -241,7 +247,7 @@ def test_keys_may_be_any_text(facts: WorkingMemory) -> None:
 
 
 def test_scopes_may_be_any_text_without_nul() -> None:
-    """What is no text is refused, and so is what is no store."""
+    """Scopes may be any text without NUL; other scopes, and an object that is no store, are refused."""
     store = InMemoryStore()
     for scope in ("", "a/b", "working:", "x" * 300):
         WorkingMemory(store=store, scope_id=scope).set("k", scope)
@@ -254,8 +260,8 @@ def test_scopes_may_be_any_text_without_nul() -> None:
         WorkingMemory(store=object())
 
 
-def test_keys_that_others_have_written_are_taken_over(facts: WorkingMemory) -> None:
-    """An entry with an id of its own is replaced in its place, and has no second row."""
+def test_an_entry_of_another_program_is_replaced_in_place(facts: WorkingMemory) -> None:
+    """Setting a key that another program stored replaces its entry at its place, without a second row."""
     facts.store.save("working:s", MemoryEntry(key="theirs", content="old"))
     facts.set("mine", 1)
     facts.store.save("working:s", MemoryEntry(content="without a key"))
@@ -269,7 +275,7 @@ def test_keys_that_others_have_written_are_taken_over(facts: WorkingMemory) -> N
 
 
 def test_a_store_that_is_false_is_used(store: MemoryStore) -> None:
-    """Whether it is there decides, and not whether it is empty."""
+    """A store that is false because it is empty is used all the same."""
     empty = fireflies.FiveMethods()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PalimpsestWarning)
@@ -280,23 +286,26 @@ def test_a_store_that_is_false_is_used(store: MemoryStore) -> None:
     assert len(empty) == 1
 
 
-def test_a_store_of_five_methods_is_warned_of_once() -> None:
-    """Once a process and class, at the program's own line; for a store of ours never."""
+def test_a_store_without_compare_and_set_warns_once() -> None:
+    """A store with just five methods warns once per process and class, at the program's line; ours never warn."""
 
     class Own(fireflies.FiveMethods):
         pass
 
-    with pytest.warns(PalimpsestWarning, match="Own has no compare-and-set") as told:
+    with pytest.warns(PalimpsestWarning, match="Own has no compare-and-set") as warned:
         WorkingMemory(store=Own())
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         WorkingMemory(store=Own())
         WorkingMemory(store=InMemoryStore())
 
 
-def test_threads_take_turns_at_a_store_of_five_methods() -> None:
-    """Also by several objects over one store: one key has one row, and the lock goes with the store."""
+def test_threads_share_a_store_of_five_methods() -> None:
+    """Threads that share a store without compare-and-set lose nothing: a lock per store orders their writes.
+
+    The lock goes with the store.
+    """
     before = len(_locks)
     store = fireflies.FiveMethods()
     with warnings.catch_warnings():
@@ -323,7 +332,7 @@ def test_threads_take_turns_at_a_store_of_five_methods() -> None:
 
 
 def test_a_store_may_use_working_memory_itself() -> None:
-    """Within a call of it, in the same thread."""
+    """A store may use WorkingMemory inside its own methods without a deadlock."""
 
     class Counting(fireflies.FiveMethods):
         saves: WorkingMemory | None = None

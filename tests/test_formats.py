@@ -1,4 +1,4 @@
-"""Every format returns messages key for key, and refuses malformed ones with their place."""
+"""Rules of every format: messages come back key for key, and malformed ones are refused with their place."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ law = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Samples(NamedTuple):
-    """The samples of a format.
+    """Samples of one format.
 
-    Messages that come back equal; malformed ones with the named place; a sound one; JSON that resembles messages, and
-    batches of it; the API's own rules for a context; and what `add` is told if messages do not tell their format.
+    `equal` come back equal; `malformed` are refused, with the place that the error names; `sound` is one valid message.
+    `likely` and `batches` are strategies of JSON that resembles messages, and of valid batches. `faults` returns what
+    the API's own rules find wrong with a context. `told` is the format that `add` must be given if the messages alone
+    do not identify it.
     """
 
     equal: Mapping[str, Messages]
@@ -91,7 +93,7 @@ FORMATS = {
 
 
 def each(of: Callable[[Samples], Mapping[str, Any]]) -> list[Any]:
-    """Return pairs of a format and one of its samples."""
+    """Return a pytest parameter for each sample of each format."""
     return [
         pytest.param(format, sample, id=f"{format}: {name}")
         for format, samples in FORMATS.items()
@@ -101,18 +103,18 @@ def each(of: Callable[[Samples], Mapping[str, Any]]) -> list[Any]:
 
 @pytest.mark.parametrize(("format", "messages"), each(lambda samples: samples.equal))
 def test_decoding_and_encoding_gives_the_equal_messages(format: str, messages: Messages) -> None:
-    """Decoding and encoding gives equal messages, with nulls, empty values and unknown keys."""
-    one, before = find_format(format), copy.deepcopy(messages)
+    """Decoding and encoding returns the equal messages, with nulls, empty values and unknown keys."""
+    adapter, before = find_format(format), copy.deepcopy(messages)
 
-    again = one.encode(one.decode(messages, "messages"))
+    encoded = adapter.encode(adapter.decode(messages, "messages"))
 
-    assert again == messages == before
-    assert json.dumps(again, sort_keys=True) == json.dumps(before, sort_keys=True)  # 1, 1.0 and True differ here
+    assert encoded == messages == before
+    assert json.dumps(encoded, sort_keys=True) == json.dumps(before, sort_keys=True)  # 1, 1.0 and True differ here
 
 
 @pytest.mark.parametrize(("format", "messages"), each(lambda samples: samples.equal))
-def test_what_was_stored_comes_back_equal(format: str, messages: Messages) -> None:
-    """Stored messages come back equal, and their context breaks no rule."""
+def test_stored_messages_come_back_equal(format: str, messages: Messages) -> None:
+    """Messages that went through a store are encoded equal, and their context breaks no rule."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, counter=strategies.WORDS)
         strategies.taken_in(session, messages, FORMATS[format].told)
@@ -122,8 +124,8 @@ def test_what_was_stored_comes_back_equal(format: str, messages: Messages) -> No
 
 
 @pytest.mark.parametrize(("format", "malformed"), each(lambda samples: samples.malformed))
-def test_what_is_malformed_is_refused_with_its_place(format: str, malformed: tuple[Any, str]) -> None:
-    """InvalidEntry names the place in the input, and nothing of the batch is stored."""
+def test_malformed_messages_are_refused_with_their_place(format: str, malformed: tuple[Any, str]) -> None:
+    """A malformed message raises InvalidEntry with its place, and nothing of its batch is stored."""
     messages, where = malformed
     with pytest.raises(InvalidEntry) as refusal:
         find_format(format).decode(messages, "messages")
@@ -137,8 +139,8 @@ def test_what_is_malformed_is_refused_with_its_place(format: str, malformed: tup
 
 
 @pytest.mark.parametrize("format", [*FORMATS, "text"])
-def test_half_characters_in_what_the_call_brings_along_do_not_go_out(format: str) -> None:
-    """A system prompt and tools' schemas that were cut within an emoji: no client could send them."""
+def test_half_characters_of_a_call_are_not_sent(format: str) -> None:
+    """Half an emoji in the system prompt, tools or tail of a call is replaced: no client could send it."""
     tool = {"name": "look", "description": "a \ud83d", "parameters": {"type": "object", "properties": {"\ude00": {}}}}
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, counter=strategies.WORDS, max_tokens=4_000, tail_share=0.2)
@@ -159,7 +161,7 @@ ODD: tuple[Any, ...] = (None, [], {}, 7, True, "", [[]], [{}], [None], "x" * 70,
 @settings(law, max_examples=examples(600))
 @given(data=st.data())
 def test_messages_with_an_odd_value_are_refused_or_sent_within_the_rules(format: str, data: st.DataObject) -> None:
-    """A list for an id, a number for a text, nothing for a mapping: wherever it stands in a message that is sound."""
+    """A message with an odd value anywhere is refused, or gives a context within the API's rules."""
     samples = FORMATS[format]
     messages = data.draw(st.sampled_from([*samples.equal.values()]))
     changed = damaged(messages, data.draw(st.sampled_from([*places(messages)])), data.draw(st.sampled_from(ODD)))
@@ -178,23 +180,23 @@ def test_messages_with_an_odd_value_are_refused_or_sent_within_the_rules(format:
 @settings(law, max_examples=examples(425))
 @given(data=st.data())
 def test_arbitrary_json_is_refused_or_comes_back_equal(format: str, data: st.DataObject) -> None:
-    """Any JSON raises InvalidEntry, or comes back equal and gives valid contexts."""
-    messages, one = data.draw(FORMATS[format].likely), find_format(format)
+    """Arbitrary JSON raises InvalidEntry or comes back equal and gives valid contexts."""
+    messages, adapter = data.draw(FORMATS[format].likely), find_format(format)
     before = copy.deepcopy(messages)
     try:
-        entries = one.decode(messages, "messages")
+        entries = adapter.decode(messages, "messages")
     except InvalidEntry:
         return
 
-    again = one.encode(entries)
+    encoded = adapter.encode(entries)
 
-    assert again == before
-    assert json.dumps(again, sort_keys=True) == json.dumps(before, sort_keys=True)
+    assert encoded == before
+    assert json.dumps(encoded, sort_keys=True) == json.dumps(before, sort_keys=True)
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, counter=strategies.WORDS)
         strategies.taken_in(session, messages, FORMATS[format].told)
-        assert one.encode(session.entries()) == before
-        assert one.validate(session.context().messages) == []
+        assert adapter.encode(session.entries()) == before
+        assert adapter.validate(session.context().messages) == []
         assert list(FORMATS[format].faults(session.context(system="be kind"))) == []
         for other in ("openai", "text"):
             session.context(format=other)
@@ -204,8 +206,8 @@ def test_arbitrary_json_is_refused_or_comes_back_equal(format: str, data: st.Dat
 @pytest.mark.parametrize("format", FORMATS)
 @settings(law, max_examples=examples(60))
 @given(data=st.data())
-def test_batches_come_back_equal(format: str, data: st.DataObject) -> None:
-    """Added one after the other to one log, with ids repeated from batch to batch, messages come back as they came."""
+def test_batches_with_repeated_ids_come_back_equal(format: str, data: st.DataObject) -> None:
+    """Batches added one after the other, with ids repeated between them, come back equal."""
     batches = data.draw(st.lists(FORMATS[format].batches, max_size=4))
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)

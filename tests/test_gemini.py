@@ -1,4 +1,7 @@
-"""The format `gemini`, beside what `test_formats` says: every context is one that Google's API and client take."""
+"""The format `gemini`: every context is one that Google's API and client accept.
+
+`test_formats` has the shared rules.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ law = settings(deadline=None, max_examples=examples(50), suppress_health_check=[
 
 
 def stored(contents: list[dict[str, Any]], **options: Any) -> list[Entry]:
-    """The entries of the contents as a session gives them back."""
+    """Return the entries of these contents as a session gives them back."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini", **options)
         strategies.taken_in(session, contents, "gemini")
@@ -43,7 +46,7 @@ def stored(contents: list[dict[str, Any]], **options: Any) -> list[Entry]:
 
 
 def shown(contents: Sequence[dict[str, Any]], form: str = "gemini", **request: Any) -> Context:
-    """The context of a session of these messages, which came in as `form`."""
+    """Return the context of a session of these messages, given in the format `form`."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini", counter=strategies.WORDS)
         strategies.taken_in(session, list(contents), form)
@@ -51,12 +54,12 @@ def shown(contents: Sequence[dict[str, Any]], form: str = "gemini", **request: A
 
 
 def judged(ctx: Context) -> list[str]:
-    """All that is wrong with a context, by our own rules of the API and by Google's client."""
+    """Return all faults of a context, by our rules of the API and by Google's client."""
     return [*rules.faults(ctx.messages), *rules.sdk_faults(ctx.request())]
 
 
-def test_bytes_are_refused_with_the_way_out() -> None:
-    """What the client dumps for Python holds bytes, which no JSON log keeps: the refusal says how to dump it."""
+def test_bytes_are_refused_with_advice() -> None:
+    """A dump with bytes is refused with the advice to dump for JSON, which is accepted."""
     signed = types.Part(function_call=types.FunctionCall(name="f"), thought_signature=b"\xff\xfe")
     image = types.Part(inline_data=types.Blob(mime_type="image/png", data=b"\xff"))
     content = types.Content(role="model", parts=[signed, image])
@@ -72,8 +75,8 @@ def test_bytes_are_refused_with_the_way_out() -> None:
         assert FORMAT.encode(FORMAT.decode([dump], "messages")) == [dump]
 
 
-def test_a_response_of_the_role_tool_is_the_users() -> None:
-    """A response that stands as Google's guide for its client writes it is taken, and sent as the user's."""
+def test_a_response_with_the_role_tool_is_sent_as_the_users() -> None:
+    """A function response with the role `tool`, as Google's guide writes it, is sent as the user's."""
     response = types.Part.from_function_response(name="find", response={"result": "12"})
     answer = types.Content(role="tool", parts=[response])
 
@@ -88,7 +91,7 @@ def test_a_response_of_the_role_tool_is_the_users() -> None:
 
 
 class Stable:
-    """The contexts of one session so far: within an epoch the later ones only add blocks."""
+    """Checks that, within an epoch, each context of a session only adds blocks to the one before."""
 
     def __init__(self) -> None:
         self.seen: dict[int, list[bytes]] = {}
@@ -107,7 +110,7 @@ class Stable:
 def test_contexts_of_contents_are_valid_stable_and_fit(
     given_batches: list[list[dict[str, Any]]], budget: int | None
 ) -> None:
-    """After every batch: no rule is broken, the client takes it, blocks are only added, the budget holds."""
+    """After every batch of contents the context is valid, extends the last one, and fits the budget."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini", max_tokens=budget, counter=strategies.WORDS)
         stable = Stable()
@@ -128,10 +131,10 @@ def test_contexts_of_contents_are_valid_stable_and_fit(
     budget=st.none() | st.integers(20, 300),
     tools=st.sampled_from([(), ({"google_search": {}},)]),
 )
-def test_a_log_of_another_provider_makes_valid_contexts(
+def test_a_log_of_another_provider_gives_valid_contexts(
     log: list[Any], budget: int | None, tools: tuple[dict[str, Any], ...]
 ) -> None:
-    """What came as chat completions or through the verbs is valid here after every step, stable, and within budget."""
+    """A log in another format gives contexts that are valid, extend the last one, and fit the budget."""
     with world("memory", Path(), max_tokens=budget) as w:
         stable = Stable()
         for operation in log:
@@ -158,7 +161,7 @@ def test_a_log_of_another_provider_makes_valid_contexts(
 def test_the_budget_covers_every_text_by_the_real_encoding(
     log: list[Any], given_batches: list[list[dict[str, Any]]], budget: int | None
 ) -> None:
-    """Counted by o200k_base, all that a request says, names, keys and fences included, is at most `ctx.tokens`."""
+    """Counted by o200k_base, all texts of a request cost at most `ctx.tokens`."""
     with world("memory", Path(), max_tokens=budget, counter=None) as w:
         session = w.play(log)
         for batch in given_batches:
@@ -195,8 +198,8 @@ MANY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("add", MANY.values(), ids=MANY)
-def test_the_count_covers_what_is_added_many_times(add: Any) -> None:
-    """Names that results repeat, keys of calls written out, fences, arguments made objects: nothing goes uncounted."""
+def test_repeated_additions_are_counted(add: Any) -> None:
+    """What the format adds per item, such as names, keys and fences, is counted, however many items there are."""
     count = encoding("o200k_base").count
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini")
@@ -218,20 +221,20 @@ def test_the_count_covers_what_is_added_many_times(add: Any) -> None:
 
 
 def test_neighbours_of_one_role_are_one_content() -> None:
-    """Roles alternate: what two entries in a row say in one role are parts of one content."""
+    """Adjacent entries of one role become the parts of one content."""
     ctx = shown([user("a"), user("b"), model("c"), model("d"), user("e")])
 
     assert ctx.messages == [user("a", "b"), model("c", "d"), user("e")]
 
 
 def test_a_context_that_begins_with_the_model_is_opened_by_the_user() -> None:
-    """The first content is the user's, so one of ours stands before a model's."""
+    """A context that would begin with the model gets a short content of the user first."""
     assert shown([model("hello"), user("hi")]).messages == [user(OPENING), model("hello"), user("hi")]
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
-def test_our_own_texts_cost_what_we_say(name: str) -> None:
-    """What is added without being counted costs no more than its stated tokens."""
+def test_our_own_texts_cost_their_stated_tokens(name: str) -> None:
+    """Texts that are added without being counted cost no more than their stated tokens."""
     count = encoding(name).count
 
     assert count(OPENING) == OPENING_TOKENS
@@ -240,7 +243,7 @@ def test_our_own_texts_cost_what_we_say(name: str) -> None:
 
 
 def test_results_answer_in_the_order_of_their_calls() -> None:
-    """Parallel calls are answered by as many results in their order, with their names and ids, before other parts."""
+    """Results of parallel calls come in the order of the calls, with their names and ids, before other parts."""
     contents = [
         user("go"),
         model(
@@ -263,7 +266,7 @@ def test_results_answer_in_the_order_of_their_calls() -> None:
 
 
 def test_signatures_stay_with_their_parts() -> None:
-    """Thoughts and signatures go back unchanged, each with the part that it came with, and nothing is added."""
+    """Thoughts and signatures are sent back unchanged with their parts, and none is added."""
     contents = [
         user("go"),
         model({"text": "hm", "thought": True}, {**call("a"), "thought_signature": "QQ=="}, call("b")),
@@ -279,7 +282,7 @@ def test_signatures_stay_with_their_parts() -> None:
 
 @pytest.mark.parametrize("thought", [{}, {"thought": True}])
 def test_a_signature_on_an_empty_text_is_sent(thought: dict[str, bool]) -> None:
-    """A stream ends with such a part: it goes back as it came, beside what was said or called."""
+    """A signature on an empty text, with which a stream may end, is sent back as it came."""
     signed = {"text": "", **thought, "thoughtSignature": "QQ=="}
     asked = model({**call(), "thought_signature": "Qg=="}, signed)
     contents = [user("hi"), model("hello", signed), user("again"), asked, user(result())]
@@ -290,8 +293,11 @@ def test_a_signature_on_an_empty_text_is_sent(thought: dict[str, bool]) -> None:
     assert judged(ctx) == []
 
 
-def test_an_unsigned_first_call_is_marked_whoever_made_it() -> None:
-    """An older Gemini signs none, and a signed one may be erased: Gemini 3 refuses the first of a step without."""
+def test_the_first_call_of_a_step_without_signature_is_marked() -> None:
+    """The first call of a step gets a stand-in signature if it has none: Gemini 3 refuses it otherwise.
+
+    Older Gemini models sign none, and a signed call may be erased.
+    """
     signed = {**call("b"), "thought_signature": "QQ=="}
     contents = [
         *(user("go"), model(call("a"), call("b")), user(result("a"), result("b"))),
@@ -312,17 +318,17 @@ def test_an_unsigned_first_call_is_marked_whoever_made_it() -> None:
     assert judged(ctx) == []
 
 
-def test_what_marks_an_unsigned_call_is_counted() -> None:
-    """It is a text as long as some calls are; what Gemini signed costs nothing of that."""
+def test_the_stand_in_signature_is_counted() -> None:
+    """The stand-in signature is counted; a signature by Gemini costs none of that."""
     unsigned, signed = FORMAT.decode([model(call("a"), {**call("a"), "thought_signature": "QQ=="})])
 
     assert FORMAT.overhead(unsigned) == FORMAT.overhead(signed) + UNSIGNED_TOKENS
 
 
-def test_the_first_call_of_another_model_is_marked_as_unsigned() -> None:
-    """The documented stand-in tells Gemini that the calls are not its own: on the first one of a group alone."""
-    one = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"n":1}'}}
-    calls = [one, {**one, "id": "c2"}]
+def test_the_first_call_of_another_model_is_marked() -> None:
+    """Of calls by another model, only the first of a group gets the documented stand-in signature."""
+    tool_call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"n":1}'}}
+    calls = [tool_call, {**tool_call, "id": "c2"}]
     chat = [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": "wait", "tool_calls": calls},
@@ -342,7 +348,7 @@ def test_the_first_call_of_another_model_is_marked_as_unsigned() -> None:
 
 
 def test_a_clamped_call_loses_its_signature() -> None:
-    """A signature belongs to the arguments that it was made for: shortened ones are marked as unsigned."""
+    """A call with shortened arguments loses its signature, which was made for the original ones."""
     big = {**call(id="c1", args={"text": "word " * 400}), "thought_signature": "QQ=="}
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini", max_tokens=60, counter=strategies.WORDS)
@@ -358,7 +364,7 @@ def test_a_clamped_call_loses_its_signature() -> None:
 
 
 def test_arguments_that_are_no_object_are_wrapped() -> None:
-    """Gemini takes objects alone: other JSON, and what is no JSON, becomes one, and the report says so."""
+    """Arguments that are not a JSON object are wrapped in one, and the report says so."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini")
         for i, arguments in enumerate(['{"a":1}', "[1]", "{broken", "", '{"n": NaN}', "1e999", '"\\ud800"']):
@@ -399,7 +405,7 @@ def test_arguments_that_are_no_object_are_wrapped() -> None:
     ],
 )
 def test_names_that_gemini_refuses_are_rewritten(name: str, shown_as: str) -> None:
-    """A call and its result have the same name, and one that the API takes; a rewritten one is reported."""
+    """A name that Gemini refuses is rewritten alike in call and result, and the report says so."""
     ctx = shown([user("go"), model(call(name)), user(result(name))])
 
     called = ctx.messages[1]["parts"][0]["function_call"]["name"]
@@ -409,7 +415,7 @@ def test_names_that_gemini_refuses_are_rewritten(name: str, shown_as: str) -> No
 
 
 def test_repeated_ids_of_one_group_are_renamed() -> None:
-    """Two calls of one group with the same id get two, and so do their results."""
+    """Calls of one group with the same id get different ids, and so do their results."""
     ctx = shown(
         [user("go"), model(call(id="c"), call(id="c")), user(result(id="c", text="1"), result(id="c", text="2"))]
     )
@@ -419,8 +425,8 @@ def test_repeated_ids_of_one_group_are_renamed() -> None:
     assert [part["function_response"]["id"] for part in ctx.messages[2]["parts"]] == ids
 
 
-def test_a_call_without_result_is_given_one() -> None:
-    """A call that a message has overtaken is answered by our note, so that Gemini takes what follows."""
+def test_a_call_without_result_gets_a_stand_in() -> None:
+    """A call that a message has overtaken gets a stand-in result; its late result is shown as data."""
     ctx = shown([user("go"), model(call()), user("are you there?"), user(result(text="late"))])
 
     answer, question, late = ctx.messages[2]["parts"]
@@ -430,12 +436,14 @@ def test_a_call_without_result_is_given_one() -> None:
     assert ctx.report.repaired
 
 
-def test_results_say_by_their_key_how_the_tool_fared() -> None:
-    """An error is told under `error`, all else under `result`; what Gemini's own log held keeps its shape."""
-    own = [result(response=response) for response in ({"output": "a"}, {"error": {"code": 5}}, {"rows": [1]})]
+def test_the_key_of_a_result_says_whether_it_failed() -> None:
+    """A failed result is sent under `error`, others under `result`; results in Gemini's own shape keep it."""
+    gemini_results = [
+        result(response=response) for response in ({"output": "a"}, {"error": {"code": 5}}, {"rows": [1]})
+    ]
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini")
-        session.add([user("go"), model(*(call() for _ in own)), user(*own)])
+        session.add([user("go"), model(*(call() for _ in gemini_results)), user(*gemini_results)])
         session.add_user_message("again")
         for status in ("error", "success"):
             session.add_tool_call("find", {}, call_id=status)
@@ -447,13 +455,13 @@ def test_results_say_by_their_key_how_the_tool_fared() -> None:
 
     assert [entry.status for entry in entries if entry.kind == "tool_result"][:3] == [None, "error", None]
     assert [entry.text for entry in entries if entry.kind == "tool_result"][:3] == ["a", '{"code":5}', '{"rows":[1]}']
-    assert ctx.messages[2]["parts"][:3] == own
+    assert ctx.messages[2]["parts"][:3] == gemini_results
     said = [part["function_response"]["response"] for part in ctx.messages[4]["parts"]]
     assert said == [{"error": "so"}, {"result": "so"}]
 
 
-def test_an_error_stays_one_with_metadata_and_statuses() -> None:
-    """What the provider flagged is kept where a batch has metadata, unless the caller gives that result a status."""
+def test_a_failed_result_stays_failed_beside_metadata_and_statuses() -> None:
+    """A result that Gemini flagged as failed stays so, unless the caller gives it another status."""
     failed = user(result(response={"error": "a"}, id="1"), result(response={"error": "b"}, id="2"))
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini")
@@ -462,8 +470,8 @@ def test_an_error_stays_one_with_metadata_and_statuses() -> None:
     assert [entry.status for entry in added] == [None, None, "error", "denied"]
 
 
-def test_a_masked_result_is_told_under_result() -> None:
-    """The note in the place of an old result goes where a result's text goes, whatever its shape was."""
+def test_a_masked_result_is_sent_under_result() -> None:
+    """The note that replaces an old result is sent under `result`, whatever the result's shape was."""
     rows = result(response={"rows": ["word"] * 500})
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini", max_tokens=400, counter=encoding("o200k_base"))
@@ -476,7 +484,7 @@ def test_a_masked_result_is_told_under_result() -> None:
 
 
 def test_leading_system_messages_are_system_text() -> None:
-    """Those before all else follow the caller's text in `system_instruction`; the user says later ones, fenced."""
+    """Leading system messages follow the caller's text in `system_instruction`; later ones are fenced user text."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini")
         session.add_system_message("first")
@@ -493,8 +501,8 @@ def test_leading_system_messages_are_system_text() -> None:
     assert [(note.seq, note.what) for note in ctx.report.adapted] == [(3, "system message said by the user")]
 
 
-def test_a_request_is_what_the_client_takes() -> None:
-    """Contents always, a config where there is something in it, tools as Google's API has them; no cache marks."""
+def test_a_request_has_the_shape_of_the_client() -> None:
+    """A request has `contents`, and a `config` only if it has something to say; there are no cache marks."""
     tool = {"function_declarations": [{"name": "find", "description": "Find it."}]}
     ctx = shown([user("hi")], tools=[tool])
 
@@ -504,8 +512,8 @@ def test_a_request_is_what_the_client_takes() -> None:
     assert rules.sdk_faults(ctx.request()) == []
 
 
-def test_what_says_nothing_is_left_out() -> None:
-    """No empty part and no empty text is sent, nor a key that the API does not know; the log keeps them."""
+def test_empty_parts_are_left_out() -> None:
+    """Empty parts, empty texts and unknown keys are not sent; the log keeps them."""
     contents = [user("", "a", {}), model({"text": ""}, {"text": "b", "x": 1}, {"hologram": {"scene": 3}})]
 
     ctx = shown(contents)
@@ -516,8 +524,8 @@ def test_what_says_nothing_is_left_out() -> None:
     assert FORMAT.encode(stored(contents)) == contents
 
 
-def test_parts_are_read_as_what_they_are() -> None:
-    """Media, documents and thoughts become parts that every format knows, in the alphabet that all of them read."""
+def test_parts_are_decoded_by_their_kind() -> None:
+    """Media, documents and thoughts are decoded as the parts that every format knows, in standard base64."""
     data = base64.urlsafe_b64encode(b"\xff\xfe\xfd").decode()
     (entry,) = FORMAT.decode(
         [
@@ -546,8 +554,8 @@ def test_parts_are_read_as_what_they_are() -> None:
     assert far.file_id == "gs://a/b"
 
 
-def test_parts_of_another_provider_become_the_nearest_thing() -> None:
-    """Images, sound and documents of a user stay what they are; what Gemini has nothing like is told in words."""
+def test_parts_of_another_provider_become_the_nearest_kind() -> None:
+    """Images, sound and documents of another format are sent as such; what Gemini lacks becomes text."""
     url, file = "https://example.com/a.png", "data:application/pdf;base64,AAAA"
     chat = [
         {"type": "image_url", "image_url": {"url": url}},
@@ -594,7 +602,7 @@ BROKEN: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 @pytest.mark.parametrize(("contents", "rule"), BROKEN.values(), ids=BROKEN)
 def test_every_broken_rule_is_named(contents: list[dict[str, Any]], rule: str) -> None:
-    """The rules that a context is checked by find each fault, and the independent ones find it, too."""
+    """`validate` and the independent rules each find every broken rule."""
     assert any(rule in str(problem) for problem in FORMAT.validate(contents))
     assert rules.faults(contents) != []
 
@@ -603,8 +611,8 @@ def test_every_broken_rule_is_named(contents: list[dict[str, Any]], rule: str) -
 @pytest.mark.parametrize(
     "part", [{"thought": True}, {"text": None}, {"text": None, "thought": None, "inline_data": None}]
 )
-def test_a_part_that_holds_nothing_is_shown_to_nobody(format: str, part: dict[str, Any]) -> None:
-    """A stream may end with a part of nulls, and a dump of one has them all: no model is told of it."""
+def test_an_empty_part_is_shown_in_no_format(format: str, part: dict[str, Any]) -> None:
+    """A part that holds nothing but nulls is shown to no model, and comes back in an export."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini")
         session.add_user_message("hi")

@@ -1,4 +1,4 @@
-"""What importing a file promises, whatever its source: once, whole, resumable, bounded, and told."""
+"""Importing a file, whatever its source: once, whole, repeatable, within bounded memory, with a report."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ IMPORTER = Path(__file__).with_name("importer.py")
 
 
 def messages(count: int) -> list[dict[str, Any]]:
+    """Return so many user messages."""
     return [{"role": "user", "content": f"message {number}"} for number in range(count)]
 
 
 def lines(said: list[dict[str, Any]]) -> bytes:
+    """Return the messages as JSON lines."""
     return b"".join(json.dumps(message).encode() + b"\n" for message in said)
 
 
 # --- once
 
 
-def test_ids_are_those_of_earlier_versions(memory: Memory) -> None:
-    """The ids of imported messages are fixed for ever: what was imported once is known by every later version."""
+def test_ids_of_imported_messages_never_change(memory: Memory) -> None:
+    """The ids of imported messages are fixed: a later version must recognize what an earlier one imported."""
     memory.import_file(io.BytesIO(lines(CHAT)), session_id="lines")
     memory.import_file(io.BytesIO(json.dumps(CHAT).encode()), session_id="document")
 
@@ -44,12 +46,12 @@ def test_ids_are_those_of_earlier_versions(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "lines"])
-def test_a_file_that_grows_adds_its_end(memory: Memory, kind: str) -> None:
-    """However often and at whatever length a growing file is imported, each message comes once."""
+def test_a_file_that_grows_adds_only_its_end(memory: Memory, kind: str) -> None:
+    """A growing file may be imported at any length and any number of times: each message comes once."""
     figures = []
     for length in (10, 300, 300, 700):
-        said = messages(length)
-        body = lines(said) if kind == "lines" else json.dumps(said).encode()
+        given = messages(length)
+        body = lines(given) if kind == "lines" else json.dumps(given).encode()
         report = memory.import_file(io.BytesIO(body), session_id="talk")
         figures.append((report.sessions["talk"].added, report.sessions["talk"].already_there))
 
@@ -58,7 +60,7 @@ def test_a_file_that_grows_adds_its_end(memory: Memory, kind: str) -> None:
 
 
 def test_erased_messages_do_not_come_back(memory: Memory) -> None:
-    """What was erased after an import stays erased when the file is imported again."""
+    """Messages erased after an import do not come back when the file is imported again."""
     body = written([simple("talk")])
     memory.import_file(io.BytesIO(body))
     memory.session("talk").erase([2])
@@ -72,8 +74,8 @@ def test_erased_messages_do_not_come_back(memory: Memory) -> None:
 # --- interrupted
 
 
-def test_an_import_that_was_cut_short_is_completed_by_repeating_it(memory: Memory) -> None:
-    """Whatever ends it after some commits, a second import adds the rest and doubles nothing."""
+def test_an_interrupted_import_is_completed_by_repeating_it(memory: Memory) -> None:
+    """An import interrupted after any commit is completed by repeating it, and nothing is doubled."""
     body = written([simple(f"talk-{number}", 200) for number in range(3)])
 
     class Stop(BaseException):
@@ -101,8 +103,8 @@ def test_an_import_that_was_cut_short_is_completed_by_repeating_it(memory: Memor
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
 @pytest.mark.parametrize("commits", [1, 3])
-def test_an_import_that_was_killed_is_completed_by_repeating_it(tmp_path: Path, commits: int) -> None:
-    """A process killed between two commits leaves whole batches; repeated, the import is whole, nothing double."""
+def test_a_killed_import_is_completed_by_repeating_it(tmp_path: Path, commits: int) -> None:
+    """A process killed between commits leaves whole batches, and repeating the import completes it."""
     (tmp_path / "talk.jsonl").write_bytes(lines(messages(1200)))
     command = [sys.executable, str(IMPORTER), "kill", str(tmp_path / "log.db"), str(tmp_path / "talk.jsonl")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as importer:
@@ -126,20 +128,20 @@ def test_an_import_that_was_killed_is_completed_by_repeating_it(tmp_path: Path, 
 
 
 def no_secrets(text: str) -> list[Any]:
-    """A recogniser that cannot look at whatever holds a secret."""
+    """A recogniser that raises for a text with a secret, so that the policy refuses it."""
     if "secret" in text:
         raise ValueError(text)
     return []
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["messages", "chatgpt"])
-def test_what_privacy_refuses_is_named_and_the_rest_is_taken(clock: FakeClock, keyed: bool) -> None:
-    """One message that the policy refuses costs no other, also when the file is imported again; `strict` finds it."""
+def test_a_message_that_privacy_refuses_costs_no_other(clock: FakeClock, keyed: bool) -> None:
+    """A message that the policy refuses is reported and the others are imported; `strict` finds it first."""
     talk = simple("talk", 3)
     talk.nodes["talk-4"]["message"]["content"]["parts"] = ["a secret"]
-    said = messages(6)
-    said[2]["content"] = "a secret"
-    body = written([talk]) if keyed else lines(said)
+    given = messages(6)
+    given[2]["content"] = "a secret"
+    body = written([talk]) if keyed else lines(given)
     with Memory.open("memory://", clock=clock, privacy={"recognisers": [no_secrets]}) as memory:
         with pytest.raises(ImportFailed):
             memory.import_file(io.BytesIO(body), session_id="talk", strict=True)
@@ -148,14 +150,14 @@ def test_what_privacy_refuses_is_named_and_the_rest_is_taken(clock: FakeClock, k
         first = memory.import_file(io.BytesIO(body), session_id="talk")
         again = memory.import_file(io.BytesIO(body), session_id="talk")
 
-        assert [one.place for one in first.refused] == ["conversations[0].mapping.talk-4" if keyed else "3"]
+        assert [refusal.place for refusal in first.refused] == ["conversations[0].mapping.talk-4" if keyed else "3"]
         assert (first.sessions["talk"].added, again.sessions["talk"].added) == (5, 0)
         assert len(memory.session("talk").entries()) == 5
 
 
 @pytest.mark.parametrize("seekable", [True, False])
 def test_strict_reads_a_stream_twice(memory: Memory, seekable: bool) -> None:
-    """With `strict` a fault at the very end keeps everything out; a stream that cannot go back is copied first."""
+    """`strict` finds a fault at the very end before anything is stored; a stream that cannot seek is copied first."""
 
     class Pipe(io.BytesIO):
         def seekable(self) -> bool:
@@ -176,8 +178,8 @@ def test_strict_reads_a_stream_twice(memory: Memory, seekable: bool) -> None:
     assert report.sessions["talk"].added == 300
 
 
-def test_a_file_that_is_not_there_is_an_oserror(memory: Memory, tmp_path: Path) -> None:
-    """A path that cannot be opened raises what `open` raises."""
+def test_a_missing_file_raises_what_open_raises(memory: Memory, tmp_path: Path) -> None:
+    """A path that cannot be opened raises the error of `open`."""
     with pytest.raises(FileNotFoundError):
         memory.import_file(tmp_path / "missing.json")
 
@@ -185,31 +187,31 @@ def test_a_file_that_is_not_there_is_an_oserror(memory: Memory, tmp_path: Path) 
 # --- large files, progress, event loops
 
 
-def test_progress_is_told_in_bytes_of_the_file(memory: Memory, tmp_path: Path) -> None:
-    """Bytes done rise to the size of the file; of a stream whose size nobody knows the total is None."""
+def test_progress_counts_bytes_of_the_file(memory: Memory, tmp_path: Path) -> None:
+    """Progress rises to the size of the file; the total is None for a stream of unknown size."""
     path = tmp_path / "talk.jsonl"
     path.write_bytes(lines(messages(1000)))
-    told: list[tuple[int, int | None]] = []
+    progress: list[tuple[int, int | None]] = []
 
-    memory.import_file(path, progress=lambda done, total: told.append((done, total)))
+    memory.import_file(path, progress=lambda done, total: progress.append((done, total)))
 
-    done = [one for one, _ in told]
+    done = [count for count, _ in progress]
     assert len(done) > 4
     assert done == sorted(done)
-    assert {total for _, total in told} == {path.stat().st_size}
+    assert {total for _, total in progress} == {path.stat().st_size}
     assert done[-1] == path.stat().st_size
 
 
 @pytest.mark.wide
 @pytest.mark.skipif(sys.platform == "win32", reason="the measure is POSIX")
 def test_memory_use_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """A ChatGPT export of 50 MB on one line is imported in a fraction of that: a conversation at a time."""
+    """An export of 50 MB on one line is imported in a fraction of that memory, one conversation at a time."""
     path = tmp_path / "conversations.json"
-    one = simple("talk", 20)
-    for node in one.nodes.values():
+    conversation = simple("talk", 20)
+    for node in conversation.nodes.values():
         if node["message"] is not None:
             node["message"]["content"]["parts"] = ["some words that are said " * 200]
-    body = json.dumps(one.done())
+    body = json.dumps(conversation.done())
     count = 50_000_000 // len(body) + 1
     with path.open("w") as file:
         file.write("[")
@@ -225,8 +227,8 @@ def test_memory_use_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert found["grown"] < 25_000_000
 
 
-def test_an_event_loop_goes_on_while_a_file_is_read(tmp_path: Path) -> None:
-    """Reading happens in the memory's worker thread, never in the loop's."""
+def test_reading_a_file_does_not_block_the_loop(tmp_path: Path) -> None:
+    """An asynchronous import reads the file in the memory's worker thread, not in the event loop's."""
     import asyncio
 
     class Watched(io.BytesIO):
@@ -253,33 +255,33 @@ def test_an_event_loop_goes_on_while_a_file_is_read(tmp_path: Path) -> None:
 # --- at the terminal
 
 
-def test_the_command_takes_every_source(here: Path) -> None:
-    """`palimpsest import` finds out what a file is, says it, and says what was left out."""
+def test_the_command_recognizes_every_source(here: Path) -> None:
+    """`palimpsest import` recognizes what a file is, and prints that and what was left out."""
     (here / "conversations.json").write_bytes(written([simple("a"), simple("b")]))
 
-    told = run("import", "conversations.json")
-    again = read("import", "conversations.json", "--from", "chatgpt")
+    recognized = run("import", "conversations.json")
+    repeated = read("import", "conversations.json", "--from", "chatgpt")
 
-    assert told.exit_code == 0
-    assert "conversations.json: taken for chatgpt" in told.stderr
-    assert "conversations.json: left out: 2 hidden or empty system messages" in told.stderr
-    assert again[0]["sessions"][0] == {"session": "a", "added": 0, "already_there": 4, "title": "A talk"}
-    assert (again[0]["source"], again[0]["format"]) == ("chatgpt", None)
+    assert recognized.exit_code == 0
+    assert "conversations.json: taken for chatgpt" in recognized.stderr
+    assert "conversations.json: left out: 2 hidden or empty system messages" in recognized.stderr
+    assert repeated[0]["sessions"][0] == {"session": "a", "added": 0, "already_there": 4, "title": "A talk"}
+    assert (repeated[0]["source"], repeated[0]["format"]) == ("chatgpt", None)
 
 
-def test_many_sessions_are_one_line(here: Path) -> None:
-    """A file of more than twenty conversations is told in one line of the table, and in full as JSON."""
+def test_many_sessions_are_printed_as_one_line(here: Path) -> None:
+    """A file of more than twenty conversations is one line of the table, and in full with `--json`."""
     (here / "conversations.json").write_bytes(written([simple(f"talk-{number}") for number in range(25)]))
 
-    told = run("import", "conversations.json").stdout
+    printed = run("import", "conversations.json").stdout
     listed = read("import", "conversations.json")
 
-    assert told.splitlines()[1].split() == ["conversations.json", "25", "sessions", "100", "0", "0"]
+    assert printed.splitlines()[1].split() == ["conversations.json", "25", "sessions", "100", "0", "0"]
     assert len(listed[0]["sessions"]) == 25
 
 
-def test_a_file_that_nobody_knows_is_1_and_the_next_is_taken(here: Path) -> None:
-    """What is not recognised is told with the sources that can be named; other files are imported."""
+def test_an_unrecognized_file_exits_with_1_and_others_are_imported(here: Path) -> None:
+    """An unrecognized file exits with 1 and lists the known sources; the other files are imported."""
     (here / "odd.json").write_text('{"a": 1}')
     write_lines(here / "chat.jsonl", CHAT)
 
@@ -291,8 +293,8 @@ def test_a_file_that_nobody_knows_is_1_and_the_next_is_taken(here: Path) -> None
     assert [info["session"] for info in read("sessions")] == ["chat"]
 
 
-def test_an_unknown_source_or_format_is_2(here: Path) -> None:
-    """A name that is none of ours is bad usage, and the nearest is named."""
+def test_an_unknown_source_or_format_exits_with_2(here: Path) -> None:
+    """An unknown `--from` or `--format` exits with 2 and suggests the nearest name."""
     write_lines(here / "chat.jsonl", CHAT)
 
     for option, name, nearest in (("--from", "chatgtp", "chatgpt"), ("--format", "opnai", "openai")):
@@ -302,8 +304,8 @@ def test_an_unknown_source_or_format_is_2(here: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["chat.jsonl", "chat.ndjson", "chat.json", "chat"])
-def test_an_export_of_ours_is_taken_whatever_its_file_is_called(tmp_path: Path, name: str) -> None:
-    """It stands on many lines, which the name of the file denies."""
+def test_an_export_of_ours_is_recognized_whatever_its_name(tmp_path: Path, name: str) -> None:
+    """An export by Palimpsest is recognized by its content, even if its file name suggests JSON lines."""
     path = tmp_path / name
     with Memory.open("memory://") as memory, Memory.open("memory://") as other:
         memory.session("a").add_user_message("hello")
@@ -317,8 +319,8 @@ def test_an_export_of_ours_is_taken_whatever_its_file_is_called(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("stem", ["talk\udcff", "talk\x01"], ids=["no UTF-8", "control"])
-def test_a_file_whose_name_is_no_id_asks_for_one(memory: Memory, stem: str, tmp_path: Path) -> None:
-    """Of what has no id of its own; with one it is imported."""
+def test_a_file_whose_name_cannot_be_an_id_needs_one(memory: Memory, stem: str, tmp_path: Path) -> None:
+    """A file without an id and with an unusable name is refused until a session id is given."""
     path = tmp_path / f"{stem}.jsonl"
     path.write_bytes(lines(CHAT))
 

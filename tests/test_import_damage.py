@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file, importing it reports or refuses; it fails in no other way and loses nothing else."""
+"""Law: importing a damaged file reports or refuses it, never fails otherwise, and loses nothing else."""
 
 from __future__ import annotations
 
@@ -64,15 +64,18 @@ FILES: dict[str, list[Any]] = {
 }
 
 OPTIONS: dict[str, Any] = {"messages": {"format": "openai"}}
-"""What an import is told of a file in which more than one format speaks."""
+"""Options of an import for sources whose files mix formats."""
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("source", FILES)
 @settings(deadline=None)
 @given(data=st.data())
-def test_any_value_anywhere_is_taken_or_told(source: str, data: st.DataObject) -> None:
-    """Any JSON in the place of any other: the rest is taken, the import can be repeated, and contexts stay valid."""
+def test_any_value_anywhere_is_imported_or_reported(source: str, data: st.DataObject) -> None:
+    """With any JSON value in the place of any other, the rest is imported and contexts stay valid.
+
+    Importing again adds nothing.
+    """
     value = FILES[source]
     other = data.draw(json_values | st.sampled_from([float("nan"), 2**80, "\ud800", [[]], {"type": "text"}, ""]))
     body = json.dumps(damaged(value, data.draw(st.sampled_from(list(places(value)))), other)).encode()
@@ -92,8 +95,8 @@ def test_any_value_anywhere_is_taken_or_told(source: str, data: st.DataObject) -
 @pytest.mark.parametrize("source", FILES)
 @settings(deadline=None)
 @given(cut=st.floats(0, 1), name=st.sampled_from(["auto", None]))
-def test_a_file_that_ends_anywhere_gives_what_comes_before(source: str, cut: float, name: str | None) -> None:
-    """A file cut off at any byte is refused as a whole or gives its beginning, and says that it ended."""
+def test_a_file_cut_off_anywhere_gives_its_beginning(source: str, cut: float, name: str | None) -> None:
+    """A file cut off at any byte is refused, or its beginning is imported and the end reported."""
     body = json.dumps(FILES[source]).encode()
     length = int(cut * (len(body) - 1))
     with Memory.open("memory://") as memory:
@@ -106,13 +109,13 @@ def test_a_file_that_ends_anywhere_gives_what_comes_before(source: str, cut: flo
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("source", FILES)
-def test_values_that_are_nested_too_deeply_are_taken_or_told(source: str) -> None:
-    """However deep: a level more or less than what can be read makes a fault of it, and never an end."""
-    at = [
+def test_too_deeply_nested_values_are_reported(source: str) -> None:
+    """A value of any depth is imported or reported; no depth ends the import."""
+    value_places = [
         place for place in places(FILES[source]) if place[-1] in ("metadata", "content", "input", "args", "image_url")
     ]
     with Memory.open("memory://") as memory:
-        for place in at[:3]:
+        for place in value_places[:3]:
             for depth in (90, 300, *range(880, 1000, 7), 5000):
                 body = json.dumps(damaged(FILES[source], place, "DEEP"))
                 body = body.replace('"DEEP"', '{"a":' * depth + "1" + "}" * depth)
@@ -127,8 +130,8 @@ def test_values_that_are_nested_too_deeply_are_taken_or_told(source: str) -> Non
 
 @settings(deadline=None)
 @given(st.binary(max_size=80), st.sampled_from([b"", b"PK\x03\x04", b"SQLite format 3\x00", b"[{", b'{"mapping":']))
-def test_any_bytes_are_refused_or_told(body: bytes, start: bytes) -> None:
-    """Bytes that mean nothing end in a report or in ImportFailed."""
+def test_any_bytes_are_refused_or_reported(body: bytes, start: bytes) -> None:
+    """Arbitrary bytes end in a report or in ImportFailed."""
     with Memory.open("memory://") as memory:
         try:
             report = memory.import_file(io.BytesIO(start + body), session_id="all")
@@ -156,8 +159,11 @@ def _nested(depth: int) -> dict[str, Any]:
         lambda given: given["entries"][0].update(native={"format": "openai", "keep": _nested(900)}),
     ],
 )
-def test_numbers_times_and_depths_beyond_all_bounds(damage: Any, where: str, tmp_path: Any) -> None:
-    """Such an export is refused, and a session that has a wide gap between its revisions is read at once."""
+def test_numbers_times_and_depths_beyond_bounds_are_refused(damage: Any, where: str, tmp_path: Any) -> None:
+    """An export with numbers, times or depths beyond all bounds is refused.
+
+    A session with a wide gap between revisions can be read without delay.
+    """
     with Memory.open(where.format(tmp_path)) as memory:
         session = memory.session("s")
         session.add_user_message("x")
@@ -171,8 +177,8 @@ def test_numbers_times_and_depths_beyond_all_bounds(damage: Any, where: str, tmp
 
 
 @pytest.mark.parametrize("byte", [0, 255])
-def test_a_damaged_directory_of_an_archive_is_refused_or_told(byte: int) -> None:
-    """Whatever byte of an archive's directory is another one, the import ends in a report or in ImportFailed."""
+def test_a_damaged_archive_directory_is_refused_or_reported(byte: int) -> None:
+    """A damaged byte anywhere in an archive's directory ends in a report or in ImportFailed."""
     whole = archive(json.dumps(FILES["claude"]).encode())
     for place in range(whole.index(b"PK\x01\x02"), len(whole)):
         body = bytearray(whole)

@@ -1,4 +1,4 @@
-"""What an import does to the files that it reads: nothing, to their locks and to the disk around them."""
+"""What an import does to the file it reads: it keeps locks of databases, and leaves no copies on the disk."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ else:
 
 
 def other_writer(path: Path) -> str:
-    """What happens to another process that wants to write to a database."""
+    """Return what another process gets that tries to write to a database."""
     done = subprocess.run([sys.executable, "-c", WRITES, path], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 @pytest.fixture(params=["delete", "wal"])
 def locked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A database of the OpenAI Agents SDK in which this process is in the middle of a transaction."""
+    """A database of the OpenAI Agents SDK in which this process has an open transaction."""
     path = tmp_path / "agents.db"
     path.write_bytes(agents(["committed"]))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -58,10 +58,11 @@ def locked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("options", [{}, {"strict": True}, {"source": "openai-agents"}], ids=str)
-def test_a_database_that_this_process_writes_to_stays_locked(
-    memory: Memory, locked: Path, options: dict[str, Any]
-) -> None:
-    """What is committed is imported, and nobody else may write until the transaction is over."""
+def test_a_database_in_use_stays_locked(memory: Memory, locked: Path, options: dict[str, Any]) -> None:
+    """Importing a database that this process is writing to keeps its lock, and imports what is committed.
+
+    Opening and closing the file would release SQLite's locks of this process.
+    """
     memory.import_file(locked, session_id="talk", **options)
 
     assert [entry.text for entry in memory.session("talk").entries()] == ["committed"]
@@ -71,21 +72,21 @@ def test_a_database_that_this_process_writes_to_stays_locked(
 @pytest.mark.sampled
 @pytest.mark.parametrize("source", ["chatgpt", "messages", "palimpsest"])
 def test_a_refused_database_stays_locked(memory: Memory, locked: Path, source: str) -> None:
-    """That a database is none of this source is found out without touching its locks."""
+    """A database that is refused keeps its lock, too."""
     with pytest.raises(ImportFailed, match="is an SQLite database"):
         memory.import_file(locked, source=source)
 
     assert other_writer(locked) == "database is locked"
 
 
-def test_the_command_leaves_locks_alone(here: Path, locked: Path) -> None:
-    """The command line looks whether a file can be read without opening it."""
+def test_the_command_keeps_locks(here: Path, locked: Path) -> None:
+    """The command line checks that a file is readable without opening it, so locks are kept."""
     assert run("import", str(locked)).exit_code == 0
     assert other_writer(locked) == "database is locked"
 
 
 def test_a_database_without_content_stays_locked(memory: Memory, tmp_path: Path) -> None:
-    """A database that has just been made has no bytes yet, and may be locked all the same."""
+    """An empty database file that is locked stays locked."""
     path = tmp_path / "new.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
@@ -96,8 +97,8 @@ def test_a_database_without_content_stays_locked(memory: Memory, tmp_path: Path)
         assert other_writer(path) == "database is locked"
 
 
-def test_our_own_store_can_be_named_by_mistake(tmp_path: Path) -> None:
-    """The store's own file is refused, and what another process does then finds the store in use."""
+def test_importing_the_own_store_is_refused_and_keeps_its_locks(tmp_path: Path) -> None:
+    """Importing the store's own file is refused and keeps its locks, so that no other process deletes the journal."""
     path = tmp_path / "log.db"
     with Memory.open(path) as memory:
         memory.session("one").add_user_message("kept")
@@ -118,8 +119,8 @@ def test_our_own_store_can_be_named_by_mistake(tmp_path: Path) -> None:
 @pytest.mark.sampled
 @pytest.mark.skipif(sys.platform == "win32", reason="there a file has its name for as long as it is open")
 @pytest.mark.parametrize("kind", ["archive", "strict", "database"])
-def test_what_comes_as_a_stream_has_no_copy_on_the_disk(here: Path, kind: str) -> None:
-    """While it is read, and after the process was killed, no file in the temporary folder has what came in."""
+def test_a_stream_leaves_no_copy_on_the_disk(here: Path, kind: str) -> None:
+    """A stream that is read leaves no file in the temporary folder, not even if the process is killed."""
     body = b"secret" * 200_000
     if kind == "archive":
         with zipfile.ZipFile(here / "a.zip", "w") as archive:
@@ -150,16 +151,16 @@ def _with(folder: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(folder)}
 
 
-def test_a_file_that_cannot_be_read_is_bad_usage(here: Path) -> None:
-    """A folder, and a file that is not there, are told before anything is done."""
+def test_an_unreadable_file_exits_with_2(here: Path) -> None:
+    """A folder or a missing file exits with 2 before anything is done."""
     for name in (".", "missing.json"):
         result = run("import", name)
         assert result.exit_code == 2
         assert name in result.stderr
 
 
-def test_a_database_as_a_stream_in_use_is_read(memory: Memory, tmp_path: Path) -> None:
-    """A database whose writes go to a log says so in its bytes; its copy has none, and is read."""
+def test_a_stream_of_a_database_in_wal_mode_is_read(memory: Memory, tmp_path: Path) -> None:
+    """The bytes of a database in WAL mode are read, although the copy has no journal."""
     path = tmp_path / "agents.db"
     path.write_bytes(agents(["one", "two"]))
     with closing(sqlite3.connect(path)) as db:
@@ -173,10 +174,11 @@ def test_a_database_as_a_stream_in_use_is_read(memory: Memory, tmp_path: Path) -
 
 @pytest.mark.parametrize("id", ["", "a\nb", "x" * 257, 5])
 @pytest.mark.parametrize("layout", ["value", "list", "lines"])
-def test_an_export_without_a_usable_id_is_refused_by_its_place(
-    memory: Memory, tmp_path: Path, layout: str, id: Any
-) -> None:
-    """The others of the file come in, and so does it under an id that is given."""
+def test_an_export_without_a_usable_id_is_refused(memory: Memory, tmp_path: Path, layout: str, id: Any) -> None:
+    """An export with an invalid session id is refused at its place; other exports of the file are imported.
+
+    With an id given, it is imported.
+    """
     memory.session("good").add_user_message("hello")
     good = memory.session("good").export()
     bad = good | {"session_id": id}
@@ -205,16 +207,16 @@ PACKS = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
 
 @pytest.mark.parametrize("what", PACKS)
 @pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
-def test_a_packed_file_is_named_as_such(memory: Memory, tmp_path: Path, what: str, stream: bool) -> None:
-    """And what to do about it."""
+def test_a_compressed_file_is_named_as_such(memory: Memory, tmp_path: Path, what: str, stream: bool) -> None:
+    """A compressed file is refused with the name of its compression and the advice to unpack it."""
     path = tmp_path / "conversations.json.gz"
     path.write_bytes(PACKS[what](b"[]"))
     with open(path, "rb") as file, pytest.raises(ImportFailed, match=rf"conversations.*compressed with {what}: unpack"):
         memory.import_file(file if stream else path)
 
 
-def test_an_import_counts_what_was_rewound_as_added(memory: Memory) -> None:
-    """An export has it, and so has the session then; at the second time all of it is there."""
+def test_rewound_entries_count_as_added(memory: Memory) -> None:
+    """Entries hidden by a rewind count as added, since an export has them; the second time they exist already."""
     with Memory.open("memory://") as other:
         session = other.session("talk")
         for text in ("one", "two", "three", "four"):
@@ -228,8 +230,8 @@ def test_an_import_counts_what_was_rewound_as_added(memory: Memory) -> None:
     assert [(one.added, one.already_there) for one in counts] == [(3, 0), (0, 3)]
 
 
-def test_an_export_without_entries_is_a_session_without_entries(memory: Memory) -> None:
-    """Whether it has an empty list of them or none."""
+def test_an_export_without_entries_makes_an_empty_session(memory: Memory) -> None:
+    """An export with no entries makes a session without entries, whether its list is empty or null."""
     with Memory.open("memory://") as other:
         session = other.session("talk")
         session.describe(title="Nothing yet")

@@ -1,4 +1,4 @@
-"""Values that no honest file has, anywhere in a file: kept or told, never a crash, and alike on every store."""
+"""Hostile values anywhere in an imported file: kept or reported, never a crash, alike on every store."""
 
 from __future__ import annotations
 
@@ -41,48 +41,51 @@ HOSTILE: list[Any] = [
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[dict[str, Memory]]:
-    """A memory on each kind of store, also encrypted."""
+    """Yield a memory on each kind of store, plain and encrypted."""
     with ExitStack() as stack:
         yield {name: stack.enter_context(opened(name, tmp_path / name.replace(" ", "-"))) for name in STORES}
 
 
 def outcome(memory: Memory, body: bytes, source: str, session: str) -> Any:
-    """What comes of a file, and of the same once more."""
+    """Import a file twice and return what came of it; the second time must add nothing."""
     options = OPTIONS.get(source, {"branches": True})
     try:
         first = memory.import_file(io.BytesIO(body), source=source, session_id=session, **options)
     except ImportFailed as fault:
         return str(fault)
-    again = memory.import_file(io.BytesIO(body), source=source, session_id=session, **options)
-    assert sum(one.added for one in again.sessions.values()) == 0
+    repeated = memory.import_file(io.BytesIO(body), source=source, session_id=session, **options)
+    assert sum(item.added for item in repeated.sessions.values()) == 0
     if not first.sessions:
         return first
-    session_ = memory.session(session, max_tokens=60_000)
-    said = [(entry.kind, entry.role, entry.text, entry.name, entry.call_id, entry.at) for entry in session_.entries()]
-    kept = [one for one in said if one[-1] < 1_700_000_000_000_000 * 4]  # else it has the time of the import
-    return first, len(said), [one[:-1] for one in kept], len(session_.context().messages)
+    imported = memory.session(session, max_tokens=60_000)
+    entries = [
+        (entry.kind, entry.role, entry.text, entry.name, entry.call_id, entry.at) for entry in imported.entries()
+    ]
+    dated = [item for item in entries if item[-1] < 1_700_000_000_000_000 * 4]  # else it has the time of the import
+    return first, len(entries), [item[:-1] for item in dated], len(imported.context().messages)
 
 
 def cases(source: str, count: int, dice: random.Random) -> list[bytes]:
-    """Files with a hostile value somewhere."""
-    found = list(places(FILES[source]))
-    made = []
+    """Return `count` files that have a hostile value at a random place."""
+    all_places = list(places(FILES[source]))
+    files = []
     for _ in range(count):
-        value = damaged(FILES[source], dice.choice(found), dice.choice(HOSTILE))
-        made.append(json.dumps(value).encode())
-    return made
+        value = damaged(FILES[source], dice.choice(all_places), dice.choice(HOSTILE))
+        files.append(json.dumps(value).encode())
+    return files
 
 
 def check(memories: dict[str, Memory], source: str, count: int, dice: random.Random) -> None:
+    """Assert that hostile files have the same outcome on every store."""
     for number, body in enumerate(cases(source, count, dice)):
-        found = {name: outcome(memory, body, source, f"s{number}") for name, memory in memories.items()}
-        assert all(one == found["sqlite"] for one in found.values()), body
+        outcomes = {name: outcome(memory, body, source, f"s{number}") for name, memory in memories.items()}
+        assert all(outcome_ == outcomes["sqlite"] for outcome_ in outcomes.values()), body
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("source", FILES)
 def test_hostile_values_are_alike_on_every_store(memories: dict[str, Memory], source: str, dice: random.Random) -> None:
-    """Whatever stands anywhere in a file, every store keeps and tells the same of it; repeated it adds nothing."""
+    """A hostile value anywhere in a file has the same outcome on every store, and importing again adds nothing."""
     check(memories, source, 12, dice)
 
 
@@ -91,24 +94,24 @@ def test_hostile_values_are_alike_on_every_store(memories: dict[str, Memory], so
 def test_many_hostile_values_are_alike_on_every_store(
     memories: dict[str, Memory], source: str, dice: random.Random
 ) -> None:
-    """The same, for hundreds of them."""
+    """Hundreds of hostile values have the same outcome on every store."""
     check(memories, source, 400, dice)
 
 
-def test_a_message_that_cannot_be_kept_costs_no_other(memories: dict[str, Memory]) -> None:
-    """A call whose names have no UTF-8 is kept or told; the messages around it are there on every store."""
+def test_a_message_that_cannot_be_stored_costs_no_other(memories: dict[str, Memory]) -> None:
+    """A call whose names have no UTF-8 is stored or reported; the messages around it are stored."""
     call = {"id": "c\ud800", "type": "function", "function": {"name": "t\ud800", "arguments": "{}"}}
-    said = [
+    given = [
         {"role": "user", "content": "first"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c\ud800", "content": "found"},
         {"role": "user", "content": "last \ud800"},
     ]
-    body = "\n".join(map(json.dumps, said)).encode()
+    body = "\n".join(map(json.dumps, given)).encode()
 
-    found = {name: outcome(memory, body, "messages", "talk") for name, memory in memories.items()}
+    outcomes = {name: outcome(memory, body, "messages", "talk") for name, memory in memories.items()}
 
-    assert all(one == found["sqlite"] for one in found.values())
+    assert all(one == outcomes["sqlite"] for one in outcomes.values())
     for memory in memories.values():
         texts = [entry.text for entry in memory.session("talk").entries()]
         assert (texts[0], texts[-1]) == ("first", "last \ud800")
@@ -118,6 +121,7 @@ def test_a_message_that_cannot_be_kept_costs_no_other(memories: dict[str, Memory
 
 
 def table(path: Path, schema: str, *rows: tuple[Any, ...]) -> Path:
+    """Make a database with this schema and these rows."""
     with closing(sqlite3.connect(path)) as db:
         db.execute(schema)
         for row in rows:
@@ -148,8 +152,8 @@ GOOD = '{"role": "user", "content": "good"}'
     ],
     ids=repr,
 )
-def test_rows_of_any_kind_are_taken_or_told(memory: Memory, tmp_path: Path, row: tuple[Any, ...]) -> None:
-    """A row with anything in it, in a table without types, is taken or told, and costs no other."""
+def test_rows_of_any_kind_are_imported_or_reported(memory: Memory, tmp_path: Path, row: tuple[Any, ...]) -> None:
+    """A row with any values, in a table without types, is imported or reported and costs no other."""
     schema = "CREATE TABLE agent_messages (id, session_id, message_data, created_at)"
     path = table(tmp_path / "a.db", schema, (1, "talk", GOOD, "2026-01-01"), row, (3, "talk", GOOD, "2026-01-01"))
 
@@ -171,8 +175,8 @@ def test_rows_of_any_kind_are_taken_or_told(memory: Memory, tmp_path: Path, row:
         "CREATE TABLE agent_messages (id, session_id AS (zeroblob(200000000)), message_data, created_at)",
     ],
 )
-def test_tables_of_another_make_are_told(memory: Memory, tmp_path: Path, schema: str) -> None:
-    """A table that only has the name ends in a report or is refused."""
+def test_tables_of_another_make_are_reported(memory: Memory, tmp_path: Path, schema: str) -> None:
+    """A table with the right name and wrong columns ends in a report or is refused."""
     path = table(tmp_path / "a.db", schema)
     with closing(sqlite3.connect(path)) as db:
         if "zeroblob" in schema:
@@ -190,7 +194,7 @@ def test_tables_of_another_make_are_told(memory: Memory, tmp_path: Path, schema:
 @pytest.mark.sampled
 @pytest.mark.parametrize("damage", range(24))
 def test_a_damaged_database_ends_in_a_report(memory: Memory, damage: int, tmp_path: Path) -> None:
-    """Bytes that were changed anywhere in a database are told; what can be read is taken."""
+    """A database with changed bytes ends in a report or is refused; what can be read is imported."""
     body = bytearray(agents([f"message {number}" for number in range(60)]))
     dice = random.Random(damage)
     for _ in range(dice.choice([1, 30, 400])):
@@ -222,7 +226,7 @@ TEXTS = st.recursive(
 
 
 def told(read: Any, text: bytes) -> str:
-    """What is read, with its types and in its order, or that nothing can be."""
+    """Return the value read with types and order as text, or "refused"."""
     try:
         return repr(read(text))
     except ValueError:
@@ -238,7 +242,7 @@ def told(read: Any, text: bytes) -> str:
 @example("18446744073709551616", 0, "")
 @example('{"a": 1, "a": 2}', 0, "")
 def test_json_is_read_as_python_reads_it(text: str, place: int, put: str) -> None:
-    """Whatever bytes a file has, they are the value that Python's own reader gives, or are refused as it does."""
+    """Our JSON reader gives the value that Python's reader gives, or refuses what that refuses, for any bytes."""
     for given_text in (text, text[:place] + put + text[place:], text[:place] + text[place + 1 :]):
         body = given_text.encode("utf-8", "surrogatepass")
 

@@ -1,4 +1,4 @@
-"""By what an imported message is known again: never by anything that tells what it says."""
+"""How an imported message is recognized again: never by anything that reveals its text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ERASED = "messages in places where something was erased (others than those? impo
 
 
 def agents(texts: list[str], at: str = "2026-01-01 00:00:00") -> bytes:
-    """A database of the OpenAI Agents SDK with one session, as its tables are."""
+    """Return a database of the OpenAI Agents SDK with one session of these texts."""
     with sqlite3.connect(":memory:") as db:
         db.execute("CREATE TABLE agent_messages (id INTEGER PRIMARY KEY, session_id, message_data, created_at)")
         rows = [("talk", json.dumps({"role": "user", "content": text}), at) for text in texts]
@@ -37,6 +37,7 @@ def agents(texts: list[str], at: str = "2026-01-01 00:00:00") -> bytes:
 
 
 def chatgpt(texts: list[str]) -> bytes:
+    """Return a ChatGPT export of one conversation of these texts."""
     talk = exports_chatgpt.Talk("talk")
     for text in texts:
         talk.said("user", text)
@@ -44,6 +45,7 @@ def chatgpt(texts: list[str]) -> bytes:
 
 
 def claude(texts: list[str]) -> bytes:
+    """Return a Claude export of one conversation of these texts."""
     talk = exports_claude.Talk("talk")
     for text in texts:
         talk.said("human", text)
@@ -51,6 +53,7 @@ def claude(texts: list[str]) -> bytes:
 
 
 def said(texts: list[str]) -> list[dict[str, Any]]:
+    """Return user messages of these texts."""
     return [{"role": "user", "content": text} for text in texts]
 
 
@@ -85,39 +88,40 @@ def opened(store: str, folder: Path, **options: Any) -> Memory:
 
 @pytest.fixture(params=STORES)
 def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
-    """An empty store of each kind, also encrypted."""
+    """Yield an empty memory on each kind of store, plain and encrypted."""
     with opened(request.param, tmp_path) as memory:
         yield memory
 
 
 def taken(memory: Memory, body: bytes, **options: Any) -> tuple[int, int]:
-    """Import into the session `talk` and return how many entries are new, and how many were there."""
+    """Import into the session `talk`; return how many entries were added and how many existed."""
     report = memory.import_file(io.BytesIO(body), **{"session_id": "talk", **options})
     one = next(iter(report.sessions.values()), None)
     return (one.added, one.already_there) if one is not None else (0, 0)
 
 
 def texts(memory: Memory) -> list[str]:
+    """Return the texts of `talk` that are not erased."""
     return [entry.text for entry in memory.session("talk").entries() if not entry.erased]
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_an_id_tells_nothing_of_what_is_said(source: str) -> None:
-    """Files that differ in their texts alone get the same ids: whoever has an id can try out no text with it."""
-    made = []
+def test_an_id_reveals_nothing_of_the_text(source: str) -> None:
+    """Files that differ only in their texts get the same ids, so an id cannot be used to guess a text."""
+    imports = []
     for words in (["my pin is 4711", "and 4712"], ["something", "quite different"]):
         with Memory.open("memory://") as memory:
             taken(memory, SOURCES[source](words))
-            made.append([(entry.id, entry.text) for entry in memory.session("talk").entries()])
+            imports.append([(entry.id, entry.text) for entry in memory.session("talk").entries()])
 
-    assert [id for id, _ in made[0]] == [id for id, _ in made[1]]
-    assert all(one != other for (_, one), (_, other) in zip(*made, strict=True))
+    assert [id for id, _ in imports[0]] == [id for id, _ in imports[1]]
+    assert all(one != other for (_, one), (_, other) in zip(*imports, strict=True))
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("store", STORES)
-def test_a_file_that_grows_under_a_policy_adds_its_end(store: str, tmp_path: Path) -> None:
-    """What was redacted on the way in, numbered or not, is known again in every source."""
+def test_a_redacted_file_that_grows_adds_only_its_end(store: str, tmp_path: Path) -> None:
+    """A growing file whose texts are redacted on import, by marks or by pseudonyms, is recognized in every source."""
     words = [f"write to ann{number}@example.org" for number in range(6)]
     for privacy in ("default", NUMBERED):
         with opened(store, tmp_path / str(privacy == "default"), privacy=privacy) as memory:
@@ -131,8 +135,8 @@ def test_a_file_that_grows_under_a_policy_adds_its_end(store: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("store", [store for store in STORES if "memory" not in store])
-def test_a_policy_that_came_later_knows_what_came_before(store: str, tmp_path: Path) -> None:
-    """What was imported without a policy, and redacted since or not, is not taken a second time under one."""
+def test_a_later_policy_recognizes_earlier_imports(store: str, tmp_path: Path) -> None:
+    """What was imported without a policy is recognized under one, whether it was redacted since or not."""
     bodies = {name: source(["ann@example.org", "bob@example.org"]) for name, source in SOURCES.items()}
     with opened(store, tmp_path) as memory:
         for name, body in bodies.items():
@@ -149,26 +153,29 @@ def test_a_policy_that_came_later_knows_what_came_before(store: str, tmp_path: P
 # --- erased
 
 
-def test_what_was_erased_does_not_come_back(memory: Memory) -> None:
-    """Beside what is still there it is known what was erased: nothing comes back, and the file goes on."""
+def test_erased_messages_do_not_come_back(memory: Memory) -> None:
+    """Erased messages are recognized beside those that remain: none comes back, and new ones are added."""
     for name, source in SOURCES.items():
         taken(memory, source(["one", "two", "three"]), session_id=name)
         session = memory.session(name)
         session.erase([entry.seq for entry in session.entries() if entry.text == "two"])
 
-        again, grown = (
+        repeated, grown = (
             memory.import_file(io.BytesIO(source(words)), session_id=name)
             for words in (["one", "two", "three"], ["one", "two", "three", "four"])
         )
 
-        assert again.sessions[name].added == 0, name
+        assert repeated.sessions[name].added == 0, name
         assert {entry.text for entry in session.entries() if not entry.erased} == {"one", "three", "four"}, name
-        assert ERASED not in again.left_out or name in ("objects", "openai-agents")
+        assert ERASED not in repeated.left_out or name in ("objects", "openai-agents")
         assert grown.sessions[name].added in (1, 2)
 
 
-def test_others_in_places_of_what_was_erased_are_told(memory: Memory) -> None:
-    """Where all was erased nobody can tell another file from the same: it is left out and counted, a key takes it."""
+def test_messages_in_places_of_erased_ones_are_left_out(memory: Memory) -> None:
+    """If all was erased, another file cannot be told from the same: it is left out and counted.
+
+    A key imports it.
+    """
     taken(memory, lines(said(["one", "two"])))
     memory.session("talk").erase([1, 2])
     other = lines(said(["three", "four"]))
@@ -181,8 +188,8 @@ def test_others_in_places_of_what_was_erased_are_told(memory: Memory) -> None:
     assert texts(memory) == ["three", "four"]
 
 
-def test_times_and_roles_tell_another_file_from_what_was_erased(memory: Memory) -> None:
-    """What stays of an erased entry is its kind, role and time: what has others is another message, and is taken."""
+def test_times_and_roles_distinguish_messages_from_erased_ones(memory: Memory) -> None:
+    """An erased entry keeps kind, role and time; a message that differs in them is new and is imported."""
     taken(memory, agents(["one", "two"]), session_id="agents")
     taken(memory, lines(said(["one", "two"])), session_id="lines")
     for name in ("agents", "lines"):
@@ -194,8 +201,8 @@ def test_times_and_roles_tell_another_file_from_what_was_erased(memory: Memory) 
     assert (later, answer) == ((1, 0), (1, 0))
 
 
-def test_the_file_that_is_there_is_found_beside_one_that_was_erased(memory: Memory) -> None:
-    """A file is taken for the one that holds most of it, so what was erased of another does not draw it over."""
+def test_a_file_is_recognized_beside_an_erased_one(memory: Memory) -> None:
+    """A file is recognized as the one that holds most of it, even if another with a common beginning was erased."""
     one, other = lines(said(["a", "b"])), lines(said(["a", "c"]))
     taken(memory, one)
     taken(memory, other)
@@ -210,8 +217,8 @@ def test_the_file_that_is_there_is_found_beside_one_that_was_erased(memory: Memo
 # --- one after the other
 
 
-def test_files_that_part_late_are_both_taken(memory: Memory) -> None:
-    """Where two long files part, in whichever batch, the second is taken from there on, once."""
+def test_files_that_part_late_are_both_imported(memory: Memory) -> None:
+    """Where two long files part, the second is imported from that batch on, once."""
     one = messages(300)
     other = [*one[:280], *said([f"other {number}" for number in range(20)])]
 
@@ -221,8 +228,8 @@ def test_files_that_part_late_are_both_taken(memory: Memory) -> None:
     assert texts(memory)[300:] == [message["content"] for message in other[256:]]
 
 
-def test_a_message_that_was_broken_comes_when_it_is_mended(memory: Memory) -> None:
-    """A line that could not be read keeps its place: mended, it alone is new."""
+def test_a_repaired_line_is_imported_alone(memory: Memory) -> None:
+    """A line that could not be read keeps its place: once repaired, it alone is new."""
     whole = lines(messages(5)).splitlines(keepends=True)
 
     broken = taken(memory, b"".join([*whole[:2], b"{broken\n", *whole[3:]]))
@@ -237,8 +244,8 @@ def test_a_message_that_was_broken_comes_when_it_is_mended(memory: Memory) -> No
     st.lists(st.integers(0, 4), max_size=12),
     st.sampled_from(["lines", "openai-agents", "object"]),
 )
-def test_whatever_files_come_in_whatever_order(files: list[list[str]], order: list[int], source: str) -> None:
-    """All files' messages are there in their order after an import, and a file that came before adds nothing."""
+def test_any_files_in_any_order_are_imported_once(files: list[list[str]], order: list[int], source: str) -> None:
+    """After any imports in any order each file's messages are stored in their order, and none comes twice."""
     came = set[int]()
     with Memory.open("memory://") as memory:
         for number in [*order, *order]:

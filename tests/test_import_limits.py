@@ -1,4 +1,4 @@
-"""How much a file may make an import do: what is beyond a limit is told, by name, and the rest is taken."""
+"""Limits of an import: what exceeds one is reported by the limit's name, and the rest is imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG = "x" * 5_000
 
 
 def packed(body: bytes, kind: int = zipfile.ZIP_DEFLATED, others: int = 0) -> bytes:
-    """An archive of a data export."""
+    """Return a zip archive that holds this export of conversations."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", kind) as archive:
         archive.writestr("conversations.json", body)
@@ -40,11 +40,12 @@ def packed(body: bytes, kind: int = zipfile.ZIP_DEFLATED, others: int = 0) -> by
 
 
 def talk(count: int) -> bytes:
+    """Return a ChatGPT export of a conversation of `count` turns."""
     return exports_chatgpt.written([exports_chatgpt.simple("talk", count)])
 
 
 def bushy(branches: int) -> exports_chatgpt.Talk:
-    """A conversation whose second message was regenerated so often."""
+    """Return a ChatGPT conversation whose answer was regenerated `branches` times."""
     made = exports_chatgpt.Talk("talk")
     first = made.said("user", "question")
     for number in range(branches + 1):
@@ -53,6 +54,7 @@ def bushy(branches: int) -> exports_chatgpt.Talk:
 
 
 def bushy_claude(branches: int) -> exports_claude.Talk:
+    """Return a Claude conversation whose answer was regenerated `branches` times."""
     made = exports_claude.Talk("talk", parents=True)
     first = made.said("human", "question")
     for number in range(branches + 1):
@@ -93,8 +95,11 @@ PASSED: dict[str, tuple[str, bytes, dict[str, int], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", PASSED)
-def test_what_is_beyond_a_limit_is_told_and_the_rest_taken(memory: Memory, case: str) -> None:
-    """The fault names its place, the limit, and how to raise it; with a higher one all of it is there."""
+def test_what_exceeds_a_limit_is_reported_and_the_rest_imported(memory: Memory, case: str) -> None:
+    """A value beyond a limit is reported with its place, the limit, and how to raise it; the rest is imported.
+
+    With the usual limits all of it is imported.
+    """
     limit, body, limits, options, place = PASSED[case]
 
     def taken(body: bytes, **more: Any) -> Any:
@@ -127,8 +132,8 @@ WHOLE: dict[str, tuple[str, Callable[[], bytes], dict[str, int]]] = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", WHOLE)
-def test_a_file_beyond_a_limit_is_refused(memory: Memory, case: str) -> None:
-    """Where nothing of a file can be read within a limit it is refused, naming that; nothing is stored."""
+def test_a_file_wholly_beyond_a_limit_is_refused(memory: Memory, case: str) -> None:
+    """If nothing of a file can be read within a limit, it is refused with the limit's name."""
     limit, made, limits = WHOLE[case]
     body = made()
 
@@ -141,14 +146,14 @@ def test_a_file_beyond_a_limit_is_refused(memory: Memory, case: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_archives_are_packed_as_exports_are(memory: Memory, kind: int) -> None:
-    """What unpacks to any size at once is not unpacked at all."""
+def test_archives_with_other_compressions_are_refused(memory: Memory, kind: int) -> None:
+    """An archive compressed with bzip2 or LZMA is refused, because it unpacks to any size at once."""
     with pytest.raises(ImportFailed, match="packed in a way that is not read here"):
         memory.import_file(io.BytesIO(packed(talk(1), kind)))
 
 
 def test_faults_are_listed_up_to_a_limit(memory: Memory) -> None:
-    """Of a file of nothing but faults the report holds the first ones, and counts the others."""
+    """The report lists faults up to a limit and counts the others."""
     body = lines(said(["one"])) + b"{broken\n" * 50
 
     report = memory.import_file(io.BytesIO(body), session_id="talk", limits={"refused": 10})
@@ -159,14 +164,14 @@ def test_faults_are_listed_up_to_a_limit(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("given", [{"vaule": 1}, {"value": 0}, {"value": True}, {"value": "1"}, [1], 5], ids=str)
-def test_limits_that_are_none_are_refused(memory: Memory, given: Any) -> None:
-    """An unknown limit, and one that is no whole number, are named before anything is read."""
+def test_invalid_limits_are_refused(memory: Memory, given: Any) -> None:
+    """An unknown limit, or one that is no positive whole number, raises ConfigError before anything is read."""
     with pytest.raises(ConfigError, match="limits"):
         memory.import_file(io.BytesIO(b"[]"), limits=given)
 
 
-def test_limits_on_the_command_line(here: Path) -> None:
-    """`--limit` raises or lowers one; what is no limit is bad usage."""
+def test_limits_are_set_on_the_command_line(here: Path) -> None:
+    """`--limit NAME=NUMBER` changes a limit; an invalid one exits with 2."""
     (here / "chat.jsonl").write_bytes(lines(said(["one", LONG])))
 
     low = run("import", "chat.jsonl", "--limit", "value=2000")
@@ -182,7 +187,7 @@ def test_limits_on_the_command_line(here: Path) -> None:
 
 
 def _flood(write: Callable[[bytes], object], kind: str, mebibytes: int) -> None:
-    """Write a file that has one thing without end."""
+    """Write a file that repeats one thing for so many mebibytes."""
     begin, unit, end = {
         "spaces": (b"[", b" ", b"]"),
         "line": (b"", b" ", b"{}\n"),
@@ -208,7 +213,7 @@ FLOODS = ["spaces", "line", "string", "escapes", "document", "lists", "numbers",
 
 @contextmanager
 def exported_to(path: Path) -> Iterator[IO[bytes]]:
-    """The conversations of an archive, to be written."""
+    """Open the conversations of a new archive for writing."""
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("conversations.json", "w", force_zip64=True) as member,
@@ -217,6 +222,7 @@ def exported_to(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _grown(tmp_path: Path, bodies: list[Path], limits: dict[str, int]) -> dict[str, int]:
+    """Import each file in a process and return the bytes by which its memory grew."""
     command = [
         sys.executable,
         str(IMPORTER),
@@ -232,8 +238,8 @@ def _grown(tmp_path: Path, bodies: list[Path], limits: dict[str, int]) -> dict[s
 
 @pytest.mark.wide
 @pytest.mark.skipif(sys.platform == "win32", reason="the measure is POSIX")
-def test_refusing_takes_little_memory(tmp_path: Path) -> None:
-    """Whatever a file has without end, passing over it takes memory for the limit, and not for the file."""
+def test_refusing_takes_memory_for_the_limit_only(tmp_path: Path) -> None:
+    """Passing over anything endless in a file takes memory for the limit, not for the file."""
     bodies = []
     for kind in FLOODS:
         body = tmp_path / f"{kind}.json"
@@ -251,7 +257,7 @@ def test_refusing_takes_little_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [*FLOODS, "blank"])
 @pytest.mark.parametrize("way", ["file", "archive"])
 def test_refusing_a_gigabyte_takes_bounded_memory(tmp_path: Path, kind: str, way: str) -> None:
-    """With the usual limits, but for the ratio, a gigabyte of anything is refused within a gigabyte of memory."""
+    """A gigabyte of anything is refused within bounded memory under the usual limits."""
     body = tmp_path / "conversations.json"
     if way == "file":
         with body.open("wb") as file:
@@ -268,14 +274,14 @@ def test_refusing_a_gigabyte_takes_bounded_memory(tmp_path: Path, kind: str, way
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the measure is POSIX")
-def test_a_large_export_passes(tmp_path: Path) -> None:
-    """An archive of 400 MB of conversations is imported with the usual limits, a conversation at a time."""
+def test_a_large_export_is_imported(tmp_path: Path) -> None:
+    """An archive of 400 MB is imported with the usual limits, one conversation at a time."""
     body = tmp_path / "archive.zip"
-    one = exports_chatgpt.simple("talk", 500)
-    for number, node in enumerate(one.nodes.values()):
+    conversation = exports_chatgpt.simple("talk", 500)
+    for number, node in enumerate(conversation.nodes.values()):
         if node["message"] is not None:
             node["message"]["content"]["parts"] = [f"some words of {number} that are said " * 100]
-    whole = json.dumps(one.done())
+    whole = json.dumps(conversation.done())
     count = 400_000_000 // len(whole) + 1
     with exported_to(body) as member:
         for number in range(count):
@@ -290,7 +296,7 @@ def test_a_large_export_passes(tmp_path: Path) -> None:
 
 
 def chatgpt_calls(count: int) -> Any:
-    """A conversation of calls, and then of results that are of none of them."""
+    """Return a conversation of `count` calls followed by results that answer none of them."""
     mapping: dict[str, Any] = {}
     for number in range(2 * count):
         code = {"content_type": "code", "text": "x"}
@@ -302,7 +308,7 @@ def chatgpt_calls(count: int) -> Any:
 
 
 def claude_calls(count: int, *, named: bool) -> Any:
-    """A message of calls, and then of results, whose calls are told by their ids, or by their tools alone."""
+    """Return a message of calls and their results, which name their calls by id, or only by tool."""
     calls = [{"type": "tool_use", "id": f"t{number}", "name": "look", "input": {}} for number in range(count)]
     results: list[Any] = [{"type": "tool_result", "name": "look", "content": "x"} for _ in range(count)]
     for number, one in enumerate(results if named else ()):
@@ -311,8 +317,8 @@ def claude_calls(count: int, *, named: bool) -> Any:
 
 
 @pytest.mark.parametrize("made", [chatgpt_calls, partial(claude_calls, named=True), partial(claude_calls, named=False)])
-def test_many_open_calls_take_no_more_steps_for_each(made: Callable[[int], Any]) -> None:
-    """Four times as many calls and results are read in about four times as many steps."""
+def test_open_calls_cost_linear_time(made: Callable[[int], Any]) -> None:
+    """Reading four times as many calls and results takes about four times as many steps."""
     steps = 0
 
     def noted(frame: Any, event: str, _: object) -> Any:
@@ -338,20 +344,20 @@ def test_many_open_calls_take_no_more_steps_for_each(made: Callable[[int], Any])
 
 
 def rewinds(data: Any) -> None:
-    """Every second entry was hidden by a rewind of its own."""
+    """Hide every second entry by a rewind of its own."""
     data["head"]["rewound"] = [[seq, seq] for seq in range(1, len(data["entries"]), 2)]
 
 
 def open_calls(data: Any) -> None:
-    """Every entry is a call that nothing answers."""
+    """Make every entry a call that nothing answers."""
     for entry in data["entries"]:
         entry.update(kind="tool_call", role="assistant", name="look", call_id=f"c{entry['seq']}", content="{}")
         entry["links"] = {"revision": entry["links"]["revision"]}
 
 
 @pytest.mark.parametrize("changed", [rewinds, open_calls])
-def test_an_export_takes_no_more_steps_for_each(memory: Memory, changed: Callable[[Any], None]) -> None:
-    """Four times as many entries are read in about four times as many calls, whatever became of them."""
+def test_an_export_costs_linear_time(memory: Memory, changed: Callable[[Any], None]) -> None:
+    """Importing four times as many entries makes about four times as many function calls."""
     calls = 0
 
     def noted(_: object, event: str, __: object) -> None:

@@ -1,4 +1,4 @@
-"""Which call a result answers, and what is one group, is in an export, and comes back as it was, on every store."""
+"""Links of entries (which call a result answers, groups, interactions) survive export and import on every store."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _numbers = itertools.count()
 
 
 def fresh(kind: str, folder: Path) -> Memory:
-    """A new and empty store of this kind, which need not survive a loss of power."""
+    """Return a new and empty store of this kind that does not sync to the disk."""
     options: dict[str, Any] = {} if kind.startswith("memory") else {"synchronous": "NORMAL"}
     return opened(kind, folder / str(next(_numbers)), **options)
 
 
 def exported(session: Session) -> dict[str, Any]:
-    """What an export says, its time apart."""
+    """Return a session's export without its time."""
     return {name: value for name, value in json.loads(json.dumps(session.export())).items() if name != "exported_at"}
 
 
 def answered(session: Session) -> list[tuple[str, str]]:
-    """The results that answer a call, with what that was."""
+    """Return the results that answer a call, each with the call's text."""
     calls = {entry.seq: entry.text for entry in session.entries()}
     return [(calls[entry.answers], entry.text) for entry in session.entries() if entry.answers]
 
 
 def twice(session: Session) -> None:
-    """Two calls of one id, whose results come by the tool's name."""
+    """Add two calls with one id, whose results are added by the tool's name."""
     session.add_user_message("Weather in Oslo and Rome?")
     for city in ("Oslo", "Rome"):
         session.add_tool_call("weather", city, call_id="c")
@@ -59,7 +59,7 @@ def twice(session: Session) -> None:
 
 @pytest.mark.parametrize("on_conflict", ["error", "replace", "merge"])
 def test_results_stay_with_their_calls(memory: Memory, on_conflict: Any) -> None:
-    """Where two calls have one id, each keeps its result, however the export is taken back."""
+    """If two calls have one id, each keeps its result through an import, whatever `on_conflict`."""
     session = memory.session("s")
     twice(session)
     if on_conflict == "replace":
@@ -75,8 +75,8 @@ def test_results_stay_with_their_calls(memory: Memory, on_conflict: Any) -> None
         assert memory.session("t").context().messages == session.context().messages
 
 
-def test_a_merge_gives_results_to_the_calls_that_are_there(memory: Memory) -> None:
-    """A result that comes later than its call, in another export, is given to that call and to none of its id."""
+def test_a_merge_links_results_to_the_existing_calls(memory: Memory) -> None:
+    """A result that is newer than its call is linked to that call by a merge, not to another of its id."""
     session = memory.session("s")
     for city in ("Oslo", "Rome"):
         session.add_tool_call("weather", city, call_id="c")
@@ -90,8 +90,8 @@ def test_a_merge_gives_results_to_the_calls_that_are_there(memory: Memory) -> No
 
 
 @pytest.mark.parametrize("on_conflict", ["error", "merge"])
-def test_what_an_erased_call_left_alone_stays_out(memory: Memory, on_conflict: Any) -> None:
-    """A result whose call was erased comes into no context by an import, and the other call keeps its own."""
+def test_the_result_of_an_erased_call_stays_out(memory: Memory, on_conflict: Any) -> None:
+    """A result whose call was erased is in no context after an import, and the other call keeps its own."""
     session = memory.session("s")
     session.add_user_message("q")
     session.add_tool_call("f", "one", call_id="c")
@@ -109,8 +109,8 @@ def test_what_an_erased_call_left_alone_stays_out(memory: Memory, on_conflict: A
     assert "of two" not in str(memory.session("t").context().messages)
 
 
-def test_a_merge_takes_over_nothing_that_was_taken_back(memory: Memory) -> None:
-    """What a rewind has hidden in an export is not added to a session that never had it."""
+def test_a_merge_adds_nothing_that_was_rewound(memory: Memory) -> None:
+    """What a rewind hid in an export is not added to a session that never had it."""
     session, other = memory.session("s"), memory.session("t")
     session.add_user_message("kept")
     session.add_user_message("taken back")
@@ -122,8 +122,8 @@ def test_a_merge_takes_over_nothing_that_was_taken_back(memory: Memory) -> None:
     assert [entry.text for entry in other.entries(rewound=True)] == ["here before", "kept"]
 
 
-def test_an_entry_without_links_is_linked_as_if_it_were_added(memory: Memory) -> None:
-    """An export that was written by hand needs none; then ids and names decide, and revisions go on."""
+def test_an_entry_without_links_is_linked_as_if_added(memory: Memory) -> None:
+    """Entries without links, as in an export written by hand, are linked by ids and names as if added."""
     session = memory.session("s")
     twice(session)
     data = session.export()
@@ -141,6 +141,8 @@ def test_an_entry_without_links_is_linked_as_if_it_were_added(memory: Memory) ->
 
 
 def links(seq: int, **changes: Any) -> Callable[[dict[str, Any]], None]:
+    """Return a function that changes the links of one entry of an export."""
+
     def change(data: dict[str, Any]) -> None:
         (entry,) = (entry for entry in data["entries"] if entry["seq"] == seq)
         entry["links"].update(changes)
@@ -168,8 +170,8 @@ def links(seq: int, **changes: Any) -> Callable[[dict[str, Any]], None]:
         (links(9, turn=2), "entry 9 is of the interaction 2, which no human message began"),
     ],
 )
-def test_links_that_no_log_has_are_refused(memory: Memory, damage: Any, why: str) -> None:
-    """Links forwards, to no call, to one that is answered, to another group, or backwards in time name their entry."""
+def test_impossible_links_are_refused(memory: Memory, damage: Any, why: str) -> None:
+    """Links that no log can have raise ImportFailed that names the entry."""
     session = memory.session("s")
     twice(session)
     session.add_user_message("again")
@@ -188,7 +190,7 @@ def test_links_that_no_log_has_are_refused(memory: Memory, damage: Any, why: str
 
 
 def test_a_result_of_another_call_is_refused(memory: Memory) -> None:
-    """A link between a call and a result of different ids was never made."""
+    """A link between a call and a result of different ids is refused."""
     session = memory.session("s")
     session.add_tool_call("f", "one", call_id="a")
     session.add_tool_call("f", "two", call_id="b")
@@ -201,8 +203,8 @@ def test_a_result_of_another_call_is_refused(memory: Memory) -> None:
         memory.import_session(data, session_id="t")
 
 
-def test_what_follows_from_other_links_is_made_anew(memory: Memory) -> None:
-    """Whose interaction an entry is of, and whether a result came late, is not taken from a file."""
+def test_derived_links_are_computed_anew(memory: Memory) -> None:
+    """The interaction of an entry, and whether a result came late, are computed and not taken from a file."""
     session = memory.session("s")
     twice(session)
     data, sound = session.export(), session.entries()
@@ -223,17 +225,18 @@ def grown(session: Session, log: list[Any], data: st.DataObject) -> None:
         strategies.perform(session, operation)
         revisions.append(session.stats().revision)
         entries = [entry.seq for entry in session.entries() if not entry.erased]
-        what = data.draw(st.sampled_from(["add"] * 4 + ["erase", "erase", "rewind", "pin", "compact"]), label="what")
-        if what == "rewind":
+        action = data.draw(st.sampled_from(["add"] * 4 + ["erase", "erase", "rewind", "pin", "compact"]), label="what")
+        if action == "rewind":
             session.rewind(data.draw(st.sampled_from(revisions), label="to"))
-        elif what == "compact":
+        elif action == "compact":
             session.compact(strategy="simple_fifo")
-        elif entries and what != "add":
+        elif entries and action != "add":
             seq = data.draw(st.sampled_from(entries), label="entry")
-            getattr(session, what)(*([[seq]] if what == "erase" else [seq]))
+            getattr(session, action)(*([[seq]] if action == "erase" else [seq]))
 
 
 def shown(session: Session) -> Any:
+    """Return the messages of a small and of an unlimited context, or None if no context fits."""
     try:
         return session.context(dry_run=True, max_tokens=60).messages, session.context(view="all", dry_run=True).messages
     except BudgetImpossible:
@@ -241,6 +244,7 @@ def shown(session: Session) -> Any:
 
 
 def options_of() -> dict[str, Any]:
+    """Return a session's counter and budget."""
     return {"counter": strategies.WORDS, "max_tokens": 200}
 
 
@@ -248,59 +252,62 @@ def options_of() -> dict[str, Any]:
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(log=strategies.logs(most=8), more=strategies.logs(most=3), data=st.data())
-def test_a_session_comes_back_as_it_was(
+def test_an_imported_session_equals_its_original(
     kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject
 ) -> None:
-    """Entries, links, head and contexts are equal, new or in the place of another; and both go on alike."""
+    """An imported session has equal entries, links, head and contexts, and develops like its original."""
     with Memory.open("memory://") as source, fresh(kind, folder) as target:
         session = source.session("s", **options_of())
         grown(session, log, data)
         if not log:
             return
-        was = exported(session)
+        original = exported(session)
 
-        target.import_session(was)
+        target.import_session(original)
         copied = target.session("s", **options_of())
 
-        assert exported(copied) == was
+        assert exported(copied) == original
         assert shown(copied) == shown(session)
         target.session("other").add_user_message("in the way")
-        target.import_session(was, session_id="other", on_conflict="replace")
+        target.import_session(original, session_id="other", on_conflict="replace")
         other = target.session("other", **options_of())
         assert other.entries(rewound=True) == copied.entries(rewound=True)
         assert shown(other) == shown(session)
         for operation in strategies.numbered(more, start=1000):
-            for one in (session, copied):
-                strategies.perform(one, operation)
+            for continued in (session, copied):
+                strategies.perform(continued, operation)
         assert bare(copied) == bare(session)
         assert without_made_up(shown(copied)) == without_made_up(shown(session))
 
 
 def without_made_up(messages: Any) -> str:
-    """The messages without the ids that were made up, of entries and for calls that came without."""
+    """Return the messages as text without generated ids."""
     return re.sub(r"call_[0-9a-f]{24}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "", json.dumps(messages))
 
 
-def test_after_a_thought_that_was_erased_a_copy_goes_on_as_its_original(memory: Memory) -> None:
-    """A tombstone does not say what it was, so nothing joins the group of an erased thought, here or in a copy."""
+def test_a_copy_groups_like_its_original_after_an_erased_thought(memory: Memory) -> None:
+    """After an erased thought nothing joins its group, in the original and in a copy.
+
+    A tombstone does not say that it was a thought.
+    """
     session = memory.session("s")
     session.add_assistant_message((Reasoning(text="hm"),))
     session.erase(1)
     memory.import_session(session.export(), session_id="t")
 
-    for one in (session, memory.session("t")):
-        one.add_assistant_message((Reasoning(text="hm"),))
+    for continued in (session, memory.session("t")):
+        continued.add_assistant_message((Reasoning(text="hm"),))
 
-        assert [entry.group for entry in one.entries()] == [1, 2]
+        assert [entry.group for entry in continued.entries()] == [1, 2]
 
 
 def bare(session: Session) -> list[Entry]:
-    """The entries without what depends on when and where they were added."""
+    """Return the entries without what depends on when and where they were added."""
     return [replace(entry, id="", at=0, revision=0, tokens=None, call_id=_kept(entry)) for entry in session.entries()]
 
 
 def _kept(entry: Entry) -> str | None:
-    """The call id, unless it was made up for a call that came without."""
+    """Return the call id, unless it was generated for a call without one."""
     return entry.call_id if entry.call_id in {*strategies.CALL_IDS, "call_4", "nobody"} else None
 
 
@@ -308,10 +315,10 @@ def _kept(entry: Entry) -> str | None:
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(log=strategies.logs(most=8), more=strategies.logs(most=5), data=st.data())
-def test_a_merge_adds_what_is_new_with_its_links(
+def test_a_merge_adds_new_entries_with_their_links(
     kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject
 ) -> None:
-    """A copy that gets what its original has added since is as if it had been added there, links and contexts."""
+    """A copy that merges what its original has added since equals the original, in links and contexts."""
     with Memory.open("memory://") as source, fresh(kind, folder) as target:
         session = source.session("s", **options_of())
         grown(session, log, data)
@@ -323,18 +330,18 @@ def test_a_merge_adds_what_is_new_with_its_links(
 
         target.import_session(session.export(), on_conflict="merge")
         copied = target.session("s", **options_of())
-        again = copied.entries()
+        merged = copied.entries()
         target.import_session(session.export(), on_conflict="merge")
 
         assert bare(copied) == bare(session)
         assert shown(copied) == shown(session)
-        assert copied.entries() == again
+        assert copied.entries() == merged
 
 
 @settings(deadline=None, max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(log=strategies.logs(most=8), data=st.data())
-def test_any_links_are_taken_or_refused(log: list[Any], data: st.DataObject) -> None:
-    """Whatever an export says of links: it is refused as such, or contexts of what came of it are valid."""
+def test_any_links_are_imported_or_refused(log: list[Any], data: st.DataObject) -> None:
+    """Any links of an export are refused, or the session that they make works with every verb."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", **options_of())
         grown(session, log, data)
@@ -351,11 +358,11 @@ def test_any_links_are_taken_or_refused(log: list[Any], data: st.DataObject) -> 
             memory.import_session(damaged, session_id="t")
         except ImportFailed:
             return
-        taken = memory.session("t", **options_of())
+        imported = memory.session("t", **options_of())
         for revision in (None, 1):
-            shown(taken)
-            taken.entries(at=revision)
-        taken.interactions()
-        taken.rewind(1)
-        taken.rewind(taken.stats().revision - 1)
-        shown(taken)
+            shown(imported)
+            imported.entries(at=revision)
+        imported.interactions()
+        imported.rewind(1)
+        imported.rewind(imported.stats().revision - 1)
+        shown(imported)

@@ -1,4 +1,4 @@
-"""A large object whose messages are taken one by one gives what reading it whole gives, whatever is wrong with it."""
+"""A large object is read message by message: the result equals reading it whole, whatever is wrong with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OBJECTS: dict[str, dict[str, Any]] = {
 
 
 class Trickle(io.BytesIO):
-    """A file that gives little at a time."""
+    """A file that returns at most a few bytes per read."""
 
     def __init__(self, body: bytes, most: int) -> None:
         super().__init__(body)
@@ -38,25 +38,28 @@ class Trickle(io.BytesIO):
 
 
 def taken(body: bytes, source: str, *, at_least: int, most: int = 1 << 16, limits: Limits | None = None) -> list[Any]:
-    """The pieces of a file, read whole if it has fewer bytes than `at_least`; what is told of how far it was read is
-    left out."""
+    """Return the pieces of a file, read as a whole if it is smaller than `at_least` bytes.
+
+    How far each piece was read is left out, since that differs.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents, "SAMPLE_BYTES", at_least)
         file = SourceFile(Trickle(body, most), limits=limits or Limits())
         options = {"format": "openai"} if source == "messages" else {}
         reader = SOURCES.find(source)(file, **options)
-        found = []
+        pieces = []
         for piece in reader.pieces():
-            talk = piece.conversation
-            about = (talk.id, talk.title, talk.number) if talk is not None else None
+            conversation = piece.conversation
+            identity = (conversation.id, conversation.title, conversation.number) if conversation is not None else None
             export = json.dumps(piece.export, sort_keys=True) if piece.export is not None else None
-            found.append(
-                (piece.place, about, piece.entries, piece.fault, piece.left_out, piece.counts, piece.key, export)
+            pieces.append(
+                (piece.place, identity, piece.entries, piece.fault, piece.left_out, piece.counts, piece.key, export)
             )
-        return found
+        return pieces
 
 
 def same(body: bytes, source: str, most: int = 1 << 16) -> list[Any]:
+    """Return the pieces of a file read message by message, which must equal those of reading it whole."""
     streamed = taken(body, source, at_least=1, most=most)
     assert streamed == taken(body, source, at_least=1 << 20)
     return streamed
@@ -64,6 +67,7 @@ def same(body: bytes, source: str, most: int = 1 << 16) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, Any]:
+    """Return the export of a session."""
     with Memory.open("memory://") as memory:
         session = memory.session("talk")
         session.add(CHAT)
@@ -71,16 +75,17 @@ def exported() -> dict[str, Any]:
 
 
 def body_of(source: str, exported: dict[str, Any], indent: int | None = None) -> bytes:
+    """Return the object of a source as JSON."""
     return json.dumps(OBJECTS[source] or exported, indent=indent).encode()
 
 
 @pytest.mark.parametrize("source", OBJECTS)
 @settings(deadline=None)
 @given(indent=st.sampled_from([None, 1]), most=st.integers(1, 9))
-def test_an_object_gives_what_it_gives_whole(
+def test_an_object_gives_the_same_as_read_whole(
     source: str, exported: dict[str, Any], indent: int | None, most: int
 ) -> None:
-    """However it is laid out, and however little is read at a time."""
+    """An object gives the same pieces as read whole, however it is laid out and however little is read at a time."""
     found = same(body_of(source, exported, indent), source, most)
 
     assert len(found) > 1 or source == "palimpsest"
@@ -90,8 +95,8 @@ def test_an_object_gives_what_it_gives_whole(
 @pytest.mark.parametrize("source", OBJECTS)
 @settings(deadline=None)
 @given(cut=st.floats(0, 1))
-def test_an_object_that_ends_anywhere_gives_nothing(source: str, exported: dict[str, Any], cut: float) -> None:
-    """A file that is cut off is told with the line and column where it ends; nothing of it is taken."""
+def test_an_object_cut_off_anywhere_gives_nothing(source: str, exported: dict[str, Any], cut: float) -> None:
+    """An object that is cut off is reported with line and column, and nothing of it is imported."""
     body = body_of(source, exported)
 
     found = same(body[: int(cut * (len(body) - 1))], source)
@@ -111,8 +116,8 @@ PUT = st.sampled_from([*b'{}[],:"\\ 0\n', 0, 0xFF]).map(lambda byte: bytes([byte
 @example(1.0, b"}", 0)
 @example(1.0, b" \n", 0)
 @example(1.0, b"x", 0)
-def test_anything_put_anywhere_is_told_alike(source: str, place: float, put: bytes, gone: int) -> None:
-    """Brackets of the wrong kind, no commas or two, keys twice, bytes that are no text: as when it is read whole."""
+def test_anything_inserted_anywhere_is_reported_alike(source: str, place: float, put: bytes, gone: int) -> None:
+    """Wrong brackets, commas, keys or bytes anywhere are reported as when the file is read whole."""
     body = body_of(source, {})
     at = int(place * len(body))
 
@@ -124,16 +129,16 @@ def test_anything_put_anywhere_is_told_alike(source: str, place: float, put: byt
     st.lists(st.tuples(st.sampled_from(["messages", "input", "contents", "id", "system", "title", "x"]), json_values)),
     st.lists(json_values | st.sampled_from(CHAT), max_size=4),
 )
-def test_any_values_under_any_keys_are_told_alike(pairs: list[tuple[str, Any]], messages: list[Any]) -> None:
-    """Values of wrong types, keys twice (the last one counts), numbers and texts among the messages."""
+def test_any_values_under_any_keys_are_reported_alike(pairs: list[tuple[str, Any]], messages: list[Any]) -> None:
+    """Values of wrong types and repeated keys give the same as when the file is read whole."""
     texts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in [*pairs, ("messages", messages), *pairs]]
 
     same(("{" + ", ".join(texts) + "}").encode(), "messages")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
-def test_other_encodings_are_read_as_they_are_whole(encoding: str) -> None:
-    """JSON of UTF-16 or UTF-32 is read, as it is in a small file."""
+def test_other_encodings_are_read(encoding: str) -> None:
+    """JSON in UTF-16 or UTF-32 is read message by message as it is whole."""
     found = same(json.dumps(OBJECTS["messages"]).encode(encoding), "messages")
 
     assert sum(len(entries) for _, _, entries, *_ in found) > 2
@@ -150,19 +155,19 @@ def test_other_encodings_are_read_as_they_are_whole(encoding: str) -> None:
     ids=["value", "string", "values", "deep"],
 )
 def test_a_message_beyond_a_limit_costs_no_other(wrong: Any, limits: Limits, reason: str) -> None:
-    """Of a large object each message is a value of its own, which the limits are for."""
-    said = [{"role": "user", "content": text} for text in ["one", wrong, "two"]]
+    """A message beyond a limit is reported and costs no other, since each message is a value of its own."""
+    given = [{"role": "user", "content": text} for text in ["one", wrong, "two"]]
 
-    found = taken(json.dumps({"messages": said}).encode(), "messages", at_least=1, limits=limits)
+    found = taken(json.dumps({"messages": given}).encode(), "messages", at_least=1, limits=limits)
 
-    told = [(place, fault) for place, _, _, fault, *_ in found if fault]
-    assert [place for place, _ in told] == ["messages[1]"]
-    assert reason in told[0][1]
+    faults = [(place, fault) for place, _, _, fault, *_ in found if fault]
+    assert [place for place, _ in faults] == ["messages[1]"]
+    assert reason in faults[0][1]
     assert [entry.text for _, _, entries, *_ in found for entry in entries] == ["one", "two"]
 
 
-def test_what_is_beyond_a_limit_beside_the_messages_is_told() -> None:
-    """What stands beside the messages is held, so it may have no more than a value may."""
+def test_what_is_beside_the_messages_is_limited() -> None:
+    """What an object holds beside its messages may not exceed the limit of a value."""
     body = json.dumps({"messages": CHAT, "other": "x" * 5_000}).encode()
 
     ((_, _, entries, fault, *_),) = taken(body, "messages", at_least=1, limits=Limits(value=2_000))

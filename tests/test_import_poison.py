@@ -1,4 +1,4 @@
-"""Whatever somebody has written into an export: it is refused with the place of it, or does no harm in any verb."""
+"""Law: an export with odd values is refused with their place, or imported and harmless in every verb."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from palimpsest.errors import StoreError
 from worlds import STORES
 
 LOUD = (StoreError,)
-"""Errors of the library that tell of a damaged store: nothing that was let in may cause one."""
+"""Errors that report a damaged store. Nothing that an import accepted may cause one."""
 
 
 def nested(depth: int) -> Any:
+    """Return a list nested so deeply."""
     value: Any = []
     for _ in range(depth):
         value = [value]
@@ -28,7 +29,7 @@ def nested(depth: int) -> Any:
 
 
 def values() -> list[Any]:
-    """Values to put in the place of others, new ones every time."""
+    """Return odd values to put in the place of others, new objects each time."""
     sizes = [-(2**63), -1, 0, 1, 7, 2**31, 2**32, 2**40, 2**53, 2**62, 2**63, 2**64, 10**40, 10**400]
     floats = [-0.5, 0.5, 1e300, float("nan"), float("inf"), -float("inf")]
     texts = ["", "x" * 3000, "\0", "\ud800", "n\udfff", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00"]
@@ -39,7 +40,7 @@ def values() -> list[Any]:
 
 @cache
 def exported() -> str:
-    """A session with something of everything, as its export says it."""
+    """Return the export of a session that has something of everything."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=500, counter=len)
         for i in range(8):
@@ -60,7 +61,7 @@ def exported() -> str:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place within a JSON value, a dozen levels deep at most."""
+    """Yield the path to every place in a JSON value, to a depth of twelve."""
     if len(at) > 12:
         return
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -70,7 +71,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def poisoned(dice: random.Random) -> dict[str, Any]:
-    """The export with one or two values in the place of others."""
+    """Return the export with one or two values replaced by odd ones."""
     data: dict[str, Any] = json.loads(exported())
     for _ in range(dice.choice([1, 1, 1, 2])):
         place = dice.choice(list(places(data)))
@@ -121,7 +122,7 @@ VERBS: dict[str, Callable[[Memory, Session], object]] = {
 
 
 def refused(memory: Memory, data: dict[str, Any], name: str) -> str | None:
-    """Where the import is refused, or None where it is taken."""
+    """Import and return the place at which that is refused, or None."""
     try:
         memory.import_session(data, session_id=name)
     except ImportFailed as fault:
@@ -130,7 +131,10 @@ def refused(memory: Memory, data: dict[str, Any], name: str) -> str | None:
 
 
 def tried(memory: Memory, data: dict[str, Any], seed: int) -> bool:
-    """Import it and try every verb; return whether it was taken. Whatever fails must say so in our words."""
+    """Import the data and try every verb; return whether it was imported.
+
+    A refusal must name a place, and no verb may report a damaged store.
+    """
     name = f"s{seed}"
     place = refused(memory, data, name)
     if place is not None:
@@ -151,6 +155,7 @@ def tried(memory: Memory, data: dict[str, Any], seed: int) -> bool:
 
 
 def opened(kind: str, folder: Path) -> Memory:
+    """Open an empty store of this kind."""
     if kind == "memory":
         return Memory.open("memory://")
     where = f"sqlite:///{folder}/log.db" if kind == "sqlite" else f"file://{folder}/logs"
@@ -159,8 +164,8 @@ def opened(kind: str, folder: Path) -> Memory:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
-def test_what_is_taken_does_no_harm_and_what_is_not_is_named(kind: str, tmp_path: Path, dice: random.Random) -> None:
-    """An export with odd values in any place: refused at the place, or good for every verb on every store."""
+def test_a_poisoned_export_is_refused_or_harmless(kind: str, tmp_path: Path, dice: random.Random) -> None:
+    """An export with odd values at any place is refused at that place, or harmless in every verb."""
     with opened(kind, tmp_path) as memory:
         seeds = [dice.randrange(2**32) for _ in range(25)]
         taken = [tried(memory, poisoned(random.Random(seed)), seed) for seed in seeds]
@@ -170,16 +175,16 @@ def test_what_is_taken_does_no_harm_and_what_is_not_is_named(kind: str, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES)
-def test_thousands_of_exports_do_no_harm(kind: str, tmp_path: Path, dice: random.Random) -> None:
-    """The same with a thousand of each kind of store."""
+def test_a_thousand_poisoned_exports_are_refused_or_harmless(kind: str, tmp_path: Path, dice: random.Random) -> None:
+    """The same holds for a thousand exports on each kind of store."""
     with opened(kind, tmp_path) as memory:
         taken = [tried(memory, poisoned(random.Random(seed)), seed) for seed in dice.sample(range(2**32), 1000)]
 
     assert 100 < sum(taken) < 900
 
 
-def test_the_export_itself_is_taken_and_good() -> None:
-    """What all of this is made from comes back whole."""
+def test_the_sound_export_is_imported() -> None:
+    """The export that the others are made from is imported, works with every verb, and verifies."""
     with Memory.open("memory://") as memory:
         assert tried(memory, json.loads(exported()), 0)
         memory.import_session(json.loads(exported()), session_id="whole")
@@ -202,7 +207,7 @@ def test_the_export_itself_is_taken_and_good() -> None:
         (("usage", "input_tokens"), -5),
     ],
 )
-def test_the_place_of_what_is_refused_is_named(place: tuple[Any, ...], value: Any) -> None:
+def test_a_refusal_names_the_place(place: tuple[Any, ...], value: Any) -> None:
     """A hostile value is refused at its path in the document, and nothing is stored."""
     data = json.loads(exported())
     holder = data

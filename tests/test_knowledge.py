@@ -1,4 +1,4 @@
-"""Knowledge bases: documents and summaries that searches find and contexts show."""
+"""Knowledge bases: documents and summaries that searches find and contexts are given."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ REFUNDS = "Refunds are paid within fourteen days. Gift cards are never refunded.
 
 
 def vectors(texts: list[str]) -> list[list[float]]:
-    """Return vectors of texts by topic: animals, the sea, money, by a few words each."""
+    """An embedder: returns how much each text is about animals, the sea or money, judged by a few words."""
     about = (("dog", "puppy", "hound", "kennel"), ("boat", "ship", "harbour"), ("tax", "invoice", "bill"))
     return [[0.05 + sum(word in text.lower() for word in words) for words in about] for text in texts]
 
 
 def opened(memory: Memory, name: str, user: str | None = "ann", **base: Any) -> Session:
-    """Return a session whose summaries go to the collection notes."""
+    """Open a session whose summaries are written to the collection `notes`."""
     return memory.session(name, long_term=strategy(**base), **{**OPTIONS, "user": user})
 
 
 def summarised(memory: Memory, name: str, *words: str, **base: Any) -> Session:
-    """Return a session that talked of these words and was summarized."""
+    """Return a session that talked about these words and was then summarized."""
     session = opened(memory, name, **base)
     talk(session, *words)
     assert session.compact().done
@@ -42,7 +42,7 @@ def summarised(memory: Memory, name: str, *words: str, **base: Any) -> Session:
 
 
 def given(session: Session) -> str:
-    """Return the tail of a session's next context."""
+    """Return the tail of the session's next context as JSON."""
     return json.dumps(session.context().tail_messages)
 
 
@@ -50,7 +50,7 @@ def given(session: Session) -> str:
 
 
 def test_a_document_is_found_by_its_words(memory: Memory) -> None:
-    """A document is found by its words with its title, metadata and a score from 0 to 1."""
+    """A search finds a document by its words, with its title, metadata and a score from 0 to 1."""
     base = memory.knowledge("handbook", counter=quarters)
     base.add("refunds", REFUNDS, title="Refund rules", metadata={"lang": "en"})
 
@@ -64,19 +64,19 @@ def test_a_document_is_found_by_its_words(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("text", ["When are refunds paid? {}", "{} When are refunds paid?"])
-def test_a_question_at_either_end_of_a_long_text_is_asked(memory: Memory, text: str) -> None:
-    """A question at either end of a long pasted text is searched for."""
+def test_a_question_at_either_end_of_a_long_text_is_searched(memory: Memory, text: str) -> None:
+    """A question at the beginning or the end of a long text is searched, even if the text must be shortened."""
     base = memory.knowledge("handbook")
     base.add("refunds", "Refunds are paid within fourteen days.")
     base.add("opening", "The shop opens at nine.")
 
-    found = base.search(text.format("and so on " * 2_000), top_k=1)
+    hits = base.search(text.format("and so on " * 2_000), top_k=1)
 
-    assert [hit.document for hit in found] == ["refunds"]
+    assert [hit.document for hit in hits] == ["refunds"]
 
 
-def test_the_same_document_again_adds_nothing(memory: Memory) -> None:
-    """Adding an equal document changes nothing; another version replaces it; removing deletes it."""
+def test_adding_the_same_document_again_changes_nothing(memory: Memory) -> None:
+    """Adding a document again changes nothing; a new version replaces the old one; `remove` deletes it."""
     base = memory.knowledge("handbook", counter=quarters)
     first = base.add("refunds", REFUNDS)
 
@@ -89,19 +89,19 @@ def test_the_same_document_again_adds_nothing(memory: Memory) -> None:
     assert base.search("refunds") == base.documents() == []
 
 
-def test_documents_are_no_conversations(memory: Memory) -> None:
-    """Documents are in no listing or recall, and are not found by other tenants or users."""
+def test_documents_are_not_conversations(memory: Memory) -> None:
+    """Documents are in no listing of sessions and no recall, and other tenants and users do not find them."""
     memory.knowledge("handbook", counter=quarters).add("refunds", REFUNDS)
     memory.knowledge("handbook", user="ann", counter=quarters).add("own", "Refunds of Ann are special.")
 
     assert memory.sessions() == []
     assert not memory.recall("refunds")
     assert memory.for_tenant("other").knowledge("handbook", counter=quarters).search("refunds") == []
-    found = {
+    documents = {
         user: {hit.document for hit in memory.knowledge("handbook", user=user, counter=quarters).search("refunds")}
         for user in ("ann", "bob", None)
     }
-    assert found == {"ann": {"refunds", "own"}, "bob": {"refunds"}, None: {"refunds"}}
+    assert documents == {"ann": {"refunds", "own"}, "bob": {"refunds"}, None: {"refunds"}}
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_documents_are_no_conversations(memory: Memory) -> None:
         ("a", "x", {"title": "half a \ud83d"}),
     ],
 )
-def test_what_is_no_document_is_refused(id: Any, text: Any, more: dict[str, Any]) -> None:
-    """An invalid document is refused, and nothing is stored."""
+def test_an_invalid_document_is_refused(id: Any, text: Any, more: dict[str, Any]) -> None:
+    """An invalid id, text, title or metadata raises ConfigError, and nothing is stored."""
     with Memory.open("memory://") as memory:
         base = memory.knowledge("handbook", counter=quarters)
 
@@ -133,8 +133,8 @@ def test_what_is_no_document_is_refused(id: Any, text: Any, more: dict[str, Any]
         assert base.documents() == []
 
 
-def test_what_may_not_be_kept_is_not_kept() -> None:
-    """A privacy policy redacts text, title and metadata of a document and refuses a private id."""
+def test_a_policy_redacts_documents() -> None:
+    """The policy redacts text, title and metadata of a document, and refuses an id that holds something private."""
     with Memory.open("memory://", privacy="default") as memory:
         base = memory.knowledge("handbook", counter=quarters)
         base.add("a", "Write to ann@example.com about refunds.", metadata={"by": "ann@example.com"})
@@ -147,8 +147,8 @@ def test_what_may_not_be_kept_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("query", ['"', "a AND OR NOT", "NEAR(", "'; DROP TABLE x; --", ".*(", "*", "col:x", "{}"])
-def test_a_query_is_no_language(memory: Memory, query: str) -> None:
-    """A query is plain words, whatever characters it has."""
+def test_a_query_has_no_syntax(memory: Memory, query: str) -> None:
+    """A query is only words: operators and special characters mean nothing."""
     base = memory.knowledge("handbook", counter=quarters)
     base.add("refunds", REFUNDS)
 
@@ -161,7 +161,7 @@ def test_a_query_is_no_language(memory: Memory, query: str) -> None:
 
 @pytest.fixture
 def animals() -> Iterator[Any]:
-    """A knowledge base with an embedder."""
+    """Yield a knowledge base with an embedder and four documents."""
     with Memory.open("memory://") as memory:
         base = memory.knowledge("pets", embedder=vectors, counter=quarters)
         base.add("kennel", "A kennel is where a hound sleeps.")
@@ -172,7 +172,7 @@ def animals() -> Iterator[Any]:
 
 
 def test_similarity_compares_meanings(animals: Any) -> None:
-    """A similarity search finds documents without the question's words, above the score threshold."""
+    """A similarity search finds documents that share no word with the question, above the threshold."""
     hits = animals.search("dog", search_type="similarity", top_k=2)
 
     assert [hit.document for hit in hits] == ["kennel", "kennel again"]
@@ -183,8 +183,8 @@ def test_similarity_compares_meanings(animals: Any) -> None:
     assert {hit.document for hit in near} == {"kennel", "kennel again"}
 
 
-def test_variety_takes_what_says_something_else(animals: Any) -> None:
-    """The second of two that say the same comes after what does not, unless the question alone counts."""
+def test_mmr_prefers_hits_that_differ(animals: Any) -> None:
+    """`mmr` ranks a hit that repeats an earlier one behind others, unless `lambda_mult` is 1."""
     varied = animals.search("dog", search_type="mmr", top_k=2, lambda_mult=0.3)
     alike = animals.search("dog", search_type="mmr", top_k=2, lambda_mult=1.0)
 
@@ -194,7 +194,7 @@ def test_variety_takes_what_says_something_else(animals: Any) -> None:
 
 
 def test_without_an_embedder_words_are_compared() -> None:
-    """Similarity is refused, and the error says what to give; mmr varies by the words that chunks share."""
+    """Without an embedder similarity is refused with advice, and `mmr` varies hits by the words they share."""
     with Memory.open("memory://") as memory:
         base = memory.knowledge("pets", counter=quarters)
         base.add("a", "The hound sleeps in the kennel by the door.")
@@ -206,11 +206,11 @@ def test_without_an_embedder_words_are_compared() -> None:
         assert "c" in [hit.document for hit in base.search("hound", search_type="mmr", top_k=2, lambda_mult=0.1)]
 
 
-def test_vectors_of_another_embedder_tell_nothing() -> None:
-    """Vectors of another embedder are not compared; words still are, until the document is added again."""
+def test_vectors_of_another_embedder_are_not_compared() -> None:
+    """Vectors of another embedder are not compared; adding the document again embeds it anew."""
 
     def others(texts: list[str]) -> list[list[float]]:
-        return [one[::-1] for one in vectors(texts)]
+        return [vector[::-1] for vector in vectors(texts)]
 
     with Memory.open("memory://") as memory:
         memory.knowledge("pets", embedder=vectors, counter=quarters).add("ship", "A ship has a dog.")
@@ -220,11 +220,11 @@ def test_vectors_of_another_embedder_tell_nothing() -> None:
         (hit,) = base.search("dog")
         assert hit.score == pytest.approx(base.search("dog", search_type="keyword")[0].score / 2)
         base.add("ship", "A ship has a dog.")
-        assert [one.document for one in base.search("dog", search_type="similarity")] == ["ship"]
+        assert [vector.document for vector in base.search("dog", search_type="similarity")] == ["ship"]
 
 
-def test_an_embedder_that_fails_leaves_words(caplog: pytest.LogCaptureFixture) -> None:
-    """If the embedder fails, words are still searched; similarity alone and adding raise an error."""
+def test_a_failing_embedder_leaves_keyword_search(caplog: pytest.LogCaptureFixture) -> None:
+    """If the embedder fails, a search compares words only; similarity and adding raise EmbedderFailed."""
     works = True
 
     def embed(texts: list[str]) -> list[list[float]]:
@@ -258,8 +258,8 @@ def test_an_embedder_that_fails_leaves_words(caplog: pytest.LogCaptureFixture) -
         {"query": 3},
     ],
 )
-def test_how_nothing_can_be_searched_is_refused(asked: dict[str, Any]) -> None:
-    """An invalid option of a search is refused by name."""
+def test_invalid_search_options_are_refused(asked: dict[str, Any]) -> None:
+    """An invalid search option raises ConfigError that names it."""
     with Memory.open("memory://") as memory:
         base = memory.knowledge("x", counter=quarters)
 
@@ -271,7 +271,10 @@ def test_how_nothing_can_be_searched_is_refused(asked: dict[str, Any]) -> None:
 
 
 def test_a_summary_is_found_from_other_sessions(memory: Memory) -> None:
-    """A user's other sessions show a summary behind the newest entry, fenced; its own session does not repeat it."""
+    """A summary is given to the user's other sessions, fenced, after the newest entry.
+
+    The session that it covers has it in its context already.
+    """
     first = summarised(memory, "first", "Kilimanjaro")
     second = opened(memory, "second")
     second.add_user_message("What was that about Kilimanjaro?")
@@ -284,7 +287,7 @@ def test_a_summary_is_found_from_other_sessions(memory: Memory) -> None:
 
 
 def test_another_users_summaries_never_match(memory: Memory) -> None:
-    """Summaries of another user, or of nobody, are never found."""
+    """Summaries of another user are never found, and those of sessions without a user only by such sessions."""
     summarised(memory, "first", "Kilimanjaro")
     anon = opened(memory, "anon", user=None)
     talk(anon, "Matterhorn")
@@ -298,35 +301,38 @@ def test_another_users_summaries_never_match(memory: Memory) -> None:
     assert [one.id for one in memory.knowledge("notes", user="bob", counter=quarters).documents()] == []
 
 
-def test_a_collection_of_each_session_or_user(memory: Memory) -> None:
-    """`{session_id}` and `{user_id}` name a collection each; without a user, an event says that nothing was written."""
-    told: list[dict[str, Any]] = []
-    memory.on("knowledge:deferred", lambda _, facts: told.append(facts))
+def test_a_collection_per_session_or_user(memory: Memory) -> None:
+    """`{session_id}` and `{user_id}` in a collection's name are replaced.
+
+    Without a user the summary is not written, and `knowledge:deferred` is emitted.
+    """
+    deferred: list[dict[str, Any]] = []
+    memory.on("knowledge:deferred", lambda _, facts: deferred.append(facts))
     summarised(memory, "one", "Kilimanjaro", collection_id="of {session_id} {user_id}")
 
     assert [one.id for one in memory.knowledge("of one ann", user="ann", counter=quarters).documents()] == ["one"]
     anon = opened(memory, "anon", user=None, collection_id="of {user_id}")
     talk(anon, "x")
     assert anon.compact().done
-    assert "a session with a user" in told[-1]["why"]
+    assert "a session with a user" in deferred[-1]["why"]
 
 
 def test_at16_at_most_top_k_hits_are_given(memory: Memory) -> None:
-    """At most `top_k` hits are shown, and with `max_tokens` only those with room."""
+    """A context is given at most `top_k` hits, and only those that fit `max_tokens`."""
     base = memory.knowledge("notes", counter=quarters)
     for number in range(8):
         base.add(f"note {number}", f"Note {number} is about mountains.")
-    three = opened(memory, "three", top_k=3)
-    three.add_user_message("Tell me about mountains")
+    limited = opened(memory, "three", top_k=3)
+    limited.add_user_message("Tell me about mountains")
 
-    assert given(three).count("part 1 of 1") == 3
-    tight = opened(memory, "tight", top_k=3, max_tokens=20)
-    tight.add_user_message("Tell me about mountains")
-    assert given(tight).count("part 1 of 1") == 1
+    assert given(limited).count("part 1 of 1") == 3
+    narrow = opened(memory, "tight", top_k=3, max_tokens=20)
+    narrow.add_user_message("Tell me about mountains")
+    assert given(narrow).count("part 1 of 1") == 1
 
 
-def test_at16_one_version_twice_leaves_one_set_of_chunks(memory: Memory) -> None:
-    """Contexts, refreshes and other session objects add no second set of chunks."""
+def test_at16_one_version_is_written_once(memory: Memory) -> None:
+    """Contexts, `refresh` and other session objects write nothing again for a version that is written."""
     session = summarised(memory, "first", "Kilimanjaro", "Kathmandu")
     base = memory.knowledge("notes", user="ann", counter=quarters)
     (before,) = base.documents()
@@ -340,8 +346,8 @@ def test_at16_one_version_twice_leaves_one_set_of_chunks(memory: Memory) -> None
     assert base.search("Kilimanjaro Kathmandu", top_k=50) == hits
 
 
-def test_a_newer_version_takes_the_place_of_the_older_one(memory: Memory) -> None:
-    """A newer summary replaces all chunks of the older one."""
+def test_a_newer_version_replaces_the_older(memory: Memory) -> None:
+    """A search finds chunks of the current summary only."""
     session = summarised(memory, "first", "Kilimanjaro")
     base = memory.knowledge("notes", user="ann", counter=quarters)
     before = {hit.id for hit in base.search("remember", top_k=50)}
@@ -355,8 +361,8 @@ def test_a_newer_version_takes_the_place_of_the_older_one(memory: Memory) -> Non
     assert len(base.documents()) == 1
 
 
-def test_a_summary_that_is_taken_back_is_not_found(memory: Memory) -> None:
-    """A summary that a rewind undid is not found by the next search."""
+def test_a_rewound_summary_is_not_found(memory: Memory) -> None:
+    """A summary that a rewind took back is not found from the next search on."""
     session = summarised(memory, "first", "Kilimanjaro")
     base = memory.knowledge("notes", user="ann", counter=quarters)
     assert base.search("Kilimanjaro")
@@ -366,8 +372,8 @@ def test_a_summary_that_is_taken_back_is_not_found(memory: Memory) -> None:
     assert base.search("Kilimanjaro") == base.documents() == []
 
 
-def test_a_summary_that_is_withdrawn_takes_its_chunks_along(memory: Memory) -> None:
-    """`restore` removes the chunks of the withdrawn summary."""
+def test_a_restored_summary_is_not_found(memory: Memory) -> None:
+    """A summary withdrawn by `restore` is not found any more."""
     session = summarised(memory, "first", "Kilimanjaro")
     base = memory.knowledge("notes", user="ann", counter=quarters)
     assert base.search("Kilimanjaro")
@@ -378,9 +384,12 @@ def test_a_summary_that_is_withdrawn_takes_its_chunks_along(memory: Memory) -> N
     assert "Kilimanjaro" not in given(opened(memory, "second"))
 
 
-def test_at16_a_summary_stays_where_its_chunks_cannot_be_written() -> None:
-    """If chunks cannot be written, the summary is committed, an event says so, and the next context writes them."""
-    works, told = False, list[dict[str, Any]]()
+def test_at16_a_summary_is_committed_if_its_chunks_cannot_be_written() -> None:
+    """If chunks cannot be written the summary is still committed, and an event says why.
+
+    A later context writes them.
+    """
+    works, deferred = False, list[dict[str, Any]]()
 
     def embed(texts: list[str]) -> list[list[float]]:
         if not works:
@@ -388,12 +397,12 @@ def test_at16_a_summary_stays_where_its_chunks_cannot_be_written() -> None:
         return vectors(texts)
 
     with Memory.open("memory://") as memory:
-        memory.on("knowledge:deferred", lambda _, facts: told.append(facts))
+        memory.on("knowledge:deferred", lambda _, facts: deferred.append(facts))
         session = summarised(memory, "first", "dog Kilimanjaro", embedder=embed)
 
         assert session.stats().summaries == 1
-        assert told[0]["collection"] == "notes"
-        assert "the knowledge base is down" in told[0]["why"]
+        assert deferred[0]["collection"] == "notes"
+        assert "the knowledge base is down" in deferred[0]["why"]
         base = memory.knowledge("notes", user="ann", counter=quarters)
         assert base.search("Kilimanjaro") == []
         works = True
@@ -402,8 +411,8 @@ def test_at16_a_summary_stays_where_its_chunks_cannot_be_written() -> None:
         assert base.search("Kilimanjaro")
 
 
-def test_when_contexts_are_given_something(memory: Memory) -> None:
-    """Contexts are given hits always, never, on demand, or where a condition holds."""
+def test_search_mode_decides_when_contexts_get_hits(memory: Memory) -> None:
+    """`search_mode` gives hits to contexts always, never, on demand, or if a condition holds."""
     memory.knowledge("notes", counter=quarters).add("a", "Kilimanjaro is a mountain.")
     modes = {
         "always": True,
@@ -422,10 +431,12 @@ def test_when_contexts_are_given_something(memory: Memory) -> None:
         assert [hit.document for hit in session.knowledge().search("Kilimanjaro")] == ["a"]
 
 
-def test_a_session_is_asked_for_its_knowledge_base(memory: Memory) -> None:
-    """`session.knowledge` needs the collection's name if there are several, and refuses an unknown one."""
-    both = [Summarize(name=name, interaction_keep=1, knowledge_base=KnowledgeBase(collection_id=name)) for name in "ab"]
-    session = memory.session("s", long_term=both, counter=quarters)
+def test_a_session_returns_its_knowledge_base(memory: Memory) -> None:
+    """`session.knowledge()` returns the base of its collection, and refuses one that the session does not have."""
+    strategies = [
+        Summarize(name=name, interaction_keep=1, knowledge_base=KnowledgeBase(collection_id=name)) for name in "ab"
+    ]
+    session = memory.session("s", long_term=strategies, counter=quarters)
     session.knowledge("a").add("x", "Kilimanjaro")
 
     assert session.knowledge("b").search("Kilimanjaro") == []
@@ -437,8 +448,8 @@ def test_a_session_is_asked_for_its_knowledge_base(memory: Memory) -> None:
         memory.session("plain").knowledge()
 
 
-def test_what_is_given_never_makes_a_cut() -> None:
-    """Hits have a share of their own in a context and never cause a cut; without a share nothing is searched."""
+def test_hits_never_cause_a_cut() -> None:
+    """Hits have a share of the budget of their own and never cause a cut; without a share none are searched."""
     with Memory.open("memory://") as memory:
         memory.knowledge("notes", counter=quarters).add("a", "Kilimanjaro " * 400)
         session = opened(memory, "s")
@@ -447,13 +458,13 @@ def test_what_is_given_never_makes_a_cut() -> None:
 
         assert context.tail_messages == []
         assert context.tokens <= 4_000
-        none = memory.session("t", long_term=strategy(), tail_share=0.0, **OPTIONS)
-        none.add_user_message("Kilimanjaro?")
-        assert none.context().tail_messages == []
+        without_share = memory.session("t", long_term=strategy(), tail_share=0.0, **OPTIONS)
+        without_share.add_user_message("Kilimanjaro?")
+        assert without_share.context().tail_messages == []
 
 
-def test_nothing_of_an_ephemeral_session_is_written() -> None:
-    """A knowledge base that writes is refused for an ephemeral session; one that only reads is searched."""
+def test_an_ephemeral_session_writes_no_knowledge() -> None:
+    """An ephemeral session refuses a knowledge base that writes, and searches one that does not."""
     with Memory.open("memory://") as memory:
         memory.knowledge("notes", counter=quarters).add("a", "Kilimanjaro is a mountain.")
 
@@ -469,7 +480,7 @@ def test_nothing_of_an_ephemeral_session_is_written() -> None:
 
 
 def test_e4_a_bare_summarizer_runs_end_to_end() -> None:
-    """The documented block, as printed: top_k is 3, and another session of the memory is given its summary."""
+    """The documented block of a bare summarizer works: another session of the memory is given its summary."""
     with Resources.load(json.loads(BARE_SUMMARIZER)) as resources:
         checked = CallableSummarizer(lambda _: "They decided to climb Kilimanjaro in May.", checked=False)
         chat = resources.session({"id": "memory", "key": "a"}, summarizer=checked)
@@ -485,7 +496,7 @@ def test_e4_a_bare_summarizer_runs_end_to_end() -> None:
 
 
 def test_e8_a_memory_from_a_resource() -> None:
-    """The block in a profile, with a splitter, opened as a memory: its sessions have the knowledge base."""
+    """A memory opened from a resource with a knowledge base and splitter writes and finds chunks."""
     block = {
         **json.loads(BARE_SUMMARIZER),
         "instructions": "Focus on decisions made and action items.",
@@ -506,7 +517,7 @@ def test_e8_a_memory_from_a_resource() -> None:
 
 
 def test_a_declared_memory_that_is_ephemeral_writes_no_knowledge() -> None:
-    """A declared ephemeral memory with a writing knowledge base is refused at load, by its place."""
+    """A declared ephemeral memory with a knowledge base that writes is refused when it loads."""
     block = json.loads(BARE_SUMMARIZER)
     source = {"long_term_memory_strategy": [block], "persistence_strategy": "EPHEMERAL"}
 
@@ -518,17 +529,17 @@ def test_a_declared_memory_that_is_ephemeral_writes_no_knowledge() -> None:
 
 
 def test_at11_a_neuralyzer_leaves_nothing_in_a_knowledge_base(memory: Memory) -> None:
-    """Entries that a neuralyzer erases are gone from chunks of their summaries, too."""
-    both = [
+    """What a neuralyzer erases also goes from the chunks of its summary."""
+    strategies = [
         strategy(),
         Neuralyzer(interaction_keep=1, triggers=Triggers(interaction_threshold_qty=30)),
     ]
-    session = memory.session("s", **{**OPTIONS, "long_term": both})
+    session = memory.session("s", **{**OPTIONS, "long_term": strategies})
     talk(session, "Kilimanjaro", "Kathmandu")
-    assert session.compact(both[0]).done
+    assert session.compact(strategies[0]).done
     base = memory.knowledge("notes", user="ann", counter=quarters)
     assert base.search("Kilimanjaro")
 
-    assert session.compact(both[1]).done
+    assert session.compact(strategies[1]).done
 
     assert base.search("Kilimanjaro") == base.documents() == []

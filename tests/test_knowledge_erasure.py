@@ -1,4 +1,4 @@
-"""Knowledge bases under erasures and kills: no byte of erased text stays, and nothing acknowledged is lost."""
+"""Knowledge bases under erasure and killed processes: erasures reach every byte, and no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ MARKER = "zq9xkv7wpt"
 
 
 def found(memory: Memory, query: str, user: str | None = "ann") -> list[str]:
-    """Return the texts that a search of the collection notes finds."""
+    """Return the texts that a search of the collection `notes` finds."""
     return [hit.text for hit in memory.knowledge("notes", user=user, counter=quarters).search(query, top_k=50)]
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["erase", "delete", "forget", "clear"])
-def test_what_is_erased_is_on_no_byte(tmp_path: Path, kind: str, how: str) -> None:
-    """A destroyed entry's text is gone from chunks of its summary, to the byte; the rest is found."""
+def test_erased_text_is_in_no_byte_of_the_store(tmp_path: Path, kind: str, how: str) -> None:
+    """Whatever destroys an entry, its text goes from the chunks of its summary and from every byte.
+
+    What remains is still found.
+    """
     place = where(kind, tmp_path)
     with Memory.open(place, **options(kind)) as memory:
         session = summarised(memory, "first", MARKER, "Kathmandu")
@@ -54,27 +57,27 @@ def test_what_is_erased_is_on_no_byte(tmp_path: Path, kind: str, how: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_policy_that_comes_later_reaches_the_chunks_of_a_summary(tmp_path: Path, kind: str) -> None:
-    """Applying a later policy redacts chunks at once, even if only the summary was private."""
-    place, told = where(kind, tmp_path), SourceSummarizer(lambda _: f"They wrote to jane@{MARKER}.com.")
+def test_a_later_policy_redacts_the_chunks_of_a_summary(tmp_path: Path, kind: str) -> None:
+    """A scan redacts private text in a summary and its chunks, to the byte, even if no entry has it."""
+    place, summarizer = where(kind, tmp_path), SourceSummarizer(lambda _: f"They wrote to jane@{MARKER}.com.")
     with Memory.open(place, **options(kind)) as memory:
-        session = memory.session("first", long_term=strategy(), **{**OPTIONS, "user": "ann", "summarizer": told})
+        session = memory.session("first", long_term=strategy(), **{**OPTIONS, "user": "ann", "summarizer": summarizer})
         talk(session, "Kathmandu")
         assert session.compact().done
         assert found(memory, MARKER)
 
-        done = memory.scan("default", apply=True)
+        report = memory.scan("default", apply=True)
 
-        assert (done.entries, done.summaries, done.remains) == (0, 1, ())
+        assert (report.entries, report.summaries, report.remains) == (0, 1, ())
         assert MARKER.encode() not in every_byte(place)
         assert found(memory, "wrote") == ["They wrote to [REDACTED]."]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_what_an_erasure_left_in_a_large_index_goes_with_a_vacuum(
+def test_a_vacuum_removes_what_an_erasure_left_in_a_large_index(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an erasure reports as remaining in a large index goes with `vacuum`, even by another process."""
+    """What an erasure left in a large index is reported, and a vacuum removes it, also in another process."""
     monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
     place = where(kind, tmp_path)
     with Memory.open(place, **options(kind)) as memory:
@@ -90,7 +93,7 @@ def test_what_an_erasure_left_in_a_large_index_goes_with_a_vacuum(
 def test_a_vacuum_reaches_the_index_of_every_tenant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searches: bool
 ) -> None:
-    """`vacuum` rewrites the shared index file for every tenant."""
+    """A vacuum removes what any tenant has erased from the index file that tenants share."""
     monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
     place = where("sqlite", tmp_path)
     with Memory.open(place) as memory:
@@ -108,8 +111,8 @@ def test_a_vacuum_reaches_the_index_of_every_tenant(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_document_that_is_removed_is_on_no_byte(tmp_path: Path, kind: str) -> None:
-    """A removed document or replaced version is in no byte after `vacuum`; encrypted ones are never readable."""
+def test_a_removed_document_is_in_no_byte(tmp_path: Path, kind: str) -> None:
+    """A removed document is in no byte of the store, and a replaced version in none after a vacuum."""
     place = where(kind, tmp_path)
     with Memory.open(place, **options(kind)) as memory:
         base = memory.knowledge("notes", counter=quarters)
@@ -126,25 +129,25 @@ def test_a_document_that_is_removed_is_on_no_byte(tmp_path: Path, kind: str) -> 
         assert found(memory, "version", None) == ["another version"]
 
 
-def test_who_forgets_a_user_takes_his_knowledge(memory: Memory) -> None:
-    """Forgetting a user removes their documents and summaries and nobody else's; a dry run only counts."""
+def test_forgetting_a_user_removes_their_knowledge(memory: Memory) -> None:
+    """Forgetting a user removes their documents and summaries and nobody else's; a dry run counts them."""
     summarised(memory, "first", "Kilimanjaro")
     memory.knowledge("notes", user="ann", counter=quarters).add("own", "Ann climbs Kilimanjaro.")
     memory.knowledge("notes", user="bob", counter=quarters).add("his", "Bob climbs Kilimanjaro.")
     memory.knowledge("notes", counter=quarters).add("all", "Kilimanjaro is a mountain.")
 
-    told = memory.forget(user="ann", dry_run=True)
+    preview = memory.forget(user="ann", dry_run=True)
     assert len(found(memory, "Kilimanjaro")) >= 3
-    done = memory.forget(user="ann")
+    report = memory.forget(user="ann")
 
-    assert told.items == {"knowledge/notes": 2}  # its own, and that of the summary, which goes with its session
-    assert done.items == {"knowledge/notes": 1}
+    assert preview.items == {"knowledge/notes": 2}  # its own, and that of the summary, which goes with its session
+    assert report.items == {"knowledge/notes": 1}
     assert found(memory, "Kilimanjaro") == ["Kilimanjaro is a mountain."]
     assert len(found(memory, "Kilimanjaro", "bob")) == 2
 
 
-def test_what_comes_after_an_erasure_is_found_by_the_next(memory: Memory) -> None:
-    """A document added after an erasure is found by a later erasure, with the same knowledge base object."""
+def test_a_document_added_after_an_erasure_is_found_by_the_next(memory: Memory) -> None:
+    """A document added after an erasure is erased by the next one, also if the same object added it."""
     base = memory.knowledge("notes", user="ann", counter=quarters)
     for name in ("Kilimanjaro", "Elbrus"):
         base.add(name, f"Ann climbs {name}.")
@@ -156,8 +159,8 @@ def test_what_comes_after_an_erasure_is_found_by_the_next(memory: Memory) -> Non
 
 
 @pytest.mark.parametrize("collection", ["notes", "notes {user_id}"])
-def test_summaries_of_a_session_that_is_handed_over_are_its_new_owner_s(memory: Memory, collection: str) -> None:
-    """When a session gets another user, its summaries are found by that user and no longer by the former."""
+def test_summaries_of_a_session_follow_its_owner(memory: Memory, collection: str) -> None:
+    """When a session gets a new user, its summaries are found by that user and no longer by the old one."""
 
     def seen(user: str, query: str) -> list[str]:
         base = memory.knowledge(collection.replace("{user_id}", user), user=user, counter=quarters)
@@ -175,8 +178,8 @@ def test_summaries_of_a_session_that_is_handed_over_are_its_new_owner_s(memory: 
     assert seen("ann", "Elbrus") == seen("ann", "Kilimanjaro") == []
 
 
-def test_documents_that_say_the_same_are_each_found(memory: Memory) -> None:
-    """Documents with equal texts are each found, by words and by meaning."""
+def test_documents_with_the_same_text_are_each_found(memory: Memory) -> None:
+    """Two documents with the same text are both found."""
     base = memory.knowledge("notes", counter=quarters)
     base.add("a", "Kilimanjaro is a mountain.")
     base.add("b", "Kilimanjaro is a mountain.")
@@ -184,8 +187,8 @@ def test_documents_that_say_the_same_are_each_found(memory: Memory) -> None:
     assert sorted(hit.document for hit in base.search("Kilimanjaro")) == ["a", "b"]
 
 
-def test_who_forgets_a_text_takes_it_out_of_documents(memory: Memory) -> None:
-    """The chunks that hold it, and documents of which it is said; the rest is found still."""
+def test_forgetting_a_text_removes_it_from_documents(memory: Memory) -> None:
+    """Forgetting a text removes the chunks that hold it and documents whose metadata holds it, and no others."""
     base = memory.knowledge(
         "notes", counter=quarters, text_splitter={"chunk_size": 40, "chunk_overlap": 0, "unit": "chars"}
     )
@@ -200,8 +203,8 @@ def test_who_forgets_a_text_takes_it_out_of_documents(memory: Memory) -> None:
     assert found(memory, MARKER, None)
 
 
-def test_who_forgets_a_tenant_takes_all_knowledge(memory: Memory) -> None:
-    """Forgetting a tenant removes all of its knowledge and no other tenant's."""
+def test_forgetting_a_tenant_removes_all_its_knowledge(memory: Memory) -> None:
+    """Forgetting a tenant removes all its knowledge and leaves another tenant's."""
     summarised(memory, "first", "Kilimanjaro")
     memory.knowledge("notes", counter=quarters).add("all", "Kilimanjaro is a mountain.")
     other = memory.for_tenant("other")
@@ -213,8 +216,8 @@ def test_who_forgets_a_tenant_takes_all_knowledge(memory: Memory) -> None:
     assert found(other, "Kilimanjaro", None)
 
 
-def test_a_session_that_is_over_leaves_no_chunks(tmp_path: Path) -> None:
-    """Chunks of an ended session are not found, and a sweep removes their bytes."""
+def test_an_expired_session_leaves_no_chunks(tmp_path: Path) -> None:
+    """Chunks of an expired session are not found, and a sweep removes their bytes."""
     clock, place = FakeClock(), tmp_path / "log.db"
     with Memory.open(place, clock=clock) as memory:
         session = memory.session("first", long_term=strategy(), lifetime="1d", **OPTIONS)
@@ -229,8 +232,8 @@ def test_a_session_that_is_over_leaves_no_chunks(tmp_path: Path) -> None:
         assert MARKER.encode() not in every_byte(place)
 
 
-def test_what_is_erased_while_it_is_embedded_is_not_found(tmp_path: Path) -> None:
-    """Another process's erasure between the reading of a summary and the writing of its chunks: these do not hold."""
+def test_text_erased_while_it_is_embedded_is_not_found(tmp_path: Path) -> None:
+    """Chunks of a text that another process erases while it is embedded are not kept."""
     place = tmp_path / "log.db"
     erased = False
 
@@ -252,8 +255,8 @@ def test_what_is_erased_while_it_is_embedded_is_not_found(tmp_path: Path) -> Non
     assert MARKER.encode() not in every_byte(place)
 
 
-def test_nothing_is_lost_with_a_process_that_is_killed(tmp_path: Path) -> None:
-    """If a process is killed between a summary and its chunks, a refresh writes them."""
+def test_a_summary_whose_writer_was_killed_is_refreshed(tmp_path: Path) -> None:
+    """If a process dies between committing a summary and writing its chunks, `refresh` writes them."""
     place = tmp_path / "log.db"
     with Process("summarise", place, script=SCRIPT) as process:
         assert process.hear() == "committed"
@@ -269,8 +272,8 @@ def test_nothing_is_lost_with_a_process_that_is_killed(tmp_path: Path) -> None:
         assert base.documents() == [document]
 
 
-def test_the_next_context_brings_what_a_kill_has_left(tmp_path: Path) -> None:
-    """The next context also writes chunks that a killed process did not."""
+def test_the_next_context_writes_missing_chunks(tmp_path: Path) -> None:
+    """If a process dies before writing chunks, the next context of the session writes them."""
     place = tmp_path / "log.db"
     with Process("summarise", place, script=SCRIPT) as process:
         assert process.hear() == "committed"
@@ -283,18 +286,21 @@ def test_the_next_context_brings_what_a_kill_has_left(tmp_path: Path) -> None:
 
 
 def test_two_processes_add_and_a_third_erases(tmp_path: Path) -> None:
-    """Acknowledged documents of two processes are found, and a third process's `forget` reaches them."""
+    """Documents that two processes add are all found, and a third process's erasure reaches them.
+
+    The third has not opened the knowledge base.
+    """
     place = tmp_path / "log.db"
     with Memory.open(place) as memory:
         summarised(memory, "first", MARKER)
         with (
-            Process("add", place, "one", 10, script=SCRIPT) as one,
-            Process("add", place, "two", 10, script=SCRIPT) as two,
+            Process("add", place, "one", 10, script=SCRIPT) as first,
+            Process("add", place, "two", 10, script=SCRIPT) as second,
         ):
-            said = [name for process in (one, two) for name in iter(process.hear, None)]
-        assert len(said) == 20
+            acknowledged = [name for process in (first, second) for name in iter(process.hear, None)]
+        assert len(acknowledged) == 20
         base = memory.knowledge("handbook", counter=quarters)
-        assert {document.id for document in base.documents()} == set(said)
+        assert {document.id for document in base.documents()} == set(acknowledged)
         assert {hit.document for hit in base.search("subject7")[:2]} == {"one 7", "two 7"}
 
         with Process("erase", place, MARKER, script=SCRIPT) as other:
@@ -306,7 +312,7 @@ def test_two_processes_add_and_a_third_erases(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kills", [6])
 def test_documents_survive_kills_whole(tmp_path: Path, kills: int, dice: Any) -> None:
-    """Acknowledged documents of a killed process are found, and no document is stored in part."""
+    """However often the adding process is killed, acknowledged documents are found and none is partial."""
     place, acknowledged = tmp_path / "log.db", set[str]()
     for number in range(kills):
         with Process("add", place, f"n{number}", 50, script=SCRIPT) as process:
@@ -322,7 +328,7 @@ def test_documents_survive_kills_whole(tmp_path: Path, kills: int, dice: Any) ->
 
 
 def test_a_memory_that_only_reads_searches(tmp_path: Path) -> None:
-    """A read-only memory searches and shows hits in its contexts, and changes nothing."""
+    """A read-only memory searches its knowledge and uses it in contexts without changing the store."""
     place = tmp_path / "log.db"
     with Memory.open(place) as memory:
         summarised(memory, "first", "Kilimanjaro")

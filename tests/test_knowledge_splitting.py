@@ -1,4 +1,4 @@
-"""Splitting texts into chunks, and choosing varied chunks: laws, and time on hostile texts."""
+"""Splitting texts into chunks, and choosing chunks that differ: laws, and time on hostile texts."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ COUNT = encoding("o200k_base").count
 
 @st.composite
 def splitters(draw: st.DrawFn) -> TextSplitter:
+    """A strategy of splitters."""
     size = draw(st.integers(1, 40))
     return TextSplitter(
         type=draw(st.sampled_from(["recursive", "sentence", "markdown"])),
@@ -31,15 +32,18 @@ def splitters(draw: st.DrawFn) -> TextSplitter:
 
 
 def joined(chunks: list[Chunk], text: str) -> str:
-    """Return the text of which these are the chunks, without overlaps."""
+    """Return the text that these chunks cover, each without its overlap with the one before."""
     return "".join(text[one.start + one.overlap : one.end] for one in chunks)
 
 
 @given(st.text("ab \n.#é漢😀", max_size=400), splitters())
 @example("a.a.aaa", TextSplitter(chunk_size=2, chunk_overlap=0, unit="tokens", min_chunk=2))
 @settings(max_examples=300, deadline=None)
-def test_chunks_without_their_overlaps_are_the_text(text: str, splitter: TextSplitter) -> None:
-    """Chunks cover the text, keep the size (unless of one character) and overlap by no more than allowed."""
+def test_chunks_without_overlaps_are_the_text(text: str, splitter: TextSplitter) -> None:
+    """Chunks without their overlaps are the text; none exceeds the size, and no overlap exceeds its limit.
+
+    A single character may exceed the size.
+    """
     chunks = split(text, splitter, COUNT)
     measure = COUNT if splitter.unit == "tokens" else len
 
@@ -49,8 +53,8 @@ def test_chunks_without_their_overlaps_are_the_text(text: str, splitter: TextSpl
     assert all(before.end >= after.start > before.start for before, after in pairwise(chunks))
 
 
-def test_what_has_room_is_one_chunk() -> None:
-    """A text within the size is one chunk, whatever separators it has; a blank text is none."""
+def test_a_text_that_fits_is_one_chunk() -> None:
+    """A text that fits is one chunk whatever separators it holds; a blank text has none."""
     text = "One.\n\nTwo.\n\nThree."
 
     assert split(text, TextSplitter(), COUNT) == [Chunk(text, 0, len(text))]
@@ -59,7 +63,7 @@ def test_what_has_room_is_one_chunk() -> None:
 
 
 def test_the_best_separator_decides() -> None:
-    """Texts are split at paragraphs before lines, sentences and words; headings stay with their sections."""
+    """A text is split at paragraphs before lines, sentences and words; a heading stays with its text."""
     chars = {"unit": "chars", "chunk_overlap": 0}
     text = "First paragraph here.\n\nSecond one. It has two sentences."
     markdown = "# One\ntext of one, long enough\n\nmore\n# Two\ntext of two"
@@ -69,12 +73,12 @@ def test_the_best_separator_decides() -> None:
         "Second one. It has two sentences.",
     ]
     assert split(markdown, TextSplitter(type="markdown", chunk_size=45, **chars), len)[1].text.startswith("# Two")
-    own = TextSplitter(separators=("|",), chunk_size=6, keep_separator=False, **chars)
-    assert [one.text for one in split("ab|cd|ef|gh", own, len)] == ["ab|cd", "ef|gh"]
+    custom = TextSplitter(separators=("|",), chunk_size=6, keep_separator=False, **chars)
+    assert [one.text for one in split("ab|cd|ef|gh", custom, len)] == ["ab|cd", "ef|gh"]
 
 
-def test_the_last_chunk_has_its_least_size() -> None:
-    """A short last chunk is extended to `min_chunk` by repeating the end of the previous one."""
+def test_the_last_chunk_has_min_chunk_size() -> None:
+    """A last chunk smaller than `min_chunk` is filled by repeating the end of the one before."""
     splitter = TextSplitter(unit="chars", chunk_size=20, chunk_overlap=0, min_chunk=15)
 
     last = split("word " * 9 + "end", splitter, len)[-1]
@@ -90,20 +94,20 @@ def test_the_last_chunk_has_its_least_size() -> None:
     ids=["letters", "blanks", "words", "emoji", "lines", "sentences"],
 )
 @pytest.mark.parametrize("splitter", [TextSplitter(), TextSplitter(chunk_size=200, chunk_overlap=150, unit="chars")])
-def test_a_hostile_text_is_split(text: str, splitter: TextSplitter) -> None:
-    """A hostile text is split in linear time; quadratic work would exceed the test's time limit."""
+def test_a_hostile_text_is_split_in_time(text: str, splitter: TextSplitter) -> None:
+    """A hostile text of 300,000 characters is split in linear time; a quadratic scan would not end in a test's time."""
     assert split(text, splitter, COUNT)
 
 
 @pytest.mark.parametrize(("size", "overlap"), [(512, 512), (8, 9), (0, 0), (True, 0), (8, -1)])
-def test_an_overlap_is_less_than_the_size(size: int, overlap: int) -> None:
-    """Anything else would never end."""
+def test_an_overlap_is_smaller_than_the_size(size: int, overlap: int) -> None:
+    """An overlap that is not smaller than the chunk size is refused: splitting would never end."""
     with pytest.raises(ConfigError):
         TextSplitter(chunk_size=size, chunk_overlap=overlap)
 
 
-def test_what_is_like_what_was_taken_comes_later() -> None:
-    """Two of a kind are parted by what says something else, unless relevance alone counts."""
+def test_a_chunk_like_a_chosen_one_comes_later() -> None:
+    """Of two similar chunks the second is chosen after one that differs, unless relevance alone counts."""
     alike = [[1.0, 1.0, 0.1], [1.0, 1.0, 0.1], [0.1, 0.1, 1.0]]
     relevance = [1.0, 0.9, 0.6]
 

@@ -1,4 +1,4 @@
-"""Token costs of images, sound and files, and the headers from which they are read."""
+"""Tokens of images, sound and files, and the headers from which sizes and lengths are read."""
 
 from __future__ import annotations
 
@@ -32,15 +32,19 @@ from palimpsest.tokens.models import find_model, model_names
 
 
 def png(width: int, height: int) -> bytes:
+    """Return the header of a PNG of this size."""
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
 
 
 def gif(width: int, height: int) -> bytes:
+    """Return the header of a GIF of this size."""
     return b"GIF89a" + struct.pack("<HH", width, height) + b"\0\0\0"
 
 
 def jpeg(width: int, height: int, marker: int = 0xC0) -> bytes:
+    """Return the segments of a JPEG of this size, up to its frame header with this marker."""
+
     def segment(marker: int, content: bytes) -> bytes:
         return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
 
@@ -49,24 +53,29 @@ def jpeg(width: int, height: int, marker: int = 0xC0) -> bytes:
 
 
 def webp(kind: bytes, content: bytes) -> bytes:
+    """Return a WebP file with one chunk."""
     chunk = kind + struct.pack("<I", len(content)) + content
     return b"RIFF" + struct.pack("<I", len(chunk) + 4) + b"WEBP" + chunk
 
 
 def webp_lossy(width: int, height: int) -> bytes:
+    """Return a lossy WebP of this size."""
     return webp(b"VP8 ", b"\0\0\0\x9d\x01\x2a" + struct.pack("<HH", width | 0x4000, height) + bytes(8))
 
 
 def webp_lossless(width: int, height: int) -> bytes:
+    """Return a lossless WebP of this size."""
     return webp(b"VP8L", b"\x2f" + struct.pack("<I", (width - 1) | (height - 1) << 14) + bytes(8))
 
 
 def webp_extended(width: int, height: int) -> bytes:
+    """Return an extended WebP of this size."""
     sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     return webp(b"VP8X", bytes(4) + sides)
 
 
 def wav(seconds: float, rate: int = 8000) -> bytes:
+    """Return a WAV of silence."""
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(1)
@@ -77,7 +86,7 @@ def wav(seconds: float, rate: int = 8000) -> bytes:
 
 
 def mp3(seconds: int, *, kilobits: int = 128, tag: bytes = b"") -> bytes:
-    """Return an MPEG 1 layer 3 file at 44.1 kHz and a constant 128 kbit/s."""
+    """Return an MP3 of a constant bit rate: the first frame's header, and as many bytes as the rate needs."""
     return tag + (b"\xff\xfb\x90\x00" + bytes(413)).ljust(seconds * kilobits * 125, b"\0")
 
 
@@ -87,20 +96,20 @@ MAKERS: list[Maker] = [png, gif, jpeg, webp_lossy, webp_lossless, webp_extended]
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("size", [(1, 1), (640, 480), (1, 16_383), (1800, 2400)])
-def test_image_size(make: Maker, size: tuple[int, int]) -> None:
-    """Width and height come from the header, in pixels."""
+def test_an_images_size_is_read_from_its_header(make: Maker, size: tuple[int, int]) -> None:
+    """Width and height of an image are read from its header, in pixels."""
     assert image_size(make(*size)) == size
 
 
 @pytest.mark.parametrize("marker", [0xC1, 0xC2, 0xC9, 0xCF])
-def test_jpeg_of_every_process(marker: int) -> None:
-    """Progressive and other JPEGs have their size in the same place."""
+def test_jpegs_of_every_process_have_a_size(marker: int) -> None:
+    """Progressive and other JPEGs have their size at the same place."""
     assert image_size(jpeg(30, 20, marker)) == (30, 20)
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_image_without_extent_has_no_size(make: Maker) -> None:
-    """A header cut short at any place gives no size rather than a wrong one."""
+def test_a_cut_off_image_has_no_size(make: Maker) -> None:
+    """A header that is cut off at any place gives no size rather than a wrong one."""
     data = make(640, 480)
 
     assert all(image_size(data[:length]) in {None, (640, 480)} for length in range(len(data)))
@@ -110,8 +119,8 @@ def test_image_without_extent_has_no_size(make: Maker) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"text", b"\xff\xd8" + b"\xff" * 1_000_000, b"\xff\xd8" + b"\xff\xe0\0\2" * 1_000_000]
 )
-def test_what_is_no_image_has_no_size(data: bytes) -> None:
-    """Other bytes, and endless chains of segments, give no size."""
+def test_bytes_that_are_no_image_have_no_size(data: bytes) -> None:
+    """Other bytes, and endless chains of JPEG segments, give no size."""
     assert image_size(data) is None
 
 
@@ -122,8 +131,8 @@ HEADS = st.sampled_from(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(head=HEADS, length=st.integers(0, 64), rest=st.binary(max_size=200))
-def test_hostile_bytes(head: bytes, length: int, rest: bytes) -> None:
-    """Whatever follows a valid beginning, readers return positive figures or None."""
+def test_hostile_bytes_give_positive_figures_or_none(head: bytes, length: int, rest: bytes) -> None:
+    """Whatever bytes follow a valid beginning, readers return positive figures or None."""
     data = head[:length] + rest
 
     assert image_size(data) is None or min(image_size(data) or (0,)) > 0
@@ -142,25 +151,27 @@ def test_hostile_bytes(head: bytes, length: int, rest: bytes) -> None:
         ("gpt-4.1-mini", 1024, 1024, None, 1659),
     ],
 )
-def test_documented_images(model: str, width: int, height: int, detail: str | None, tokens: int) -> None:
-    """The examples in OpenAI's guide to images come out with its figures."""
+def test_documented_images_cost_their_documented_tokens(
+    model: str, width: int, height: int, detail: str | None, tokens: int
+) -> None:
+    """The examples of OpenAI's guide to images cost the tokens that it states."""
     assert image_tokens(find_model(model), width, height, detail) == tokens
 
 
 @pytest.mark.parametrize(("width", "height", "patches"), [(1024, 1024, 1024), (1800, 2400, 1452)])
-def test_documented_patches(width: int, height: int, patches: int) -> None:
-    """The guide's examples of a budget of 1,536 squares come out with its figures."""
+def test_documented_patches_are_counted(width: int, height: int, patches: int) -> None:
+    """The guide's examples of a budget of 1,536 patches give its figures."""
     assert image_patches(width, height, most=1536) == patches
 
 
 def test_small_images_are_not_enlarged() -> None:
-    """An image within one tile costs one tile, one within one square of 32 pixels one patch."""
+    """A small image is not enlarged: it costs one tile, or one patch of 32 pixels."""
     assert image_tokens(find_model("gpt-4o"), 10, 10, "high") == 85 + 170
     assert image_patches(10, 10, most=1536) == 1
 
 
-def test_unknown_model_counts_as_gpt_4o() -> None:
-    """A model that is not known, or has no rule for images, takes gpt-4o's."""
+def test_an_unknown_model_counts_images_as_gpt_4o() -> None:
+    """A model that is unknown, or has no rule for images, counts them as gpt-4o does."""
     assert image_tokens(None, 1024, 1024, "high") == 765
     assert image_tokens(find_model("gpt-3.5-turbo"), 1024, 1024, "high") == 765
 
@@ -170,8 +181,8 @@ SIDES = st.integers(1, 200_000)
 
 @settings(deadline=None, max_examples=examples(200))
 @given(width=SIDES, height=SIDES, detail=st.sampled_from(["low", "high", "auto", "original", "odd", None]))
-def test_unknown_size_costs_the_most(width: int, height: int, detail: str | None) -> None:
-    """An image of unknown size costs at least as much as any known one, and none is free."""
+def test_an_image_of_unknown_size_costs_the_most(width: int, height: int, detail: str | None) -> None:
+    """No image of known size costs more than one of unknown size, and none is free."""
     names = ("gpt-4o-mini", "gpt-4.1-nano", "gpt-5.4", "gpt-5.6-sol", "claude-opus-4-5")
     for model in (None, *map(find_model, names)):
         assert 0 < image_tokens(model, width, height, detail) <= image_tokens(model, None, height, detail)
@@ -179,40 +190,40 @@ def test_unknown_size_costs_the_most(width: int, height: int, detail: str | None
 
 @given(width=SIDES, height=SIDES, most=st.integers(1, 30_000), side=st.none() | st.integers(1, 70_000))
 def test_patches_stay_within_the_budget(width: int, height: int, most: int, side: int | None) -> None:
-    """An image is scaled into the budget whatever its shape."""
+    """An image is scaled into the budget of patches whatever its shape."""
     assert 1 <= image_patches(width, height, most=most, side=side) <= most
 
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_model_counts_images(name: str) -> None:
-    """There is a figure for an image in the input of every model of the table."""
+    """Every model of the table has a positive cost for an image."""
     assert image_tokens(find_model(name), 800, 600) > 0
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3.0])
-def test_wav_length(seconds: float) -> None:
+def test_the_length_of_a_wav(seconds: float) -> None:
     """A WAV lasts as long as its samples."""
     assert audio_seconds(wav(seconds), "wav") == pytest.approx(seconds)
 
 
-def test_streamed_wav_length() -> None:
-    """A WAV that declares more samples than it has lasts as long as those it has."""
+def test_the_length_of_a_streamed_wav() -> None:
+    """A WAV whose header claims more samples than it has lasts as long as those it has."""
     data = wav(2.0)
     place = data.index(b"data") + 4
 
     assert audio_seconds(data[:place] + b"\xff\xff\xff\xff" + data[place + 4 :], "WAV") == pytest.approx(2.0)
 
 
-def test_mp3_length() -> None:
-    """An MP3 lasts as long as its bytes at the bit rate of its first frame, tags in front left out."""
+def test_the_length_of_an_mp3() -> None:
+    """An MP3 lasts as long as its bytes at the bit rate of its first frame, without leading tags."""
     tag = b"ID3\4\0\0\0\0\1\x00" + bytes(128)
 
     assert audio_seconds(mp3(10), "mp3") == pytest.approx(10)
     assert audio_seconds(mp3(10, tag=tag), "mp3") == pytest.approx(10)
 
 
-def test_mp3_length_by_frames() -> None:
-    """An MP3 that gives the number of its frames lasts as long as they do, whatever its size."""
+def test_the_length_of_an_mp3_with_frame_count() -> None:
+    """An MP3 that states its number of frames lasts as long as they do, whatever its size."""
     data = bytearray(mp3(10))
     data[36:48] = b"Xing" + struct.pack(">II", 1, 1000)
 
@@ -220,14 +231,14 @@ def test_mp3_length_by_frames() -> None:
 
 
 def test_other_sound_has_no_length() -> None:
-    """Unknown formats and mislabelled bytes give no length."""
+    """Formats that are not read, and bytes of another format than claimed, give no length."""
     assert audio_seconds(wav(1.0), "flac") is None
     assert audio_seconds(wav(1.0), "mp3") is None
     assert audio_seconds(b"RIFF", "wav") is None
 
 
-def test_audio_tokens() -> None:
-    """Sound costs a token for 100 ms; with unknown length, at least what any bit rate would give."""
+def test_sound_costs_by_its_length() -> None:
+    """Sound costs a token per 100 ms; of unknown length it costs at least what it would at any bit rate."""
     assert audio_tokens(1.0, 0) == 10
     assert audio_tokens(0.01, 0) == 1
     assert audio_tokens(None, 16_000) == 160
@@ -238,21 +249,24 @@ GOOGLE = [name for name in model_names() if (found := find_model(name)) is not N
 
 
 def cost(model: str | None, *parts: Part) -> int:
+    """Return the tokens of a message of these parts for a model."""
     return media_tokens(Entry(content=parts), None if model is None else find_model(model))
 
 
 def sound(seconds: float) -> Audio:
+    """Return a part of silence."""
     return Audio(data=base64.b64encode(wav(seconds)).decode(), format="wav")
 
 
 def picture(width: int, height: int, resolution: Any = None) -> Image:
+    """Return an image part of this size, at a resolution that Gemini is asked for."""
     source = "data:image/png;base64," + base64.b64encode(png(width, height)).decode()
     return Image(source=source, extra=None if resolution is None else {"media_resolution": resolution})
 
 
 @pytest.mark.parametrize("model", [*GOOGLE, "claude-sonnet-5", "nobody", None])
 def test_sound_is_never_counted_too_low(model: str | None) -> None:
-    """Google's models take 32 tokens for a second of sound; only of OpenAI's is it known that they take 10."""
+    """Sound costs 32 tokens per second, Google's figure, unless the model is known to take fewer, as OpenAI's do."""
     assert cost(model, sound(60.0)) >= 60 * 32
     assert cost("gpt-audio", sound(60.0)) == 600
 
@@ -260,7 +274,7 @@ def test_sound_is_never_counted_too_low(model: str | None) -> None:
 @pytest.mark.parametrize("side", [1, 100, 384, 385, 512, 768, 1024, 4000])
 @pytest.mark.parametrize("model", GOOGLE)
 def test_images_for_google_are_never_counted_too_low(model: str, side: int) -> None:
-    """An image costs 258 tokens at least, and since Gemini 3 1,120 of any size; none costs more than an unknown one."""
+    """For Google an image costs at least 258 tokens, since Gemini 3 at least 1,120, and at most one of unknown size."""
     images = [name for name in GOOGLE if (found := find_model(name)) is not None and found.image is not None]
     least = 258 if model.startswith(("gemini-2", "gemini-exp", "gemini-robotics-er-1", "learnlm")) else 1120
     if model in images:
@@ -268,8 +282,8 @@ def test_images_for_google_are_never_counted_too_low(model: str, side: int) -> N
         assert cost(model, picture(side, side)) <= cost(model, Image(source="https://a/b.png"))
 
 
-def test_images_in_crops() -> None:
-    """Google's own example: 960 x 540 pixels are six crops of 360."""
+def test_large_images_for_google_cost_by_their_crops() -> None:
+    """Older Gemini models cost 258 tokens per crop, as in Google's example of 960 x 540 pixels in six crops."""
     assert cost("gemini-2.5-flash", picture(384, 384)) == 258
     assert cost("gemini-2.5-flash", picture(960, 540)) == 6 * 258
     assert cost("gemini-2.5-flash", picture(9000, 9000)) == 9 * 258
@@ -291,14 +305,14 @@ def test_images_in_crops() -> None:
         ("MEDIA_RESOLUTION_LOW", 1120),
     ],
 )
-def test_an_image_costs_the_resolution_that_is_asked_for(resolution: Any, tokens: int) -> None:
-    """An image of Gemini costs by the resolution that its part asks for."""
+def test_an_image_costs_the_resolution_asked_for(resolution: Any, tokens: int) -> None:
+    """A resolution that a Gemini part asks for decides the image's cost; other models ignore it."""
     assert cost("gemini-3.8-flash", picture(512, 512, resolution)) == tokens
     assert cost("gpt-4o", picture(512, 512, resolution)) == cost("gpt-4o", picture(512, 512))
 
 
 def packed_pdf(pages: int, *, plain: int = 0) -> bytes:
-    """Return a PDF whose page objects lie in compressed streams, with some beside them perhaps."""
+    """Return a PDF whose page objects lie in compressed streams, as in most files, and some beside them."""
     body = b"%PDF-1.7\n" + b"9 0 obj<</Type/Page>>endobj\n" * plain
     for start in range(0, pages, 50):
         objects = zlib.compress(b"".join(b"<</Type /Page /Parent 1 0 R>> " for _ in range(min(50, pages - start))))
@@ -308,14 +322,14 @@ def packed_pdf(pages: int, *, plain: int = 0) -> bytes:
 
 
 def test_pages_in_compressed_streams_are_counted() -> None:
-    """Since PDF 1.5 page objects are mostly packed: they count as others do, and none is left out."""
+    """Page objects in compressed streams count like others."""
     assert pdf_pages(packed_pdf(120)) == 120
     assert pdf_pages(packed_pdf(120, plain=3)) == 123
 
 
 @pytest.mark.parametrize("end", [b"", b"endstream", b"\nendstream", b" x" * 100])
-def test_streams_that_are_none_count_as_nothing(end: bytes) -> None:
-    """Bytes that only look like packed objects, or are cut short, raise nothing and take no time."""
+def test_invalid_compressed_streams_count_as_nothing(end: bytes) -> None:
+    """Bytes that only resemble compressed page objects, or are cut off, raise nothing and take no time."""
     whole = packed_pdf(120)
     assert pdf_pages(b"%PDF-1.7\n<</Type/ObjStm>>stream\r\nnot packed" + end) is None
     assert pdf_pages(whole[: len(whole) // 2]) in range(1, 121)
@@ -324,8 +338,8 @@ def test_streams_that_are_none_count_as_nothing(end: bytes) -> None:
     assert pdf_pages(b"%PDF-1.7\n<</Type/ObjStm>>stream\n" + bomb + b"endstream" + end) is None
 
 
-def test_a_page_costs_its_picture_on_every_model() -> None:
-    """Providers send a page's text and its picture: where pictures cost more, pages do."""
+def test_a_page_costs_its_text_and_its_picture() -> None:
+    """A PDF page costs its text and its picture, since providers send both, at each model's price of pictures."""
     page = File(data="data:application/pdf;base64," + base64.b64encode(packed_pdf(1)).decode())
 
     for name in model_names():
@@ -336,6 +350,7 @@ def test_a_page_costs_its_picture_on_every_model() -> None:
 
 
 def office(name: str, xml: str) -> bytes:
+    """Return an office file (a zip archive) with this XML member and an image."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(name, xml)
@@ -344,33 +359,33 @@ def office(name: str, xml: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["word/document.xml", "xl/sharedStrings.xml", "ppt/slides/slide1.xml", "content.xml"])
-def test_a_packed_document_costs_what_is_said_in_it(name: str) -> None:
-    """Word's and such files are archives: they count by their text as it is unpacked, without its marks."""
-    said = "It is raining in Castle Mere, as it was yesterday. " * 5_000
-    data = office(name, "<w:document><w:p><w:r><w:t>" + said + "</w:t></w:r></w:p></w:document>")
+def test_an_office_document_costs_its_text(name: str) -> None:
+    """An office document costs the tokens of its unpacked text, without markup."""
+    text = "It is raining in Castle Mere, as it was yesterday. " * 5_000
+    data = office(name, "<w:document><w:p><w:r><w:t>" + text + "</w:t></w:r></w:p></w:document>")
     document = File(data="data:application/vnd.ms-office;base64," + base64.b64encode(data).decode())
 
-    assert packed_text(data) == len(said)
-    assert cost("gpt-5.6", document) >= encoding("o200k_base").count(said)
+    assert packed_text(data) == len(text)
+    assert cost("gpt-5.6", document) >= encoding("o200k_base").count(text)
 
 
 @pytest.mark.parametrize(
     "data", [b"PK\x03\x04", b"PK\x03\x04" + bytes(100), office("a.xml", "<a>b</a>")[:-30], b"", b"x"]
 )
-def test_archives_that_are_none_count_as_nothing(data: bytes) -> None:
-    """Bytes that only begin like an archive count as nothing."""
+def test_invalid_archives_count_as_nothing(data: bytes) -> None:
+    """Bytes that only begin as an archive raise nothing and have no text."""
     assert packed_text(data) == 0
 
 
 def test_an_archive_is_unpacked_within_bounds() -> None:
-    """A huge archive is unpacked only as far as a useful document would go."""
+    """An archive that unpacks to gigabytes is read to a bounded size."""
     data = office("word/document.xml", "<a>" + "b" * 100_000_000)
 
     assert 10_000_000 < packed_text(data) < 100_000_000
 
 
-def test_pdf_pages() -> None:
-    """Pages are the page objects; the tree above them is none."""
+def test_pdf_pages_are_counted() -> None:
+    """The pages of a PDF are its page objects, or the number that a linearized file states."""
     body = b"<</Type/Pages/Count 2>> <</Type /Page>> <</Type/Page/Parent 1 0 R>>"
 
     assert pdf_pages(b"%PDF-1.4\n" + body) == 2
@@ -379,15 +394,15 @@ def test_pdf_pages() -> None:
     assert pdf_pages(body) is None
 
 
-def test_file_tokens() -> None:
-    """A file costs by its pages, or one token for two bytes."""
+def test_a_file_costs_by_its_pages_or_bytes() -> None:
+    """A file costs by its pages, or a token per two bytes."""
     assert file_tokens(10**6, pages=3) == 3 * file_tokens(0, pages=1)
     assert file_tokens(1001) == 501
 
 
 @pytest.mark.parametrize("format", ["anthropic", "openai-responses"])
-def test_old_pictures_that_tools_gave_become_notes(format: str) -> None:
-    """At a cut the newest screenshot stays and older ones become notes; the log keeps all."""
+def test_old_images_in_results_become_notes(format: str) -> None:
+    """A cut keeps the newest image of a tool and replaces older ones by a note naming the entry; the log keeps them."""
     shot = "data:image/png;base64," + base64.b64encode(png(1600, 1200)).decode()
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=6_000, format=format)
@@ -422,8 +437,8 @@ UPLOADED = "https://generativelanguage.googleapis.com/v1beta/files/x"
         ("openai-responses", {"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}),
     ],
 )
-def test_a_picture_that_only_the_provider_has_costs_the_most(format: str, message: dict[str, Any]) -> None:
-    """Known by the id of a file, its size cannot be seen: it is counted as large as one can be, and nothing is said."""
+def test_an_uploaded_image_costs_the_most(format: str, message: dict[str, Any]) -> None:
+    """An image known only by the id of an uploaded file is counted as large as possible, without a warning."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=100_000, format=format, model="gpt-4o")
         session.add(message)
@@ -452,8 +467,8 @@ DOCUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("format", "message"), DOCUMENTS.values(), ids=DOCUMENTS)
-def test_a_document_that_only_the_provider_has_is_named(format: str, message: dict[str, Any]) -> None:
-    """A document that only the provider has cannot be counted, and the report says so."""
+def test_an_uploaded_document_is_named_in_a_warning(format: str, message: dict[str, Any]) -> None:
+    """A document known only by id or address cannot be counted: the report warns and names its entry."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=100_000, format=format)
         session.add_user_message("what is in it?")
@@ -466,8 +481,8 @@ def test_a_document_that_only_the_provider_has_is_named(format: str, message: di
         assert session.context(format=elsewhere).report.warnings == ()  # there it is a line of text
 
 
-def test_a_document_whose_bytes_are_there_is_counted() -> None:
-    """A document with its bytes is counted, without a warning."""
+def test_a_document_with_its_bytes_is_counted() -> None:
+    """A document whose bytes are in the message is counted, without a warning."""
     pdf = "data:application/pdf;base64," + base64.b64encode(b"%PDF-1.4 <</Type/Page>>").decode()
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=100_000)

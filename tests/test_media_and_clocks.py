@@ -1,4 +1,4 @@
-"""Stores on read-only media, with clocks that go back, and with content too large to store twice."""
+"""Stores on read-only media, under clocks that run backwards, and with contents too large to be stored twice."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def address(kind: str, folder: Path) -> Path | str:
 
 @pytest.fixture
 def sealed(small_disk: Path) -> Iterator[Path]:
-    """A disk that can be made read-only and is writable again at the end."""
+    """Yield a disk that a test may remount read-only; it is writable again at the end."""
     yield small_disk
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_on_read_only_media_is_read(sealed: Path, kind: str) -> None:
-    """Opened with `readonly=True` everything is read and contexts are made; without it the reason is named."""
+    """With `readonly=True` a store on read-only media is read and makes contexts; without it the error says why not."""
     where = address(kind, sealed)
-    said = filled(where, turns=20)
+    texts = filled(where, turns=20)
     subprocess.run(["mount", "-o", "remount,ro", sealed], check=True)
 
     with Memory.open(where, readonly=True) as memory:
         session = memory.session(SESSION, max_tokens=200, counter=quarters)
-        assert [entry.text for entry in session.entries()] == said
-        given = session.context()
-        assert given.tokens <= 200
-        assert "read-only" in given.report.notes
+        assert [entry.text for entry in session.entries()] == texts
+        context = session.context()
+        assert context.tokens <= 200
+        assert "read-only" in context.report.notes
         assert session.context(at=5).messages
         assert len(memory.sessions()) == 1
         with pytest.raises(StoreUnavailable, match=r"read-?only"):
@@ -61,30 +61,33 @@ def test_a_store_on_read_only_media_is_read(sealed: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_store_that_belongs_to_somebody_else_is_read(shelf: Path, kind: str) -> None:
-    """A user who may only read the files and folder can read the whole store."""
+def test_a_store_of_another_user_is_read(shelf: Path, kind: str) -> None:
+    """A store whose files and folder may only be read is read."""
     where = address(kind, shelf)
-    said = filled(where)
+    texts = filled(where)
     for path in (*shelf.rglob("*"), shelf):
         path.chmod(0o555 if path.is_dir() else 0o444)
 
-    assert tried(where, "readonly")["read"] == said
+    assert tried(where, "readonly")["read"] == texts
 
 
 # --- clocks
 
 
-def test_a_clock_that_runs_backwards_disturbs_nothing(memory: Memory, clock: FakeClock) -> None:
-    """Order is that of writing, ids stay unique, contexts go on, and nothing expires before its time."""
+def test_a_clock_that_runs_backwards_changes_no_order(memory: Memory, clock: FakeClock) -> None:
+    """If the clock runs backwards, entries keep the order of writing and unique ids, and contexts stay stable.
+
+    Nothing expires early.
+    """
     session = memory.session("one", max_tokens=300, counter=quarters)
     before = session.context()
     for number in range(30):
         session.add(turn(str(number)))
         clock.advance(-3_600)
-        given = session.context()
-        if given.epoch == before.epoch:
-            assert given.log_messages[: len(before.log_messages)] == before.log_messages
-        before = given
+        context = session.context()
+        if context.epoch == before.epoch:
+            assert context.log_messages[: len(before.log_messages)] == before.log_messages
+        before = context
 
     entries = session.entries()
     assert [entry.seq for entry in entries] == list(range(1, 181))
@@ -112,20 +115,23 @@ def pictured(session: Session) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_is_kept_once_and_goes_with_the_last_that_shows_it(tmp_path: Path, kind: str) -> None:
-    """A home stores a picture once for all its messages and branches; after the last of them no byte is left."""
+def test_a_picture_is_stored_once_per_home(tmp_path: Path, kind: str) -> None:
+    """A picture is stored once however many messages and branches of a session hold it.
+
+    After the last of them no byte of it is left.
+    """
     where = address(kind, tmp_path)
     with Memory.open(where) as memory:
-        one, two = memory.session("one"), memory.session("two")
-        places = [pictured(one) for _ in range(10)]
-        pictured(two)
-        branch = one.fork("branch")
+        first, second = memory.session("one"), memory.session("two")
+        places = [pictured(first) for _ in range(10)]
+        pictured(second)
+        branch = first.fork("branch")
 
         assert len(remains(where)) < 5 * len(PICTURE)  # for each of two homes once in the store, once in its journal
-        assert one.context().messages[0]["content"][1]["image_url"]["url"] == PICTURE
-        one.erase(places[1:])
-        two.clear()
-        assert branch.entry(places[0]) == one.entry(places[0])
+        assert first.context().messages[0]["content"][1]["image_url"]["url"] == PICTURE
+        first.erase(places[1:])
+        second.clear()
+        assert branch.entry(places[0]) == first.entry(places[0])
         memory.delete_session("one")
         assert branch.entry(places[0]).content[1] == Image(source=PICTURE)
         assert b"iVBORiVBOR" in remains(where)
@@ -135,7 +141,10 @@ def test_a_picture_is_kept_once_and_goes_with_the_last_that_shows_it(tmp_path: P
 
 
 def test_tenants_share_no_content(tmp_path: Path) -> None:
-    """Tenants do not share stored content, so that neither notices or destroys the other's."""
+    """Tenants with the same picture each have their own, so that deleting one leaves the other.
+
+    Nor can a tenant find out that another has the same.
+    """
     path = tmp_path / "log.db"
     for tenant in ("a", "b"):
         with Memory.open(path, tenant=tenant) as memory:
@@ -150,8 +159,8 @@ def test_tenants_share_no_content(tmp_path: Path) -> None:
         assert memory.session("s").entries()[0].content[1] == Image(source=PICTURE)
 
 
-def test_a_large_content_that_was_damaged_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Damaged large content is found by its digest; its entry is reported and the others can be read."""
+def test_a_damaged_large_content_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A large content is checked against its digest; a damaged one marks its entry, and the others can be read."""
     path = tmp_path / "log.db"
     with Memory.open(path) as memory:
         pictured(memory.session("s"))

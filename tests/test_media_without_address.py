@@ -1,4 +1,4 @@
-"""Media that no provider could read are refused when a program adds them, and never sent."""
+"""A medium that no provider could read is refused when it is added, and never sent."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ TAKEN = [
 
 @pytest.fixture
 def session(memory: Memory) -> Session:
+    """Return a session in an empty memory."""
     return memory.session("s")
 
 
 @pytest.mark.parametrize("verb", ["add_user_message", "add_assistant_message", "add_system_message"])
 @pytest.mark.parametrize(("part", "field", "hint"), LACKING, ids=repr)
-def test_what_nobody_can_read_is_refused(
+def test_a_medium_that_nobody_can_read_is_refused(
     session: Session, verb: str, part: Image | Audio | File, field: str, hint: str
 ) -> None:
-    """The path of a file, bare base64 or nothing is no picture: the error names the place and what to give."""
+    """A file path, bare base64 or nothing in place of a medium is refused, naming the place and what to give."""
     with pytest.raises(InvalidEntry) as caught:
         getattr(session, verb)([Text(text="Look."), part])
 
@@ -56,16 +57,16 @@ def test_what_nobody_can_read_is_refused(
 
 
 @pytest.mark.parametrize("part", TAKEN, ids=repr)
-def test_what_a_provider_reads_is_taken(session: Session, part: Image | Audio | File) -> None:
-    """An address of any kind, data, and an id."""
+def test_a_medium_that_a_provider_reads_is_accepted(session: Session, part: Image | Audio | File) -> None:
+    """An address of any kind, data, or the id of a file is accepted."""
     entry = session.add_user_message([part])
 
     assert entry.content == (part,)
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_log_that_holds_such_a_picture_is_no_invalid_context(session: Session, format: str) -> None:
-    """A stored picture without an address is replaced by a line in contexts."""
+def test_an_image_without_address_in_a_log_becomes_text(session: Session, format: str) -> None:
+    """In a log added as entries an image may have no address: a context shows a line of text instead."""
     session.add_entries([Entry(content=(Text(text="Look."), Image(source="photo.png")))])
 
     context = session.context(format=format)
@@ -100,8 +101,8 @@ EACH = [(format, part) for format, parts in EMPTY.items() for part in parts]
 
 
 @pytest.mark.parametrize(("format", "part"), EACH, ids=repr)
-def test_what_an_empty_file_makes_is_refused_in_every_format(session: Session, format: str, part: Message) -> None:
-    """Data that hold nothing are no data: the provider would refuse every later request with them."""
+def test_a_medium_without_data_is_refused_in_every_format(session: Session, format: str, part: Message) -> None:
+    """A medium without data is refused in every format: the provider would refuse every later request."""
     key = "parts" if format == "gemini" else "content"
 
     with pytest.raises(InvalidEntry):
@@ -109,8 +110,8 @@ def test_what_an_empty_file_makes_is_refused_in_every_format(session: Session, f
     assert session.entries() == []
 
 
-def test_an_answer_with_an_empty_picture_is_kept_and_not_sent(session: Session) -> None:
-    """A model's answer with an empty picture is stored, and the picture is not sent."""
+def test_an_answer_with_an_empty_image_is_kept_and_not_sent(session: Session) -> None:
+    """A model's answer with an empty image is kept, since it was paid for, but the image is not sent."""
     answer = {"role": "model", "parts": [{"text": "Here."}, {"inline_data": {"mime_type": "image/png", "data": ""}}]}
     session.add_user_message("Draw.")
     session.add(answer, format="gemini")
@@ -120,8 +121,8 @@ def test_an_answer_with_an_empty_picture_is_kept_and_not_sent(session: Session) 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_log_that_holds_an_empty_picture_is_no_invalid_context(session: Session, format: str) -> None:
-    """A stored picture without data is replaced by a line in contexts."""
+def test_an_image_without_data_in_a_log_becomes_text(session: Session, format: str) -> None:
+    """In a log added as entries an image may have no data: a context shows a line of text instead."""
     session.add_entries([Entry(content=(Text(text="Look."), Image(source="data:image/png;base64,")))])
 
     assert "data:" not in str(session.context(format=format).messages)

@@ -1,4 +1,4 @@
-"""The model table: facts with a source, found by rule and never by similarity."""
+"""The table of models: facts with a source, found by rules for names and never by resemblance."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from palimpsest.tokens.models import (
 
 
 def known(name: str) -> Model:
+    """Return the model of this name, which must be known."""
     model = find_model(name)
     assert model is not None, name
     return model
 
 
 def test_a_model_has_its_facts() -> None:
-    """A model comes with window, output limit, encoding and prices per million tokens."""
+    """A model has its window, output limit, encoding and prices per million tokens."""
     model = known("gpt-4o")
 
     assert (model.name, model.provider, model.window, model.max_output) == ("gpt-4o", "openai", 128_000, 16_384)
@@ -63,8 +64,8 @@ def test_a_model_has_its_facts() -> None:
         ("openai:ft:gpt-4o-2024-08-06:our-org::id", "ft:gpt-4o-2024-08-06"),
     ],
 )
-def test_names_that_rules_lead_to(name: str, found: str) -> None:
-    """Provider before the name, date after it and fine-tunes lead to the model; an entry of its own comes first."""
+def test_rules_find_a_model_by_its_name(name: str, found: str) -> None:
+    """A provider before a name, a date after it, and a fine-tune lead to the model; an entry of its own comes first."""
     assert known(name).name == found
 
 
@@ -75,19 +76,19 @@ def test_names_that_rules_lead_to(name: str, found: str) -> None:
         *("someone/gpt-4o", "openai/", "ft:", "ft:nothing:org", "claude", "/", ":", "openai:openai"),
     ],
 )
-def test_names_that_no_rule_leads_to(name: str) -> None:
-    """A name that is only like a known one is unknown."""
+def test_a_name_that_only_resembles_a_model_is_unknown(name: str) -> None:
+    """A name that only resembles a known one is unknown."""
     assert find_model(name) is None
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_a_question(name: str) -> None:
-    """Any text may be asked for; the answer is a model or None."""
+def test_any_text_may_be_looked_up(name: str) -> None:
+    """Any text may be looked up; the result is a model or None."""
     assert find_model(name) is None or find_model(name)
 
 
-def test_fine_tune_has_no_prices_of_its_base() -> None:
-    """A fine-tune without an entry of its own keeps the window of its base but not its prices."""
+def test_a_fine_tune_has_no_prices_of_its_base() -> None:
+    """A fine-tune without an entry of its own has the window of its base but not its prices."""
     model = known("ft:gpt-4o:our-org::id")
 
     assert model.window == 128_000
@@ -95,8 +96,8 @@ def test_fine_tune_has_no_prices_of_its_base() -> None:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_every_model_is_sound(name: str) -> None:
-    """Every model has a countable encoding, a margin that its exactness explains, and no impossible figure."""
+def test_every_model_of_the_table_is_sound(name: str) -> None:
+    """Every model has a countable encoding, a margin that fits its exactness, and possible figures."""
     model = known(name)
 
     assert model.encoding in ENCODINGS
@@ -110,8 +111,8 @@ def test_every_model_is_sound(name: str) -> None:
         assert "auto" in model.image.tokens
 
 
-def test_the_table_covers_the_field() -> None:
-    """The table has a few hundred chat models, of every provider that it is meant to cover."""
+def test_the_table_covers_the_main_providers() -> None:
+    """The table has hundreds of chat models, of every provider it is meant to cover."""
     providers = {known(name).provider for name in model_names()}
 
     assert {"openai", "anthropic", "google", "xai", "deepseek", "mistral", "groq", "meta"} <= providers
@@ -119,25 +120,25 @@ def test_the_table_covers_the_field() -> None:
 
 
 def test_only_published_tokenizers_are_exact() -> None:
-    """Anthropic and Gemini publish no tokenizer: counts for them carry a margin."""
+    """Counts for models without a published tokenizer, Anthropic's and Google's, carry a margin."""
     assert known("gpt-4").encoding == "cl100k_base"
     assert not known("claude-opus-4-5").exact
     assert not known("gemini-2.5-pro").exact
     assert isinstance(known("claude-opus-4-5").image, Area)
 
 
-def test_default_encoding_can_be_counted() -> None:
-    """The encoding for unknown models exists."""
+def test_the_default_encoding_exists() -> None:
+    """The encoding for unknown models is one that can be counted."""
     assert default_encoding in ENCODINGS
 
 
 def test_the_table_names_its_source() -> None:
-    """The table says where its facts come from, with checksum and date."""
+    """The table names its source with checksum and date."""
     assert re.search(r"litellm [\d.]+ \(MIT\).*sha256 [0-9a-f]{64}.*\d{4}-\d\d-\d\d", table_source())
 
 
-def test_the_file_is_small_with_a_line_a_model() -> None:
-    """The file stays below 60 KB, and each model has a line of its own, so that differences read well."""
+def test_the_table_is_a_small_file_with_a_line_per_model() -> None:
+    """The table's file is smaller than 60 KB and has a line per model, so that differences are readable."""
     data = pkgutil.get_data("palimpsest.tokens", "data/models.json") or b""
     lines = data.decode().splitlines()
 

@@ -1,6 +1,7 @@
-"""A store on MongoDB. Tested against SecantusDB, which speaks MongoDB's protocol over MongoDB's own storage engine.
+"""The store on MongoDB, tested against SecantusDB, which speaks MongoDB's protocol over MongoDB's storage engine.
 
-It is somebody else's, a beta, and not MongoDB. PALIMPSEST_TEST_MONGODB_URL names a real server for the same tests.
+SecantusDB is a beta by another project, not MongoDB. PALIMPSEST_TEST_MONGODB_URL names a real server for the same
+tests.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from writer import quarters, turn
 
 KEEPS = (REMAINS,)
 REFUSES = () if os.environ.get("PALIMPSEST_TEST_MONGODB_URL") else (UNKNOWN,)
-"""SecantusDB has no `compact`."""
+"""SecantusDB has no `compact`, which a vacuum therefore reports; a real server has it."""
 
 
 @pytest.mark.wide
 class TestSecantusBackend(OnALoop, StoreConformance):
-    """MongoDB's protocol, as SecantusDB speaks it, keeps the contract of backends."""
+    """The backend fulfils the contract of backends on SecantusDB."""
 
     lasts = True
     keeps = KEEPS
@@ -56,7 +57,7 @@ class TestSecantusBackend(OnALoop, StoreConformance):
 
 @pytest.mark.wide
 class TestSecantusStore(OnALoop, LogConformance):
-    """The engine keeps its contract over it, on an event loop."""
+    """The engine over the backend fulfils the contract of stores on an event loop."""
 
     keeps = KEEPS
     refuses = REFUSES
@@ -69,7 +70,7 @@ class TestSecantusStore(OnALoop, LogConformance):
 
 @pytest.mark.slow
 class TestBridgedSecantusStore(LogConformance):
-    """And without one, as a synchronous memory uses it."""
+    """The engine fulfils the contract without an event loop, as a synchronous memory uses it."""
 
     keeps = KEEPS
     refuses = REFUSES
@@ -83,7 +84,7 @@ class TestBridgedSecantusStore(LogConformance):
 
 @pytest.mark.wide
 class TestSealedSecantusBackend(StoreConformance):
-    """And so does encryption over it, bridged."""
+    """Encryption over the backend fulfils the contract of backends, bridged to a synchronous memory."""
 
     lasts = True
     keeps = KEEPS
@@ -104,8 +105,8 @@ class TestSealedSecantusBackend(StoreConformance):
 # --- addresses and options
 
 
-def test_options_of_the_driver_hold() -> None:
-    """What is known of an address beside our own options is the driver's, such as its write concern."""
+def test_options_of_the_driver_are_passed_on() -> None:
+    """Options of an address that are not Palimpsest's go to the driver, such as its write concern."""
     address = mongostore.address_of(w=1, journal="false", appname="mine")
 
     async def work() -> tuple[object, object]:
@@ -118,8 +119,8 @@ def test_options_of_the_driver_hold() -> None:
     assert asyncio.run(work()) == ({"w": 1, "j": False}, "mine")
 
 
-def test_a_server_by_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no transactions: whoever opens it is told what to do."""
+def test_a_standalone_server_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is no replica set has no transactions and is refused with the advice to initiate one."""
     backend = open_mongodb("mongodb://me:sesame@localhost/x", Inline())
 
     with pytest.raises(StoreUnavailable, match=r"rs\.initiate") as caught:
@@ -134,15 +135,15 @@ def test_a_server_by_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fresh(name: str) -> str:
-    """The address of a database that is not there."""
+    """Return the address of a database that does not exist."""
     address = mongostore.address_of(name)
     documents = mongostore.documents(name)
     documents.database.client.drop_database(documents.database.name)
     return address
 
 
-def test_twenty_open_a_new_database_at_once() -> None:
-    """Each may make what is missing, and all use it."""
+def test_twenty_memories_can_open_a_new_database_at_once() -> None:
+    """Twenty memories may open a new database at once; each creates what is missing."""
     address = fresh("opening")
 
     opened_at_once(address, 20)
@@ -152,8 +153,8 @@ def test_twenty_open_a_new_database_at_once() -> None:
     assert sorted(mongostore.documents("opening").index_information()) == ["_id_", "by_due", "by_ids", "by_list"]
 
 
-def test_a_newer_store_is_left_alone() -> None:
-    """It is told which version it has."""
+def test_a_store_of_a_newer_version_is_refused() -> None:
+    """A store of a newer version raises StoreTooNew with that version."""
     address = fresh("newer")
     with Memory.open(address) as memory:
         memory.session("s").add_user_message("x")
@@ -164,8 +165,8 @@ def test_a_newer_store_is_left_alone() -> None:
         Memory.open(address).sessions()
 
 
-def test_who_only_reads_makes_nothing() -> None:
-    """Without a store he is told so; with one he reads, and may not write."""
+def test_a_read_only_memory_creates_nothing() -> None:
+    """A read-only memory of a missing store raises and creates nothing; of an existing one it only reads."""
     address = fresh("reading")
     with pytest.raises(StoreUnavailable, match="open it writable once"):
         Memory.open(address, readonly=True).sessions()
@@ -182,8 +183,8 @@ def test_who_only_reads_makes_nothing() -> None:
 # --- marks
 
 
-def test_a_mark_passes_nobody_who_is_still_writing() -> None:
-    """A transaction that began first and ends last is told to whoever goes on from the last mark that he was given."""
+def test_a_listing_after_a_mark_misses_no_slow_writer() -> None:
+    """A transaction that began before a mark and ends after it is in the listing since that mark."""
 
     async def passed_nobody() -> None:
         backend: Any = open_mongodb(mongostore.address_of(), Inline())
@@ -200,9 +201,9 @@ def test_a_mark_passes_nobody_who_is_still_writing() -> None:
             assert [(one.place, one.head.hot) for one in seen] == [(slow, b"1"), (quick, b"2")]
             await session.commit_transaction()
 
-        heard = await backend.recent("t", "s", since=seen[-1].mark)
+        since_mark = await backend.recent("t", "s", since=seen[-1].mark)
 
-        assert {one.place: one.head.hot for one in heard} == {slow: b"2", quick: b"2"}
+        assert {one.place: one.head.hot for one in since_mark} == {slow: b"2", quick: b"2"}
         assert (await backend.newest("t", "s"))[0].place == quick
         await backend.close()
 
@@ -212,21 +213,21 @@ def test_a_mark_passes_nobody_who_is_still_writing() -> None:
 # --- in each other's way
 
 
-def test_a_transaction_sees_and_meets_appends() -> None:
-    """A batch of many documents holds back an append to a head that it compares, and is begun anew after one."""
+def test_a_transaction_and_an_append_exclude_each_other() -> None:
+    """A transaction holds back an append to a head that it compares, and is restarted after such an append."""
 
     async def work() -> None:
         backend: Any = open_mongodb(mongostore.address_of(), Inline())
-        one, rows, other = (Place("t", "h", name, "x") for name in ("one", "rows", "other"))
-        await backend.write([[Step(one, None, b"1"), Step(rows, rows_only=True, put=[("t", [Row(1, b"a")])])]], 0)
+        first, rows, other = (Place("t", "h", name, "x") for name in ("one", "rows", "other"))
+        await backend.write([[Step(first, None, b"1"), Step(rows, rows_only=True, put=[("t", [Row(1, b"a")])])]], 0)
         client = backend._client.client
         async with client.start_session() as session:
             await session.start_transaction()
             changing = Changing(backend._client.within, session, "t", "h")
-            batch = [Step(one, b"1", b"1"), Step(other, None, b"x"), Step(rows, rows_only=True, drop=[("*", 0, 9)])]
+            batch = [Step(first, b"1", b"1"), Step(other, None, b"x"), Step(rows, rows_only=True, drop=[("*", 0, 9)])]
             assert await changing.take(batch) is None
             put = Step(rows, rows_only=True, put=[("t", [Row(2, b"b")])])
-            appending = asyncio.create_task(backend.write([[Step(one, b"1", b"2"), put]], 0))
+            appending = asyncio.create_task(backend.write([[Step(first, b"1", b"2"), put]], 0))
             await asyncio.sleep(0.05)
             assert not appending.done()
             await session.commit_transaction()
@@ -238,9 +239,9 @@ def test_a_transaction_sees_and_meets_appends() -> None:
             await session.start_transaction()
             changing = Changing(backend._client.within, session, "t", "h")
             await changing._load([b"l"])
-            assert await backend.write([[Step(one, b"2", b"3")]], 0) == [None]
+            assert await backend.write([[Step(first, b"2", b"3")]], 0) == [None]
             with pytest.raises(PyMongoError) as caught:
-                assert await changing.take([Step(one, b"2", b"2"), Step(other, b"x", b"y")]) is None
+                assert await changing.take([Step(first, b"2", b"2"), Step(other, b"x", b"y")]) is None
             assert may_pass(caught.value)
             await session.abort_transaction()
         await backend.close()
@@ -248,18 +249,18 @@ def test_a_transaction_sees_and_meets_appends() -> None:
     asyncio.run(work())
 
 
-def test_what_is_not_there_is_not_there_for_two_at_once() -> None:
-    """Of two batches that each make what the other expects not to be there, one is refused."""
+def test_of_two_writers_expecting_absence_one_is_refused() -> None:
+    """Of two batches that each create what the other expects to be absent, one is refused."""
 
     async def work(address: str) -> None:
         backends: list[Any] = [open_mongodb(address, Inline()) for _ in range(2)]
         for number in range(8):
-            one, two = (Place("t", f"h{number}", "s", name) for name in ("one", "two"))
-            done = await asyncio.gather(
-                backends[0].write([[Step(one, None, b"1"), Step(two)]], 0),
-                backends[1].write([[Step(two, None, b"1"), Step(one)]], 0),
+            first, second = (Place("t", f"h{number}", "s", name) for name in ("one", "two"))
+            results = await asyncio.gather(
+                backends[0].write([[Step(first, None, b"1"), Step(second)]], 0),
+                backends[1].write([[Step(second, None, b"1"), Step(first)]], 0),
             )
-            assert sorted(refusal is None for (refusal,) in done) == [False, True]
+            assert sorted(refusal is None for (refusal,) in results) == [False, True]
         for backend in backends:
             await backend.close()
 
@@ -270,38 +271,41 @@ def test_what_is_not_there_is_not_there_for_two_at_once() -> None:
 
 
 @pytest.mark.parametrize("table", ["t", "new"])
-def test_rows_in_a_tail_are_found_when_others_of_their_place_go(table: str) -> None:
-    """By their ids, too: also where a deletion leaves no other row of the place, and where their table is new."""
+def test_rows_in_a_tail_survive_deletions_beside_them(table: str) -> None:
+    """Rows in a tail are found, by id too, when other rows of their place are dropped.
+
+    So it is if the drop leaves no other row of the place, or their table is new.
+    """
 
     async def work(address: str) -> None:
         backend = open_mongodb(address, Inline())
-        one, two, rows = (Place("t", "h", name, "x") for name in ("one", "two", "rows"))
+        first, second, rows = (Place("t", "h", name, "x") for name in ("one", "two", "rows"))
         far = 1 << 32
 
         def put(table: str, key: int, id: str) -> Step:
             return Step(rows, rows_only=True, put=[(table, [Row(key, b"v", id)])])
 
         for batch in (
-            [Step(one, None, b"1"), put("t", 1, "a")],
-            [Step(two, None, b"1"), put("t", far, "b")],
-            [Step(two, b"1", b"2"), Step(rows, rows_only=True, drop=[("t", far, far)])],
-            [Step(two, b"2", b"3"), put(table, far + 1, "c")],
-            [Step(one, b"1", b"2"), Step(rows, rows_only=True, drop=[("*", 0, far - 1)])],
+            [Step(first, None, b"1"), put("t", 1, "a")],
+            [Step(second, None, b"1"), put("t", far, "b")],
+            [Step(second, b"1", b"2"), Step(rows, rows_only=True, drop=[("t", far, far)])],
+            [Step(second, b"2", b"3"), put(table, far + 1, "c")],
+            [Step(first, b"1", b"2"), Step(rows, rows_only=True, drop=[("*", 0, far - 1)])],
         ):
             assert await backend.write([batch], 0) == [None]
 
         (seen,) = await backend.look([Ask(rows, [Named(table, ["c"]), Range(table, [(0, 2 * far)])], head=False)])
-        assert [[row[2] for row in some] for some in seen.rows] == [["c"], ["c"]]
+        assert [[row[2] for row in rows_found] for rows_found in seen.rows] == [["c"], ["c"]]
         drop = Step(rows, rows_only=True, drop=[("*", 0, 2 * far)])
-        assert await backend.write([[Step(one, b"2"), Step(two, b"3"), drop]], 0) == [None]
+        assert await backend.write([[Step(first, b"2"), Step(second, b"3"), drop]], 0) == [None]
         await backend.close()
 
     asyncio.run(work(mongostore.address_of()))
     assert mongostore.documents().count_documents({}) == 0
 
 
-def test_rows_that_are_found_by_ids_have_no_documents_for_that() -> None:
-    """Entries with keys of their own take as many documents as others, and are found in tails and in buckets."""
+def test_entries_with_keys_take_no_further_documents() -> None:
+    """Entries with keys of their own take as many documents as others, and are found in tails and buckets."""
 
     def kept(name: str) -> list[int]:
         with Memory.open(mongostore.address_of()) as memory:
@@ -310,10 +314,10 @@ def test_rows_that_are_found_by_ids_have_no_documents_for_that() -> None:
                 key = {"key": f"{name}-{number}"} if name else {}
                 session.add({"role": "user", "content": f"{number}" + "x" * 2_000}, **key)
             if name:
-                again = [
+                repeated = [
                     session.add({"role": "user", "content": f"{n}" + "x" * 2_000}, key=f"{name}-{n}") for n in (0, 59)
                 ]
-                assert [[entry.seq for entry in added] for added in again] == [[1], [60]]
+                assert [[entry.seq for entry in added] for added in repeated] == [[1], [60]]
             assert len(session.entries()) == 60
         return sorted(len(doc["_id"]) for doc in mongostore.documents().find())
 
@@ -323,8 +327,8 @@ def test_rows_that_are_found_by_ids_have_no_documents_for_that() -> None:
 # --- what is left, what is damaged
 
 
-def test_a_session_that_is_deleted_leaves_no_document() -> None:
-    """Neither of its entries and counts, nor of what finds them."""
+def test_a_deleted_session_leaves_no_document() -> None:
+    """A deleted session leaves no document, neither of entries and counts nor of indexes."""
     with Memory.open(mongostore.address_of()) as memory:
         session = memory.session("s", max_tokens=1000, counter=quarters)
         for number in range(60):
@@ -337,21 +341,21 @@ def test_a_session_that_is_deleted_leaves_no_document() -> None:
     assert mongostore.documents().count_documents({}) == 0
 
 
-def test_an_erasure_says_what_the_server_keeps() -> None:
-    """No document has a byte of it, and what nobody who uses the store can see to is told."""
+def test_an_erasure_reports_what_the_server_keeps() -> None:
+    """An erasure leaves no byte in a document, and reports what only the server's owner can remove."""
     with Memory.open(mongostore.address_of()) as memory:
         session = memory.session("s")
         session.add_user_message("zanzibar")
         assert any(b"zanzibar" in bson.encode(doc) for doc in mongostore.documents().find())
-        done = session.erase([1])
+        erasure = session.erase([1])
 
-        assert done.remains == KEEPS
+        assert erasure.remains == KEEPS
         assert memory.vacuum().remains == (*KEEPS, *REFUSES)
     assert not any(b"zanzibar" in bson.encode(doc) for doc in mongostore.documents().find())
 
 
 class Answering:
-    """A database whose server answers `compact` so, or refuses it with this code."""
+    """A fake database whose `compact` gives this answer, or fails with this code."""
 
     def __init__(self, answer: dict[str, Any] | int) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -376,18 +380,18 @@ class Answering:
     ],
     ids=["done", "done by an old server", "unknown", "of a mongos", "denied", "refused"],
 )
-def test_a_vacuum_has_the_server_compact(answer: dict[str, Any] | int, freed: int, told: tuple[str, ...]) -> None:
-    """It tells what that freed; what the server does not do is said beside what MongoDB keeps in any case."""
+def test_a_vacuum_runs_compact_on_the_server(answer: dict[str, Any] | int, freed: int, told: tuple[str, ...]) -> None:
+    """A vacuum runs `compact` and returns what it freed, or why the server did not run it."""
     database = Answering(answer)
 
-    done = drive(compacted(database))
+    report = drive(compacted(database))
 
     assert database.asked == [{"compact": "palimpsest", "force": True}]
-    assert (done.freed, done.remains) == (freed, (*KEEPS, *told))
+    assert (report.freed, report.remains) == (freed, (*KEEPS, *told))
 
 
-def test_an_erasure_compacts_nothing() -> None:
-    """Only a vacuum asks for it, and nobody who may only read."""
+def test_only_a_vacuum_runs_compact() -> None:
+    """An erasure does not run `compact`, nor does a read-only memory."""
     address = mongostore.address_of()
     with mongostore.watched() as sent:
         with Memory.open(address) as memory:
@@ -404,8 +408,8 @@ def test_an_erasure_compacts_nothing() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("many", [5, 400], ids=["in the tail", "in a bucket"])
-def test_a_damaged_row_is_named_and_the_rest_is_read(many: int) -> None:
-    """A byte that was changed in the database takes one entry."""
+def test_a_damaged_row_costs_one_entry(many: int) -> None:
+    """A byte changed in the database damages one entry; the others are read."""
     address = mongostore.address_of()
     with Memory.open(address) as memory:
         for number in range(many):
@@ -416,6 +420,6 @@ def test_a_damaged_row_is_named_and_the_rest_is_read(many: int) -> None:
     mongostore.documents().update_one({"_id": doc["_id"]}, {"$set": {field: changed}})
 
     with Memory.open(address) as memory:
-        found = memory.session("s").entries()
-        assert [entry.seq for entry in found if entry.damaged] == [3]
-        assert len([entry for entry in found if not entry.damaged]) == many - 1
+        entries = memory.session("s").entries()
+        assert [entry.seq for entry in entries if entry.damaged] == [3]
+        assert len([entry for entry in entries if not entry.damaged]) == many - 1

@@ -1,4 +1,4 @@
-"""What a store on MongoDB sends to its server: how many commands, what they ask for, and in which order lists come."""
+"""What the store on MongoDB sends to its server: the number of commands, what they ask for, and the order of lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from writer import ENTRIES_A_TURN, known_to, quarters, turn
 
 
 def sent_by(do: Callable[[Session], object], turns: int = 12, summary: bool = False) -> list[str]:
-    """The commands that a memory sends for something, that knows its session and remembers no context."""
+    """Return the commands that a memory sends while `do` runs.
+
+    The memory knows the session's head and remembers no context.
+    """
     with mongostore.watched() as sent, Memory.open(mongostore.address_of(), view_bytes=0) as memory:
         session = known_to(memory, turns, summary=summary)
         sent.clear()
@@ -31,12 +34,15 @@ def sent_by(do: Callable[[Session], object], turns: int = 12, summary: bool = Fa
 
 
 def test_an_append_is_one_update() -> None:
-    """By who knows the head, of a turn with calls and results."""
+    """An append by a memory that knows the head is one update, even for a turn with calls and results."""
     assert sent_by(lambda session: session.add(turn("one more"))) == ["update"]
 
 
 def test_an_append_is_found_by_the_key_of_its_head() -> None:
-    """And by the one value that says all else that has to be so: the more is asked, the longer a server plans."""
+    """An append finds its head by key, and by the one value that implies all other conditions.
+
+    The more conditions a query has, the longer the server plans.
+    """
     commands = list[dict[str, Any]]()
     with mongostore.watched(commands), Memory.open(mongostore.address_of()) as memory:
         session = memory.session("s")
@@ -54,12 +60,12 @@ def test_an_append_is_found_by_the_key_of_its_head() -> None:
 @pytest.mark.parametrize("summary", [False, True], ids=["entries", "summary"])
 @pytest.mark.parametrize("turns", [12, pytest.param(17_000, marks=pytest.mark.slow)])
 def test_a_steady_context_is_one_query(turns: int, summary: bool) -> None:
-    """Also where the memory remembers nothing of what it showed, and however long the log is."""
+    """A steady context is one query, even if the memory remembers no context, and however long the log is."""
     assert sent_by(lambda session: session.context(), turns, summary) == ["find"]
 
 
 def test_a_steady_context_reads_its_head_and_rows() -> None:
-    """What says who has the tail of a part is not read again while the head says that no transaction has changed it."""
+    """A steady context reads its head and rows only, unless the head says that a transaction has changed the tail."""
     commands = list[dict[str, Any]]()
     with mongostore.watched(commands), Memory.open(mongostore.address_of(), view_bytes=0) as memory:
         session = memory.session("s", max_tokens=2000, counter=quarters)
@@ -67,7 +73,7 @@ def test_a_steady_context_reads_its_head_and_rows() -> None:
             session.add(turn(str(number)))
         session.context()
         shown = session.context()
-        asked = [command["filter"]["_id"]["$in"] for command in commands if command.get("find") == "palimpsest"]
+        queried_ids = [command["filter"]["_id"]["$in"] for command in commands if command.get("find") == "palimpsest"]
         with Memory.open(mongostore.named("one")) as other:
             other.session("s").erase([1])
             for number in range(40, 80):
@@ -75,14 +81,14 @@ def test_a_steady_context_reads_its_head_and_rows() -> None:
         later = session.context()
         entries = session.entries()
 
-    assert {bytes(key)[16:17] for key in asked[-1]} == {b"h", b"r"}
+    assert {bytes(key)[16:17] for key in queried_ids[-1]} == {b"h", b"r"}
     assert later.messages[-1] != shown.messages[-1]
     assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
     assert len(entries) == 80 * ENTRIES_A_TURN
 
 
 def homes_of(command: dict[str, Any]) -> list[set[bytes]]:
-    """The homes that each part of a command is for which reads or changes documents, but for listings of a tenant."""
+    """Return the homes that each part of a command reads or changes, without listings of a tenant."""
     parts = [command["filter"]] if "filter" in command else []
     parts += [one["q"] for one in (*command.get("updates", ()), *command.get("deletes", ()))]
     parts += command.get("documents", ())
@@ -90,8 +96,8 @@ def homes_of(command: dict[str, Any]) -> list[set[bytes]]:
     return [set(map(bytes, home["$in"] if isinstance(home, dict) else [home])) for home in homes]
 
 
-def test_each_command_of_a_session_is_for_the_shard_of_its_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a router has answered, what reads, changes or removes documents names one home. Only listings ask all."""
+def test_each_command_of_a_session_goes_to_one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a router each command of a session names one home, so that it goes to one shard; listings ask all."""
     monkeypatch.setattr(importlib.import_module("palimpsest.stores.mongodb.backend"), "is_router", bool)
     commands = list[dict[str, Any]]()
     with mongostore.watched(commands), Memory.open(mongostore.address_of()) as memory:
@@ -116,7 +122,7 @@ def test_each_command_of_a_session_is_for_the_shard_of_its_home(monkeypatch: pyt
 
 @pytest.mark.wide
 def test_many_small_appends_are_few_transactions() -> None:
-    """Rows that were appended are moved on to others when there are some of them, and can be read all the while."""
+    """Many small appends take few transactions: appended rows are moved from the tail to buckets in groups."""
     with mongostore.watched() as sent, Memory.open(mongostore.address_of()) as memory:
         session = memory.session("s")
         session.add_user_message("0")
@@ -129,8 +135,8 @@ def test_many_small_appends_are_few_transactions() -> None:
     assert appended < 399 + 8 * (1 + 400 * 300 // TAIL)
 
 
-def test_a_full_tail_is_moved_on_by_two_queries_and_two_writes() -> None:
-    """Nobody tries first whether there is room, and who did it knows the head from then on."""
+def test_a_full_tail_is_moved_by_two_queries_and_two_writes() -> None:
+    """Moving a full tail takes two queries and two writes, and the writer knows the head afterwards."""
     with mongostore.watched() as sent, Memory.open(mongostore.address_of()) as memory:
         session = memory.session("s")
         session.add_user_message("0")
@@ -146,31 +152,34 @@ def test_a_full_tail_is_moved_on_by_two_queries_and_two_writes() -> None:
 # --- what is remembered of heads
 
 
-def test_who_remembers_a_head_that_others_have_written_looks_again() -> None:
-    """Where its value is as before the batch is done, else it is refused with what is there."""
+def test_a_stale_head_is_read_again() -> None:
+    """A batch whose writer remembers a stale head is done if the head's value is the expected one.
+
+    Otherwise it is refused with the current heads.
+    """
 
     async def work(address: str, sent: list[str]) -> None:
-        one, two = (open_mongodb(address, Inline()) for _ in range(2))
+        first, second = (open_mongodb(address, Inline()) for _ in range(2))
         place, other = Place("t", "h", "s", "n"), Place("t", "h", "s", "other")
         rows = Place("t", "h", "rows", "n")
 
         def put(key: int) -> Step:
             return Step(rows, rows_only=True, put=[("t", [Row(key, b"%d" % key)])])
 
-        assert await one.write([[Step(place, None, b"1"), put(1)]], 0) == [None]
-        assert await two.write([[Step(place, b"1", b"1"), Step(other, None, b"x")]], 0) == [None]
+        assert await first.write([[Step(place, None, b"1"), put(1)]], 0) == [None]
+        assert await second.write([[Step(place, b"1", b"1"), Step(other, None, b"x")]], 0) == [None]
         sent.clear()
-        assert await one.write([[Step(place, b"1", b"2"), put(2)]], 0) == [None]
+        assert await first.write([[Step(place, b"1", b"2"), put(2)]], 0) == [None]
         assert sent == ["update", "find", "update"]
-        assert await two.write([[Step(place, b"2", b"3"), put(3)]], 0) == [None]
+        assert await second.write([[Step(place, b"2", b"3"), put(3)]], 0) == [None]
         sent.clear()
-        (refusal,) = await one.write([[Step(place, b"2", b"4"), put(4)]], 0)
+        (refusal,) = await first.write([[Step(place, b"2", b"4"), put(4)]], 0)
         assert refusal is not None
         assert [head and head.hot for head in refusal] == [b"3", None]
         assert sent == ["update", "find"]
-        (seen,) = await one.look([Ask(rows, [Range("t", [(0, 9)])], head=False)])
+        (seen,) = await first.look([Ask(rows, [Range("t", [(0, 9)])], head=False)])
         assert [row[0] for row in seen.rows[0]] == [1, 2, 3]
-        for backend in (one, two):
+        for backend in (first, second):
             await backend.close()
 
     with mongostore.watched() as sent:
@@ -180,8 +189,8 @@ def test_who_remembers_a_head_that_others_have_written_looks_again() -> None:
 # --- lists
 
 
-def test_places_are_in_order_whatever_their_names_are() -> None:
-    """By code points, also where these are the first or last; a space that begins like others has its own alone."""
+def test_places_are_listed_by_code_points() -> None:
+    """Places are listed in the order of code points, whatever their names, and a space lists only its own."""
     names = [
         "",
         "\0",
@@ -217,8 +226,8 @@ def test_places_are_in_order_whatever_their_names_are() -> None:
                 whole = named(drive(model.places("t", space, beneath=beneath)))
                 assert named(await ours.places("t", space, beneath=beneath)) == whole
                 for after in [*whole, Place("t", "h", "a\0a", "x")]:
-                    some = await ours.places("t", space, beneath=beneath, after=after, limit=3)
-                    assert named(some) == named(drive(model.places("t", space, beneath=beneath, after=after, limit=3)))
+                    page = await ours.places("t", space, beneath=beneath, after=after, limit=3)
+                    assert named(page) == named(drive(model.places("t", space, beneath=beneath, after=after, limit=3)))
         await ours.close()
 
     asyncio.run(work(mongostore.address_of()))

@@ -1,7 +1,4 @@
-"""The store on MongoDB in bad times: many writers, killed processes and servers, calls that end too early.
-
-Tested against SecantusDB, which speaks MongoDB's protocol.
-"""
+"""The store on MongoDB under many writers, and calls that end early. Tested against SecantusDB."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ WRITING = Path(__file__).with_name("mongodb_writer.py")
 WRITERS, EACH = 8, 25
 
 LEAVES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""The driver leaves a socket to the garbage collector when it is cancelled while it connects."""
+"""A driver that is cancelled while it connects leaves a socket to the garbage collector, which warns."""
 
 
 # --- many writers
@@ -34,7 +31,7 @@ LEAVES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWar
 
 @pytest.mark.wide
 def test_two_processes_of_eight_writers_lose_and_double_nothing() -> None:
-    """Each of 200 entries is there once, those of a writer in his order."""
+    """Two processes with several writers each lose and double no entry, and keep each writer's order."""
     address = mongostore.address_of("writers")
 
     together(Process(address, name, str(EACH), script=WRITING) for name in ("0", "1"))
@@ -52,8 +49,8 @@ def test_two_processes_of_eight_writers_lose_and_double_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_eight_processes_that_add_to_one_session_lose_nothing() -> None:
-    """200 of 200 entries, none of them twice."""
+def test_eight_processes_adding_to_one_session_lose_nothing() -> None:
+    """Eight processes that add to one session lose and double no entry."""
     address = mongostore.address_of("writers")
 
     together(Process(address, str(name), str(EACH), script=WRITING) for name in range(WRITERS))
@@ -64,12 +61,12 @@ def test_eight_processes_that_add_to_one_session_lose_nothing() -> None:
 
 
 @pytest.mark.wide
-def test_appends_and_transactions_beside_each_other_leave_one_log() -> None:
-    """While one appends, others count, erase and pin: every entry is in its place."""
+def test_appends_beside_transactions_leave_one_log() -> None:
+    """While one memory appends, another counts, pins and erases: every entry is at its place."""
 
     async def work(address: str) -> None:
-        async with AsyncMemory.open(address) as one, AsyncMemory.open(address) as other:
-            log, theirs = one.session("s", counter=quarters), other.session("s", counter=quarters)
+        async with AsyncMemory.open(address) as first, AsyncMemory.open(address) as other:
+            log, theirs = first.session("s", counter=quarters), other.session("s", counter=quarters)
             await log.add_user_message("0")
 
             async def appending() -> None:
@@ -96,8 +93,8 @@ def test_appends_and_transactions_beside_each_other_leave_one_log() -> None:
 
 
 @LEAVES
-def test_a_call_that_waits_too_long_ends_and_says_what_it_does_not_know() -> None:
-    """Where somebody's transaction is in its way: it says how long it has waited, and whether nothing was written."""
+def test_a_call_that_waits_too_long_says_whether_it_wrote() -> None:
+    """A call blocked by a transaction ends after `timeout_seconds` and says whether it wrote, as far as is known."""
 
     async def work(address: str, sent: list[str]) -> None:
         backend: Any = open_mongodb(f"{address}?timeout_seconds=1", Inline())
@@ -137,8 +134,8 @@ def test_a_call_that_waits_too_long_ends_and_says_what_it_does_not_know() -> Non
 
 @pytest.mark.wide
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
-def test_any_batches_do_what_they_do_in_memory(seed: int) -> None:
-    """Rows and heads after many random batches of two are those of dictionaries, be they in tails or buckets."""
+def test_random_batches_behave_as_in_memory(seed: int) -> None:
+    """After random batches from two backends, rows and heads equal those of the backend in memory."""
     dice = random.Random(seed)
     places = [Place("t", "h", "s", name) for name in "abc"]
     keys = [*range(6), 31, 32, 33, 2**32 - 1, 2**32, 7 << 32, 7 << 32 | 40, LAST_KEY]

@@ -1,4 +1,4 @@
-"""Conversations of the OpenAI Agents SDK in a log, run by its own runner with a model that answers from a script."""
+"""Conversations of the OpenAI Agents SDK in a log, run by its own runner with a scripted model."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ LONG = "the wind blows over the sea and the land " * 12
 
 @pytest.fixture(autouse=True)
 def _no_traces() -> None:
+    """Turn off the SDK's tracing, which would use the network."""
     agents.set_tracing_disabled(True)
 
 
 @asynccontextmanager
 async def opened(kind: str, store: str, *, privacy: Any = None, **options: Any) -> AsyncIterator[Any]:
-    """The SDK's session over one of ours, and ours."""
+    """Yield the SDK's session over one of ours, and ours."""
     if kind == "Session":
         with Memory.open(store, privacy=privacy) as memory:
             chat: Any = memory.session("trip", **options)
@@ -54,25 +55,25 @@ async def opened(kind: str, store: str, *, privacy: Any = None, **options: Any) 
 
 
 async def listed(chat: Any) -> list[Any]:
-    """The log."""
+    """Return the entries of a session of either kind."""
     entries = chat.entries()
-    found: list[Any] = entries if isinstance(entries, list) else await entries
-    return found
+    result: list[Any] = entries if isinstance(entries, list) else await entries
+    return result
 
 
 def say(id: str, text: str) -> Any:
-    """A message of the model."""
+    """Return a message of the model."""
     part = {"type": "output_text", "text": text, "annotations": []}
     return types.ResponseOutputMessage(id=id, type="message", role="assistant", status="completed", content=[part])
 
 
 def call(given: dict[str, Any]) -> Any:
-    """A call of the model."""
+    """Return a tool call of the model."""
     return types.ResponseFunctionToolCall(**given)
 
 
 def think() -> Any:
-    """A thought of the model."""
+    """Return a reasoning item of the model."""
     return types.ResponseReasoningItem(**THOUGHT)
 
 
@@ -83,13 +84,13 @@ def weather(city: str) -> str:
 
 
 def guide(*steps: Any, **options: Any) -> tuple[Any, Any]:
-    """An agent, and the model that it asks."""
+    """Return an agent and the scripted model that it asks."""
     model = scripted.ScriptedModel(steps)
     return agents.Agent(name="Guide", instructions="Be brief.", model=model, tools=[weather], **options), model
 
 
 async def run(agent: Any, question: Any, session: Any, *, streamed: bool = False, **options: Any) -> str:
-    """Run an agent, and return its answer."""
+    """Run an agent and return its answer."""
     if streamed:
         result = agents.Runner.run_streamed(agent, question, session=session, **options)
         async for _ in result.stream_events():
@@ -100,7 +101,7 @@ async def run(agent: Any, question: Any, session: Any, *, streamed: bool = False
 
 
 def test_it_is_a_session_of_the_sdk() -> None:
-    """The SDK takes it for one of its sessions; what is no session of ours is refused."""
+    """The SDK accepts the adapter as one of its sessions; anything but a session of ours is refused."""
     with Memory.open("memory://") as memory:
         session = adapter.PalimpsestSession(memory.session("trip"))
 
@@ -113,8 +114,8 @@ def test_it_is_a_session_of_the_sdk() -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_runs_go_on_from_each_other(kind: str, streamed: bool, tmp_path: Path) -> None:
-    """Thoughts, parallel calls and results of a run are in the log once, and go back as they came."""
+async def test_runs_continue_from_each_other(kind: str, streamed: bool, tmp_path: Path) -> None:
+    """Reasoning, parallel calls and results of a run are stored once and sent back as they came."""
     agent, model = guide([think(), call(CALL), call(OTHER)], [say("msg_1", "Clear.")], [say("msg_2", "In Oslo.")])
 
     async with opened(kind, str(tmp_path / "agent.db"), max_tokens=4_000, reserve=1_000) as (session, chat):
@@ -142,7 +143,7 @@ async def test_runs_go_on_from_each_other(kind: str, streamed: bool, tmp_path: P
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_agents_hand_over_within_a_conversation(kind: str) -> None:
-    """The call that hands over, and its result, are in the log; the other agent goes on from there in the next run."""
+    """A handoff's call and result are stored, and the other agent continues from there in the next run."""
     other, model = guide([say("msg_1", "Here I am.")], [say("msg_2", "Still me.")], handoff_description="knows Rome")
     hand = {**CALL, "name": "transfer_to_guide", "arguments": "{}"}
     first = agents.Agent(name="First", model=scripted.ScriptedModel([[call(hand)]]), handoffs=[other])
@@ -162,7 +163,7 @@ async def test_agents_hand_over_within_a_conversation(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_budget_cuts_whole_interactions_and_stays_valid(kind: str) -> None:
-    """However long the conversation is, what a run begins with fits, breaks no rule, and moves seldom."""
+    """However long the conversation, what a run begins with fits the budget, is valid, and changes rarely."""
     turns = 24
     steps = [
         step for turn in range(turns) for step in ([call({**CALL, "id": f"fc_{turn}"})], [say(f"msg_{turn}", LONG)])
@@ -186,8 +187,8 @@ async def test_a_budget_cuts_whole_interactions_and_stays_valid(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_run_that_failed_is_tried_again(kind: str) -> None:
-    """The question is in the log once, though the run that asked it failed and was started again."""
+async def test_a_failed_run_can_be_repeated(kind: str) -> None:
+    """The question of a run that failed is stored once when the run is repeated."""
     agent, model = guide(RuntimeError("no connection"), [say("msg_1", "Clear.")])
 
     async with opened(kind, "memory://", max_tokens=4_000) as (session, chat):
@@ -201,8 +202,8 @@ async def test_a_run_that_failed_is_tried_again(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_call_without_its_result_is_held_back_until_it_comes(kind: str) -> None:
-    """A call that waits for somebody's approval is in no history; approved, its result stands beside it."""
+async def test_a_call_waiting_for_approval_is_held_back(kind: str) -> None:
+    """A call that waits for approval is in no history; once approved, its result stands beside it."""
     ask = agents.function_tool(lambda city: f"clear in {city}", name_override="ask", needs_approval=True)
     model = scripted.ScriptedModel([[call({**CALL, "name": "ask"})], [say("msg_1", "Clear.")], [say("msg_2", "Yes.")]])
     agent = agents.Agent(name="Guide", model=model, tools=[ask])
@@ -224,8 +225,8 @@ async def test_a_call_without_its_result_is_held_back_until_it_comes(kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_call_that_was_erased_is_none_of_the_newest_items(kind: str) -> None:
-    """The others of its group are, however few items are wanted."""
+async def test_an_erased_call_is_not_among_the_newest_items(kind: str) -> None:
+    """An erased call is not among the newest items; the others of its group are."""
     async with opened(kind, "memory://", max_tokens=4_000) as (session, chat):
         await session.add_items([QUESTION, CALL, {**CALL, "id": "fc_2", "call_id": "erased"}])
         await ready(chat.erase([(await listed(chat))[-1].id]))
@@ -237,7 +238,7 @@ async def test_a_call_that_was_erased_is_none_of_the_newest_items(kind: str) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_process_that_died_between_call_and_result_leaves_a_valid_history(kind: str) -> None:
-    """Whoever goes on with another question is not refused for the call that nobody answered."""
+    """If a process died between call and result, another run continues with a valid history."""
     agent, model = guide([say("msg_1", "Rain.")], [say("msg_2", "Yes.")])
 
     async with opened(kind, "memory://", max_tokens=4_000) as (session, _):
@@ -249,8 +250,8 @@ async def test_a_process_that_died_between_call_and_result_leaves_a_valid_histor
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_policy_is_applied_and_pictures_pass(kind: str) -> None:
-    """What the policy finds is neither stored nor sent again; a picture goes back as it came."""
+async def test_a_policy_applies_and_images_pass(kind: str) -> None:
+    """What the policy finds is neither stored nor sent again; an image is sent back as it came."""
     picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"}
     content = [{"type": "input_text", "text": "My card is 4111 1111 1111 1111."}, picture]
     agent, model = guide([say("msg_1", "A gate.")], [say("msg_2", "A gate.")])
@@ -266,8 +267,8 @@ async def test_a_policy_is_applied_and_pictures_pass(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_newest_items_are_those_that_stand_alone(kind: str) -> None:
-    """A limit leaves out what needs an item before it: a result, and what was made with a thought."""
+async def test_a_limit_leaves_out_items_that_need_an_earlier_one(kind: str) -> None:
+    """A limit leaves out items that need an item before it, such as a result or what follows reasoning."""
     items = [QUESTION, THOUGHT, CALL, RESULT, {"role": "user", "content": "Thanks."}]
 
     async with opened(kind, "memory://", max_tokens=4_000) as (session, _):
@@ -281,7 +282,7 @@ async def test_the_newest_items_are_those_that_stand_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_items_are_taken_back_one_by_one(kind: str) -> None:
-    """`pop_item` returns the newest item as it came, down to the first; a rewind of ours brings it back."""
+    """`pop_item` returns the newest item as it was added, down to the first; a rewind brings it back."""
     items = [QUESTION, THOUGHT, CALL, RESULT]
 
     async with opened(kind, "memory://", max_tokens=4_000) as (session, chat):
@@ -300,8 +301,8 @@ async def test_items_are_taken_back_one_by_one(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_no_item_is_refused_whole(kind: str) -> None:
-    """Nothing of a list is added where one of it is none; and what cannot fit says so."""
+async def test_an_invalid_item_refuses_the_whole_list(kind: str) -> None:
+    """One invalid item refuses the whole list; items that do not fit the budget raise BudgetImpossible."""
     async with opened(kind, "memory://", max_tokens=60) as (session, chat):
         for bad in ([QUESTION, {"role": "nobody", "content": "x"}], [QUESTION, 7], [{"type": "function_call"}]):
             with pytest.raises(InvalidEntry, match=r"messages\["):
@@ -313,14 +314,14 @@ async def test_what_is_no_item_is_refused_whole(kind: str) -> None:
 
 
 def completed(number: int, text: str) -> Play:
-    """An answer of chat completions."""
+    """Return a chat completion with this text."""
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
     made = {"id": f"c{number}", "object": "chat.completion", "created": 1, "model": "gpt-4o", "choices": [choice]}
     return answers({**made, "usage": {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}})
 
 
-async def test_a_model_that_gives_its_items_no_ids_is_sent_what_it_said() -> None:
-    """Chat completions, whose answers all have the SDK's placeholder for an id: each run begins as the one before."""
+async def test_items_without_ids_are_sent_as_they_were_said() -> None:
+    """Items with the SDK's placeholder id, as chat completions give, are sent back, each run extending the last."""
     chat_models = load("agents.models.openai_chatcompletions")
 
     with StreamServer(completed(1, "Clear."), completed(2, "Yes."), completed(3, "Sure.")) as server:
@@ -338,12 +339,12 @@ async def test_a_model_that_gives_its_items_no_ids_is_sent_what_it_said() -> Non
 
 
 class Shaken(adapter.PalimpsestSession):
-    """A session whose store is lost once, before or after it has committed a result."""
+    """A session whose store fails once, before or after it has committed a result."""
 
     lost: str | None = None
 
     async def add_items(self, items: list[Any]) -> None:
-        """Add items."""
+        """Add items, or fail as `lost` says."""
         if self.lost and items[0].get("type") == "function_call_output":
             lost, self.lost = self.lost, None
             if lost == "after":
@@ -364,8 +365,11 @@ RETURNED: dict[str, Any] = {
 @pytest.mark.parametrize("returned", RETURNED)
 @pytest.mark.parametrize("lost", ["before", "after"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_result_whose_commit_was_not_heard_of_is_kept_once(kind: str, lost: str, returned: str) -> None:
-    """The SDK finds by the newest items whether a result was kept, and goes on without running the tool again."""
+async def test_a_result_with_an_unconfirmed_commit_is_stored_once(kind: str, lost: str, returned: str) -> None:
+    """After a commit that was not confirmed the SDK finds the result among the newest items.
+
+    It continues without running the tool again.
+    """
     ran = list[str]()
 
     def ask(city: str) -> Any:
@@ -398,17 +402,17 @@ def losing_once(
     fault: BaseException,
     kind: tuple[str, str] = ("type", "function_call_output"),
 ) -> None:
-    """Have a session hear nothing of one append of a result, or another kind: it is made before that, or is not."""
-    add, left = type(chat).add, [lost]
+    """Make one append of a result, or of items of another kind, fail before or after it was made."""
+    add, failures = type(chat).add, [lost]
 
     async def later(done: Any) -> Any:
         await ready(done)
         raise fault
 
     def lossy(self: Any, items: Any, **options: Any) -> Any:
-        if not left or items[0].get(kind[0]) != kind[1]:
+        if not failures or items[0].get(kind[0]) != kind[1]:
             return add(self, items, **options)
-        done = add(self, items, **options) if left.pop() == "after" else None
+        done = add(self, items, **options) if failures.pop() == "after" else None
         if isinstance(self, AsyncSession):
             return later(done)
         raise fault
@@ -417,7 +421,7 @@ def losing_once(
 
 
 def ask_calls(number: int) -> list[Any]:
-    """Calls that a model makes at once."""
+    """Return this many parallel calls."""
     return [call({**CALL, "id": f"fc_{i}", "call_id": f"c{i}", "name": "ask"}) for i in range(number)]
 
 
@@ -430,10 +434,13 @@ STEPS = {"one": [call({**CALL, "name": "ask"})], "beside another": [call(OTHER),
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("lost", ["before", "after"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_policy_keeps_no_run_from_going_on_after_a_commit_that_was_not_heard_of(
+async def test_a_redacted_result_with_an_unconfirmed_commit_is_stored_once(
     kind: str, lost: str, step: str, fault: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the policy has changed, and with whatever other calls it was made: each approval is acted on once."""
+    """A resumed run continues after an unconfirmed commit, even if the policy redacted the result.
+
+    Each approval is acted on once, whatever other calls were made in parallel.
+    """
     ran = list[str]()
 
     def ask(city: str) -> str:
@@ -465,10 +472,13 @@ async def test_a_policy_keeps_no_run_from_going_on_after_a_commit_that_was_not_h
 
 @pytest.mark.parametrize("limit", range(2, 6))
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_new_run_has_what_was_stored_though_nobody_heard_of_it(
+async def test_a_new_run_has_items_whose_commit_was_not_confirmed(
     kind: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its limit: only a run that is resumed looks whether its own items are there."""
+    """A new run gets items whose commit was not confirmed, whatever its limit.
+
+    Only a resumed run compares its own items with those stored.
+    """
     fault = StoreUnavailable("memory://", "no connection", written=None)
     agent, model = guide(*([say(f"msg_{number}", f"Answer {number}.")] for number in range(3)))
     async with opened(kind, "memory://", max_tokens=4_000) as (session, chat):
@@ -484,8 +494,11 @@ async def test_a_new_run_has_what_was_stored_though_nobody_heard_of_it(
     assert "Answer 1." in str(model.calls[-1].input)
 
 
-async def test_a_new_process_takes_back_what_a_policy_has_changed_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the guide says: the SDK finds another text than its own, and nothing runs or is kept twice."""
+async def test_a_new_process_pops_a_redacted_result_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a new process the SDK refuses a stored text that differs from its own.
+
+    After `pop_item`, as the guide says, the run continues, and nothing runs or is stored twice.
+    """
     ran = list[str]()
 
     def ask(city: str) -> str:
@@ -518,13 +531,13 @@ async def test_a_new_process_takes_back_what_a_policy_has_changed_and_goes_on(mo
 
 
 def kinds_of(calls: list[Any]) -> list[str]:
-    """Calls that are made at once, and then their results."""
+    """Return the kinds of the entries of these parallel calls and their results."""
     return ["tool_call"] * len(calls) + ["tool_result"] * len(calls)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_fewer_of_the_newest_items_are_the_end_of_more(kind: str) -> None:
-    """Whatever the limit: calls that were made at once come together or not at all, and so do results with them."""
+    """Fewer newest items are always the end of more: parallel calls and their results come together or not at all."""
     asked = [{**CALL, "id": f"fc_{i}", "call_id": f"c{i}"} for i in range(3)]
     told = [{**RESULT, "call_id": f"c{i}"} for i in range(3)]
     items = [QUESTION, *asked[:2], *told[:2], {"role": "user", "content": "And Rome?"}, THOUGHT, *asked[2:], *told[2:]]
@@ -542,8 +555,11 @@ async def test_fewer_of_the_newest_items_are_the_end_of_more(kind: str) -> None:
                 assert all(item["call_id"] in calls for item in fewer if item.get("type") == "function_call_output")
 
 
-async def test_what_the_sdk_has_encrypted_is_refused_with_what_to_do_instead() -> None:
-    """A log of what nobody can read could not be cut, searched or checked; the memory encrypts by itself."""
+async def test_encrypted_items_of_the_sdk_are_refused_with_advice() -> None:
+    """Items encrypted by the SDK are refused with the advice to encrypt the memory.
+
+    Nobody could cut, search or check such a log.
+    """
     encrypted = load("agents.extensions.memory").EncryptedSession
 
     async with opened("AsyncSession", "memory://") as (session, chat):
@@ -571,14 +587,14 @@ asyncio.run(main())
 
 
 def beside(store: str) -> list[int]:
-    """Two processes at once; how each ended."""
+    """Run two processes that write at once, and return their exit statuses."""
     running = [subprocess.Popen([sys.executable, "-W", "ignore", "-c", BESIDE, store, name]) for name in "ab"]
     return [one.wait(300) for one in running]
 
 
 @pytest.mark.wide
-async def test_another_process_writes_to_the_same_conversation(tmp_path: Path) -> None:
-    """What two processes add does not mix within one batch: every call stands beside its result."""
+async def test_two_processes_write_to_one_conversation(tmp_path: Path) -> None:
+    """Batches that two processes add do not mix: every call stands beside its result."""
     store = str(tmp_path / "agent.db")
     Memory.open(store).close()
     assert await asyncio.to_thread(beside, store) == [0, 0]
@@ -591,8 +607,8 @@ async def test_another_process_writes_to_the_same_conversation(tmp_path: Path) -
     assert not find_format("openai-responses").validate(items)
 
 
-async def test_runs_in_turns_go_one_after_the_other() -> None:
-    """With a turn around each, of two runs at once the second knows what the first one said."""
+async def test_runs_inside_turns_follow_each_other() -> None:
+    """Of two concurrent runs, each inside a turn, the second knows what the first one said."""
     agent, model = guide([call(CALL)], [say("msg_1", "Clear.")], [say("msg_2", "Again.")])
 
     async with opened("AsyncSession", "memory://", max_tokens=4_000) as (session, chat):

@@ -1,4 +1,4 @@
-"""The format `openai`, beside what `test_formats` says: what its contexts leave out, and what they make whole."""
+"""The format `openai`: what its contexts leave out or complete. `test_formats` has the shared rules."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ FORMAT = find_format("openai")
 
 
 @pytest.mark.parametrize("part", [{"type": "text"}, {"type": "text", "text": None}, {"type": "text", "text": 5}])
-def test_a_text_part_without_text_is_kept_and_not_sent(part: dict[str, Any]) -> None:
-    """The API would refuse the whole request."""
+def test_a_text_part_without_text_is_stored_and_not_sent(part: dict[str, Any]) -> None:
+    """A text part without text is stored but not sent: the API would refuse the request."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
-        said = [{"type": "text", "text": "hello"}]
-        session.add([{"role": "user", "content": [part, *said]}])
+        parts = [{"type": "text", "text": "hello"}]
+        session.add([{"role": "user", "content": [part, *parts]}])
 
-        assert session.context(format="openai").messages == [{"role": "user", "content": said}]
-        assert FORMAT.encode(session.entries()) == [{"role": "user", "content": [part, *said]}]
+        assert session.context(format="openai").messages == [{"role": "user", "content": parts}]
+        assert FORMAT.encode(session.entries()) == [{"role": "user", "content": [part, *parts]}]
 
 
-def test_an_image_without_address_that_a_log_has_is_not_sent() -> None:
-    """What `add` refuses may be there from before, or by an import; a context leaves it out, and says so."""
+def test_an_image_without_address_in_a_log_is_not_sent() -> None:
+    """An image without address, which `add` refuses but an older log may have, is left out of a context and noted."""
     picture = Opaque(item={"type": "image_url", "image_url": "https://example.com/a.png"})
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="openai")
@@ -40,8 +40,8 @@ def test_an_image_without_address_that_a_log_has_is_not_sent() -> None:
         assert [one.what for one in context.report.adapted] == ["image_url left out"]
 
 
-def test_a_message_of_no_parts_is_left_out_of_a_context() -> None:
-    """The provider refuses content that says nothing, be it text or parts; the log keeps it."""
+def test_a_message_without_content_is_left_out() -> None:
+    """A message without content is left out of a context, since the provider refuses it; the log keeps it."""
     empty = [{"role": "user", "content": []}, {"role": "user", "content": [{"type": "text", "text": ""}]}]
     with Memory.open("memory://") as memory:
         session = memory.session("s")
@@ -51,8 +51,8 @@ def test_a_message_of_no_parts_is_left_out_of_a_context() -> None:
         assert FORMAT.encode(session.entries())[:2] == empty
 
 
-def test_a_call_without_id_or_name_gets_them_in_a_context() -> None:
-    """The provider refuses empty ids and names, so a context has the place for the one, "unknown" for the other."""
+def test_a_call_without_id_or_name_gets_both() -> None:
+    """A call without an id gets its place as id, and one without a name is sent as `unknown`."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
         session.add(
@@ -69,7 +69,7 @@ def test_a_call_without_id_or_name_gets_them_in_a_context() -> None:
 
 
 def test_calls_that_share_an_id_are_renamed_in_a_context() -> None:
-    """The provider refuses repeated ids in one message, so a context names the second by its place."""
+    """Calls of one message that share an id get different ids in a context, and so do their results."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
         session.add(EQUAL["repeated ids"])
@@ -82,14 +82,14 @@ def test_calls_that_share_an_id_are_renamed_in_a_context() -> None:
 
 
 @pytest.mark.parametrize("beside", [Text(text="a"), Image(source="data:image/png;base64,aGk=")], ids=["text", "image"])
-def test_an_empty_thought_is_no_part_of_a_message(beside: Part) -> None:
-    """The API takes no empty text: a thought without words, as imports have them, leaves what stands beside it."""
+def test_an_empty_thought_is_left_out(beside: Part) -> None:
+    """A thought without words is left out of a message: the API takes no empty text."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="openai")
         session.add_user_message("q")
         session.add_assistant_message([Reasoning(text=""), beside])
 
-        said = session.context().messages[-1]["content"]
+        parts = session.context().messages[-1]["content"]
 
-    assert all(part["text"] for part in said)
-    assert len(said) == 1
+    assert all(part["text"] for part in parts)
+    assert len(parts) == 1

@@ -1,4 +1,4 @@
-"""The format `openai-responses`, beside what `test_formats` says: the vendor's types, and sessions of its SDK."""
+"""The format `openai-responses`: the vendor's types, and sessions of its SDK. `test_formats` has the shared rules."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ FORMAT = find_format("openai-responses")
 
 
 def responses_session(memory: Memory) -> Session:
+    """Return a session whose format is `openai-responses`."""
     return memory.session("s", format="openai-responses")
 
 
 def check(ctx: Context) -> None:
+    """Assert that a context is valid by the rules and by the vendor's types."""
     assert responses.faults(ctx.messages) == []
     assert responses.sdk_faults(ctx.request()) == []
 
 
-def test_the_keys_of_items_are_those_that_the_vendor_publishes() -> None:
-    """The table of item types equals the types of the installed library: what is needed, and what there may be."""
+def test_our_table_of_item_types_equals_the_vendors() -> None:
+    """The table of item types has the keys, required and allowed, of the installed library's types."""
     published = responses.shapes()
 
     assert {kind: (set(shape.needed) | {"type"}, set(shape.known)) for kind, shape in SHAPES.items()} == {
@@ -49,7 +51,7 @@ def test_the_keys_of_items_are_those_that_the_vendor_publishes() -> None:
 
 
 def test_a_whole_response_comes_back_equal_and_goes_out_valid() -> None:
-    """`model_dump()` of a response's output, with its nulls, is taken as it is; a context leaves the nulls out."""
+    """`model_dump()` of a response's output is stored with its nulls; a context leaves the nulls out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from openai.types.responses import Response
@@ -82,7 +84,7 @@ def test_a_whole_response_comes_back_equal_and_goes_out_valid() -> None:
 
 
 def test_a_session_of_the_agents_sdk_comes_back_equal(tmp_path: Path) -> None:
-    """Items that the SDK's own session stored and gave back are taken, encoded equally and shown validly."""
+    """Items that the SDK's own session stored and returned are stored equal and give a valid context."""
     import asyncio
 
     with warnings.catch_warnings():
@@ -122,7 +124,7 @@ PLAIN: dict[str, Any] = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", sorted(SHAPES))
 def test_an_item_with_an_odd_value_is_refused_or_sent_within_the_rules(kind: str) -> None:
-    """Whatever stands under one of its keys: a list for an id of a call, a caller that names nothing."""
+    """An item with an odd value under any key is refused, or sent within the rules."""
     for key in sorted(SHAPES[kind].known - {"type"}):
         for odd in ODD:
             item = {"type": kind, **{needed: PLAIN[needed] for needed in SHAPES[kind].needed}, key: odd}
@@ -136,7 +138,10 @@ def test_an_item_with_an_odd_value_is_refused_or_sent_within_the_rules(kind: str
 
 
 def test_a_reasoning_item_before_a_reference_to_itself_is_sent_as_text() -> None:
-    """What follows it is left out, for its id is there already, and a reasoning item cannot stand alone."""
+    """A reasoning item before a reference to itself is sent as text.
+
+    The reference is left out, since its id appears already, and reasoning cannot stand alone.
+    """
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
         session.add([USER, THOUGHT, {"type": "item_reference", "id": THOUGHT["id"]}])
@@ -144,8 +149,8 @@ def test_a_reasoning_item_before_a_reference_to_itself_is_sent_as_text() -> None
         check(session.context(dry_run=True))
 
 
-def test_what_has_neither_role_nor_type_is_refused_unless_it_is_a_reference() -> None:
-    """Whose type the API lets be left out: with anything beside its id it is no item."""
+def test_an_item_without_role_and_type_must_be_a_reference() -> None:
+    """An item without role and type is a reference, if it has nothing but an id; otherwise it is refused."""
     assert FORMAT.decode([{"id": "rs_1"}], "messages")
     with pytest.raises(InvalidEntry, match="role"):
         FORMAT.decode([{"id": "rs_1", "output": []}], "messages")

@@ -41,11 +41,12 @@ law = settings(deadline=None, max_examples=examples(25), suppress_health_check=[
 
 
 def responses_session(memory: Memory, **options: Any) -> Session:
+    """Return a session whose format is `openai-responses`."""
     return memory.session("s", format="openai-responses", **options)
 
 
 def shown(*added: Any, **call: Any) -> list[dict[str, Any]]:
-    """What a context shows of these items, checked by the rules and the vendor's types."""
+    """Return the context's messages for these batches of items, checked by the rules and the vendor's types."""
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
         for batch in added:
@@ -56,13 +57,14 @@ def shown(*added: Any, **call: Any) -> list[dict[str, Any]]:
 
 
 def check(ctx: Context) -> None:
+    """Assert that a context is valid by the rules and by the vendor's types."""
     assert responses.faults(ctx.messages) == []
     assert responses.sdk_faults(ctx.request()) == []
 
 
 @pytest.mark.parametrize("given", EQUAL.values(), ids=EQUAL)
 def test_a_context_of_every_shape_is_valid(given: list[dict[str, Any]]) -> None:
-    """Whatever came in, one item at a time or all at once, what goes out breaks no rule and no published type."""
+    """A context of any item is valid, whether items were added one at a time or all at once."""
     shown([USER], given, [USER])
     shown([USER], *([item] for item in given), [USER])
 
@@ -72,7 +74,7 @@ def test_a_context_of_every_shape_is_valid(given: list[dict[str, Any]]) -> None:
 def test_contexts_are_valid_and_stable(
     batches: list[list[dict[str, Any]]], budget: int | None, data: st.DataObject
 ) -> None:
-    """After every add, with open calls, late results, cuts and clamps: no rule broken, and prefixes stay."""
+    """After every add, with open calls, late results, cuts and clamps, contexts are valid and extend the last one."""
     with world("memory", Path(), max_tokens=budget, format="openai-responses") as w:
         seen: list[Context] = []
         for batch in batches:
@@ -103,8 +105,8 @@ def test_contexts_are_valid_and_stable(
         [["message.kind != 'tool_call'"], ["message.tokens > 2"], ["message.kind != 'message' or message.tokens < 4"]]
     ),
 )
-def test_what_conditions_leave_is_valid(batches: list[list[dict[str, Any]]], conditions: list[str]) -> None:
-    """Parts of a group that are left out take no reasoning item's follower away, nor an id that needs one."""
+def test_contexts_under_conditions_are_valid(batches: list[list[dict[str, Any]]], conditions: list[str]) -> None:
+    """Conditions that leave out parts of a group leave no reasoning without follower and no id without reasoning."""
     with world("memory", Path(), format="openai-responses", conditions=conditions) as w:
         for batch in batches:
             strategies.taken_in(w.session, batch)
@@ -115,8 +117,8 @@ def test_what_conditions_leave_is_valid(batches: list[list[dict[str, Any]]], con
 
 @law
 @given(batches=st.lists(items.batches(), max_size=4), request=strategies.requests)
-def test_the_account_covers_all_that_is_said(batches: list[list[dict[str, Any]]], request: dict[str, Any]) -> None:
-    """By the real encoding, the texts of a request cost no more than the context says."""
+def test_the_count_covers_every_text_of_a_request(batches: list[list[dict[str, Any]]], request: dict[str, Any]) -> None:
+    """By the real encoding the texts of a request cost no more than the context claims."""
     counter = encoding("o200k_base")
     with world("memory", Path(), format="openai-responses", counter=counter) as w:
         for batch in batches:
@@ -128,10 +130,10 @@ def test_the_account_covers_all_that_is_said(batches: list[list[dict[str, Any]]]
 
 @law
 @given(log=strategies.logs(), budget=st.none() | st.integers(30, 400), request=strategies.requests)
-def test_logs_of_chat_completions_are_shown_validly(
+def test_logs_of_chat_completions_give_valid_contexts(
     log: list[Any], budget: int | None, request: dict[str, Any]
 ) -> None:
-    """What came through verbs and as chat completions becomes items that are accepted, human texts among them."""
+    """A log of chat completions and verbs gives valid contexts, in which every human text is."""
     with world("memory", Path(), max_tokens=budget) as w:
         w.play(log)
         ctx = attempt(w.session, format="openai-responses", **request)
@@ -149,8 +151,8 @@ def test_logs_of_chat_completions_are_shown_validly(
 
 @law
 @given(log=strategies.logs(), request=strategies.requests)
-def test_the_account_covers_logs_of_chat_completions(log: list[Any], request: dict[str, Any]) -> None:
-    """Fences around what has no counterpart here are in the account, too."""
+def test_the_count_covers_logs_of_chat_completions(log: list[Any], request: dict[str, Any]) -> None:
+    """The count covers the fences around items that have no counterpart in this format."""
     counter = encoding("o200k_base")
     with world("memory", Path(), counter=counter) as w:
         w.play(log)
@@ -160,6 +162,7 @@ def test_the_account_covers_logs_of_chat_completions(log: list[Any], request: di
 
 
 def _texts(entry: Entry) -> list[str]:
+    """Return the texts of an entry."""
     if isinstance(entry.content, str):
         return [entry.content]
     return [part.text for part in entry.content if isinstance(part, Text)]
@@ -168,16 +171,16 @@ def _texts(entry: Entry) -> list[str]:
 # --- reasoning and what followed it
 
 
-def test_reasoning_goes_out_with_what_followed_it() -> None:
-    """Untouched, items of one answer keep their ids and their order, and results follow their calls."""
+def test_reasoning_is_sent_with_what_followed_it() -> None:
+    """Items of one answer are sent with their ids in their order, and results follow their calls."""
     second = {**CALL, "id": "fc_2", "call_id": "c9", "status": "completed"}
     given = [USER, THOUGHT, {**CALL, "id": "fc_1"}, second, RESULT, {**RESULT, "call_id": "c9"}, USER]
 
     assert shown(given) == given
 
 
-def test_items_of_one_answer_live_and_die_together() -> None:
-    """From a reasoning item on, all that the model made until it was given something again is one group."""
+def test_items_of_one_answer_are_one_group() -> None:
+    """From a reasoning item on, all that the model made until its next input is one group."""
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
         session.add([USER, THOUGHT, SEARCH, {**THOUGHT, "id": "rs_2"}, ANSWER, CALL, RESULT, {**ANSWER, "id": "msg_2"}])
@@ -186,7 +189,7 @@ def test_items_of_one_answer_live_and_die_together() -> None:
 
 
 def test_reasoning_that_nothing_follows_becomes_text() -> None:
-    """A reasoning item whose answer never came is a thought in a fence; one without text is left out."""
+    """A reasoning item whose answer never came becomes fenced text, or is left out if it has no text."""
     silent = {**THOUGHT, "id": "rs_2", "summary": []}
 
     assert shown([USER, THOUGHT, USER, silent, USER]) == [
@@ -197,16 +200,19 @@ def test_reasoning_that_nothing_follows_becomes_text() -> None:
     ]
 
 
-def test_of_two_reasoning_items_in_a_row_only_the_second_is_sent_as_one() -> None:
-    """The API wants each followed by what it belongs to; what comes after keeps the id that the second vouches for."""
-    said = shown([USER, THOUGHT, {**THOUGHT, "id": "rs_2"}, ANSWER])
+def test_of_two_adjacent_reasoning_items_only_the_second_is_sent() -> None:
+    """Of two adjacent reasoning items the first becomes text, since the API wants a follower after each.
 
-    assert [item.get("type", item.get("role")) for item in said] == ["user", "assistant", "reasoning", "message"]
-    assert said[-1] == ANSWER
+    What follows keeps the id that belongs to the second.
+    """
+    sent = shown([USER, THOUGHT, {**THOUGHT, "id": "rs_2"}, ANSWER])
+
+    assert [item.get("type", item.get("role")) for item in sent] == ["user", "assistant", "reasoning", "message"]
+    assert sent[-1] == ANSWER
 
 
-def test_what_is_left_without_its_reasoning_loses_its_id() -> None:
-    """An erased reasoning item takes the ids of its followers with it, and makes the server's own items text."""
+def test_items_without_their_reasoning_lose_their_ids() -> None:
+    """If a reasoning item is erased, its followers lose their ids, and the server's own items become text."""
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
         session.add([USER, THOUGHT, {**CALL, "id": "fc_1"}, COMPUTER, ANSWER, SEARCH, RESULT, SHOT])
@@ -228,8 +234,8 @@ def test_what_is_left_without_its_reasoning_loses_its_id() -> None:
         assert Adapted(4, "computer_call as function_call") in ctx.report.adapted
 
 
-def test_a_clamped_follower_takes_its_reasoning_and_its_id_along() -> None:
-    """A shortened answer is no longer the one that the API made: its reasoning is text and its id is gone."""
+def test_a_clamped_follower_loses_reasoning_and_id() -> None:
+    """A shortened answer loses its id, and its reasoning becomes text: it is no longer what the API made."""
     entries = [
         Shown(
             Entry(
@@ -252,11 +258,12 @@ def test_a_clamped_follower_takes_its_reasoning_and_its_id_along() -> None:
 
 
 def native(kind: str, **keep: Any) -> Native:
+    """Return the native item of an entry of this format."""
     return Native(format="openai-responses", keep={"type": kind, **keep})
 
 
 def test_a_masked_result_keeps_its_call_as_it_was() -> None:
-    """An old result that is only a note answers the same call, whose item is untouched."""
+    """A result replaced by a note answers its call, whose item stays unchanged."""
     with Memory.open("memory://") as memory:
         session = responses_session(memory, max_tokens=2_000)
         call = {**CALL, "id": "fc_1", "status": "completed"}
@@ -274,76 +281,79 @@ def test_a_masked_result_keeps_its_call_as_it_was() -> None:
 # --- ids, names, pairs
 
 
-def test_an_item_that_comes_twice_is_named_once() -> None:
-    """The later of two items with one id goes without, or under another where its type must have one."""
-    said = shown([USER, ANSWER, USER, ANSWER, USER, SEARCH, USER, SEARCH, {"id": "msg_1"}])
+def test_a_repeated_id_is_sent_once() -> None:
+    """The later of two items with one id is sent without it, or with another id if its type needs one."""
+    sent = shown([USER, ANSWER, USER, ANSWER, USER, SEARCH, USER, SEARCH, {"id": "msg_1"}])
 
-    assert said[1:4] == [ANSWER, USER, {"role": "assistant", "content": "Here."}]
-    assert [item["id"] for item in said if item.get("type") == "web_search_call"] == ["ws_1", "ws_1_2"]
-    assert len(said) == 8
+    assert sent[1:4] == [ANSWER, USER, {"role": "assistant", "content": "Here."}]
+    assert [item["id"] for item in sent if item.get("type") == "web_search_call"] == ["ws_1", "ws_1_2"]
+    assert len(sent) == 8
 
 
-def test_reasoning_that_comes_twice_is_sent_once() -> None:
-    """A whole answer that was added again is sent as text the second time, without the ids."""
-    said = shown([USER, THOUGHT, ANSWER], [USER, THOUGHT, ANSWER])
+def test_repeated_reasoning_is_sent_once() -> None:
+    """A whole answer that was added again is sent as text the second time, without ids."""
+    sent = shown([USER, THOUGHT, ANSWER], [USER, THOUGHT, ANSWER])
 
-    assert said[:3] == [USER, THOUGHT, ANSWER]
-    assert said[4:] == [
+    assert sent[:3] == [USER, THOUGHT, ANSWER]
+    assert sent[4:] == [
         {"role": "assistant", "content": "<thinking>\nWhere may it be?\n</thinking>"},
         {"role": "assistant", "content": "Here."},
     ]
 
 
-def test_calls_are_told_apart_however_their_ids_repeat() -> None:
-    """In one group and from group to group each call has an id of its own, which its result repeats."""
+def test_calls_with_repeated_ids_get_different_ids() -> None:
+    """Each call in a context has an id of its own, which its result repeats, however ids repeat in the log."""
     given = [CALL, CALL, RESULT, {**RESULT, "output": "second"}]
-    said = shown([USER, *given], [USER, *given], [USER, {**CALL, "call_id": ""}, {**RESULT, "call_id": ""}])
+    sent = shown([USER, *given], [USER, *given], [USER, {**CALL, "call_id": ""}, {**RESULT, "call_id": ""}])
 
-    calls = [item["call_id"] for item in said if item.get("type") == "function_call"]
-    results = {item["call_id"]: item["output"] for item in said if item.get("type") == "function_call_output"}
+    calls = [item["call_id"] for item in sent if item.get("type") == "function_call"]
+    results = {item["call_id"]: item["output"] for item in sent if item.get("type") == "function_call_output"}
     assert len(set(calls)) == 5
     assert [results[call_id] for call_id in calls] == ["found", "second", "found", "second", "found"]
 
 
-def test_names_ids_and_arguments_are_made_what_the_api_takes() -> None:
-    """Names hold letters, digits, _ and - only; ids have 64 characters at most and begin as their type's do."""
+def test_names_ids_and_arguments_are_made_valid() -> None:
+    """Names and ids with characters or lengths that the API refuses are rewritten, and other keys left out."""
     odd = {**CALL, "call_id": "c" * 80, "name": "naïve tool!", "arguments": "", "id": "item_1", "status": None, "x": 1}
-    said = shown([USER, odd, {**RESULT, "call_id": "c" * 80, "name": "naïve tool!"}, {**CALL, "name": ""}, RESULT])
+    sent = shown([USER, odd, {**RESULT, "call_id": "c" * 80, "name": "naïve tool!"}, {**CALL, "name": ""}, RESULT])
 
-    assert said[1] == {**CALL, "call_id": said[2]["call_id"], "name": said[1]["name"]}
-    assert re.fullmatch("na_ve_tool__[0-9a-f]{8}", said[1]["name"])
-    assert len(said[1]["call_id"]) <= 64
-    assert "name" not in said[2]
-    assert said[3]["name"] == "unknown"
+    assert sent[1] == {**CALL, "call_id": sent[2]["call_id"], "name": sent[1]["name"]}
+    assert re.fullmatch("na_ve_tool__[0-9a-f]{8}", sent[1]["name"])
+    assert len(sent[1]["call_id"]) <= 64
+    assert "name" not in sent[2]
+    assert sent[3]["name"] == "unknown"
 
 
-def test_pairs_of_every_kind_go_out_as_they_came() -> None:
-    """Calls of the shell, of a computer, of a patch and the answer to an approval are what the API gave and wants."""
+def test_pairs_of_every_kind_are_sent_as_they_came() -> None:
+    """Shell, computer, patch and approval calls and their answers are sent as they came."""
     for name in ("custom", "shell", "apply patch", "approval", "computer"):
         call, result = (dict(item) for item in EQUAL[name][:2])
         call.pop("environment", None)
-        said = shown([USER, call, result])
-        assert [item["type"] for item in said[1:]] == [call["type"], result["type"]], name
+        sent = shown([USER, call, result])
+        assert [item["type"] for item in sent[1:]] == [call["type"], result["type"]], name
 
 
 def test_a_call_whose_result_is_a_note_becomes_a_function_call() -> None:
-    """A screenshot that never came cannot be made up: the pair is shown as a function's, with a note for a result."""
-    said = shown([USER, COMPUTER, USER])
+    """A call whose result is only a note, such as one that needs a screenshot, becomes a function call."""
+    sent = shown([USER, COMPUTER, USER])
 
-    assert said[1]["type"] == "function_call"
-    assert said[2] == {"type": "function_call_output", "call_id": "c2", "output": "[no result was recorded]"}
+    assert sent[1]["type"] == "function_call"
+    assert sent[2] == {"type": "function_call_output", "call_id": "c2", "output": "[no result was recorded]"}
 
 
-def test_a_call_whose_id_is_no_id_of_an_item_becomes_a_function_call() -> None:
-    """The result of a local shell names its call where its own id would be, and that holds letters and digits only."""
+def test_a_call_with_an_unusable_id_becomes_a_function_call() -> None:
+    """A local shell call whose id cannot be the id of an item becomes a function call.
+
+    Its result names the call in its own id.
+    """
     call, result = EQUAL["local shell"][:2]
-    said = shown([USER, {**call, "call_id": "c 1"}, {**result, "id": "c 1"}])
+    sent = shown([USER, {**call, "call_id": "c 1"}, {**result, "id": "c 1"}])
 
-    assert [item["type"] for item in said[1:]] == ["function_call", "function_call_output"]
+    assert [item["type"] for item in sent[1:]] == ["function_call", "function_call_output"]
 
 
-def test_an_approval_that_was_refused_says_so() -> None:
-    """The status of a result comes from the item's own flag."""
+def test_the_flag_of_an_item_becomes_a_status() -> None:
+    """The status of a result is read from the item: a refused approval is `denied`, a failed patch `error`."""
     refused, failed = {**APPROVED, "approve": False}, EQUAL["apply patch"][1]
 
     assert [entry.status for entry in FORMAT.decode([APPROVED, refused, failed, RESULT], "x")] == [
@@ -354,8 +364,11 @@ def test_an_approval_that_was_refused_says_so() -> None:
     ]
 
 
-def test_a_program_is_left_to_the_server() -> None:
-    """A program's own calls name it while it is there; nothing waits for its output."""
+def test_a_call_by_a_program_names_it_only_if_it_is_there() -> None:
+    """A call made by a program names it as caller while the program is in the context.
+
+    No result is expected of the program.
+    """
     program = EQUAL["hosted"][8]
     call = {**CALL, "caller": {"type": "program", "caller_id": "p"}}
 
@@ -367,7 +380,7 @@ def test_a_program_is_left_to_the_server() -> None:
 
 
 def test_messages_of_chat_completions_become_items() -> None:
-    """Calls, custom calls, results, developer messages, parts and refusals have their counterparts here."""
+    """Calls, custom calls, results, developer messages, parts and refusals of chat completions become items."""
     picture = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
     chat: list[dict[str, Any]] = [
         {"role": "developer", "content": "be kind"},
@@ -415,11 +428,11 @@ def test_messages_of_chat_completions_become_items() -> None:
         ]
 
 
-def test_what_another_provider_alone_can_read_becomes_text_or_nothing() -> None:
-    """Another's reasoning is fenced, its files are named, a result's picture stays a picture."""
+def test_items_that_only_another_provider_reads_become_text() -> None:
+    """Reasoning of another provider is fenced, its files are named, and a result's image stays an image."""
     others = Native(format="elsewhere")
     thought = (Reasoning(text="hm", extra={"signature": "s"}),)
-    found = (
+    parts = (
         Image(source="data:image/png;base64,AA=="),
         File(file_id="f", filename="a.pdf"),
         Opaque(item={"type": "x", "y": 1}),
@@ -427,7 +440,7 @@ def test_what_another_provider_alone_can_read_becomes_text_or_nothing() -> None:
     group = [
         Shown(Entry(seq=1, group=1, role="assistant", content=thought, native=others)),
         Shown(Entry(seq=2, group=1, kind="tool_call", role="assistant", name="see", call_id="c1", content="{}")),
-        Shown(Entry(seq=3, group=1, kind="tool_result", role="tool", answers=2, native=others, content=found)),
+        Shown(Entry(seq=3, group=1, kind="tool_result", role="tool", answers=2, native=others, content=parts)),
     ]
     adapted: list[Adapted] = []
 
@@ -448,42 +461,42 @@ def test_what_another_provider_alone_can_read_becomes_text_or_nothing() -> None:
     assert FORMAT.encode([shown.entry for shown in group])[1] == {**CALL, "name": "see"}
 
 
-def test_what_says_nothing_is_left_out_of_a_context() -> None:
-    """The API refuses empty content, and a request to compact that is not its last item; the log keeps them."""
+def test_items_without_content_are_left_out() -> None:
+    """Empty content, and a compaction trigger that is not last, are left out of a context; the log keeps them."""
     empty = [{"role": "user", "content": [{"type": "input_text", "text": ""}]}, {**ANSWER, "content": []}]
 
     assert shown([*empty, {"type": "compaction_trigger"}, USER]) == [USER]
 
 
-def test_a_picture_that_the_model_made_is_counted_as_a_picture() -> None:
-    """Its bytes are no text: a large one costs what its size costs, not what its base64 would."""
-    made = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "iVBORw0KGgo" * 50_000}
+def test_a_generated_image_is_counted_as_an_image() -> None:
+    """An image that the model generated costs what an image of its size costs, not its base64."""
+    generated = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "iVBORw0KGgo" * 50_000}
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
-        session.add([USER, made])
+        session.add([USER, generated])
 
         ctx = session.context()
 
-        assert ctx.messages[-1] == made
+        assert ctx.messages[-1] == generated
         assert ctx.tokens < 5_000
 
 
-def test_ids_and_log_probabilities_are_not_billed() -> None:
-    """What names an item, or says how likely its words were, is not what a model reads."""
-    said = {"type": "output_text", "text": "Here.", "annotations": []}
-    likely = {**said, "logprobs": [{"token": "Here", "bytes": [1], "logprob": -0.1, "top_logprobs": []}] * 100}
+def test_ids_and_log_probabilities_are_not_counted() -> None:
+    """Ids and log probabilities of an item are not counted, since no model reads them."""
+    part = {"type": "output_text", "text": "Here.", "annotations": []}
+    likely = {**part, "logprobs": [{"token": "Here", "bytes": [1], "logprob": -0.1, "top_logprobs": []}] * 100}
     with Memory.open("memory://") as memory:
-        one, two = memory.session("one"), memory.session("two")
-        one.add([{"role": "assistant", "content": [said]}], format="openai-responses")
-        two.add([{**ANSWER, "content": [likely]}], format="openai-responses")
+        first, second = memory.session("one"), memory.session("two")
+        first.add([{"role": "assistant", "content": [part]}], format="openai-responses")
+        second.add([{**ANSWER, "content": [likely]}], format="openai-responses")
 
-        counts = [session.context(format="openai-responses").tokens for session in (one, two)]
+        counts = [session.context(format="openai-responses").tokens for session in (first, second)]
 
         assert counts[0] == counts[1] < 20
 
 
-def test_the_request_is_what_the_client_takes() -> None:
-    """System text is `instructions`, tools of chat completions become this API's, and what is absent is not sent."""
+def test_a_request_has_the_shape_of_the_client() -> None:
+    """The system text is `instructions`, tools get this API's shape, and absent parts are not sent."""
     with Memory.open("memory://") as memory:
         session = responses_session(memory)
         session.add([USER])
@@ -523,7 +536,10 @@ def test_the_request_is_what_the_client_takes() -> None:
     ],
 )
 def test_validate_names_the_item_that_breaks_a_rule(given: list[Any], places: list[int]) -> None:
-    """Pairs, followers of reasoning, ids, names, roles, keys and empty content are judged, each with a source."""
+    """`validate` judges pairs, followers of reasoning, ids, names, roles, keys and empty content.
+
+    Each problem has a source.
+    """
     problems = FORMAT.validate(given)
 
     assert [problem.message for problem in problems] == places
@@ -531,8 +547,8 @@ def test_validate_names_the_item_that_breaks_a_rule(given: list[Any], places: li
 
 
 @pytest.mark.parametrize("id", ["", "a b", "x" * 65, "\u00e4", 5])
-def test_an_item_of_an_unknown_type_is_sent_without_an_id_that_is_none(id: Any) -> None:
-    """The API refuses such an id whatever the type; the log keeps it. A sound one is sent."""
+def test_an_unknown_item_is_sent_without_an_invalid_id(id: Any) -> None:
+    """An item of an unknown type is sent without an invalid id and with a valid one; the log keeps both."""
     given = [{"type": "news", "role": "user", "content": "hi", "id": id}, {"type": "news", "id": "n_1", "text": "ho"}]
     with Memory.open("memory://") as memory:
         session = responses_session(memory)

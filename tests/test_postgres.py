@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: the contract of backends, what it costs, what becomes of it in bad times."""
+"""The store on PostgreSQL: the contracts, its schema, its marks, and the number and cost of its statements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEEPS = (
 
 
 class TestPostgresBackend(OnALoop, StoreConformance):
-    """Tables of a server keep the contract."""
+    """The backend on a PostgreSQL server fulfils the contract of backends."""
 
     lasts = True
     keeps = KEEPS
@@ -50,7 +50,7 @@ class TestPostgresBackend(OnALoop, StoreConformance):
 
 @pytest.mark.wide
 class TestSealedPostgresBackend(StoreConformance):
-    """And so they do sealed, bridged to a synchronous memory."""
+    """Encryption over the backend fulfils the contract, bridged to a synchronous memory."""
 
     lasts = True
     keeps = KEEPS
@@ -68,7 +68,7 @@ class TestSealedPostgresBackend(StoreConformance):
 
 
 class TestPostgresStore(OnALoop, LogConformance):
-    """The engine keeps its contract over it, on an event loop."""
+    """The engine over the backend fulfils the contract of stores on an event loop."""
 
     keeps = KEEPS
 
@@ -80,7 +80,7 @@ class TestPostgresStore(OnALoop, LogConformance):
 
 @pytest.mark.wide
 class TestBridgedPostgresStore(LogConformance):
-    """And without one, as a synchronous memory uses it."""
+    """The engine fulfils the contract without an event loop, as a synchronous memory uses it."""
 
     keeps = KEEPS
 
@@ -95,7 +95,7 @@ class TestBridgedPostgresStore(LogConformance):
 
 
 def test_statements_need_not_be_prepared() -> None:
-    """With `statement_cache_size=0`, as some poolers want it, everything works."""
+    """With `statement_cache_size=0`, as some poolers need it, the store works."""
     with Memory.open(address_of("contract", statement_cache_size=0)) as memory:
         session = memory.session("s", max_tokens=1000)
         session.add(turn("1"))
@@ -103,8 +103,8 @@ def test_statements_need_not_be_prepared() -> None:
         assert session.context().messages
 
 
-def test_a_pooler_that_forgets_prepared_statements_is_told() -> None:
-    """As one does that gives each transaction another connection: the error says what to add to the address."""
+def test_a_pooler_that_loses_prepared_statements_gives_advice() -> None:
+    """If a pooler loses prepared statements, the error advises `statement_cache_size=0`."""
     address = address_of("contract", pool_size=1)
 
     async def work() -> None:
@@ -125,14 +125,14 @@ def test_a_pooler_that_forgets_prepared_statements_is_told() -> None:
 
 
 def fresh(name: str) -> str:
-    """The address of a schema that is not there."""
+    """Return the address of a schema that does not exist."""
     address = address_of(name)
     asked(address, f"DROP SCHEMA IF EXISTS {schema_of(name)} CASCADE")
     return address
 
 
-def test_twenty_open_a_new_schema_at_once() -> None:
-    """One makes the tables, and all others use them."""
+def test_twenty_memories_can_open_a_new_schema_at_once() -> None:
+    """Twenty memories may open a new schema at once: one creates the tables."""
     address = fresh("opening")
 
     opened_at_once(address, 20)
@@ -141,8 +141,8 @@ def test_twenty_open_a_new_schema_at_once() -> None:
         assert len(memory.sessions()) == 20
 
 
-def test_a_newer_schema_is_left_alone() -> None:
-    """It is told which version it has."""
+def test_a_schema_of_a_newer_version_is_refused() -> None:
+    """A schema of a newer version raises StoreTooNew with that version."""
     address, schema = fresh("newer"), schema_of("newer")
     with Memory.open(address) as memory:
         memory.session("s").add_user_message("x")
@@ -152,8 +152,8 @@ def test_a_newer_schema_is_left_alone() -> None:
         Memory.open(address).sessions()
 
 
-def test_tables_of_somebody_else_are_not_touched() -> None:
-    """Not even where only one has the name of ours."""
+def test_tables_of_another_program_are_not_touched() -> None:
+    """A schema with tables of another program is refused, even if only one has a name of ours, and left unchanged."""
     address, schema = fresh("foreign"), schema_of("foreign")
     asked(address, f"CREATE SCHEMA {schema}", f"CREATE TABLE {schema}.places(town text)")
 
@@ -164,8 +164,8 @@ def test_tables_of_somebody_else_are_not_touched() -> None:
     assert [row[0] for row in tables] == ["places"]
 
 
-def test_who_only_reads_makes_nothing() -> None:
-    """Without tables he is told so; with tables he reads, and may not write."""
+def test_a_read_only_memory_creates_nothing() -> None:
+    """A read-only memory of a missing store raises and creates nothing; of an existing one it only reads."""
     address, schema = fresh("reading"), schema_of("reading")
     with pytest.raises(StoreUnavailable, match="open it writable once"):
         Memory.open(address, readonly=True).sessions()
@@ -182,8 +182,8 @@ def test_who_only_reads_makes_nothing() -> None:
 # --- marks
 
 
-def test_marks_go_on_where_the_database_is_restored_elsewhere() -> None:
-    """Another server numbers its transactions anew: what is written there comes behind what was before."""
+def test_marks_rise_after_a_restore_on_another_server() -> None:
+    """After a restore on another server, whose transaction numbers are lower, new marks still follow the old ones."""
     address, schema = fresh("restored"), schema_of("restored")
     with Memory.open(address) as memory:
         memory.session("old").add_user_message("x")
@@ -194,12 +194,13 @@ def test_marks_go_on_where_the_database_is_restored_elsewhere() -> None:
         assert [one.session for one in memory.sessions(order="latest")] == ["new", "old"]
 
 
-def test_a_mark_passes_nobody_who_is_still_writing() -> None:
-    """A transaction that began first and ends last is told to whoever goes on from the last mark that he was given."""
+def test_a_listing_after_a_mark_misses_no_slow_writer() -> None:
+    """A transaction that began before a mark and ends after it is in the listing since that mark."""
     asyncio.run(passed_nobody(address_of("marks"), schema_of("marks")))
 
 
 async def passed_nobody(address: str, schema: str) -> None:
+    """Assert the rule above: hold a transaction open while another writer's mark is read."""
     backend: Any = open_postgres(address, Threaded())
     slow, quick, later = (Place("t", name, "s", name) for name in ("slow", "quick", "later"))
     await backend.write([[Step(slow, None, b"1")], [Step(quick, None, b"1")]], 0)
@@ -219,9 +220,9 @@ async def passed_nobody(address: str, schema: str) -> None:
     assert (await backend.recent("t", "s", since=seen[-1].mark))[-1].place in (quick, later)
     await transaction.commit()
 
-    heard = await backend.recent("t", "s", since=seen[-1].mark)
-    assert {one.place: one.head.hot for one in heard}[slow] == b"2"
-    assert [one.place for one in await backend.recent("t", "s", since=heard[-1].mark)] == [heard[-1].place]
+    since_mark = await backend.recent("t", "s", since=seen[-1].mark)
+    assert {one.place: one.head.hot for one in since_mark}[slow] == b"2"
+    assert [one.place for one in await backend.recent("t", "s", since=since_mark[-1].mark)] == [since_mark[-1].place]
     await other.close()
     await backend.close()
 
@@ -233,7 +234,10 @@ Sent = list[tuple[str, tuple[Any, ...]]]
 
 
 def sent_by(do: Callable[[Any], Any], address: str, turns: int = 40) -> Sent:
-    """What a memory that knows its session sends for something, in the order of its round trips."""
+    """Return the round trips that a memory makes while `do` runs.
+
+    The memory knows the session's head and remembers no context.
+    """
     with watched() as sent, Memory.open(address, view_bytes=0) as memory:
         session = known_to(memory, turns)
         sent.clear()
@@ -249,13 +253,16 @@ def sent_by(do: Callable[[Any], Any], address: str, turns: int = 40) -> Sent:
     ],
     ids=["append", "context"],
 )
-def test_what_is_done_all_day_is_one_round_trip(do: Callable[[Any], Any]) -> None:
-    """An append by who knows the head, and a steady context."""
+def test_an_append_or_a_steady_context_is_one_round_trip(do: Callable[[Any], Any]) -> None:
+    """An append by a memory that knows the head, and a steady context, are one round trip each."""
     assert len(sent_by(do, address_of("trips"))) == 1
 
 
-def test_an_append_sends_its_keys_and_its_values_and_no_other_list() -> None:
-    """The driver looks at each value of a list: what all rows have in common is sent once."""
+def test_an_append_sends_only_the_lists_it_needs() -> None:
+    """An append sends two lists, of keys and of values; what all rows have in common is sent once.
+
+    The driver inspects each value of a list.
+    """
     added = list[Any]()
 
     ((_, values),) = sent_by(lambda session: added.extend(session.add(turn("one more"))), address_of("lists"))
@@ -263,8 +270,8 @@ def test_an_append_sends_its_keys_and_its_values_and_no_other_list() -> None:
     assert [len(one) for one in values if isinstance(one, list)] == [len(added), len(added)]
 
 
-def test_a_row_that_takes_the_place_of_another_has_nothing_of_it() -> None:
-    """Where what is put is a plain row, too: it is found by no id, and does not expire."""
+def test_a_replaced_row_keeps_nothing_of_the_old_one() -> None:
+    """A plain row that replaces a row with id and expiry is not found by that id and does not expire."""
 
     async def work(address: str) -> None:
         backend: Any = open_postgres(address, Threaded())
@@ -275,7 +282,7 @@ def test_a_row_that_takes_the_place_of_another_has_nothing_of_it() -> None:
             assert await backend.write([batch], 0, again=lambda *_: None) == [None]
 
         (seen,) = await backend.look([Ask(rows, [Named("t", ["id"]), Range("t", [(0, 9)])], head=False)])
-        assert [list(some) for some in seen.rows] == [[], [(7, b"plain", "", None)]]
+        assert [list(rows_found) for rows_found in seen.rows] == [[], [(7, b"plain", "", None)]]
         assert await backend.expired("t", 9) == []
         await backend.close()
 
@@ -283,7 +290,7 @@ def test_a_row_that_takes_the_place_of_another_has_nothing_of_it() -> None:
 
 
 def test_a_context_with_a_summary_is_one_round_trip() -> None:
-    """Also where the memory remembers nothing of what it showed."""
+    """A context with a summary is one round trip, even if the memory remembers no context."""
     with watched() as sent, Memory.open(address_of("trips"), view_bytes=0) as memory:
         session = memory.session("s", max_tokens=2000, counter=quarters)
         for number in range(40):
@@ -299,7 +306,7 @@ def test_a_context_with_a_summary_is_one_round_trip() -> None:
 
 
 def plans_of(address: str, sent: Sent) -> list[dict[str, Any]]:
-    """How these statements are done, once again."""
+    """Run these statements again under EXPLAIN and return their plans."""
 
     async def explained() -> list[dict[str, Any]]:
         db = await asyncpg.connect(address.partition("?")[0])
@@ -313,7 +320,7 @@ def plans_of(address: str, sent: Sent) -> list[dict[str, Any]]:
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a plan is made of, as far as it was done."""
+    """Yield the nodes of a plan that were executed."""
     if plan["Actual Loops"]:
         yield plan
         for one in plan.get("Plans", ()):
@@ -321,23 +328,23 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def tables(plan: dict[str, Any]) -> set[str]:
-    """The tables that it looked into."""
+    """Return the names of the tables that a plan read."""
     return {
         node["Relation Name"] for node in nodes(plan) if "Relation Name" in node and node["Node Type"] != "ModifyTable"
     }
 
 
 def rows_read(plan: dict[str, Any]) -> int:
-    """Rows of tables that were looked at."""
-    read = [node for node in nodes(plan) if "Relation Name" in node and "Scan" in node["Node Type"]]
+    """Return how many rows of tables a plan read."""
+    scans = [node for node in nodes(plan) if "Relation Name" in node and "Scan" in node["Node Type"]]
     return sum(
-        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]) for node in read
+        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]) for node in scans
     )
 
 
 @pytest.mark.parametrize("turns", [1_000, pytest.param(17_000, marks=pytest.mark.slow)])
 def test_a_context_reads_the_rows_that_it_shows(turns: int) -> None:
-    """Of 100,000 entries no more than of a few, and no more counts than entries."""
+    """A context reads about as many rows as it shows, and no more counts, however long the log is."""
     address, shown = address_of("plans"), list[int]()
 
     sent = sent_by(lambda session: shown.append(session.context().report.entries), address, turns)
@@ -353,7 +360,7 @@ PARTITIONS = 8
 
 
 def partitioned(name: str) -> str:
-    """The address of a new schema whose tables are spread by their column `home`, as over so many servers."""
+    """Return the address of a new schema whose tables are partitioned by `home`, as over several servers."""
     address, schema = fresh(name), schema_of(name)
     with Memory.open(address):
         pass
@@ -373,8 +380,8 @@ def partitioned(name: str) -> str:
     return address
 
 
-def test_each_statement_of_a_session_looks_into_one_partition() -> None:
-    """Appends, contexts, erasures and leases: all of a home is where its number says. Only listings ask all."""
+def test_each_statement_of_a_session_reads_one_partition() -> None:
+    """Each statement of a session (append, context, erasure, lease) touches one partition; listings read all."""
     address = partitioned("partitions")
 
     def do(session: Any) -> None:
@@ -387,10 +394,10 @@ def test_each_statement_of_a_session_looks_into_one_partition() -> None:
         session.entries(limit=3)
 
     sent = [(sql, values) for sql, values in sent_by(do, address) if values and " AS address" not in sql]
-    found = plans_of(address, sent)
+    plans = plans_of(address, sent)
 
     assert len(sent) > 8
-    for plan, (sql, _) in zip(found, sent, strict=True):
+    for plan, (sql, _) in zip(plans, sent, strict=True):
         spread = {table.rpartition("_")[2] for table in tables(plan)} - {"store"}
         assert len(spread) <= 1, sql
 
@@ -398,8 +405,8 @@ def test_each_statement_of_a_session_looks_into_one_partition() -> None:
 # --- for people, and for whoever erases
 
 
-def test_people_can_read_what_is_not_encrypted() -> None:
-    """A view shows sessions entry by entry; what is sealed or damaged is not shown, and keeps nobody from the rest."""
+def test_people_can_read_unencrypted_entries() -> None:
+    """A view shows entries that are neither encrypted nor damaged, for people who read with SQL."""
     address, schema = address_of("view"), schema_of("view")
     with Memory.open(address, tenant="acme") as memory:
         session = memory.session("chat")
@@ -416,28 +423,28 @@ def test_people_can_read_what_is_not_encrypted() -> None:
     assert [row["text"] for row in shown][-2:] == ["nul \ufffd and ünïcode", "a\nb"]
 
 
-def test_a_damaged_row_is_named_and_the_rest_is_read() -> None:
-    """A byte that was changed in the database takes one entry."""
+def test_a_damaged_row_costs_one_entry() -> None:
+    """A byte changed in the database damages one entry; the others are read."""
     address, schema = address_of("damage"), schema_of("damage")
     with Memory.open(address) as memory:
         memory.session("s").add([{"role": "user", "content": f"text {number}"} for number in range(5)])
     asked(address, f"UPDATE {schema}.rows SET value = set_byte(value, 60, 33) WHERE key & 4294967295 = 3")
 
     with Memory.open(address) as memory:
-        found = memory.session("s").entries()
-        assert [entry.seq for entry in found if entry.damaged] == [3]
-        assert [entry.text for entry in found if not entry.damaged] == ["text 0", "text 1", "text 3", "text 4"]
+        entries = memory.session("s").entries()
+        assert [entry.seq for entry in entries if entry.damaged] == [3]
+        assert [entry.text for entry in entries if not entry.damaged] == ["text 0", "text 1", "text 3", "text 4"]
 
 
-def test_an_erasure_says_what_the_server_keeps() -> None:
-    """No byte of it is in a table, and what nobody who uses the store can see to is told."""
+def test_an_erasure_reports_what_the_server_keeps() -> None:
+    """An erasure leaves no byte in a table, and reports what only the server's owner can remove."""
     address, schema = address_of("remains"), schema_of("remains")
     with Memory.open(address) as memory:
         session = memory.session("s")
         session.add_user_message("zanzibar")
-        done = session.erase([1])
+        erasure = session.erase([1])
 
-        assert done.remains == KEEPS
+        assert erasure.remains == KEEPS
         assert memory.vacuum().remains == KEEPS
     assert "VACUUM FULL" in KEEPS[0]
     for table in ("places", "rows"):

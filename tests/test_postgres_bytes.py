@@ -1,4 +1,4 @@
-"""What a store on PostgreSQL writes for an append, and what it takes on the disk."""
+"""What the store on PostgreSQL writes to the log for an append, and what it takes on the disk."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ FILLERS: dict[str, Callable[[Session, int], object]] = {
     "contexts": lambda session, number: session.add_context("text", name=f"file-{number}.py"),
     "pseudonyms": lambda session, number: session.add_user_message(f"write to a{number}@example.com"),
 }
-"""What makes the head of a session long."""
+"""Verbs that make the head of a session longer."""
 
 
 def logged(address: str, sql: str, values: tuple[Any, ...]) -> int:
-    """Bytes of write-ahead log of an append that was made, once more behind itself. It is undone.
+    """Return the bytes of write-ahead log that a repeated append takes, and undo it.
 
-    A page that is written first after a checkpoint is logged whole, whoever writes it: so the least of some counts.
+    The first write to a page after a checkpoint logs the whole page, so the least of several tries counts.
     """
     expect, keys, hot = 2, 8, values[3]
 
-    async def again(db: Any, number: int) -> int:
+    async def repeat(db: Any, number: int) -> int:
         undone = db.transaction()
         await undone.start()
         given = [*values]
         given[expect], given[keys] = hot, [key + 1_000 * (number + 1) for key in values[keys]]
-        told = json.loads(await db.fetchval(f"EXPLAIN (ANALYZE, WAL, TIMING OFF, FORMAT JSON) {sql}", *given))
+        explained = json.loads(await db.fetchval(f"EXPLAIN (ANALYZE, WAL, TIMING OFF, FORMAT JSON) {sql}", *given))
         await undone.rollback()
-        plan = told[0]["Plan"]
+        plan = explained[0]["Plan"]
         assert sum(node["Actual Rows"] for node in plan["Plans"] if node["Node Type"] == "ModifyTable") > 0
         return sum(node["WAL Bytes"] for node in plan["Plans"] if node["Node Type"] == "ModifyTable")
 
     async def least() -> int:
         db = await asyncpg.connect(address.partition("?")[0])
         try:
-            return min([await again(db, number) for number in range(6)])
+            return min([await repeat(db, number) for number in range(6)])
         finally:
             await db.close()
 
@@ -59,9 +59,11 @@ def logged(address: str, sql: str, values: tuple[Any, ...]) -> int:
 @pytest.mark.sampled
 @pytest.mark.parametrize("filler", FILLERS)
 def test_an_append_logs_as_much_however_long_the_head_is(filler: str) -> None:
-    """With 60 pins, named contexts or pseudonyms as much as with a few: what rarely changes stands in a value of its
-    own, which an append neither moves nor logs."""
-    address, found = address_of("logged"), list[int]()
+    """An append logs as much with 60 pins, named contexts or pseudonyms as with a few.
+
+    What rarely changes is in a value of its own, which an append neither moves nor logs.
+    """
+    address, sizes = address_of("logged"), list[int]()
     with watched() as sent, Memory.open(address, privacy=Redactor(POLICY, key=b"sixteen bytes and more")) as memory:
         session = memory.session("s")
         for _ in range(12):
@@ -72,13 +74,13 @@ def test_an_append_logs_as_much_however_long_the_head_is(filler: str) -> None:
             session.add_user_message("from here on alike")
             sent.clear()
             session.add_user_message("measured")
-            found.append(logged(address, *sent[-1]))
+            sizes.append(logged(address, *sent[-1]))
 
-    assert 0 < found[1] < found[0] + 150  # a head that has gone to another page is logged whole, but for that value
+    assert 0 < sizes[1] < sizes[0] + 150  # a head that has gone to another page is logged whole, but for that value
 
 
-def test_what_is_said_takes_little_more_room_than_it_has() -> None:
-    """Turns of three messages and some 5 KB: tables and indexes, with the counts, take 1.6 times their JSON at most."""
+def test_a_log_takes_little_more_room_than_its_text() -> None:
+    """Turns of three messages take at most 1.6 times their JSON in tables and indexes, counts included."""
     dice, name = random.Random(7), "room"
     address, schema = address_of(name), schema_of(name)
     asked(address, f"DROP SCHEMA IF EXISTS {schema} CASCADE")

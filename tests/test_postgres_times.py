@@ -1,4 +1,4 @@
-"""The store on PostgreSQL in bad times: many writers, killed processes and servers, calls that end too early."""
+"""The store on PostgreSQL under many writers, killed servers, deadlocks, and calls that end early."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ WRITERS, EACH = 8, 25
 
 
 class Idle:
-    """A connection that nobody asks anything."""
+    """A fake connection that is open and has nothing to do."""
 
     def is_closed(self) -> bool:
         return False
 
     def terminate(self) -> None:
-        """There is nothing to end."""
+        """End the connection: nothing to do."""
 
 
-def test_who_is_cancelled_as_a_connection_comes_back_is_cancelled_and_no_more() -> None:
-    """In one turn of the loop a wait is given up, and what it waited for is there: the next one has it."""
+def test_cancelling_a_wait_for_a_connection_affects_no_other() -> None:
+    """If a waiting task is cancelled just as a connection is returned, the next task gets the connection."""
 
     async def connected() -> Any:
         return Idle()
@@ -59,9 +59,8 @@ def test_who_is_cancelled_as_a_connection_comes_back_is_cancelled_and_no_more() 
 
 
 @pytest.mark.parametrize("writes", [False, True], ids=["reads", "writes"])
-def test_a_connection_that_is_just_being_ended_is_taken_for_a_lost_one(writes: bool) -> None:
-    """The server has said that it ends it, and the driver has read half of that: nothing was sent, so another one is
-    asked."""
+def test_a_connection_being_closed_counts_as_lost(writes: bool) -> None:
+    """If the driver is just reading that the server ends a connection, nothing was sent: another one is used."""
     asked = list[Any]()
 
     async def connected() -> Any:
@@ -80,8 +79,8 @@ def test_a_connection_that_is_just_being_ended_is_taken_for_a_lost_one(writes: b
     assert len(set(map(id, asked))) == 2
 
 
-def test_the_isolation_is_the_one_that_the_statements_are_written_for() -> None:
-    """Whatever the server has by default: under another, calls beside each other would fail."""
+def test_the_isolation_level_is_set_explicitly() -> None:
+    """The store uses `read committed` whatever the server's default, since its statements are written for it."""
     address = address_of("contract", options="-c default_transaction_isolation=serializable")
 
     async def shown() -> str:
@@ -97,23 +96,28 @@ def test_the_isolation_is_the_one_that_the_statements_are_written_for() -> None:
 
 
 async def somebody(db: Any, schema: str, *, waits: bool) -> None:
-    """Come back when somebody who uses this schema waits for a lock, or nobody does any more."""
+    """Wait until somebody who uses this schema waits for a lock, or until nobody does."""
     waiting = "SELECT count(*) > 0 FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted "
     while await db.fetchval(f"{waiting} AND application_name = '{schema}'") != waits:
         await db.execute("SELECT pg_stat_clear_snapshot()")  # or a transaction would see the same each time
 
 
 async def nobody_idles(db: Any, schema: str) -> None:
-    """Come back when no connection of who uses this schema has a transaction in which nothing happens: the server sees
-    that one was cut when it next reads from it."""
+    """Wait until no connection to this schema idles in a transaction.
+
+    The server notices a cut connection only when it next reads from it.
+    """
     idle = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND state LIKE 'idle in%'"
     while await db.fetchval(idle):
         await db.execute("SELECT pg_stat_clear_snapshot()")
 
 
 @pytest.mark.wide
-def test_eight_processes_that_add_to_one_session_take_three_trips_each_time() -> None:
-    """None is lost, none is doubled. Whoever has met others locks, looks, and writes: nobody tries again and again."""
+def test_eight_processes_adding_to_one_session_take_three_trips_each() -> None:
+    """Eight processes that add to one session lose and double nothing.
+
+    A writer that has met others locks, reads and writes in three round trips, instead of trying again and again.
+    """
     address = address_of("writers")
     with Memory.open(address) as memory:
         memory.session("s").add_user_message("first")
@@ -131,8 +135,8 @@ def test_eight_processes_that_add_to_one_session_take_three_trips_each_time() ->
     assert sum(trips) <= 3 * WRITERS * EACH + 3 * WRITERS
 
 
-def test_a_drop_sees_what_was_put_by_who_had_the_head_before() -> None:
-    """A batch that waits for a head, and drops rows, drops also those that came while it waited."""
+def test_a_drop_includes_rows_put_while_it_waited() -> None:
+    """A batch that waits for a head and drops rows also drops those that were put while it waited."""
 
     async def work(address: str, schema: str) -> list[int]:
         backend: Any = open_postgres(address, Threaded())
@@ -161,27 +165,27 @@ def test_a_drop_sees_what_was_put_by_who_had_the_head_before() -> None:
     assert asyncio.run(work(address_of("dropping"), schema_of("dropping"))) == []
 
 
-def test_what_is_not_there_is_not_there_for_two_at_once() -> None:
-    """Of two batches that each make what the other expects not to be there, one is refused."""
+def test_of_two_writers_expecting_absence_one_is_refused() -> None:
+    """Of two batches that each create what the other expects to be absent, one is refused."""
 
     async def work(address: str) -> None:
         one_backend: Any = open_postgres(address, Threaded())
         other: Any = open_postgres(address, Threaded())
         for number in range(30):
-            one, two = (Place("t", f"h{number}", "s", name) for name in ("one", "two"))
-            done = await asyncio.gather(
-                one_backend.write([[Step(one, None, b"1"), Step(two)]], 0),
-                other.write([[Step(two, None, b"1"), Step(one)]], 0),
+            first, second = (Place("t", f"h{number}", "s", name) for name in ("one", "two"))
+            results = await asyncio.gather(
+                one_backend.write([[Step(first, None, b"1"), Step(second)]], 0),
+                other.write([[Step(second, None, b"1"), Step(first)]], 0),
             )
-            assert sorted(refusal is None for (refusal,) in done) == [False, True]
+            assert sorted(refusal is None for (refusal,) in results) == [False, True]
         await one_backend.close()
         await other.close()
 
     asyncio.run(work(address_of("absent")))
 
 
-def test_who_loses_a_deadlock_beside_the_store_s_tables_tries_again() -> None:
-    """What the search index does in a transaction is begun anew, where the server has ended it for another's sake."""
+def test_a_deadlock_beside_the_stores_tables_is_retried() -> None:
+    """A transaction of the search index that the server ends because of a deadlock is run again."""
 
     async def work(address: str, schema: str) -> None:
         backend: Any = open_postgres(address, Threaded())
@@ -243,8 +247,8 @@ def test_who_loses_a_deadlock_beside_the_store_s_tables_tries_again() -> None:
 # --- ended too early
 
 
-def test_a_call_that_waits_too_long_ends_and_writes_nothing() -> None:
-    """Its statement is ended with it: nothing of it happens when what was in its way is gone."""
+def test_a_call_that_waits_too_long_writes_nothing() -> None:
+    """A call that times out or is cancelled ends its statement: nothing is written when the lock is free."""
 
     async def work(address: str, schema: str) -> None:
         backend: Any = open_postgres(f"{address}&timeout_seconds=1", Threaded())
@@ -278,8 +282,8 @@ def test_a_call_that_waits_too_long_ends_and_writes_nothing() -> None:
     asyncio.run(work(address_of("late"), schema_of("late")))
 
 
-def test_what_may_be_lost_is_given_up_rather_than_waited_for() -> None:
-    """It does not wait for who has the head; where nobody has it is written, and need not wait for the disk."""
+def test_a_write_that_need_not_last_does_not_wait() -> None:
+    """A write with `lasting=False` is given up if the head is locked, and does not wait for the disk."""
 
     async def work(address: str, schema: str) -> None:
         backend: Any = open_postgres(address, Threaded())
@@ -318,9 +322,8 @@ def test_what_may_be_lost_is_given_up_rather_than_waited_for() -> None:
 
 
 @pytest.mark.wide
-def test_a_crash_of_the_server_leaves_nobody_s_turn_to_others() -> None:
-    """Who took it lives on, on another machine, and goes on with it: so a lease is on the disk when it is his. What the
-    server writes by itself it writes every ten seconds here."""
+def test_a_lease_survives_a_crash_of_the_server() -> None:
+    """A lease is on the disk when it is granted, so a crash of the server does not give it to another."""
     with own_server("postgres") as server:
         asked(server.address, "ALTER SYSTEM SET wal_writer_delay = '10s'", "SELECT pg_reload_conf()")
         with Memory.open(server.address) as mine, Memory.open(server.address) as theirs:

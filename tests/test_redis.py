@@ -1,4 +1,4 @@
-"""The store on Redis: the contract of backends, addresses, what is where, what it costs, and what it lists."""
+"""The store on Redis: the contracts, its keys, the number of round trips, listings, clusters, and full memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytest.importorskip("redis", reason="the extra `redis` is not installed")
 
 
 class TestRedisBackend(OnALoop, StoreConformance):
-    """Hashes and sorted sets of a server keep the contract."""
+    """The backend on a Redis server fulfils the contract of backends."""
 
     lasts = True
 
@@ -47,7 +47,7 @@ class TestRedisBackend(OnALoop, StoreConformance):
 
 @pytest.mark.wide
 class TestSealedRedisBackend(StoreConformance):
-    """And so they do sealed, bridged to a synchronous memory."""
+    """Encryption over the backend fulfils the contract, bridged to a synchronous memory."""
 
     lasts = True
 
@@ -64,7 +64,7 @@ class TestSealedRedisBackend(StoreConformance):
 
 
 class TestRedisStore(OnALoop, LogConformance):
-    """The engine keeps its contract over it, on an event loop."""
+    """The engine over the backend fulfils the contract of stores on an event loop."""
 
     @pytest.fixture
     def store(self) -> StoreFactory:
@@ -74,7 +74,7 @@ class TestRedisStore(OnALoop, LogConformance):
 
 @pytest.mark.wide
 class TestBridgedRedisStore(LogConformance):
-    """And without one, as a synchronous memory uses it."""
+    """The engine fulfils the contract without an event loop, as a synchronous memory uses it."""
 
     @pytest.fixture
     def store(self) -> Iterator[StoreFactory]:
@@ -91,45 +91,48 @@ class TestBridgedRedisStore(LogConformance):
 ODD = ("", "{", "}", "{x}", "}{", "a:b", "\x00", "a\x00b", "ü{0}", "*")
 
 
-def test_no_name_leads_out_of_its_bucket() -> None:
-    """Whatever a tenant, a home or a table is called, all keys of a home have the tag of its bucket, and that alone."""
+def test_no_name_leaves_its_bucket() -> None:
+    """Whatever names a tenant, home or table have, all keys of a home have the tag of its bucket and no other.
+
+    In a cluster keys with one tag are on one node.
+    """
     address = address_of()
     prefix = re.escape(address.partition("prefix=")[2])
 
     async def fill() -> None:
         backend = opened(address)
-        for one in ODD:
-            for other in ODD:
-                place = Place(one, other, f"s{one}", f"n{other}")
-                put = [(f"t{one}", [Row(1, b"x", other, 5)])]
+        for first in ODD:
+            for second in ODD:
+                place = Place(first, second, f"s{first}", f"n{second}")
+                put = [(f"t{first}", [Row(1, b"x", second, 5)])]
                 assert await backend.write([[Step(place, None, b"1", b"2", 5, put=put)]], 0) == [None]
         await backend.close()
 
     asyncio.run(fill())
-    found = [key for key in keys_of(address) if not key.endswith(b":store")]
+    keys = [key for key in keys_of(address) if not key.endswith(b":store")]
 
-    assert len(found) > 4 * len(ODD) ** 2
-    for key in found:
+    assert len(keys) > 4 * len(ODD) ** 2
+    for key in keys:
         matched = re.match(rf"{prefix}:{{(\d+)}}:[himnrt]".encode(), key)
         assert matched
         assert matched[1].decode() in TAGS
-    homes = [(one, other) for one in ODD for other in ODD]
+    homes = [(first, second) for first in ODD for second in ODD]
     for tenant, home in homes:
-        where = home_of(tenant, home)
-        begin = f"{{{TAGS[where.bucket]}}}:h:".encode() + escaped(tenant) + escaped(home)
-        assert sum(key.partition(b":")[2] == begin for key in found) == 1
+        home_place = home_of(tenant, home)
+        begin = f"{{{TAGS[home_place.bucket]}}}:h:".encode() + escaped(tenant) + escaped(home)
+        assert sum(key.partition(b":")[2] == begin for key in keys) == 1
 
 
-def test_tags_lie_evenly_over_the_slots_of_a_cluster() -> None:
-    """Each bucket has a part of the slots of its own, and homes are spread over all buckets."""
+def test_tags_spread_evenly_over_the_slots_of_a_cluster() -> None:
+    """Each bucket has its own part of a cluster's slots, and homes are spread over all buckets."""
     assert [crc_hqx(tag.encode(), 0) % SLOTS * BUCKETS // SLOTS for tag in TAGS] == list(range(BUCKETS))
     spread = Counter(home_of("default", f"session {number}").bucket for number in range(6_400))
     assert min(spread.values()) > 60
     assert max(spread.values()) < 140
 
 
-def test_what_is_gone_leaves_no_key() -> None:
-    """A store whose last session is deleted has its version, and the marks of its buckets."""
+def test_a_deleted_session_leaves_no_key() -> None:
+    """After its last session is deleted a store has only its version and the marks of its buckets."""
     address = address_of()
     with Memory.open(address) as memory:
         session = memory.session("s", max_tokens=500, user="ann")
@@ -145,8 +148,8 @@ def test_what_is_gone_leaves_no_key() -> None:
     assert [key for key in keys_of(address) if not key.endswith((b":store", b":m"))] == []
 
 
-def test_a_newer_layout_is_left_alone() -> None:
-    """It is told which version it has."""
+def test_a_store_of_a_newer_version_is_refused() -> None:
+    """A store of a newer version raises StoreTooNew with that version."""
     address = address_of()
     with raw(address) as client:
         client.set(f"{address.partition('prefix=')[2]}:store", b"99")
@@ -155,8 +158,8 @@ def test_a_newer_layout_is_left_alone() -> None:
         Memory.open(address).sessions()
 
 
-def test_keys_of_somebody_else_are_not_touched() -> None:
-    """A prefix that is in use for something else is told, before anything is changed."""
+def test_keys_of_another_program_are_not_touched() -> None:
+    """A prefix that another program uses is refused before anything is changed."""
     address = address_of()
     prefix = address.partition("prefix=")[2]
     with raw(address) as client:
@@ -175,8 +178,8 @@ def test_keys_of_somebody_else_are_not_touched() -> None:
         assert {key: client.dump(key) for key in keys_of(address)} == before
 
 
-def test_who_only_reads_writes_nothing() -> None:
-    """An empty store is empty to him, and one with sessions is read, and may not be written."""
+def test_a_read_only_memory_writes_nothing() -> None:
+    """A read-only memory sends no command that writes; a missing store looks empty to it."""
     address = address_of()
     with Memory.open(address, readonly=True) as memory:
         assert memory.sessions() == []
@@ -192,8 +195,8 @@ def test_who_only_reads_writes_nothing() -> None:
     assert {command[0] for command in sent} <= {b"EVALSHA", b"EVAL", b"INFO", b"GET"}
 
 
-def test_a_damaged_row_is_named_and_the_rest_is_read() -> None:
-    """A byte that was changed in the database takes one entry."""
+def test_a_damaged_row_costs_one_entry() -> None:
+    """A byte changed in the database damages one entry; the others are read."""
     address = address_of()
     with Memory.open(address) as memory:
         memory.session("s").add([{"role": "user", "content": f"text {number}"} for number in range(5)])
@@ -204,16 +207,16 @@ def test_a_damaged_row_is_named_and_the_rest_is_read() -> None:
         client.zadd(entries, {row.replace(b"text 2", b"test 2"): 0})
 
     with Memory.open(address) as memory:
-        found = memory.session("s").entries()
-        assert [entry.seq for entry in found if entry.damaged] == [3]
-        assert [entry.text for entry in found if not entry.damaged] == ["text 0", "text 1", "text 3", "text 4"]
+        entries_read = memory.session("s").entries()
+        assert [entry.seq for entry in entries_read if entry.damaged] == [3]
+        assert [entry.text for entry in entries_read if not entry.damaged] == ["text 0", "text 1", "text 3", "text 4"]
 
 
 # --- what it costs
 
 
 def sent_by(do: Callable[[Any], Any], turns: int = 40, summary: bool = False) -> int:
-    """How many round trips a memory that knows its session needs for something."""
+    """Return the number of round trips of a memory that knows its session while `do` runs."""
     with watched() as sent, Memory.open(address_of(), view_bytes=0) as memory:
         session = known_to(memory, turns, summary=summary)
         sent.clear()
@@ -222,8 +225,8 @@ def sent_by(do: Callable[[Any], Any], turns: int = 40, summary: bool = False) ->
 
 
 @pytest.mark.parametrize("summary", [False, True])
-def test_what_is_done_all_day_is_one_round_trip(summary: bool) -> None:
-    """An append by who knows the head, and a steady context, with a summary or without."""
+def test_an_append_or_a_steady_context_is_one_round_trip(summary: bool) -> None:
+    """An append by a memory that knows the head, and a steady context, are one round trip each."""
     assert sent_by(lambda session: session.add(turn("one more")), summary=summary) == 1
     assert sent_by(lambda session: session.context(), summary=summary) == 1
 
@@ -232,7 +235,7 @@ def test_what_is_done_all_day_is_one_round_trip(summary: bool) -> None:
     "command", [(b"GET", "p:{t}:v"), ("EVALSHA", "ab12", 2, "k:{t}", "ü", b"\0\r\n\xff", 0, -1, b"")]
 )
 def test_a_command_is_packed_as_the_driver_packs_it(command: tuple[Any, ...]) -> None:
-    """Names, numbers and bytes of any kind."""
+    """Our packing of a command gives the driver's bytes, for names, numbers and bytes of any kind."""
     from redis.asyncio import Connection
 
     from palimpsest.stores.redis.link import packed
@@ -240,14 +243,14 @@ def test_a_command_is_packed_as_the_driver_packs_it(command: tuple[Any, ...]) ->
     assert packed(command) == b"".join(Connection(protocol=2).pack_command(*command))
 
 
-def test_who_is_outdated_writes_anew_at_once() -> None:
-    """The refusal says which head is there: an append over it is one round trip more, and needs no look."""
+def test_an_outdated_writer_needs_one_more_round_trip() -> None:
+    """A refusal holds the current head, so that an outdated writer needs one more round trip and no read."""
     address = address_of()
 
     async def work() -> list[int]:
         trips: list[int] = []
-        async with AsyncMemory.open(address) as one, AsyncMemory.open(address) as other:
-            sessions = one.session("s"), other.session("s")
+        async with AsyncMemory.open(address) as first, AsyncMemory.open(address) as other:
+            sessions = first.session("s"), other.session("s")
             for session in sessions:
                 await session.add_user_message("first")
             for number in range(10):
@@ -259,8 +262,8 @@ def test_who_is_outdated_writes_anew_at_once() -> None:
     assert asyncio.run(work()) == [2] * 10
 
 
-def test_a_script_that_the_server_has_forgotten_is_sent_anew() -> None:
-    """As after a restart, or SCRIPT FLUSH."""
+def test_a_script_that_the_server_has_lost_is_sent_again() -> None:
+    """A script that the server has lost, by a restart or SCRIPT FLUSH, is sent again."""
     with Memory.open(address := address_of()) as memory:
         session = memory.session("s")
         session.add_user_message("one")
@@ -274,44 +277,45 @@ def test_a_script_that_the_server_has_forgotten_is_sent_anew() -> None:
 # --- listings
 
 
-def test_a_listing_by_use_misses_nobody_whose_write_came_between() -> None:
-    """Buckets are read one after the other: who is written in one that was read already is told the next time.
+def test_a_listing_by_use_misses_no_write_in_between() -> None:
+    """A listing by use reads one bucket after the other: a write to a bucket already read is in the next listing.
 
-    Its mark is later than the last that the reader was given, though another write, which he saw, came after it.
+    Its mark is later than the last mark that the reader got, even though the reader saw a write that came after it.
     """
     asyncio.run(missed_nobody(address_of()))
 
 
 async def missed_nobody(address: str) -> None:
+    """Assert the rule above: write between the reading of two buckets."""
     homes = {home_of("t", str(number)).bucket: str(number) for number in range(2_000)}
     first, last = (Place("t", homes[bucket], "s", "") for bucket in (0, BUCKETS - 1))
     reader, writer = opened(address), opened(address)
     scripts, done = reader._listings._run, list[int]()
 
     async def between(script: Any, buckets: Any, given: Any, writes: bool = False) -> list[Any]:
-        found: list[Any] = []
+        answers: list[Any] = []
         for bucket in buckets:  # one by one, as in a cluster
             if bucket == BUCKETS - 1 and not done:
                 done.append(bucket)
                 for place in (first, last):
                     assert await writer.write([[Step(place, None, b"1")]], 0) == [None]
-            found += await scripts(script, [bucket], given, writes)
-        return found
+            answers += await scripts(script, [bucket], given, writes)
+        return answers
 
     reader._listings._run = between
     seen = await reader.recent("t", "s")
     assert last in [one.place for one in seen]
     assert await writer.write([[Step(first, b"1", b"2")]], 0) == [None]
-    heard = await reader.recent("t", "s", since=seen[-1].mark)
+    since_mark = await reader.recent("t", "s", since=seen[-1].mark)
     assert done
-    assert {one.place: one.head.hot for one in heard}[first] == b"2"
-    assert {one.place for one in [*seen, *heard]} == {first, last}
+    assert {one.place: one.head.hot for one in since_mark}[first] == b"2"
+    assert {one.place for one in [*seen, *since_mark]} == {first, last}
     await reader.close()
     await writer.close()
 
 
-def test_a_listing_by_use_misses_nobody_where_clocks_differ() -> None:
-    """The clock of one server is an hour ahead; whoever is written on another after that is told all the same."""
+def test_a_listing_by_use_misses_no_write_if_clocks_differ() -> None:
+    """If one server's clock is an hour ahead, later writes on other servers are still listed after its mark."""
 
     async def work(address: str) -> None:
         backend = opened(address)
@@ -327,16 +331,16 @@ def test_a_listing_by_use_misses_nobody_where_clocks_differ() -> None:
 
         for number, place in enumerate(places[1:], 1):
             await backend.write([[Step(place, None, b"1")]], 0)
-            heard = await backend.recent("t", "s", since=seen.mark)
-            assert place in [one.place for one in heard], number
-            seen = heard[-1]
+            since_mark = await backend.recent("t", "s", since=seen.mark)
+            assert place in [one.place for one in since_mark], number
+            seen = since_mark[-1]
         await backend.close()
 
     asyncio.run(work(address_of()))
 
 
-def test_who_asks_again_and_again_writes_nothing_where_nothing_was_written() -> None:
-    """A listing by use is one round trip then, and two after something was written."""
+def test_a_listing_without_news_writes_nothing() -> None:
+    """A listing by use is one round trip if nothing was written since the last one, and two otherwise."""
 
     async def work(address: str) -> list[int]:
         backend, trips = opened(address), list[int]()
@@ -352,8 +356,8 @@ def test_who_asks_again_and_again_writes_nothing_where_nothing_was_written() -> 
     assert asyncio.run(work(address_of())) == [1, 1]
 
 
-def test_pages_of_a_bucket_that_has_most_places_are_whole() -> None:
-    """Where all places of a listing are in one bucket, or most, pages are as long, and in order."""
+def test_pages_are_full_if_one_bucket_has_most_places() -> None:
+    """Pages of a listing are full and in order even if one bucket has most of the places."""
 
     async def work(address: str) -> None:
         backend = opened(address)
@@ -363,12 +367,12 @@ def test_pages_of_a_bucket_that_has_most_places_are_whole() -> None:
             await backend.write([[Step(place, None, b"1") for place in places[begin : begin + 50]]], 0)
         await backend.write([[Step(place, None, b"1")] for place in places[300:]], 0)
         for limit in (7, 100, 310, 1000):
-            found, page = [], await backend.places("t", "s", limit=limit)
+            listed, page = [], await backend.places("t", "s", limit=limit)
             while page:
-                assert len(page) == min(limit, len(places) - len(found))
-                found += page
-                page = await backend.places("t", "s", after=found[-1].place, limit=limit)
-            assert [one.place.name for one in found] == [place.name for place in places]
+                assert len(page) == min(limit, len(places) - len(listed))
+                listed += page
+                page = await backend.places("t", "s", after=listed[-1].place, limit=limit)
+            assert [one.place.name for one in listed] == [place.name for place in places]
             recent = await backend.recent("t", "s", limit=limit)
             newest = await backend.newest("t", "s", limit=limit)
             assert len(recent) == len(newest) == min(limit, len(places))
@@ -383,21 +387,21 @@ def test_pages_of_a_bucket_that_has_most_places_are_whole() -> None:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """Three masters."""
+    """Yield a cluster of three masters."""
     with valkey_cluster(tmp_path_factory.mktemp("cluster")) as nodes:
         yield nodes
 
 
 @pytest.fixture
 def clustered(cluster: list[Server], request: pytest.FixtureRequest) -> str:
-    """The address of an empty store on them."""
+    """Return the address of an empty store on that cluster."""
     prefix = re.sub(r"\W", "-", request.node.name)[:64]
     return f"redis://127.0.0.1:{cluster[0].port}/0?cluster=true&prefix={prefix}"
 
 
 @pytest.mark.wide
 class TestRedisClusterBackend(OnALoop, StoreConformance):
-    """A cluster keeps the contract."""
+    """The backend on a cluster fulfils the contract of backends."""
 
     lasts = True
 
@@ -407,7 +411,7 @@ class TestRedisClusterBackend(OnALoop, StoreConformance):
 
 
 def test_sessions_are_spread_over_a_cluster(cluster: list[Server], clustered: str) -> None:
-    """Each node has some, all are listed, and each can be used as ever."""
+    """Each node of a cluster has some of the sessions; all are listed and work as on one server."""
     with Memory.open(clustered) as memory:
         for number in range(24):
             memory.session(f"s{number}", user=f"user {number % 2}").add(turn(str(number)))
@@ -425,8 +429,8 @@ def test_sessions_are_spread_over_a_cluster(cluster: list[Server], clustered: st
             assert client.dbsize() > 20
 
 
-def test_the_documented_permissions_are_enough_in_a_cluster(cluster: list[Server], clustered: str) -> None:
-    """On each of its nodes a user has what the page lists, and nothing else."""
+def test_the_documented_permissions_suffice_in_a_cluster(cluster: list[Server], clustered: str) -> None:
+    """A user with just the documented permissions on each node can use a store on a cluster."""
     for node in cluster:
         with raw(node.address) as client:
             client.execute_command(*documented_user("+cluster +command"))
@@ -440,20 +444,20 @@ def test_the_documented_permissions_are_enough_in_a_cluster(cluster: list[Server
         assert [one.session for one in memory.sessions()] == ["s"]
 
 
-def test_a_node_of_a_cluster_is_told_from_a_server(cluster: list[Server]) -> None:
-    """Who forgot to say so is told what to say."""
+def test_a_cluster_opened_as_a_server_gives_advice(cluster: list[Server]) -> None:
+    """A cluster opened without `cluster=true` raises a ConfigError that says so."""
     with pytest.raises(ConfigError, match=r"cluster.*true"):
         Memory.open(f"redis://127.0.0.1:{cluster[0].port}/0").sessions()
 
 
-def test_a_server_is_told_from_a_node_of_a_cluster() -> None:
-    """And the other way round."""
+def test_a_server_opened_as_a_cluster_gives_advice() -> None:
+    """A single server opened with `cluster=true` raises a ConfigError that says so."""
     with pytest.raises(ConfigError, match=r"cluster.*false"):
         Memory.open(with_options(address_of(), cluster="true")).sessions()
 
 
-def test_connections_that_a_cluster_has_closed_are_noticed_by_nobody(cluster: list[Server], clustered: str) -> None:
-    """Those that nobody has used for a while, or that a restart has ended, are made anew before anything is sent."""
+def test_closed_connections_of_a_cluster_are_replaced(cluster: list[Server], clustered: str) -> None:
+    """Connections that a cluster's nodes have closed are replaced before anything is sent."""
 
     def close_all() -> None:
         for node in cluster:
@@ -474,13 +478,13 @@ def test_connections_that_a_cluster_has_closed_are_noticed_by_nobody(cluster: li
     asyncio.run(work())
 
 
-def test_one_who_follows_a_cluster_by_use_hears_of_every_write(clustered: str) -> None:
-    """While four write to forty sessions, a reader goes on from the last mark that he was given, over and over."""
+def test_a_reader_that_follows_a_cluster_sees_every_write(clustered: str) -> None:
+    """A reader that lists by use from mark to mark, while four writers write, sees every session's last write."""
 
     async def work() -> tuple[dict[Place, bytes], dict[Place, bytes]]:
         backend = opened(clustered)
         heads: dict[Place, bytes] = {}
-        heard: dict[Place, bytes] = {}
+        followed: dict[Place, bytes] = {}
         writing = True
 
         async def write(number: int) -> None:
@@ -495,7 +499,7 @@ def test_one_who_follows_a_cluster_by_use_hears_of_every_write(clustered: str) -
                 more = writing
                 page = await backend.recent("t", "s", since=mark, limit=15)
                 while page:
-                    heard.update({one.place: one.head.hot for one in page})
+                    followed.update({one.place: one.head.hot for one in page})
                     mark = page[-1].mark
                     page = await backend.recent("t", "s", since=mark, after=page[-1].place, limit=15)
 
@@ -504,11 +508,11 @@ def test_one_who_follows_a_cluster_by_use_hears_of_every_write(clustered: str) -
         writing = False
         await following
         await backend.close()
-        return heads, heard
+        return heads, followed
 
-    heads, heard = asyncio.run(work())
+    heads, followed = asyncio.run(work())
 
-    assert heard == heads
+    assert followed == heads
 
 
 # --- the server's memory
@@ -516,13 +520,16 @@ def test_one_who_follows_a_cluster_by_use_hears_of_every_write(clustered: str) -
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of a test's own."""
+    """Yield a Redis server of the test's own."""
     with own_server("redis") as one:
         yield one
 
 
-def test_a_server_that_throws_away_is_refused(server: Server) -> None:
-    """One that evicts keys of any kind would lose what it has acknowledged; one that evicts what expires, does not."""
+def test_a_server_that_evicts_keys_is_refused(server: Server) -> None:
+    """A server that may evict any key is refused, since it would lose acknowledged data.
+
+    One that evicts only keys with an expiry is accepted: the store sets none.
+    """
     with raw(server.address) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         with pytest.raises(StoreUnavailable, match=r"maxmemory-policy is allkeys-lru.*noeviction"):
@@ -534,8 +541,8 @@ def test_a_server_that_throws_away_is_refused(server: Server) -> None:
         assert [key for key in keys_of(server.address + "?prefix=palimpsest") if client.ttl(key) != -1] == []
 
 
-def test_a_server_that_keeps_nothing_is_warned_of(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever opens it finds in the log that a restart loses what was acknowledged; else nothing is said."""
+def test_a_server_without_append_only_file_warns(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """A server whose append-only file is off is reported in the log, since a restart would lose data."""
     with raw(server.address) as client:
         for setting, warnings in (("yes", 0), ("no", 1)):
             client.config_set("appendonly", setting)
@@ -545,8 +552,8 @@ def test_a_server_that_keeps_nothing_is_warned_of(server: Server, caplog: pytest
             assert len([one for one in caplog.records if "append-only file is off" in one.getMessage()]) == warnings
 
 
-def test_full_memory_is_told_before_anything_is_written(server: Server) -> None:
-    """Reading goes on, and so does whatever makes room; then writing does."""
+def test_full_memory_is_an_error_before_anything_is_written(server: Server) -> None:
+    """A server whose memory is full refuses a write and nothing is written; reads and erasures work, and make room."""
     with Memory.open(server.address) as memory, raw(server.address) as client:
         session = memory.session("s")
         session.add([{"role": "user", "content": "x" * 5_000} for _ in range(100)])
@@ -570,8 +577,8 @@ def test_full_memory_is_told_before_anything_is_written(server: Server) -> None:
         assert session.entries()[-1].text == "z"
 
 
-def test_heads_come_back_as_they_are_told_of_a_batch(server: Server) -> None:
-    """Of several batches in one call that are refused each is told its own heads."""
+def test_each_refused_batch_returns_its_own_heads(server: Server) -> None:
+    """Of several batches refused in one call, each returns its own heads."""
 
     async def work() -> None:
         backend = opened(server.address)

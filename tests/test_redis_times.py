@@ -1,4 +1,4 @@
-"""The store on Redis in bad times: many writers, killed processes and servers, calls that end too early, erasures."""
+"""The store on Redis under many writers, killed processes and servers, calls that end early, and erasures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRITERS, EACH = 8, 25
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of a test's own."""
+    """Yield a Redis server of the test's own."""
     with own_server("redis") as one:
         yield one
 
@@ -36,32 +36,32 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.wide
-def test_eight_processes_add_to_one_session() -> None:
-    """None is lost, none is doubled, and nobody needs many tries."""
+def test_eight_processes_adding_to_one_session_lose_nothing() -> None:
+    """Eight processes that add to one session lose and double nothing, in few round trips."""
     address = address_of()
     with Memory.open(address) as memory:
         memory.session("s").add_user_message("first")
 
-    said = together(Process("add", address, "s", name, EACH, script=TRIPPING) for name in range(WRITERS))
+    reports = together(Process("add", address, "s", name, EACH, script=TRIPPING) for name in range(WRITERS))
 
     with Memory.open(address) as memory:
         texts = [entry.text for entry in memory.session("s").entries(limit=1000)][1:]
     assert sorted(texts) == sorted(f"{name} {number}" for name in range(WRITERS) for number in range(EACH))
     for name in range(WRITERS):
         assert [text for text in texts if text.startswith(f"{name} ")] == [f"{name} {n}" for n in range(EACH)]
-    assert sum(trips for ((trips, _),) in said) <= 5 * WRITERS * EACH
+    assert sum(trips for ((trips, _),) in reports) <= 5 * WRITERS * EACH
 
 
 def test_fifty_tasks_share_ten_connections() -> None:
-    """In one process, over many sessions, without an error; and no more connections than that are made."""
+    """Fifty tasks over many sessions share ten connections without an error."""
     address = address_of(client_name="fifty")
 
     async def work() -> tuple[int, int]:
         async with AsyncMemory.open(address) as memory:
-            left = iter(range(200))
+            numbers = iter(range(200))
 
             async def one() -> None:
-                for number in left:
+                for number in numbers:
                     session = memory.session(f"s{number}", max_tokens=500)
                     await session.add(turn(str(number)))
                     assert (await session.context()).messages
@@ -76,14 +76,14 @@ def test_fifty_tasks_share_ten_connections() -> None:
     assert 1 <= connected <= 10
 
 
-def test_who_looks_before_he_writes_anew_is_refused_where_that_has_changed() -> None:
-    """`again` may look, though others can write meanwhile: what it saw is compared in the step that it asks for."""
+def test_a_retry_is_refused_if_what_it_read_has_changed() -> None:
+    """A retry computed by `again` is refused if a place that it read has changed in between."""
 
     async def work() -> None:
         backend, other = opened(address := address_of()), opened(address)
-        one, two = (Place("t", "h", "s", name) for name in "ab")
-        await backend.write([[Step(one, None, b"1"), Step(two, None, b"1")]], 0)
-        look, changes = backend.look, [Step(two, b"1", b"2")]
+        first, second = (Place("t", "h", "s", name) for name in "ab")
+        await backend.write([[Step(first, None, b"1"), Step(second, None, b"1")]], 0)
+        look, changes = backend.look, [Step(second, b"1", b"2")]
 
         async def changing(asks: Any) -> Any:
             seen = await look(asks)
@@ -92,13 +92,13 @@ def test_who_looks_before_he_writes_anew_is_refused_where_that_has_changed() -> 
             return seen
 
         def again(number: int, batch: Any, heads: Any, look: Any) -> Any:
-            (seen,) = look([Ask(two)])
-            return [Step(one, heads[0].hot, b"saw " + seen.head.hot)]
+            (seen,) = look([Ask(second)])
+            return [Step(first, heads[0].hot, b"saw " + seen.head.hot)]
 
         backend.look = changing  # type: ignore[method-assign]
-        assert await backend.write([[Step(one, None, b"never")]], 0, again=again) == [(PlaceHead(b"1"),)]
-        assert await backend.write([[Step(one, None, b"never")]], 0, again=again) == [None]
-        (seen,) = await look([Ask(one)])
+        assert await backend.write([[Step(first, None, b"never")]], 0, again=again) == [(PlaceHead(b"1"),)]
+        assert await backend.write([[Step(first, None, b"never")]], 0, again=again) == [None]
+        (seen,) = await look([Ask(first)])
         assert seen.head == PlaceHead(b"saw 2")
         await backend.close()
         await other.close()
@@ -111,12 +111,15 @@ def test_who_looks_before_he_writes_anew_is_refused_where_that_has_changed() -> 
 
 @pytest.mark.wide
 def test_every_session_of_a_killed_writer_is_listed(dice: random.Random) -> None:
-    """By id, by user and by use, whenever it was killed: what lists a session is written in the step that makes it."""
-    address, said = address_of(), set[str]()
+    """A session is in every listing (by id, user and use) whenever its writer is killed.
+
+    The listings are written in the step that makes the session.
+    """
+    address, acknowledged = address_of(), set[str]()
     for number in range(4):
         with Process("begin", address, f"w{number}", script=TRIPPING) as writer:
             heard = [writer.hear() for _ in range(dice.randrange(1, 8))]
-            said |= {*heard, *writer.kill()}
+            acknowledged |= {*heard, *writer.kill()}
 
     with Memory.open(address) as memory:
         by_id = {one.session for one in memory.sessions(limit=1000)}
@@ -124,15 +127,15 @@ def test_every_session_of_a_killed_writer_is_listed(dice: random.Random) -> None
         by_user = {one.session for one in memory.sessions(user="ann", limit=1000)}
         for name in by_id:
             assert memory.session(name).entries()
-    assert said <= by_id
+    assert acknowledged <= by_id
     assert by_id == by_use == by_user
 
 
 # --- the server goes
 
 
-def test_a_server_that_says_nothing_is_waited_for_as_long_as_was_said(server: Server) -> None:
-    """A call ends with its time; an append of which nobody knows says so, and is looked for when that can be done."""
+def test_a_silent_server_is_waited_for_as_configured(server: Server) -> None:
+    """A call ends after `timeout_seconds`; an append that may have been stored says so and is looked for later."""
     with Memory.open(with_options(server.address, timeout_seconds=0.5)) as memory, raw(server.address) as client:
         session = memory.session("s")
         session.add_user_message("one")
@@ -148,8 +151,8 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_was_said(server: Se
         assert texts in (["one", "three"], ["one", "two", "three"])
 
 
-def test_an_answer_that_is_lost_is_looked_for() -> None:
-    """Nothing is sent twice: where the connection breaks after a write, one look says that it was done."""
+def test_a_write_whose_answer_was_lost_is_not_repeated() -> None:
+    """If the connection breaks after a write, one read finds that it was done; nothing is written twice."""
     address = address_of()
 
     async def work() -> list[str]:
@@ -174,8 +177,8 @@ def test_an_answer_that_is_lost_is_looked_for() -> None:
     assert asyncio.run(work()) == ["one", "two"]
 
 
-def test_a_cancelled_call_leaves_no_connection_in_a_bad_state() -> None:
-    """Cancelled at any moment, the next call on the only connection has its own answer."""
+def test_a_cancelled_call_leaves_the_connection_usable() -> None:
+    """After a call is cancelled at any moment, the next call on the only connection gets its own answer."""
     address = address_of(pool_size=1)
 
     async def work() -> None:
@@ -201,8 +204,8 @@ def test_a_cancelled_call_leaves_no_connection_in_a_bad_state() -> None:
 
 
 @pytest.mark.slow
-def test_a_value_of_64_mebibytes_is_kept() -> None:
-    """As the seam wants it of every store."""
+def test_a_value_of_64_mebibytes_is_stored() -> None:
+    """A value of 64 MiB is stored, as the contract demands of every store."""
 
     async def work() -> None:
         backend, place = opened(address_of()), Place("t", "h", "s", "n")
@@ -217,8 +220,8 @@ def test_a_value_of_64_mebibytes_is_kept() -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_entries_cost_as_much_as_a_few() -> None:
-    """An append and a context are one round trip, and what is read is what is shown."""
+def test_a_long_log_costs_no_more_round_trips() -> None:
+    """With 100,000 entries an append and a context are one round trip each, and a context reads what it shows."""
     with Memory.open(address_of(), view_bytes=0) as memory:
         session = memory.session("s", max_tokens=2_000, counter=quarters)
         for begin in range(0, 16_700, 500):
@@ -226,10 +229,10 @@ def test_a_hundred_thousand_entries_cost_as_much_as_a_few() -> None:
         session.count()
         session.context()
         with watched() as sent:
-            given = session.context()
+            context = session.context()
             session.add(turn("last"))
         assert len(sent) == 2
-        assert given.report.entries < 400
+        assert context.report.entries < 400
         assert session.stats().total_entries > 100_000
 
 
@@ -237,34 +240,34 @@ def test_a_hundred_thousand_entries_cost_as_much_as_a_few() -> None:
 
 
 def files_of(server: Server) -> bytes:
-    """Whatever a server has on its disk."""
+    """Return the contents of all files of a server."""
     return b"".join(path.read_bytes() for path in server.folder.rglob("*") if path.is_file() and path.name != "log")
 
 
-def test_what_was_erased_is_in_no_file_of_the_server(server: Server) -> None:
-    """Nor in its memory, as far as it can be asked."""
+def test_erased_text_is_in_no_file_of_the_server(server: Server) -> None:
+    """Erased text is in no file of the server and in none of its keys, and the rest survives a restart."""
     with Memory.open(server.address) as memory:
         session = memory.session("s", user="ann")
         session.add([{"role": "user", "content": f"the word is zanzibar, {number}"} for number in range(50)])
         session.add_user_message("what stays is mombasa")
         assert b"zanzibar" in files_of(server)
 
-        done = session.erase(list(range(1, 51)))
+        erasure = session.erase(list(range(1, 51)))
 
-        assert done.remains == ()
+        assert erasure.remains == ()
         assert b"zanzibar" not in files_of(server)
         assert session.entries()[-1].text == "what stays is mombasa"
     with raw(server.address) as client:
-        kept = [client.dump(key) for key in keys_of(server.address + "?prefix=palimpsest")]
-    assert not any(b"zanzibar" in one for one in kept)
+        dumps = [client.dump(key) for key in keys_of(server.address + "?prefix=palimpsest")]
+    assert not any(b"zanzibar" in one for one in dumps)
     server.kill()
     server.start()
     with Memory.open(server.address) as memory:
         assert memory.session("s").entries()[-1].text == "what stays is mombasa"
 
 
-def test_who_scrubs_next_scrubs_for_who_has_died(server: Server) -> None:
-    """A process that destroyed, and did not live to scrub, has left word in the step that destroyed."""
+def test_a_vacuum_scrubs_for_a_process_that_died(server: Server) -> None:
+    """A process that destroyed data leaves a note in the same step, so that another one scrubs if it dies."""
 
     async def destroy() -> None:
         backend, place = opened(server.address), Place("t", "h", "s", "n")
@@ -284,8 +287,8 @@ def test_who_scrubs_next_scrubs_for_who_has_died(server: Server) -> None:
             assert client.info("persistence")["aof_rewrites"] == before
 
 
-def test_what_the_server_keeps_is_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snapshots, a file that is too large to be written anew after each erasure, a user who may not have it done."""
+def test_what_the_server_keeps_is_reported(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An erasure reports snapshots, an append-only file too large to rewrite each time, and a missing permission."""
     with raw(server.address) as client, Memory.open(server.address) as memory:
         session = memory.session("s")
         session.add([{"role": "user", "content": f"text {number}"} for number in range(10)])
@@ -304,13 +307,13 @@ def test_what_the_server_keeps_is_told(server: Server, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("more", ["", "+select", "+client|setname", "+ping"])
-def test_the_documented_permissions_are_enough(server: Server, more: str) -> None:
-    """A user who has what the page lists, and nothing else, can do all that a session can, and erase without a rest."""
-    where = {"+select": "1", "+client|setname": "0?client_name=agents", "+ping": "0?health_check_interval=1"}
+def test_the_documented_permissions_suffice(server: Server, more: str) -> None:
+    """A user with just the documented permissions can use every verb of a session, and erase without remains."""
+    database_paths = {"+select": "1", "+client|setname": "0?client_name=agents", "+ping": "0?health_check_interval=1"}
     with raw(server.address) as client:
         client.execute_command(*documented_user(more))
 
-    with Memory.open(f"redis://agent:secret@127.0.0.1:{server.port}/{where.get(more, '0')}") as memory:
+    with Memory.open(f"redis://agent:secret@127.0.0.1:{server.port}/{database_paths.get(more, '0')}") as memory:
         session = memory.session("s", user="ann", max_tokens=500)
         session.add(turn("1"))
         assert session.context().messages

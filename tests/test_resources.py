@@ -1,4 +1,4 @@
-"""Declared memories: what the documents' own text loads to, what it does, and where sessions of its keys are."""
+"""Declared memories: the documents' own examples, what they load to and do, their keys, stores and environment."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def written(folder: Path, text: str, name: str = "memory.yaml") -> Path:
 
 
 def only(source: Any) -> Resource:
-    """Return the one memory that the given definition declares."""
+    """Load the source and return its only memory."""
     resources = Resources.load(source)
     (id,) = resources
     return resources[id]
 
 
 def mistakes(source: Any) -> list[str]:
-    """Return the keys of all mistakes that loading reports."""
+    """Load a source that must be refused, and return the key of each mistake."""
     with pytest.raises(InvalidResource) as caught:
         Resources.load(source)
     return [mistake.key for mistake in caught.value.mistakes]
 
 
 def setting(resource: Resource, name: str) -> tuple[Any, str]:
-    """Return a resolved value with its origin."""
-    (found,) = [one for one in resource.effective() if one.option == name]
-    return found.value, found.origin
+    """Return a resolved value and its origin."""
+    (match,) = [one for one in resource.effective() if one.option == name]
+    return match.value, match.origin
 
 
 def strategy(resource: Resource, kind: str = "long_term", index: int = 0) -> dict[str, tuple[Any, str]]:
-    """Return the fields of a resolved strategy, each with its origin."""
+    """Return the fields of a strategy, each with its value and origin."""
     start = f"{kind}[{index}]."
     return {
         s.option.removeprefix(start): (s.value, s.origin) for s in resource.effective() if s.option.startswith(start)
@@ -79,8 +79,7 @@ PROFILE = """{ "profile": { "short_term_memory_strategy":
 
 
 def test_a_bare_short_term_strategy_loads_and_acts(tmp_path: Path) -> None:
-    """A short-term strategy that stands alone in a file loads, and its condition drops tool results with their
-    calls."""
+    """A bare short-term strategy loads, and its condition drops a tool's result together with its call."""
     resource = only(written(tmp_path, BARE_SHORT, "short.json"))
     fields = strategy(resource, "short_term")
 
@@ -96,9 +95,8 @@ def test_a_bare_short_term_strategy_loads_and_acts(tmp_path: Path) -> None:
         assert [message["role"] for message in chat.context().messages] == ["user", "assistant"]
 
 
-def test_a_block_has_the_defaults_of_its_document() -> None:
-    """A block has the defaults of its document: a summarizer with one number still fires by tokens, a neuralyzer does
-    not."""
+def test_an_omitted_field_has_the_documents_default() -> None:
+    """An omitted field has the default of its document: a summarizer fires by tokens, a neuralyzer never fires."""
     summarizer = strategy(only({"long_term_memory_strategy": {"long_term_memory_id": "summarizer"}}))
     assert summarizer["interaction_threshold_qty"] == (20, "document default")
     assert summarizer["interaction_threshold_tokens"] == (20_000, "document default")
@@ -110,16 +108,15 @@ def test_a_block_has_the_defaults_of_its_document() -> None:
 
 
 def test_a_bare_summarizer_loads_with_its_knowledge_base(tmp_path: Path) -> None:
-    """A summarizer that stands alone in a file loads with its knowledge base without a warning, and its focus reaches
-    the prompt."""
+    """A bare summarizer with a knowledge base loads without a warning and runs with its instructions."""
     resource = only(written(tmp_path, BARE_SUMMARIZER, "s.json"))
     assert strategy(resource)["cod_max_loops"] == (3, "given")
     assert not resource.warnings
 
-    told: list[str] = []
+    prompts: list[str] = []
 
     def model(prompt: str) -> str:
-        told.append(prompt)
+        prompts.append(prompt)
         return "They spoke of many things."
 
     with Resources.load(json.loads(BARE_SUMMARIZER)) as resources:
@@ -129,11 +126,11 @@ def test_a_bare_summarizer_loads_with_its_knowledge_base(tmp_path: Path) -> None
             chat.add_user_message(f"question {number} " + "words " * 30)
             chat.add_assistant_message(f"answer {number}")
         assert chat.stats().summaries == 1
-    assert "Focus on decisions made and action items." in told[0]
+    assert "Focus on decisions made and action items." in prompts[0]
 
 
 def test_a_neuralyzer_leaves_five_of_thirty() -> None:
-    """A declared neuralyzer leaves five of thirty interactions, and does nothing at 29."""
+    """At 30 interactions a neuralyzer erases all but five; at 29 it does nothing."""
     with Resources.load(json.loads(BARE_NEURALYZER)) as resources:
         chat = resources.session({"id": "memory", "key": "a"})
         for number in range(29):
@@ -145,9 +142,11 @@ def test_a_neuralyzer_leaves_five_of_thirty() -> None:
         assert next(entry.text for entry in chat.entries() if not entry.erased) == "question 25"
 
 
-def test_lists_of_strategies_and_profiles_load(tmp_path: Path) -> None:
-    """Lists of strategies load with or without names and under a profile, and summaries and recalled entries fit the
-    budget."""
+def test_strategies_load_alone_in_lists_and_under_a_profile(tmp_path: Path) -> None:
+    """Strategies load alone, in lists and under a profile.
+
+    A context with a summary stays within the budget.
+    """
     for key, block in (
         ("short_term_memory_strategy", json.loads(BARE_SHORT)),
         ("long_term_memory_strategy", json.loads(BARE_NEURALYZER)),
@@ -169,8 +168,7 @@ def test_lists_of_strategies_and_profiles_load(tmp_path: Path) -> None:
 
 
 def test_an_invalid_condition_is_reported_with_its_column(tmp_path: Path) -> None:
-    """The error for an invalid condition names the line in the file, and the column and the text within the
-    expression."""
+    """An invalid condition is reported with its line, its key, its column and what stands there."""
     condition = "message.role == 1 and message.rolle == 1"
     text = f'short_term_memory_strategy:\n  - memory_strategy_id: max_tokens\n    conditions: ["{condition}"]\n'
     with pytest.raises(InvalidResource) as caught:
@@ -183,7 +181,7 @@ def test_an_invalid_condition_is_reported_with_its_column(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("word", ["INCREMENTAL", "FLUSH", "EPHEMERAL", "Incremental", "flush"])
 def test_the_words_of_persistence_load(word: str) -> None:
-    """Every type of `persistence` loads in any letter case."""
+    """The words of `persistence_strategy` load in any letter case; an ephemeral memory stores nothing."""
     assert only({"persistence_strategy": word}).options["persistence"] == word.lower()
     with Resources.load({"persistence_strategy": word}) as resources:
         chat = resources.session({"id": "memory", "key": "a"})
@@ -196,7 +194,7 @@ def test_the_words_of_persistence_load(word: str) -> None:
 
 
 def test_a_privacy_policy_redacts_and_withholds(tmp_path: Path) -> None:
-    """A declared privacy policy redacts and withholds, as the document writes it and with a custom replacement."""
+    """The document's privacy policy redacts, with the given replacement, and withholds messages of a type."""
     text = MINIMAL + (
         "privacy_policy:\n"
         '  redact_patterns: ["\\\\b\\\\d{3}-\\\\d{2}-\\\\d{4}\\\\b"]  # SSN pattern\n'
@@ -214,8 +212,8 @@ def test_a_privacy_policy_redacts_and_withholds(tmp_path: Path) -> None:
         assert chat.entries()[0].text == "My SSN is [SSN]"
 
 
-def test_a_token_allocation_bounds_summaries(tmp_path: Path) -> None:
-    """A token allocation bounds the summaries, and the interactions get the tokens that those leave."""
+def test_an_allocation_bounds_the_summaries(tmp_path: Path) -> None:
+    """`token_allocation` bounds the summaries; its shares must sum to 1 and have known names."""
     block = "token_allocation:\n  short_term: 0.6  # 60%\n  long_term: 0.3   # 30%\n  system: 0.1      # 10%\n"
     text = MINIMAL.replace("4000", "1000") + block + "flushing: {type: hybrid_summary, summary_tokens: 400}\n"
     with Resources.load(written(tmp_path, text)) as resources:
@@ -249,16 +247,15 @@ def test_a_token_allocation_bounds_summaries(tmp_path: Path) -> None:
 
 
 def loaded(text: str) -> dict[str, Any]:
-    """Parse a YAML text."""
+    """Return what a YAML text says."""
     import yaml
 
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    parsed: dict[str, Any] = yaml.safe_load(text)
+    return parsed
 
 
-def test_the_documents_inline_values_load() -> None:
-    """The values that the documents give in their running text load: ids, a share of the window, limits, versions,
-    lengths of leases."""
+def test_the_documents_inline_examples_load() -> None:
+    """The inline values of the document load: ids, a ratio, limits, versions, and lengths of leases."""
     base = loaded(MINIMAL)
     for id in ("user_conversation", "session_context", "agent_workspace"):
         assert only({**base, "id": id}).id == id
@@ -280,9 +277,8 @@ def test_the_documents_inline_values_load() -> None:
 
 @pytest.mark.parametrize("flush", ["simple_fifo", "lru", "hybrid_summary", "token_aware_lru", "fifo"])
 @pytest.mark.parametrize("kind", ["token_based", "message_count_based", "buffer"])
-def test_each_kind_loads_with_each_flush_and_flushes(kind: str, flush: str) -> None:
-    """Every type of memory loads with every way of flushing, keeps its limits in every context, and flushes by
-    itself."""
+def test_each_type_works_with_each_flushing_strategy(kind: str, flush: str) -> None:
+    """Each type of memory with each flushing strategy keeps every context within its limits and flushes by itself."""
     flushing: dict[str, Any] = {"type": flush}
     if flush == "hybrid_summary":
         flushing["summary_tokens"] = 60
@@ -298,9 +294,11 @@ def test_each_kind_loads_with_each_flush_and_flushes(kind: str, flush: str) -> N
         assert chat.stats().active_entries < 40
 
 
-def test_a_share_of_a_window_needs_a_known_window() -> None:
-    """A share of a window refers to the declared number, else the model's, else the provider's, and is refused when
-    none is known; of a share and a limit, the smaller holds."""
+def test_a_ratio_is_of_the_most_specific_window() -> None:
+    """`max_context_ratio` is of `context_window`, else of the model's window, else of the provider's.
+
+    Without a known window it is refused; beside `max_tokens` the smaller limit holds.
+    """
     base = {key: value for key, value in loaded(MINIMAL).items() if key != "max_tokens"}
 
     def limit(**more: Any) -> Any:
@@ -320,9 +318,8 @@ def test_a_share_of_a_window_needs_a_known_window() -> None:
     ]
 
 
-def test_no_api_key_of_a_provider_is_kept() -> None:
-    """A provider's API key appears neither in resolved values nor in messages, and one that is written in the file
-    warns."""
+def test_a_providers_api_key_is_not_kept() -> None:
+    """An API key in a file is neither resolved nor shown, and warns unless it names a variable."""
     provider = {"provider": "openai", "model": "gpt-4o", "api_key": "sk-verysecretkey1234567890", "fallback": "gpt-4"}
     resource = only({**loaded(MINIMAL), "token_provider": provider})
     assert "verysecret" not in repr(resource)
@@ -337,8 +334,8 @@ def test_no_api_key_of_a_provider_is_kept() -> None:
 
 
 @pytest.mark.parametrize("key", ["user:123", "user_2024-01-01@example.com", "a", "a" * 256, "k:metadata"])
-def test_each_valid_key_has_its_own_session(key: str) -> None:
-    """Each valid key, whatever its length, has its own session."""
+def test_valid_keys(key: str) -> None:
+    """A valid key has a session of its own, whatever the key's length."""
     with Resources.load(loaded(MINIMAL)) as resources:
         resources.session({"id": "user_conversation", "key": key}).add_user_message("hello")
         assert len(resources.session({"id": "user_conversation", "key": key}).entries()) == 1
@@ -346,14 +343,14 @@ def test_each_valid_key_has_its_own_session(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "user name", "user/name", "user#x", "__x", "x__", "user:*", "a" * 257, 7, "a\n"])
-def test_each_invalid_key_is_refused_by_its_rule(key: Any) -> None:
-    """Each invalid key is refused with the rule that it breaks."""
+def test_invalid_keys_are_refused(key: Any) -> None:
+    """An invalid key is refused with the rule for keys."""
     with Resources.load(loaded(MINIMAL)) as resources, pytest.raises(ConfigError, match="256"):
         resources.session({"id": "user_conversation", "key": key})
 
 
-def test_projects_memories_and_keys_are_apart() -> None:
-    """Projects, memories and keys never share sessions, even if keys differ in their last character only."""
+def test_projects_memories_and_keys_have_separate_sessions() -> None:
+    """The same key in different projects or memories, and keys that differ in one character, have separate sessions."""
     base = loaded(MINIMAL)
     ids = {
         only({**base, "project": project, "id": id}).session_id(key)
@@ -367,9 +364,11 @@ def test_projects_memories_and_keys_are_apart() -> None:
     assert mistakes({**base, "project": "a/b"}) == ["project"]
 
 
-def test_a_reference_is_an_id_or_has_a_key_and_a_mode(tmp_path: Path) -> None:
-    """A reference is an id, or has a key and a mode: without a key the memory's template makes it, and a read-only one
-    never writes."""
+def test_a_reference_names_a_memory_with_key_and_mode(tmp_path: Path) -> None:
+    """A reference is an id, or a mapping with key and mode; without a key the memory's template makes it.
+
+    A read-only reference is never written to.
+    """
     declared = {**loaded(MINIMAL), "default_key_template": "session:{{.workflow.input.session_id}}"}
     variables = {"workflow": {"input": {"session_id": "s-1", "user_id": "john_doe"}}}
     with Resources.load(declared) as resources:
@@ -405,9 +404,8 @@ def test_a_reference_is_an_id_or_has_a_key_and_a_mode(tmp_path: Path) -> None:
 # --- places
 
 
-def test_two_memories_in_one_place_share_it(tmp_path: Path) -> None:
-    """Two memories may declare the same store and stay separate in it; another process reads both, and erasing a user
-    reaches both."""
+def test_two_memories_with_one_store_share_it(tmp_path: Path) -> None:
+    """Two memories with one store share it but not their sessions; forgetting a user reaches both."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     for id in ("one", "two"):
         written(tmp_path, json.dumps({**loaded(MINIMAL), "id": id, "persistence": place}), f"{id}.json")
@@ -424,23 +422,26 @@ def test_two_memories_in_one_place_share_it(tmp_path: Path) -> None:
         assert resources.session({"id": "two", "key": "k"}).entries() == []
 
 
-def test_a_ttl_is_how_long_a_session_lasts(tmp_path: Path) -> None:
-    """A declared `ttl` ends a session that long after its last addition."""
-    now = [1_700_000_000_000_000]
+def test_a_ttl_is_the_lifetime_of_a_session(tmp_path: Path) -> None:
+    """A session lasts for its `ttl` after the last addition."""
+    time = [1_700_000_000_000_000]
     declared = {**loaded(MINIMAL), "persistence": {"type": "in_memory", "ttl": "10s"}}
-    with Resources.load(declared, clock=lambda: now[0]) as resources:
+    with Resources.load(declared, clock=lambda: time[0]) as resources:
         chat = resources.session({"id": "user_conversation", "key": "k"})
         chat.add_user_message("hello")
-        now[0] += 6_000_000
+        time[0] += 6_000_000
         chat.add_user_message("again")
-        now[0] += 9_000_000
+        time[0] += 9_000_000
         assert len(chat.entries()) == 2
-        now[0] += 1_000_000
+        time[0] += 1_000_000
         assert resources.session({"id": "user_conversation", "key": "k"}).entries() == []
 
 
-def test_an_address_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An address may come from a named variable or from the backend's own; if that is unset, the error names it."""
+def test_an_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The address of a store may come from a variable that is named, or from the backend's own.
+
+    If it is not set, the error names it.
+    """
     declared = {**loaded(MINIMAL), "persistence": {"type": "sqlite", "url": "${WHERE}"}}
     with Resources.load(declared) as resources, pytest.raises(ConfigError, match="WHERE"):
         resources.session({"id": "user_conversation", "key": "k"})
@@ -454,8 +455,8 @@ def test_an_address_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.anyio
-async def test_programs_with_an_event_loop_have_the_same() -> None:
-    """Programs with an event loop have the same interface: the first verb opens the store, and closing closes it."""
+async def test_asynchronous_resources_work_alike() -> None:
+    """AsyncResources opens its stores with the first verb and closes them at the end."""
     async with AsyncResources.load(loaded(MINIMAL)) as resources:
         chat = resources.session({"id": "user_conversation", "key": "k"})
         await chat.add_user_message("hello")
@@ -474,7 +475,7 @@ USES: tuple[Callable[[Any], object], ...] = (
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("used", [True, False])
 def test_closed_resources_open_no_store_again(tmp_path: Path, use: Callable[[Any], object], *, used: bool) -> None:
-    """Closed resources refuse every use like a closed memory, as nobody would close a store that they opened then."""
+    """Closed resources raise Closed for every use, since nobody would close a store that they opened."""
     path = tmp_path / "a.db"
     with Resources.load({**loaded(MINIMAL), "persistence": {"type": "sqlite", "path": str(path)}}) as resources:
         if used:
@@ -488,9 +489,8 @@ def test_closed_resources_open_no_store_again(tmp_path: Path, use: Callable[[Any
 
 
 @pytest.mark.anyio
-async def test_programs_with_an_event_loop_open_no_store_again() -> None:
-    """Closed resources of an event loop open no store again, not even for a memory that still waits for its first
-    verb."""
+async def test_closed_asynchronous_resources_open_no_store_again() -> None:
+    """Closed AsyncResources raise Closed for every use."""
     async with AsyncResources.load(loaded(MINIMAL)) as resources:
         pass
 
@@ -500,8 +500,7 @@ async def test_programs_with_an_event_loop_open_no_store_again() -> None:
 
 
 def test_a_folder_is_searched_for_declared_memories(tmp_path: Path) -> None:
-    """Loading a folder finds declared memories in it and its subfolders, and ignores other files, even unreadable
-    ones."""
+    """Loading a folder finds memories in all folders beneath it and ignores other files, even unreadable ones."""
     (tmp_path / "deep").mkdir()
     written(tmp_path / "deep", MINIMAL)
     written(tmp_path, "workflow: &x\n  a: *x\n", "workflow.yaml")
@@ -515,18 +514,16 @@ def test_a_folder_is_searched_for_declared_memories(tmp_path: Path) -> None:
     assert len(Resources.load(written(tmp_path, MINIMAL.replace("user_conversation", "other"), "x.YAML"))) == 1
 
 
-def test_definitions_that_say_the_same_have_one_digest(tmp_path: Path) -> None:
-    """Equal definitions have the same digest, whatever the order of keys and the file format; any other value changes
-    it."""
-    one = only(written(tmp_path, MINIMAL))
-    other = only(written(tmp_path, json.dumps(dict(reversed(loaded(MINIMAL).items()))), "m.json"))
-    assert one.digest == other.digest
-    assert only({**loaded(MINIMAL), "max_tokens": 4001}).digest != one.digest
+def test_equal_definitions_have_one_digest(tmp_path: Path) -> None:
+    """Definitions with equal values have one digest, whatever the order of keys and the form of the file."""
+    yaml_memory = only(written(tmp_path, MINIMAL))
+    json_memory = only(written(tmp_path, json.dumps(dict(reversed(loaded(MINIMAL).items()))), "m.json"))
+    assert yaml_memory.digest == json_memory.digest
+    assert only({**loaded(MINIMAL), "max_tokens": 4001}).digest != yaml_memory.digest
 
 
 def test_our_own_keys_stand_beside_the_documented_ones(tmp_path: Path) -> None:
-    """Palimpsest's own keys load beside the documented ones: session options, a store's address, a policy, a breaker, a
-    summarizer."""
+    """A file may hold options of a session, `store`, `privacy`, `circuit_breaker` and `summarizer`."""
     resource = only(
         {
             **{key: value for key, value in loaded(MINIMAL).items() if key != "persistence"},
@@ -562,8 +559,8 @@ def test_our_own_keys_stand_beside_the_documented_ones(tmp_path: Path) -> None:
         ("3", None),
     ],
 )
-def test_an_impossible_summarizer_is_a_mistake_of_its_file(tmp_path: Path, given: Any, meant: str | None) -> None:
-    """Loading reports an impossible summarizer with its line and the nearest model, before any session uses it."""
+def test_an_invalid_summarizer_is_a_mistake_of_its_file(tmp_path: Path, given: Any, meant: str | None) -> None:
+    """An invalid summarizer is reported with its line and the model that was probably meant, when the file loads."""
     path = written(tmp_path, MINIMAL.rstrip() + f"\nsummarizer: {json.dumps(given)}\n")
     with pytest.raises(InvalidResource) as caught:
         Resources.load(path)
@@ -574,16 +571,16 @@ def test_an_impossible_summarizer_is_a_mistake_of_its_file(tmp_path: Path, given
 
 
 @pytest.mark.parametrize("given", ["mine", "newer:model", "openai-chatgpt:model", {"model": "newer:model"}])
-def test_an_unknown_summarizer_warns(given: Any) -> None:
-    """Loading warns of a summarizer that only a program or Pydantic AI might know, and imports nothing to find out."""
+def test_a_summarizer_that_may_be_registered_later_warns(given: Any) -> None:
+    """A summarizer that a program or Pydantic AI may know warns, since a file cannot tell; nothing is imported."""
     source = {**loaded(MINIMAL), "summarizer": given}
     assert [warning for warning in Resources.load(source).warnings if "summarizer:" in warning]
     for known in ("openai:gpt-4o-mini", {"model": "gpt-oss", "base_url": "http://127.0.0.1:8000/v1"}):
         assert not [one for one in Resources.load({**source, "summarizer": known}).warnings if "summarizer" in one]
 
 
-def test_resolved_values_name_their_keys_and_show_no_password() -> None:
-    """Resolved values show addresses without passwords, and name the key that gave each value."""
+def test_resolved_settings_show_no_password() -> None:
+    """Resolved settings show an address without its password, and each value with the key that gave it."""
     url = "postgresql://ann:verysecret@db.example/agents"
     resource = only(
         {**loaded(MINIMAL), "persistence": {"type": "postgres", "url": url}, "flushing": {"summarize_threshold": 0.9}}
@@ -606,15 +603,17 @@ def test_resolved_values_name_their_keys_and_show_no_password() -> None:
     assert setting(resource, "project") == ("default", "our default")
 
 
-def test_one_declared_memory_is_opened_as_a_memory(tmp_path: Path) -> None:
-    """`Memory` opens one declared memory: its sessions, those of other tenants and forks have the declared options
-    unless given others."""
+def test_a_declared_memory_can_be_opened_as_a_memory(tmp_path: Path) -> None:
+    """`Memory.from_resource` opens one declared memory, whose sessions have its settings unless overridden.
+
+    So have sessions of another tenant and of a fork.
+    """
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     path = written(tmp_path, json.dumps({**loaded(MINIMAL), "persistence": place}), "m.json")
     with Memory.from_resource(path) as memory:
         memory.session("a").add_user_message("hello")
-        for one in (memory, memory.for_tenant("other"), memory.fork("agent/x")):
-            budget = one.session("a").context().budget
+        for opened_memory in (memory, memory.for_tenant("other"), memory.fork("agent/x")):
+            budget = opened_memory.session("a").context().budget
             assert budget is not None
             assert budget.room == 4_000
         budget = memory.session("a", max_log_tokens=100).context().budget
@@ -634,17 +633,19 @@ def test_one_declared_memory_is_opened_as_a_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_one_declared_memory_is_opened_by_the_first_verb() -> None:
-    """In a program with an event loop, the first verb opens the one declared memory."""
+async def test_an_asynchronous_memory_is_opened_from_a_resource() -> None:
+    """`AsyncMemory.from_resource` opens a declared memory with the first verb."""
     async with AsyncMemory.from_resource(loaded(MINIMAL)) as memory:
         budget = (await memory.session("a").context()).budget
         assert budget is not None
         assert budget.room == 4_000
 
 
-def test_a_variable_names_an_address_of_the_declared_backend(tmp_path: Path) -> None:
-    """A variable must hold an address of the declared backend; another store's is refused, as a silent switch could
-    lose the data."""
+def test_a_variable_must_hold_an_address_of_the_declared_backend(tmp_path: Path) -> None:
+    """A variable for an address must hold one of the declared backend.
+
+    Otherwise data meant for a server might be lost with the process.
+    """
     file = written(tmp_path, MINIMAL.replace("in_memory", "postgres\n  url: ${SOMEWHERE}"), "server.yaml")
     for address in ("memory://", "redis://u:pw@h", "file:logs", "nothing"):
         with pytest.raises(ConfigError, match=r"persistence.url.* an address of postgres") as caught:
@@ -653,12 +654,12 @@ def test_a_variable_names_an_address_of_the_declared_backend(tmp_path: Path) -> 
 
 
 def environ(**variables: Any) -> dict[str, str]:
-    """Return environment variables that configure a memory."""
+    """Return variables of the environment with a memory's prefix."""
     return {f"PALIMPSEST_MEMORY_{name}": str(value) for name, value in variables.items()}
 
 
-def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment names a store and limits for its sessions; unset variables have no effect."""
+def test_the_environment_configures_a_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Memory.from_env` reads store, limits and resource from the environment; unset variables have no effect."""
     monkeypatch.chdir(tmp_path)
     with Memory.from_env({"PALIMPSEST_MEMORY_BACKEND": " ", "PATH": "/bin"}) as memory:
         assert memory.store.url == "memory://"
@@ -706,14 +707,14 @@ def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.Monke
         ({"BACKEND": "mongodb", "MONGODB_URL": "redis://u:pw@h"}, "MEMORY_MONGODB_URL: 'redis://…@h' is not"),
     ],
 )
-def test_invalid_environment_variables_are_named(variables: dict[str, Any], told: str) -> None:
-    """An invalid value in the environment is refused with the variable's name."""
+def test_an_invalid_variable_is_named(variables: dict[str, Any], told: str) -> None:
+    """An invalid variable raises ConfigError that names it."""
     with pytest.raises(ConfigError, match=told):
         Memory.from_env(environ(**variables))
 
 
-def test_a_strategy_that_bounds_a_context_is_a_bound() -> None:
-    """A strategy that bounds the context counts as a limit, so there is no warning that nothing bounds it."""
+def test_a_short_term_strategy_counts_as_a_budget() -> None:
+    """A strategy that bounds a context counts as a bound, so that no warning says that nothing bounds it."""
     with warnings.catch_warnings(), Memory.from_resource(json.loads(BARE_SHORT)) as memory:
         warnings.simplefilter("error")
         memory.session("a").add_user_message("hello")
@@ -721,8 +722,8 @@ def test_a_strategy_that_bounds_a_context_is_a_bound() -> None:
         assert (len(context.messages), context.report.warnings) == (1, ())
 
 
-def test_a_program_overrides_declared_options() -> None:
-    """Options that a program gives override the declared ones, except that a read-only memory stays so."""
+def test_options_of_a_program_override_declared_ones() -> None:
+    """Options that a program passes override declared ones, except that a read-only reference stays read-only."""
     with Resources.load(loaded(MINIMAL)) as resources:
         budget = resources.session({"id": "user_conversation", "key": "a"}, max_log_tokens=100).context().budget
         assert budget is not None
@@ -732,8 +733,8 @@ def test_a_program_overrides_declared_options() -> None:
             read.add_user_message("no")
 
 
-def test_a_key_without_a_value_is_ignored() -> None:
-    """A key without a value is ignored, also one whose option another key sets, and `flushing`."""
+def test_an_empty_key_has_no_effect() -> None:
+    """A key with no value has no effect, even if another key sets the same option."""
     provider = {"token_provider": {"model": "gpt-4o"}}
     plainly = only({**loaded(MINIMAL), **provider})
     empty = only({**loaded(MINIMAL), **provider, "model": None, "flushing": None, "summary_share": None})
@@ -747,9 +748,8 @@ ALLOCATED = {"short_term": 0.6, "long_term": 0.3, "system": 0.1}
 
 
 @pytest.mark.parametrize("within", ["persistence", None])
-def test_effective_lists_every_value_of_a_circuit_breaker_with_its_origin(within: str | None) -> None:
-    """`effective` lists every value of a circuit breaker with its origin: the declaration, the document's default, or
-    ours."""
+def test_every_value_of_a_breaker_is_listed_with_its_origin(within: str | None) -> None:
+    """`effective` lists every value of a breaker with its origin; missing ones have the document's defaults."""
 
     def listed(given: object) -> dict[str, tuple[Any, ...]]:
         place = {"type": "in_memory", **({"circuit_breaker": given} if within else {})}
@@ -770,9 +770,8 @@ def test_effective_lists_every_value_of_a_circuit_breaker_with_its_origin(within
 
 
 @pytest.mark.parametrize("ttl", ["0", "24h", None])
-def test_effective_lists_the_lifetime_with_its_origin(ttl: str | None) -> None:
-    """`effective` lists the lifetime of sessions with its origin, also when a declaration says that they last for
-    ever."""
+def test_the_lifetime_of_sessions_is_listed_with_its_origin(ttl: str | None) -> None:
+    """`effective` lists the lifetime of sessions with its origin, also if it is declared as unlimited."""
     resource = only({**loaded(MINIMAL), "persistence": {"type": "in_memory", "ttl": ttl}})
     said = ("given", "persistence.ttl") if ttl else ("our default", "")
     (found,) = (one for one in resource.effective() if one.option == "lifetime")
@@ -780,8 +779,8 @@ def test_effective_lists_the_lifetime_with_its_origin(ttl: str | None) -> None:
 
 
 @pytest.mark.parametrize("provider", [None, {"model": "gpt-4o"}])
-def test_a_token_allocation_of_a_known_limit_warns_of_nothing(provider: dict[str, Any] | None) -> None:
-    """A token allocation warns of nothing when it divides a limit in tokens or the window of a model."""
+def test_shares_of_a_known_budget_give_no_warning(provider: dict[str, Any] | None) -> None:
+    """A `token_allocation` of a limit in tokens, or of the window of a model, gives no warning."""
     limit = {"max_tokens": 100 if provider is None else None, "max_messages": 5}
     resource = only({**loaded(MINIMAL), **limit, "token_provider": provider, "token_allocation": ALLOCATED})
     assert not any("token_allocation" in text for text in resource.warnings)
@@ -797,8 +796,8 @@ def test_a_token_allocation_of_a_known_limit_warns_of_nothing(provider: dict[str
         ({"model": "new-1", "fallback": "legacy"}, "o200k_base"),
     ],
 )
-def test_a_fallback_counts_tokens_without_limiting_them(provider: dict[str, str], counter: str) -> None:
-    """A fallback model or encoding counts the tokens of an unknown model, but its window does not limit the context."""
+def test_a_fallback_counts_and_bounds_nothing(provider: dict[str, str], counter: str) -> None:
+    """A `fallback` counts tokens if the model is unknown or missing, and its window does not bound contexts."""
     with Resources.load({**loaded(MINIMAL), "max_tokens": 50_000, "token_provider": provider}) as found:
         session = found.session({"id": "user_conversation", "key": "k"})
         assert session.options.counter.name == counter
@@ -824,8 +823,8 @@ def test_a_fallback_counts_tokens_without_limiting_them(provider: dict[str, str]
         ({"privacy_policy": {"recognisers": {"email": "pseudonym"}}}, "pseudonyms need a key"),
     ],
 )
-def test_declared_values_without_effect_warn(keys: dict[str, Any], told: str) -> None:
-    """Loading warns of each declared value that has no effect."""
+def test_keys_without_effect_warn(keys: dict[str, Any], told: str) -> None:
+    """A declared key without effect warns."""
     assert any(told in text for text in only({**loaded(MINIMAL), **keys}).warnings)
     assert not any("archive" in text for text in only({"archive": False, "persistence_strategy": "flush"}).warnings)
 
@@ -840,7 +839,7 @@ def test_declared_values_without_effect_warn(keys: dict[str, Any], told: str) ->
         ({"short_term_memory_strategy": {"memory_strategy_id": "max_tokens", "max_tokens": 5}}, "did you mean '"),
     ],
 )
-def test_an_error_says_which_of_several_meanings_is_meant(declared: dict[str, Any], told: str) -> None:
-    """An error about a key with several meanings names the full key and what it bounds."""
+def test_an_error_names_the_full_key(declared: dict[str, Any], told: str) -> None:
+    """An error names the full key, and what its value bounds, where several keys have one name."""
     with pytest.raises(InvalidResource, match=told):
         Resources.load({**loaded(MINIMAL), **declared})

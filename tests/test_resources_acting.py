@@ -1,4 +1,4 @@
-"""Fields of Compozy's resources that other tests only load: each does something when it stands in a file."""
+"""Fields of Compozy's resources act when they stand in a file: limits, leases, breaker, flushing, allocation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ __all__ = ["load"]  # the fixture
 
 
 def sqlite(folder: Path, **keys: Any) -> dict[str, Any]:
-    """Declare a memory in an SQLite file, which several processes may open."""
+    """Return a resource stored in a SQLite file, which several memories may open."""
     return compozy(persistence={"type": "sqlite", "path": str(folder / "a.db")}, **keys)
 
 
 # --- how large what is written may be
 
 
-def test_each_limit_holds_by_itself(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each declared limit holds by itself; an environment variable overrides the file, and the program overrides
-    both."""
+def test_limits_bound_what_is_written_by_key(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each limit bounds what is written by key; the environment overrides the file, and the program both."""
     limits = {"max_message_content": 5, "max_total_content_size": 8, "max_messages_per_request": 3}
     with load(compozy(max_tokens=1000, limits=limits)) as resources:
         keyed = resources.keyed("memory")
@@ -59,11 +58,11 @@ def test_each_limit_holds_by_itself(load: Any, monkeypatch: pytest.MonkeyPatch) 
 # --- leases
 
 
-def test_append_ttl_is_how_long_a_turn_holds_up_the_next(load: Any, tmp_path: Path) -> None:
-    """The turn of a process that died delays the next turn for exactly `append_ttl`."""
+def test_append_ttl_is_the_lease_of_a_turn(load: Any, tmp_path: Path) -> None:
+    """A turn of a process that gives no sign of life blocks the next one for exactly `append_ttl`."""
     clock = FakeClock()
     source = sqlite(tmp_path, max_tokens=1000, locking={"append_ttl": "20s"})
-    with load(source, clock=clock) as one, load(source, clock=clock) as other, open_in(one).turn():
+    with load(source, clock=clock) as first, load(source, clock=clock) as other, open_in(first).turn():
         clock.advance(19)
         with pytest.raises(LockTimeout), open_in(other).turn(wait=0):
             pass
@@ -72,12 +71,12 @@ def test_append_ttl_is_how_long_a_turn_holds_up_the_next(load: Any, tmp_path: Pa
             pass
 
 
-def test_flush_ttl_is_how_long_a_flush_holds_up_the_next(load: Any, tmp_path: Path) -> None:
-    """While a flush waits for its summarizer, another is `pending`; after `flush_ttl` the other one flushes itself."""
+def test_flush_ttl_is_the_lease_of_a_flush(load: Any, tmp_path: Path) -> None:
+    """While a flush runs another is `pending`; after `flush_ttl` the other does the flush itself."""
     clock, reasons = FakeClock(), list[str | None]()
     flushing = {"type": "hybrid_summary", "summary_tokens": 60, "cod_max_loops": 0}
     source = sqlite(tmp_path, max_tokens=10_000, flushing=flushing, locking={"flush_ttl": "90s"}, auto_compact="off")
-    with load(source, clock=clock) as one, load(source, clock=clock) as other:
+    with load(source, clock=clock) as first, load(source, clock=clock) as other:
 
         def late(_: str) -> str:
             for seconds in (89, 2) if not reasons else ():
@@ -85,7 +84,7 @@ def test_flush_ttl_is_how_long_a_flush_holds_up_the_next(load: Any, tmp_path: Pa
                 reasons.append(open_in(other, summarizer=SHORT).compact().reason)
             return "short"
 
-        session = open_in(one, summarizer=CallableSummarizer(late, checked=False))
+        session = open_in(first, summarizer=CallableSummarizer(late, checked=False))
         turns(session, *[60] * 4)
         session.compact()
         assert reasons == ["pending", None]
@@ -93,7 +92,7 @@ def test_flush_ttl_is_how_long_a_flush_holds_up_the_next(load: Any, tmp_path: Pa
 
 
 def destroying(resources: Resources, verb: str, done: list[str]) -> threading.Thread:
-    """Clear or delete the key in another thread, which appends what it did to `done`."""
+    """Start a thread that clears the key with a backup, or deletes it, and notes what it did."""
     keyed = resources.keyed("memory")
 
     def destroy() -> None:
@@ -108,11 +107,11 @@ def destroying(resources: Resources, verb: str, done: list[str]) -> threading.Th
 
 
 @pytest.mark.parametrize(("verb", "said"), [("clear", "cleared 0"), ("delete", "deleted 1")])
-def test_clear_ttl_is_how_long_a_clear_holds_up_the_next(load: Any, tmp_path: Path, verb: str, said: str) -> None:
-    """Two callers that destroy a key run one after the other, and one that died delays the other for `clear_ttl`."""
+def test_clear_ttl_is_the_lease_of_a_clear(load: Any, tmp_path: Path, verb: str, said: str) -> None:
+    """Two that destroy a key at once go one after the other; a silent one is waited for as long as `clear_ttl`."""
     clock, done = FakeClock(), list[str]()
     source = sqlite(tmp_path, max_tokens=1000, locking={"clear_ttl": "50s"})
-    with load(source, clock=clock) as one, load(source, clock=clock) as other:
+    with load(source, clock=clock) as first, load(source, clock=clock) as other:
 
         def in_the_middle(*_: object) -> None:
             waiting = destroying(other, verb, done)
@@ -123,39 +122,38 @@ def test_clear_ttl_is_how_long_a_clear_holds_up_the_next(load: Any, tmp_path: Pa
             waiting.join(PATIENCE)
             done.append("the first goes on")
 
-        open_in(one).add_user_message("hello")
-        keyed, memory = one.keyed("memory"), one.memory("memory")
+        open_in(first).add_user_message("hello")
+        keyed, memory = first.keyed("memory"), first.memory("memory")
         memory.on("session:cleared", in_the_middle)
         assert keyed.clear("a", confirm=True).entries == {"a": 1}
         assert done == [said, "the first goes on"]
 
 
 @pytest.mark.wide
-def test_waiting_for_a_clear_times_out(load: Any, tmp_path: Path) -> None:
-    """A caller that waits for another's clear gives up after five seconds with the session's id, and destroys
-    nothing."""
-    told = list[BaseException]()
+def test_waiting_too_long_for_a_clear_raises(load: Any, tmp_path: Path) -> None:
+    """After waiting five seconds for another clear, LockTimeout names the session and nothing is destroyed."""
+    errors = list[BaseException]()
     source = sqlite(tmp_path, max_tokens=1000)
-    with load(source) as one, load(source) as other:
+    with load(source) as first, load(source) as other:
 
         def in_the_middle(*_: object) -> None:
             with pytest.raises(LockTimeout, match="the clear of session 'default/memory/a'") as caught:
                 other.keyed("memory").delete("a")
-            told.append(caught.value)
+            errors.append(caught.value)
 
-        open_in(one).add_user_message("hello")
-        one.memory("memory").on("session:cleared", in_the_middle)
-        one.keyed("memory").clear("a", confirm=True)
-        assert len(told) == 1
-        assert open_in(one).info().session == "default/memory/a"
+        open_in(first).add_user_message("hello")
+        first.memory("memory").on("session:cleared", in_the_middle)
+        first.keyed("memory").clear("a", confirm=True)
+        assert len(errors) == 1
+        assert open_in(first).info().session == "default/memory/a"
 
 
 # --- a store that does not answer
 
 
 @pytest.mark.anyio
-async def test_a_call_that_exceeds_the_timeout_of_the_breaker_fails(load: Any, tmp_path: Path) -> None:
-    """A call of the store that exceeds the breaker's `timeout` is given up and counts as a failure."""
+async def test_a_slow_store_is_given_up_after_the_breakers_timeout(load: Any, tmp_path: Path) -> None:
+    """A store that takes longer than the breaker's `timeout` raises StoreUnavailable, which counts as a failure."""
     hanging("hangingdeclared")
     source = compozy(max_tokens=100, persistence=None, store="hangingdeclared://", circuit_breaker={"timeout": "20ms"})
     path = tmp_path / "memory.json"
@@ -167,8 +165,8 @@ async def test_a_call_that_exceeds_the_timeout_of_the_breaker_fails(load: Any, t
 
 
 @pytest.mark.parametrize(("enabled", "asked"), [(True, 2), (False, 7)])
-def test_a_breaker_is_as_it_is_declared(load: Any, enabled: bool, asked: int) -> None:
-    """A breaker opens after `max_failures` and tries again after `reset_timeout`; a disabled one never opens."""
+def test_a_breaker_acts_as_declared(load: Any, enabled: bool, asked: int) -> None:
+    """After `max_failures` the breaker asks the store no more until `reset_timeout`; a disabled one always asks."""
     clock, backend = FakeClock(), flaky("flakyacting")
     breaker = {"enabled": enabled, "max_failures": 2, "reset_timeout": "7s"}
     source = compozy(max_tokens=100, persistence=None, store="flakyacting://", circuit_breaker=breaker)
@@ -193,22 +191,22 @@ def test_a_breaker_is_as_it_is_declared(load: Any, enabled: bool, asked: int) ->
 
 
 def flushed(load: Any, **flushing: Any) -> list[str]:
-    """Add ten turns of 20 tokens one by one, and return the first words of the active entries."""
+    """Add ten turns of 20 tokens and return the first words of the questions still active."""
     with load(compozy(max_tokens=200, flushing=flushing)) as resources:
         session = open_in(resources, summarizer=SHORT)
         turns(session, *[20] * 10)
         return [entry.text.split()[0] for entry in session.active_entries() if entry.is_human]
 
 
-def test_a_threshold_and_low_water_are_those_of_the_file(load: Any) -> None:
-    """The declared threshold decides when a flush happens, and the low-water mark how much it leaves."""
+def test_threshold_and_low_water_come_from_the_file(load: Any) -> None:
+    """`summarize_threshold` decides when a memory is flushed, and `low_water` down to what."""
     assert flushed(load, type="simple_fifo", summarize_threshold=0.8, low_water=0.5)[0] == "q3"
     assert flushed(load, type="simple_fifo", summarize_threshold=1.0, low_water=0.5)[0] == "q5"
     assert flushed(load, type="simple_fifo", summarize_threshold=0.8, low_water=0.2) == ["q6", "q7", "q8", "q9"]
 
 
-def test_a_share_of_the_oldest_is_summarised(load: Any) -> None:
-    """A flush summarises the declared share of the oldest entries, and the summary keeps its own limit."""
+def test_summarize_oldest_percent_decides_how_much_is_covered(load: Any) -> None:
+    """`summarize_oldest_percent` decides what share of the entries a summary covers, within `summary_tokens`."""
     for percent, covered in ((0.25, 4), (0.75, 12)):
         flushing = {
             "type": "hybrid_summary",
@@ -220,10 +218,10 @@ def test_a_share_of_the_oldest_is_summarised(load: Any) -> None:
         with load(compozy(max_tokens=10_000, flushing=flushing, auto_compact="off")) as resources:
             session = open_in(resources)
             turns(session, *[30] * 8)
-            done = session.compact()
-            assert done.covered == covered
-            assert done.summary is not None
-            assert done.summary.tokens <= 12
+            result = session.compact()
+            assert result.covered == covered
+            assert result.summary is not None
+            assert result.summary.tokens <= 12
 
 
 # --- how the room is shared out
@@ -233,8 +231,8 @@ KNOWN = " ".join(["The kettle of Ann leaks at its handle."] * 4)
 
 
 @pytest.mark.parametrize("long_term", [0.3, 0.1])
-def test_summaries_and_recalled_entries_share_one_allocation(load: Any, long_term: float) -> None:
-    """Summaries and recalled entries together stay within their allocation, and the interactions get the rest."""
+def test_summaries_and_recalled_text_share_long_term(load: Any, long_term: float) -> None:
+    """Summaries and recalled text together keep to the share `long_term` of `token_allocation`."""
     base = {"collection_id": "notes", "search_type": "keyword"}
     block = {"long_term_memory_id": "summarizer", "interaction_threshold_qty": 4, "interaction_keep": 1}
     shares = {"short_term": 0.9 - long_term, "long_term": long_term, "system": 0.1}
@@ -256,9 +254,8 @@ def test_summaries_and_recalled_entries_share_one_allocation(load: Any, long_ter
         assert parts.summaries + parts.tail <= long_term * 1000
 
 
-def test_the_limit_of_recall_is_part_of_the_allocation(load: Any) -> None:
-    """The limit of recalled entries is part of the allocation; a larger one is refused in the file and from the
-    program."""
+def test_tail_share_is_a_part_of_long_term(load: Any) -> None:
+    """`tail_share` is a part of `long_term`: a larger one is refused, in the file and by the program."""
     shares = {"short_term": 0.7, "long_term": 0.2, "system": 0.1}
     source = compozy(max_tokens=1000, token_allocation=shares)
     assert refused(load, {**source, "tail_share": 0.25}) == ["tail_share"]
@@ -274,16 +271,15 @@ def test_the_limit_of_recall_is_part_of_the_allocation(load: Any) -> None:
 # --- what a file says of itself
 
 
-def test_resources_of_other_kinds_are_refused(load: Any) -> None:
-    """A resource of another kind is refused by its name; a memory's description is kept with its definition."""
+def test_another_resource_type_is_refused(load: Any) -> None:
+    """A file of another resource type is refused; a memory's `description` is kept."""
     with pytest.raises(InvalidResource, match="memory"):
         load(compozy(max_tokens=10, resource="agent"))
     assert load(compozy(max_tokens=10, description="What Ann says"))["memory"].description == "What Ann says"
 
 
-def test_bt12_counts_include_the_overhead_of_the_format(load: Any) -> None:
-    """Counts include a message's overhead in its format: 2 tokens beside content and role, and 3 for chat
-    completions."""
+def test_bt12_a_format_adds_its_providers_overhead(load: Any) -> None:
+    """A message costs its content, role and 2 tokens, or what its format's provider documents."""
 
     class Plain(OpenAIChat):
         """A format whose provider says nothing of what a message costs beside its content."""

@@ -15,14 +15,14 @@ PLACE = {"type": "in_memory"}
 
 
 def memory(id: str, **keys: Any) -> dict[str, Any]:
-    """Declare a memory of an agent."""
+    """Return the declaration of a memory whose key comes from the variable `user`."""
     base = {"resource": "memory", "id": id, "type": "token_based", "max_tokens": 400, "persistence": PLACE}
     return {**base, "default_key_template": "user:{user}", **keys}
 
 
 @pytest.fixture
 def resources(tmp_path: Any) -> Any:
-    """Declare two memories, `facts` and `chat`."""
+    """Yield two loaded memories, `facts` and `chat`."""
     import json
 
     for id in ("facts", "chat"):
@@ -36,7 +36,7 @@ READ = {"id": "facts", "mode": "read-only"}
 
 
 def filled(resources: Resources) -> AgentMemory:
-    """Return an agent that reads `facts` and writes `chat`, with entries in both."""
+    """Fill both memories, and return an agent that may only read `facts`."""
     agent = resources.agent(["facts", "chat"], ANN)
     facts, chat = agent.sessions
     facts.add([{"role": "user", "content": "I live in Oslo."}, {"role": "assistant", "content": "Noted."}])
@@ -45,24 +45,26 @@ def filled(resources: Resources) -> AgentMemory:
 
 
 def texts(messages: list[Any]) -> list[str]:
-    """Return the texts of the messages."""
+    """Return the contents of these messages."""
     return [message["content"] for message in messages]
 
 
 def test_memories_are_shown_in_the_order_of_the_references(resources: Resources) -> None:
-    """An agent's context shows its memories in the order of their references, after the system text and before the
-    question."""
+    """A context shows the memories in the order of the references, between system text and question.
+
+    The question is not stored.
+    """
     agent = filled(resources)
     context = agent.context("Is it cold there?", system="Be brief.")
-    said = ["I live in Oslo.", "Noted.", "Hello.", "Hi Ann."]
-    assert texts(context.messages) == ["Be brief.", *said, "Is it cold there?"]
+    history = ["I live in Oslo.", "Noted.", "Hello.", "Hi Ann."]
+    assert texts(context.messages) == ["Be brief.", *history, "Is it cold there?"]
     other = resources.agent(["chat", READ], ANN)
-    assert texts(other.context().messages) == [*said[2:], *said[:2]]
+    assert texts(other.context().messages) == [*history[2:], *history[:2]]
     assert [len(session.entries()) for session in agent.sessions] == [2, 2]
 
 
-def test_a_question_and_its_answer_are_stored_in_writable_memories(resources: Resources) -> None:
-    """An agent stores a question and its answer in each memory that is not read-only, once for an idempotency key."""
+def test_question_and_answer_are_stored_in_writable_memories(resources: Resources) -> None:
+    """`add` stores question and answer in each memory that is not read-only; with a key, once."""
     agent = filled(resources)
     for _ in range(2):
         assert agent.add("Is it cold there?", "Very.", key="turn 1") == 1
@@ -78,32 +80,32 @@ def test_a_question_and_its_answer_are_stored_in_writable_memories(resources: Re
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini", "text"])
-def test_an_agents_context_is_valid_for_each_provider(resources: Resources, format: str) -> None:
-    """An agent's context is a valid request for each provider: neighbours of one role are merged where necessary."""
+def test_an_agents_context_is_valid_in_each_format(resources: Resources, format: str) -> None:
+    """In each format an agent's request holds all memories and the question, with neighbours merged where needed."""
     agent = resources.agent(["facts", "chat"], ANN, format=format)
     for session in agent.sessions:
         session.add_system_message("A rule.")
         session.add_user_message("A question without an answer.")
     context = agent.context("And this?", system="Be brief.")
-    told = str(context.request())
-    assert told.count("A question without an answer.") == 2
-    assert told.rindex("And this?") > told.rindex("A question")
+    sent = str(context.request())
+    assert sent.count("A question without an answer.") == 2
+    assert sent.rindex("And this?") > sent.rindex("A question")
 
 
-def test_each_memory_keeps_to_its_own_budget(resources: Resources) -> None:
-    """Each memory of an agent keeps to its own budget, however much the other one holds."""
+def test_each_memory_keeps_its_own_budget(resources: Resources) -> None:
+    """Each memory stays within its own budget, however much the other holds."""
     agent = resources.agent(["facts", "chat"], ANN, counter=quarters)
     for number in range(40):
         agent.add(f"{number} " + "words " * 20, "yes " * 20)
     context = agent.context("now?")
-    for one in context.contexts:
-        assert 100 < one.parts.log + one.parts.head <= 400
-    total = sum(one.parts.log + one.parts.head for one in context.contexts)
+    for context_part in context.contexts:
+        assert 100 < context_part.parts.log + context_part.parts.head <= 400
+    total = sum(context_part.parts.log + context_part.parts.head for context_part in context.contexts)
     assert total < context.tokens <= total + 20
 
 
 def test_memories_that_exceed_the_window_together_are_refused(tmp_path: Any) -> None:
-    """Memories that fit alone but not together in the window raise an error with the figures of each."""
+    """Memories that fit alone but not together raise BudgetImpossible with the figures of each."""
     big: dict[str, Any] = {"max_tokens": 6_000, "model": "gpt-4", "reserve": 1_000, "low_water": 0.9}
     for id in ("one", "two"):
         written(tmp_path, str(memory(id, **big)).replace("'", '"'), f"{id}.json")
@@ -118,16 +120,15 @@ def test_memories_that_exceed_the_window_together_are_refused(tmp_path: Any) -> 
 
 
 def test_a_question_is_redacted_as_if_it_were_stored() -> None:
-    """A question in an agent's context is redacted by the policies of its memories, although showing it stores
-    nothing."""
+    """A question is redacted by the memories' policy although it is not stored."""
     policy = {"redact_patterns": [r"\d{3}-\d{2}-\d{4}"]}
     with Resources.load(memory("chat", privacy_policy=policy)) as resources:
         context = resources.agent(["chat"], ANN).context("I am 123-45-6789.")
     assert texts(context.messages) == ["I am [REDACTED]."]
 
 
-def test_nothing_comes_between_a_call_and_its_result(resources: Resources) -> None:
-    """Nothing comes between a call and its result: an open call is not shown, and other memories cannot answer it."""
+def test_calls_and_results_of_different_memories_do_not_mix(resources: Resources) -> None:
+    """An open call is not shown, and a result in one memory does not answer a call of another."""
     agent = resources.agent(["facts", "chat"], ANN)
     for session in agent.sessions:
         session.add_user_message("Look.")
@@ -152,14 +153,14 @@ def test_nothing_comes_between_a_call_and_its_result(resources: Resources) -> No
         (["chat", {"id": "chat", "mode": "read-only"}], r"references\[1\].*no other reference"),
     ],
 )
-def test_an_invalid_reference_is_reported_with_its_number(resources: Resources, references: Any, told: str) -> None:
-    """An invalid reference is reported with its number in the list, and no store is opened."""
+def test_a_wrong_reference_is_named_by_its_number(resources: Resources, references: Any, told: str) -> None:
+    """A wrong reference raises ConfigError with its number, and opens nothing."""
     with pytest.raises(ConfigError, match=told):
         resources.agent(references, ANN)
 
 
-def test_memories_of_several_formats_are_given_one(tmp_path: Any) -> None:
-    """A program chooses one format for memories of several formats, as one call of a model has only one."""
+def test_memories_with_different_formats_need_a_format(tmp_path: Any) -> None:
+    """Memories with different formats are refused unless the program chooses one."""
     import json
 
     written(tmp_path, json.dumps(memory("one", format="anthropic")), "one.json")
@@ -171,8 +172,8 @@ def test_memories_of_several_formats_are_given_one(tmp_path: Any) -> None:
 
 
 @pytest.mark.anyio
-async def test_programs_with_an_event_loop_have_the_same() -> None:
-    """Programs with an event loop await the same interface."""
+async def test_an_asynchronous_agent_works_alike() -> None:
+    """The agent of AsyncResources works the same, awaited."""
     async with AsyncResources.load(memory("chat")) as resources:
         agent = resources.agent(["chat"], ANN)
         assert await agent.add("Hello.", "Hi.") == 1

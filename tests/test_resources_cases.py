@@ -1,9 +1,9 @@
 """The documents' acceptance cases, each by a file that is loaded: AT are Alquimia's, BT Compozy's.
 
 A name has the number of its case. Further clauses are in `test_resources_clauses`. Shown elsewhere are: BT2
-(`test_shares`), several references of BT18 (`test_resources_agents`), BT13 (`test_concurrency`: any session), BT14
-and BT15 (`test_resources`, `test_resources_files`: privacy), a FLUSH that is killed, of AT17 (`test_resources_killed`),
-a knowledge base that is down, of AT16 (`test_resources_acting_alquimia`), and a format's overhead, of BT12
+(`test_shares`), several references of BT18 (`test_resources_agents`), BT13 (`test_concurrency`: any session), BT14 and
+BT15 (`test_resources`, `test_resources_files`: privacy), a FLUSH that is killed, of AT17 (`test_resources_killed`), a
+knowledge base that is down, of AT16 (`test_resources_acting_alquimia`), and a format's overhead, of BT12
 (`test_resources_acting`).
 """
 
@@ -34,7 +34,7 @@ Q = FunctionCounter(lambda text: len(text.encode()) // 4, name="Q")
 
 @pytest.fixture
 def load(tmp_path: Path) -> Any:
-    """What loads a mapping from a file, with a clock where one is given."""
+    """Return a function that loads a mapping from a file."""
 
     def loaded(declared: Any, **options: Any) -> Resources:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
@@ -45,44 +45,46 @@ def load(tmp_path: Path) -> Any:
 
 
 def compozy(**keys: Any) -> dict[str, Any]:
-    """A resource of Compozy's, in memory."""
+    """Return a resource as Compozy writes it, kept in memory."""
     return {"resource": "memory", "id": "memory", "type": "token_based", "persistence": {"type": "in_memory"}} | keys
 
 
 def open_in(resources: Resources, counter: Any = W, **options: Any) -> Session:
-    """The session of the key `a`."""
+    """Return the session of the key `a`."""
     return resources.session({"id": "memory", "key": "a"}, counter=counter, **options)
 
 
 def words(count: int, label: str = "w") -> str:
-    """A text of so many words."""
+    """Return a text of so many words."""
     return " ".join([label] + ["w"] * (count - 1))
 
 
 def turns(session: Session, *sizes: int, start: int = 0) -> None:
-    """Interactions of so many words each: a question, and an answer of one word."""
+    """Add interactions of so many words: a question, and an answer of one word."""
     for number, size in enumerate(sizes, start):
         session.add_user_message(words(size - 1, f"q{number}"))
         session.add_assistant_message("ok")
 
 
 def questions(entries: Sequence[Entry]) -> list[str]:
-    """The first words of what was asked."""
+    """Return the first word of each human message."""
     return [entry.text.split()[0] for entry in entries if entry.is_human]
 
 
 def refused(load: Any, declared: Any) -> list[str]:
-    """The keys of what is wrong in it."""
+    """Load a declaration that must be refused, and return the key of each mistake."""
     with pytest.raises(InvalidResource) as caught:
         load(declared)
     return [mistake.key for mistake in caught.value.mistakes]
 
 
 def short(**keys: Any) -> dict[str, Any]:
+    """Return a bare short-term strategy."""
     return {"memory_strategy_id": "max_tokens", **keys}
 
 
 def summarizer(**keys: Any) -> dict[str, Any]:
+    """Return a bare summarizer that asks a model once and has no threshold of tokens."""
     base = {"long_term_memory_id": "summarizer", "interaction_threshold_tokens": 0, "cod_max_loops": 0}
     return base | keys
 
@@ -100,15 +102,15 @@ def summarizer(**keys: Any) -> dict[str, Any]:
     ],
 )
 def test_at1_whole_interactions_newest_first(load: Any, budget: int, gap: str | None, shown: list[str]) -> None:
-    """Turns of 100, 200 and 300."""
+    """A context holds whole interactions, the newest that fit; with gap `skip` older ones that fit follow."""
     with load(short(memory_max_tokens=budget, **({"gap": gap} if gap else {}))) as resources:
         session = open_in(resources)
         turns(session, 100, 200, 300)
         assert questions(session.context().entries) == shown
 
 
-def test_at2_what_a_budget_may_be(load: Any) -> None:
-    """-1 and 0 include nothing, 0 with a warning; null is no limit; absent is 10,000; the rest is refused."""
+def test_at2_values_of_memory_max_tokens(load: Any) -> None:
+    """A budget of -1 or 0 includes nothing (0 warns), null is no limit, the default is 10,000; others are refused."""
     for budget, shown in ((-1, 0), (0, 0), (None, 2)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PalimpsestWarning)
@@ -123,8 +125,11 @@ def test_at2_what_a_budget_may_be(load: Any) -> None:
     assert value == 10_000
 
 
-def test_at3_a_newest_turn_that_does_not_fit(load: Any) -> None:
-    """Clamped, left out, refused, or sent all the same; a question is never shortened."""
+def test_at3_a_newest_interaction_that_does_not_fit(load: Any) -> None:
+    """If the newest interaction does not fit, `oversize` clamps it, drops it, raises, or sends it all the same.
+
+    A question is never shortened.
+    """
 
     def filled(oversize: str | None) -> Session:
         source = short(memory_max_tokens=500, **({"oversize": oversize} if oversize else {}))
@@ -152,7 +157,7 @@ def test_at3_a_newest_turn_that_does_not_fit(load: Any) -> None:
 
 
 def test_at4_conditions_drop_messages_or_interactions(load: Any) -> None:
-    """Of a tool's answer its call goes, too; what names an interaction drops it whole."""
+    """A condition on a message drops it, with the call of a result; one on an interaction drops it whole."""
     for condition, roles in (("message.role != 'tool'", ["user", "assistant"]), ("interaction.tool_errors == 0", [])):
         with load(short(conditions=[condition])) as resources:
             session = open_in(resources)
@@ -170,8 +175,8 @@ BAD = (
 )
 
 
-def test_at5_what_a_condition_may_say(load: Any) -> None:
-    """A language of comparisons: no methods, no loops, nothing that grows."""
+def test_at5_what_a_condition_may_contain(load: Any) -> None:
+    """A condition may compare and test; methods, loops and anything that grows are refused."""
     good = [
         "message.role in ['user', 'ai']",
         "len(message.content) < 200 and interaction.age <= 3",
@@ -184,7 +189,7 @@ def test_at5_what_a_condition_may_say(load: Any) -> None:
 
 
 def test_at6_when_a_trigger_fires(load: Any) -> None:
-    """A quantity when it is reached, tokens when there are more."""
+    """A number of interactions fires when it is reached, and a number of tokens when it is exceeded."""
     for keys, sizes, fires in (
         ({"interaction_threshold_qty": 20}, [10] * 19, False),
         ({"interaction_threshold_qty": 20}, [10] * 20, True),
@@ -198,8 +203,8 @@ def test_at6_when_a_trigger_fires(load: Any) -> None:
 
 
 @pytest.mark.parametrize(("keep", "covered", "active"), [(3, 22, 3), (0, 25, 0)])
-def test_at7_what_is_kept(load: Any, keep: int, covered: int, active: int) -> None:
-    """The newest completed interactions, and the open one beside them."""
+def test_at7_interaction_keep_keeps_the_newest(load: Any, keep: int, covered: int, active: int) -> None:
+    """`interaction_keep` keeps the newest completed interactions active, and the open one beside them."""
     with load(summarizer(interaction_threshold_qty=26, interaction_keep=keep)) as resources:
         session = open_in(resources, summarizer=SHORT)
         turns(session, *[40] * 25)
@@ -209,16 +214,16 @@ def test_at7_what_is_kept(load: Any, keep: int, covered: int, active: int) -> No
         assert session.verify().covered == 2 * covered
 
 
-def test_at7_keeping_all_is_nothing_to_compact(load: Any) -> None:
-    """25 of 25."""
+def test_at7_keeping_all_leaves_nothing_to_compact(load: Any) -> None:
+    """If `interaction_keep` keeps all interactions, there is nothing to compact."""
     with load(summarizer(interaction_threshold_qty=26, interaction_keep=25)) as resources:
         session = open_in(resources)
         turns(session, *[4] * 25)
         assert session.compact().reason == "nothing_to_compact"
 
 
-def test_at8_what_a_neuralyzer_may_keep(load: Any) -> None:
-    """Less than what fires it."""
+def test_at8_a_neuralyzer_must_keep_less_than_its_threshold(load: Any) -> None:
+    """A neuralyzer must keep fewer interactions than fire it; without a threshold it warns that it never fires."""
     block = {"long_term_memory_id": "neuralyzer"}
     assert len(load({**block, "interaction_threshold_qty": 30, "interaction_keep": 29})) == 1
     for keep in (30, -1):
@@ -226,23 +231,23 @@ def test_at8_what_a_neuralyzer_may_keep(load: Any) -> None:
     assert any("never" in text for text in load(block).warnings)
 
 
-def test_at9_a_tool_fires_once_for_each_result(load: Any) -> None:
-    """By its name with a star; an error, and what says nothing, are no success."""
+def test_at9_a_tool_fires_once_per_successful_result(load: Any) -> None:
+    """A tool's success fires by a pattern of its name, once per result; errors and unknown results do not."""
     block = summarizer(interaction_threshold_qty=0, on_tools_success_threshold=["close_*"], interaction_keep=0)
     with load(block) as resources:
-        session, made = open_in(resources, summarizer=SHORT), list[int]()
+        session, counts = open_in(resources, summarizer=SHORT), list[int]()
         for number, status in enumerate(["success", None, "error", "unknown", "success"]):
             session.add_user_message(words(40, f"q{number}"))
             if status is not None:
                 session.add_tool_call("close_ticket", {}, call_id=str(number))
                 session.add_tool_result("close_ticket", "done", call_id=str(number), status=status)
             session.add_assistant_message("ok")
-            made.append(len(session.summaries(history=True)))
-        assert made == [1, 1, 1, 1, 2]
+            counts.append(len(session.summaries(history=True)))
+        assert counts == [1, 1, 1, 1, 2]
 
 
-def test_at10_conditions_filter_what_counts(load: Any) -> None:
-    """Four of ten turns have tools; the fifth fires, and covers turns without tools as well."""
+def test_at10_conditions_select_what_counts(load: Any) -> None:
+    """`interaction_conditions` selects which interactions count towards the threshold; all are covered."""
     block = summarizer(interaction_threshold_qty=5, interaction_conditions=["interaction.has_tools"])
     with load(block) as resources:
         session = open_in(resources, summarizer=SHORT)
@@ -261,8 +266,11 @@ def test_at10_conditions_filter_what_counts(load: Any) -> None:
         assert session.active_entries() == []
 
 
-def test_at11_a_neuralyzer_leaves_nothing_of_what_is_old(load: Any, tmp_path: Path) -> None:
-    """E6: at 30 the oldest 25 are gone, in no context, archive, export, recall, or byte of the store and its index."""
+def test_at11_a_neuralyzer_leaves_nothing_of_old_interactions(load: Any, tmp_path: Path) -> None:
+    """At 30 interactions the oldest 25 are erased (E6).
+
+    They are in no context, archive, export, recall, or byte of the store and its index.
+    """
     block = {"long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 30, "interaction_keep": 5}
     path = tmp_path / "log.db"
     with load({"long_term_memory_strategy": block, "store": f"sqlite:///{path}"}) as resources:
@@ -283,7 +291,7 @@ def test_at11_a_neuralyzer_leaves_nothing_of_what_is_old(load: Any, tmp_path: Pa
 
 @pytest.mark.parametrize(("sizes", "kept"), [([20] * 20, 2), ([6_667] * 3, 2)])
 def test_at12_a_profile_with_both_layers(load: Any, sizes: list[int], kept: int) -> None:
-    """E10: by number, and by tokens; what is shown with the summary is within the budget."""
+    """A profile with both layers compacts by number or tokens, and its context with the summary fits (E10)."""
     profile = {
         "short_term_memory_strategy": [short(memory_max_tokens=8000)],
         "long_term_memory_strategy": [
@@ -300,30 +308,32 @@ def test_at12_a_profile_with_both_layers(load: Any, sizes: list[int], kept: int)
 
 
 def test_at13_how_often_a_model_is_asked(load: Any) -> None:
-    """Loops are checked; 0 is one plain summary; a block has 5, and what is our own 3."""
+    """`cod_max_loops` is checked; 0 asks once; the default is 5 in Alquimia's block and 3 in ours."""
     for wrong in (11, -1):
         assert refused(load, summarizer(cod_max_loops=wrong)) == ["cod_max_loops"]
 
     def loops(declared: Any) -> int:
-        (found,) = [one.value for one in load(declared)["memory"].effective() if one.option.endswith("cod_max_loops")]
-        return int(found)
+        (loops_value,) = [
+            one.value for one in load(declared)["memory"].effective() if one.option.endswith("cod_max_loops")
+        ]
+        return int(loops_value)
 
     assert (
         loops({"long_term_memory_id": "summarizer"}),
         loops({"long_term_memory_strategy": {"strategy": "summarizer"}}),
     ) == (5, 3)
-    asked = list[str]()
+    prompts = list[str]()
     with load(summarizer(interaction_threshold_qty=3, cod_max_loops=0)) as resources:
         session = open_in(
-            resources, summarizer=CallableSummarizer(lambda text: asked.append(text) or "short", checked=False)
+            resources, summarizer=CallableSummarizer(lambda text: prompts.append(text) or "short", checked=False)
         )
         turns(session, *[100] * 3)
-    assert len(asked) == 1
+    assert len(prompts) == 1
 
 
 @pytest.mark.parametrize("answer", ["", "raises", "longer"])
-def test_at14_a_summary_that_fails_leaves_all_as_it_was(load: Any, answer: str) -> None:
-    """The add that led to it returned; an event says why."""
+def test_at14_a_failed_summary_changes_nothing(load: Any, answer: str) -> None:
+    """If a summarizer fails, the add returns, the context is unchanged, and `compaction:failed` says why."""
 
     def summarize(_: str) -> str:
         if answer == "raises":
@@ -332,18 +342,18 @@ def test_at14_a_summary_that_fails_leaves_all_as_it_was(load: Any, answer: str) 
 
     block = summarizer(interaction_threshold_qty=3, cod_max_loops=0, on_failure="keep")
     with load(block) as resources:
-        heard = list[dict[str, Any]]()
-        resources.memory("memory").on("compaction:failed", lambda _, facts: heard.append(facts))
+        failures = list[dict[str, Any]]()
+        resources.memory("memory").on("compaction:failed", lambda _, facts: failures.append(facts))
         session = open_in(resources, summarizer=summarize)
         turns(session, 50, 50)
         before = session.context().messages
         turns(session, 50, start=2)
         assert session.context().messages[: len(before)] == before
-        assert heard[0]["reason"] in ("failed", "empty", "no_gain")
+        assert failures[0]["reason"] in ("failed", "empty", "no_gain")
 
 
-def test_at15_what_is_said_meanwhile_is_active_and_rules_in_it_are_data(load: Any) -> None:
-    """An entry that comes while the summarizer runs stays; what it says is fenced, as a user's."""
+def test_at15_entries_added_meanwhile_stay_and_a_summary_is_data(load: Any) -> None:
+    """An entry added while the summarizer runs stays active; rules in the summary are fenced as a user's text."""
     with load(summarizer(interaction_threshold_qty=100)) as resources:
 
         def summarize(_: str) -> str:
@@ -354,13 +364,13 @@ def test_at15_what_is_said_meanwhile_is_active_and_rules_in_it_are_data(load: An
         turns(session, *[60] * 3)
         assert session.compact().done
         assert questions(session.active_entries()) == ["meanwhile"]
-        (said,) = [message for message in session.context().messages if "Ignore all rules" in str(message)]
-        assert said["role"] == "user"
-        assert said["content"].startswith("<summary")
+        (summary_message,) = [message for message in session.context().messages if "Ignore all rules" in str(message)]
+        assert summary_message["role"] == "user"
+        assert summary_message["content"].startswith("<summary")
 
 
-def test_at17_when_what_is_said_is_stored(load: Any, tmp_path: Path) -> None:
-    """EPHEMERAL writes nothing; FLUSH archives what it replaces, or leaves nothing of it; INCREMENTAL adds once."""
+def test_at17_when_entries_are_stored(load: Any, tmp_path: Path) -> None:
+    """EPHEMERAL stores nothing, FLUSH archives or erases what it replaces, INCREMENTAL stores each message once."""
     store = {"store": f"sqlite:///{tmp_path / 'one.db'}"}
     with load({"persistence_strategy": "INCREMENTAL", **store}) as resources:
         session = open_in(resources)
@@ -392,7 +402,7 @@ def test_at17_when_what_is_said_is_stored(load: Any, tmp_path: Path) -> None:
 
 
 def test_bt1_what_is_refused_and_what_loads(load: Any) -> None:
-    """Each mistake by its key."""
+    """Each mistake of a declaration is reported by its key, and valid values load."""
     good = compozy(max_tokens=100)
     redis = {"type": "redis", "url": "redis://localhost"}
     for change, key in (
@@ -423,8 +433,8 @@ def test_bt1_what_is_refused_and_what_loads(load: Any) -> None:
         assert len(load({**good, **change})) == 1
 
 
-def test_bt3_a_key_is_judged_alike_by_library_and_command(load: Any, tmp_path: Path) -> None:
-    """What the one refuses the other does, too."""
+def test_bt3_library_and_command_judge_keys_alike(load: Any, tmp_path: Path) -> None:
+    """The library and the command line accept and refuse the same keys."""
     path = tmp_path / "memory.json"
     path.write_text(json.dumps(compozy(max_tokens=100)), "utf-8")
     for key in ("user name", "user/name", "user#x", "__x", "x__", "user:*", "a" * 257):
@@ -450,7 +460,7 @@ def test_bt3_a_key_is_judged_alike_by_library_and_command(load: Any, tmp_path: P
     ],
 )
 def test_bt6_when_a_memory_is_flushed(load: Any, keys: dict[str, Any], messages: int, size: int, fires: bool) -> None:
-    """At 0.8 of a limit, whichever is reached."""
+    """A memory is flushed when either limit reaches the threshold of 0.8."""
     flushing = {"type": "simple_fifo", "summarize_threshold": 0.8}
     with load(compozy(flushing=flushing, **keys)) as resources:
         session = open_in(resources)
@@ -468,20 +478,20 @@ def test_bt6_when_a_memory_is_flushed(load: Any, keys: dict[str, Any], messages:
         ({"max_tokens": 1000, "max_messages": 100}, 5, 180, 2),
     ],
 )
-def test_bt7_simple_fifo_by_request(load: Any, keys: dict[str, Any], messages: int, size: int, left: int) -> None:
-    """The newest stay; the figures are those of what is read next."""
+def test_bt7_simple_fifo_on_request(load: Any, keys: dict[str, Any], messages: int, size: int, left: int) -> None:
+    """On request `simple_fifo` archives the oldest messages down to low water."""
     with load(compozy(flushing={"type": "simple_fifo"}, **keys)) as resources:
-        keyed = open_in(resources, auto_compact="off")
+        session = open_in(resources, auto_compact="off")
         for number in range(messages):
-            keyed.add_user_message(words(size, f"m{number}"))
-        keyed.compact()
-        active = keyed.active_entries()
+            session.add_user_message(words(size, f"m{number}"))
+        session.compact()
+        active = session.active_entries()
         assert questions(active) == [f"m{number}" for number in range(messages - left, messages)]
-        assert keyed.stats().active_tokens == left * size
+        assert session.stats().active_tokens == left * size
 
 
 def test_bt8_lru_keeps_what_was_fetched(load: Any) -> None:
-    """By request, turns completed."""
+    """On request `lru` keeps messages that were fetched lately."""
     for count, most, left in ((4, 4, ["m1", "m4"]), (3, 2, ["m1"])):
         source = compozy(type="message_count_based", max_messages=most, flushing={"type": "lru"})
         with load(source) as resources:
@@ -492,8 +502,8 @@ def test_bt8_lru_keeps_what_was_fetched(load: Any) -> None:
             assert [entry.text for entry in open_in(resources).active_entries()] == left
 
 
-def test_bt9_token_aware_lru_drops_what_is_large_and_old(load: Any) -> None:
-    """By request."""
+def test_bt9_token_aware_lru_drops_large_and_old_messages(load: Any) -> None:
+    """On request `token_aware_lru` archives messages that are large and old."""
     flushing = {"type": "token_aware_lru"}
     for most, sizes, left in ((100, [10] * 20, [10] * 5), (30, [1, 17, 5, 1], [1, 5, 1])):
         with load(compozy(max_tokens=most, flushing=flushing)) as resources:
@@ -505,7 +515,10 @@ def test_bt9_token_aware_lru_drops_what_is_large_and_old(load: Any) -> None:
 
 
 def test_bt10_hybrid_summary_covers_the_oldest_half(load: Any) -> None:
-    """System, summary, the newest turns; one turn is nothing to do; a failure changes nothing."""
+    """`hybrid_summary` covers the oldest half; a single interaction is not compacted, and a failure changes nothing.
+
+    A context then has the system message, the summary and the newest interactions.
+    """
     flushing = {"type": "hybrid_summary", "summary_tokens": 40, "summarize_oldest_percent": 0.5}
     with load(compozy(max_tokens=10_000, flushing=flushing)) as resources:
         session = open_in(resources)
@@ -513,9 +526,9 @@ def test_bt10_hybrid_summary_covers_the_oldest_half(load: Any) -> None:
         turns(session, 60)
         assert session.compact().reason == "nothing_to_compact"
         turns(session, 60, 60, 60, start=1)
-        done = session.compact()
-        assert done.summary is not None
-        assert done.summary.tokens <= 40
+        result = session.compact()
+        assert result.summary is not None
+        assert result.summary.tokens <= 40
         assert questions(session.active_entries()) == ["q2", "q3"]
         roles = [message["role"] for message in session.context().messages]
         assert roles == ["system", "user", "user", "assistant", "user", "assistant"]
@@ -531,8 +544,11 @@ def test_bt10_hybrid_summary_covers_the_oldest_half(load: Any) -> None:
         assert session.context().messages == before
 
 
-def test_bt11_a_dry_run_changes_no_byte_and_a_second_flush_waits_for_none(load: Any, tmp_path: Path) -> None:
-    """What is appended meanwhile is active; one that comes during another is told so at once."""
+def test_bt11_a_dry_run_changes_nothing_and_a_second_flush_is_pending(load: Any, tmp_path: Path) -> None:
+    """A dry run changes no byte of the store.
+
+    Messages appended during a flush stay active; a flush during another returns `pending` at once.
+    """
     path = tmp_path / "log.db"
     flushing = {"type": "hybrid_summary", "summary_tokens": 400, "cod_max_loops": 0}
     source = compozy(max_tokens=10_000, flushing=flushing) | {"persistence": {"type": "sqlite", "path": str(path)}}
@@ -560,8 +576,8 @@ def test_bt11_a_dry_run_changes_no_byte_and_a_second_flush_waits_for_none(load: 
         assert questions(session.active_entries())[-20:] == [f"new{number}" for number in range(20)]
 
 
-def test_bt12_counts_are_those_of_what_is_active(load: Any) -> None:
-    """After every operation, for odd texts, and 0 after a clear."""
+def test_bt12_counts_equal_the_active_entries(load: Any) -> None:
+    """After every operation, for odd texts too, the tokens are those of the active entries, and 0 after a clear."""
     flushing = {"type": "simple_fifo", "summarize_threshold": 1}
     with load(compozy(max_tokens=10_000, flushing=flushing)) as resources:
         keyed, session = resources.keyed("memory"), open_in(resources, Q)
@@ -576,7 +592,7 @@ def test_bt12_counts_are_those_of_what_is_active(load: Any) -> None:
 
 
 def test_bt16_a_ttl_slides(load: Any) -> None:
-    """Renewed where less than half is left; then all of it is gone, and nothing late brings it back."""
+    """A `ttl` is renewed if less than half is left; after it everything is gone, and nothing late brings it back."""
     clock = FakeClock()
     source = compozy(max_tokens=1000) | {"persistence": {"type": "in_memory", "ttl": "10s"}}
     with load(source, clock=clock) as resources:
@@ -598,7 +614,7 @@ def test_bt16_a_ttl_slides(load: Any) -> None:
 
 
 def test_bt17_pages_writes_and_limits(load: Any) -> None:
-    """Pages are exact, a write that fails leaves what was, and what is too large is refused whole."""
+    """Pages are exact; a write that fails or is too large changes nothing; `clear` needs `confirm`."""
     with load(compozy(max_tokens=10**6)) as resources:
         keyed = resources.keyed("memory")
         keyed.append("a", [f"m{number}" for number in range(10)])
@@ -615,8 +631,8 @@ def test_bt17_pages_writes_and_limits(load: Any) -> None:
         assert keyed.clear("a", confirm=True).entries == {"a": 10}
 
 
-def test_bt18_a_reference_may_only_read(load: Any) -> None:
-    """Every write to it raises; another mode is refused."""
+def test_bt18_a_reference_may_be_read_only(load: Any) -> None:
+    """A read-only reference refuses every write, and an unknown mode is refused."""
     with load(compozy(max_tokens=1000)) as resources:
         turns(open_in(resources), 4)
         reader = resources.session({"id": "memory", "key": "a", "mode": "read-only"}, counter=W)
@@ -629,7 +645,10 @@ def test_bt18_a_reference_may_only_read(load: Any) -> None:
 
 @pytest.mark.parametrize("down", [False, True])
 def test_bt19_limits_hold_whatever_compaction_does(load: Any, down: bool) -> None:
-    """Without compaction all is active, and every context within both limits; with it what is active is, too."""
+    """Every context stays within both limits, whether compaction runs, fails or is off.
+
+    If it runs, the active entries stay within them, too.
+    """
 
     def summarize(_: str) -> str:
         raise RuntimeError("down")
@@ -665,10 +684,10 @@ def test_bt19_limits_hold_whatever_compaction_does(load: Any, down: bool) -> Non
 @pytest.mark.parametrize("flush", ["simple_fifo", "lru", "hybrid_summary", "token_aware_lru"])
 @pytest.mark.parametrize("kind", ["token_based", "message_count_based", "buffer"])
 @pytest.mark.parametrize("backend", ["in_memory", "redis"])
-def test_e16_each_kind_and_flush_flushes_on_each_backend(
+def test_e16_each_type_and_flushing_strategy_works_on_each_backend(
     load: Any, backend: str, kind: str, flush: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real server, where there is one: what left is in the archive, and another process reads the same."""
+    """On each backend each type and flushing strategy archives entries, and another process reads the same."""
     persistence: dict[str, Any] = {"type": backend, "ttl": "1h"}
     if backend == "redis":
         monkeypatch.setenv("PALIMPSEST_MEMORY_REDIS_URL", redisstore.address_of("cases"))
@@ -688,16 +707,16 @@ def test_e16_each_kind_and_flush_flushes_on_each_backend(
                     assert open_in(others).active_entries() == active
 
 
-def test_commands_flush_and_tell_figures(tmp_path: Path) -> None:
-    """BT11, BT17 and BT34 from a shell: by key and by pattern."""
+def test_commands_flush_and_print_figures(tmp_path: Path) -> None:
+    """From a shell, `memory` flushes by key and by pattern and prints figures (BT11, BT17, BT34)."""
     path = tmp_path / "memory.json"
     store = {"type": "sqlite", "path": str(tmp_path / "log.db")}
     source = compozy(type="message_count_based", max_messages=20, auto_compact="off", persistence=store)
     path.write_text(json.dumps(source), "utf-8")
     for number in range(16):
         run("memory", "append", "memory", "user:ann", f"m{number}", "--config", str(path))
-    told = read("memory", "flush", "memory", "user:*", "--dry-run", "--config", str(path))
-    assert "user:ann" in json.dumps(told)
+    flushed = read("memory", "flush", "memory", "user:*", "--dry-run", "--config", str(path))
+    assert "user:ann" in json.dumps(flushed)
     read("memory", "flush", "memory", "user:*", "--config", str(path))
     stats = read("memory", "stats", "memory", "user:ann", "--config", str(path))
     assert "10" in json.dumps(stats)

@@ -1,4 +1,4 @@
-"""The clauses of the documents' acceptance cases that `test_resources_cases` has not, each by a file that is loaded."""
+"""Clauses of the documents' acceptance cases that `test_resources_cases` lacks, each by a file that is loaded."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ KEPT = CallableSummarizer(lambda _: "short", checked=False)
 # --- Alquimia's
 
 
-def test_at3_the_marker_names_what_was_shortened(load: Any) -> None:
-    """The marker of a shortened message names its id and the tokens left out; a message that exceeds on purpose says
-    so."""
+def test_at3_the_note_names_the_shortened_entry(load: Any) -> None:
+    """A clamped entry's note has its id; a context that exceeds the budget on purpose says `over_budget`."""
     for oversize in ("clamp", "keep_newest"):
         with load(short(memory_max_tokens=500, oversize=oversize)) as resources:
             session = open_in(resources)
@@ -44,23 +43,23 @@ def test_at3_the_marker_names_what_was_shortened(load: Any) -> None:
 
 
 def test_at6_input_tokens_are_those_of_the_last_call(load: Any) -> None:
-    """A trigger on input tokens fires above 5,000 of the last call, and ignores figures from before a compaction."""
+    """`input_tokens_threshold` compares the last call's input; a figure from before a compaction does not count."""
     block = summarizer(interaction_threshold_qty=0, input_tokens_threshold=5000, interaction_keep=1)
     with load(block) as resources:
         session = open_in(resources, summarizer=KEPT)
-        made = list[int]()
+        counts = list[int]()
         for number, used in enumerate((5000, 5001, None)):
             session.add_user_message(words(100, f"q{number}"))
             context = session.context()
             if used is not None:
                 session.record_usage({"prompt_tokens": used, "completion_tokens": 1}, context=context)
             session.add_assistant_message("ok")
-            made.append(len(session.summaries(history=True)))
-    assert made == [0, 1, 1]
+            counts.append(len(session.summaries(history=True)))
+    assert counts == [0, 1, 1]
 
 
-def test_at11_no_search_finds_what_a_neuralyzer_erased(load: Any) -> None:
-    """No search finds what a neuralyzer erased, nor a knowledge document made of it."""
+def test_at11_erased_text_is_found_by_no_search(load: Any) -> None:
+    """What a neuralyzer erased is found by no recall."""
     block = {"long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 5, "interaction_keep": 2}
     with load({"long_term_memory_strategy": block}) as resources:
         session = open_in(resources)
@@ -84,11 +83,11 @@ NAME, ORDER, CALL = "Ann Lee lives in Oslo", "order ORD-1234 came broken", "orde
         (3, [steps(NAME), "{ no json", "{ no json"], 3),
     ],
 )
-def test_at13_and_at14_how_often_a_model_is_asked_and_what_stands(
-    load: Any, loops: int, answers: list[str], calls: int
-) -> None:
-    """A new item each time, nothing missing, one plain summary; a pass that loses an identifier, and no JSON twice: the
-    earlier pass is stored."""
+def test_at13_and_at14_passes_of_a_summary(load: Any, loops: int, answers: list[str], calls: int) -> None:
+    """The model is asked again until nothing is missing, at most `cod_max_loops` times.
+
+    If a pass loses an identifier, or the answer is no JSON twice, the earlier pass is stored.
+    """
     block = summarizer(interaction_threshold_qty=100, cod_max_loops=loops)
     with load(block) as resources:
         model = Scripted(*answers)
@@ -97,17 +96,17 @@ def test_at13_and_at14_how_often_a_model_is_asked_and_what_stands(
         session.add_assistant_message("Sorry for that. I have found it. Shall I refund it to your Visa card?")
         session.add_user_message("Yes, and please call me at 8:56 pm. The kettle leaks at the handle.")
         session.add_assistant_message("Done: the refund is on its way. Anything else?")
-        done = session.compact()
-    assert done.summary is not None
+        result = session.compact()
+    assert result.summary is not None
     assert model.calls == calls
     if loops:
-        assert NAME in done.summary.text
+        assert NAME in result.summary.text
     if "ORD-1234" in answers[0]:
-        assert "ORD-1234" in done.summary.text
+        assert "ORD-1234" in result.summary.text
 
 
-def test_at15_identifiers_live_through_many_compactions(load: Any) -> None:
-    """Forty identifiers survive six compactions without a model, and pinned entries stay verbatim."""
+def test_at15_identifiers_survive_many_compactions(load: Any) -> None:
+    """Without a model forty identifiers survive six compactions, and pinned text stays as it is."""
     with load(summarizer(interaction_threshold_qty=100)) as resources:
         session = open_in(resources)
         session.add_user_message("My customer number is CUST-4711.", pinned=True)
@@ -123,17 +122,18 @@ def test_at15_identifiers_live_through_many_compactions(load: Any) -> None:
         assert "CUST-4711" in str(session.context().messages)
 
 
-def test_at16_knowledge_that_is_declared_acts(load: Any, tmp_path: Path) -> None:
-    """A declared knowledge base gives at most three hits, stores equal documents once, and refuses an impossible
-    splitter."""
+def test_at16_a_declared_knowledge_base_acts(load: Any, tmp_path: Path) -> None:
+    """A declared knowledge base gives at most `top_k` hits and stores chunks once; a bad splitter is refused."""
     base = {"collection_id": "sessions", "search_mode": "always", "search_type": "keyword", "top_k": 3}
     splitter = {"type": "sentence", "chunk_size": 20, "chunk_overlap": 0}
     block = summarizer(interaction_threshold_qty=2, knowledge_base=base, text_splitter=splitter)
     source = {"long_term_memory_strategy": block, "store": f"sqlite:///{tmp_path / 'k.db'}"}
-    told = " ".join(f"The kettle number {number} of Ann leaks at its handle and has to go back." for number in range(9))
+    summary = " ".join(
+        f"The kettle number {number} of Ann leaks at its handle and has to go back." for number in range(9)
+    )
     with load(source) as resources:
         first = resources.session(
-            {"id": "memory", "key": "one"}, user="ann", summarizer=CallableSummarizer(lambda _: told, checked=False)
+            {"id": "memory", "key": "one"}, user="ann", summarizer=CallableSummarizer(lambda _: summary, checked=False)
         )
         turns(first, 200, 200)
         assert first.summaries()
@@ -142,9 +142,9 @@ def test_at16_knowledge_that_is_declared_acts(load: Any, tmp_path: Path) -> None
         shown = str(second.context().messages)
         assert 1 <= shown.count("leaks at its handle") <= 3
         knowledge = resources.memory("memory").knowledge("sessions", user="ann")
-        found = len(knowledge.search("kettle leaks handle", top_k=50))
+        hits = len(knowledge.search("kettle leaks handle", top_k=50))
         first.compact()
-        assert len(knowledge.search("kettle leaks handle", top_k=50)) == found
+        assert len(knowledge.search("kettle leaks handle", top_k=50)) == hits
     wrong = summarizer(text_splitter={"chunk_size": 512, "chunk_overlap": 512})
     assert refused(load, wrong) == ["text_splitter.chunk_overlap"]
 
@@ -152,8 +152,8 @@ def test_at16_knowledge_that_is_declared_acts(load: Any, tmp_path: Path) -> None
 # --- Compozy's
 
 
-def test_bt3_the_longest_key_and_none(load: Any, tmp_path: Path) -> None:
-    """The library and the command accept a key of 256 characters and refuse an empty one."""
+def test_bt3_the_longest_and_the_empty_key(load: Any, tmp_path: Path) -> None:
+    """A key of 256 characters is accepted by library and command, and an empty one refused."""
     path = tmp_path / "memory.json"
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     path.write_text(json.dumps(compozy(max_tokens=100, persistence=place)), "utf-8")
@@ -165,8 +165,11 @@ def test_bt3_the_longest_key_and_none(load: Any, tmp_path: Path) -> None:
             resources.keyed("memory").append("", "x")
 
 
-def test_bt4_and_bt5_what_a_command_wrote_a_template_reads(tmp_path: Path) -> None:
-    """A template reads what a command wrote under its key, and nothing of other projects, memories or keys."""
+def test_bt4_and_bt5_a_template_finds_what_a_command_wrote(tmp_path: Path) -> None:
+    """What a command wrote under a key is found by a template that makes that key.
+
+    It is not found in another project, another memory, or under `key:metadata`.
+    """
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     key = "user:{{.workflow.input.user_id}}"
     source = compozy(max_tokens=1000, persistence=place, default_key_template=key)
@@ -198,7 +201,7 @@ def test_bt4_and_bt5_what_a_command_wrote_a_template_reads(tmp_path: Path) -> No
     ],
 )
 def test_bt6_at_exactly_the_threshold(load: Any, keys: dict[str, Any], sizes: list[int], fires: bool) -> None:
-    """A memory flushes at exactly its threshold: at 800 of 1,000 tokens or 32 of 40 messages, and not one below."""
+    """A memory is flushed at exactly its threshold and not below: 799 of 1,000 tokens do not flush, 800 do."""
     with load(compozy(flushing={"type": "simple_fifo", "summarize_threshold": 0.8}, **keys)) as resources:
         session = open_in(resources)
         for number, size in enumerate(sizes):
@@ -206,9 +209,8 @@ def test_bt6_at_exactly_the_threshold(load: Any, keys: dict[str, Any], sizes: li
         assert (session.stats().archived_entries > 0) is fires
 
 
-def test_bt7_a_message_that_alone_is_over_low_water_stays(load: Any) -> None:
-    """A flush keeps a newest message that alone exceeds the low-water mark, and does not run again until it can remove
-    something."""
+def test_bt7_a_message_over_low_water_stays(load: Any) -> None:
+    """A newest message that alone exceeds low water stays active, and no further flush is tried."""
     with load(compozy(max_tokens=1000, flushing={"type": "simple_fifo"})) as resources:
         session, flushed = open_in(resources), list[Any]()
         resources.memory("memory").on("evicted", lambda _, facts: flushed.append(facts))
@@ -219,9 +221,8 @@ def test_bt7_a_message_that_alone_is_over_low_water_stays(load: Any) -> None:
         assert session.compact().reason == "nothing_to_compact"
 
 
-def test_bt11_invalid_arguments_of_a_flush_are_refused(load: Any, tmp_path: Path) -> None:
-    """The library and the command refuse a flush with an unknown strategy, listing the four, or with invalid keys or
-    thresholds."""
+def test_bt11_invalid_options_of_a_flush_are_refused(load: Any, tmp_path: Path) -> None:
+    """An unknown strategy or an invalid option of `flush` is refused by library and command."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     path = tmp_path / "memory.json"
     path.write_text(json.dumps(compozy(max_tokens=100, persistence=place)), "utf-8")
@@ -238,14 +239,14 @@ def test_bt11_invalid_arguments_of_a_flush_are_refused(load: Any, tmp_path: Path
 
 
 def test_bt12_a_public_tokenizer_counts(load: Any) -> None:
-    """A public tokenizer counts like everybody's."""
+    """A public tokenizer, named by its encoding, counts as it does elsewhere."""
     with load(compozy(max_tokens=1000)) as resources:
         counter = open_in(resources, "cl100k_base").options.counter
         assert [counter.count(text) for text in ("Hello world", "This is a test.")] == [2, 5]
 
 
-def test_bt16_a_late_summary_does_not_bring_a_session_back(load: Any) -> None:
-    """A summary that arrives after its session was deleted does not create the session again."""
+def test_bt16_a_late_summary_brings_nothing_back(load: Any) -> None:
+    """A summary that ends after its session has expired makes no new session."""
     clock = FakeClock()
     flushing = {"type": "hybrid_summary", "summary_tokens": 60, "cod_max_loops": 0}
     source = compozy(max_tokens=10_000, flushing=flushing, auto_compact="off")
@@ -264,7 +265,7 @@ def test_bt16_a_late_summary_does_not_bring_a_session_back(load: Any) -> None:
 
 
 def test_bt18_a_breaker_opens_and_recovers(load: Any) -> None:
-    """After five failures in a row calls fail at once without the store; after 30 seconds it is tried again."""
+    """After five failures in a row calls fail without asking the store; after 30 seconds it is asked again."""
     clock, backend = FakeClock(), flaky("flakydeclared")
     breaker = {"max_failures": 5, "reset_timeout": "30s"}
     source = compozy(max_tokens=100, persistence=None, store="flakydeclared://", circuit_breaker=breaker)
@@ -295,14 +296,14 @@ CONCEPTS = {
 
 
 def written(folder: Path, name: str) -> Path:
-    """Write a file with one of the documents' texts."""
+    """Write one of the documents' texts to a file and return its path."""
     path = folder / f"{name}.json"
     path.write_text(CONCEPTS[name], "utf-8")
     return path
 
 
 def test_e7_a_list_of_short_term_strategies_bounds_a_context(tmp_path: Path) -> None:
-    """A list of short-term strategies bounds a context to 8,000 tokens of the newest whole interactions."""
+    """A list with a short-term strategy bounds contexts to whole interactions, the newest."""
     with Resources.load(written(tmp_path, "E7")) as resources:
         session = open_in(resources)
         turns(session, *[3_000] * 4)
@@ -310,8 +311,8 @@ def test_e7_a_list_of_short_term_strategies_bounds_a_context(tmp_path: Path) -> 
         assert [entry.text.split()[0] for entry in session.context().entries if entry.is_human] == ["q2", "q3"]
 
 
-def test_e8_instructions_reach_the_prompt(tmp_path: Path) -> None:
-    """Declared instructions reach the prompt, and the summary of 17 of 20 interactions reaches its collection."""
+def test_e8_instructions_are_in_the_prompt(tmp_path: Path) -> None:
+    """`instructions` are in the summarizer's prompt, and the summary is written to its collection."""
     with Resources.load(written(tmp_path, "E8")) as resources:
         model = Scripted("They settled on seven items.")
         reference = {"id": "memory", "key": "a"}
@@ -323,7 +324,7 @@ def test_e8_instructions_reach_the_prompt(tmp_path: Path) -> None:
 
 
 def test_e9_a_neuralyzer_in_a_list_erases(tmp_path: Path) -> None:
-    """A neuralyzer in a list erases all but five interactions at 30, and nothing at 29."""
+    """A neuralyzer in a list does nothing at 29 interactions and erases all but five at 30."""
     with Resources.load(written(tmp_path, "E9")) as resources:
         session = open_in(resources)
         turns(session, *[4] * 29)

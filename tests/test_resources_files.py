@@ -1,4 +1,4 @@
-"""Files of declared memories: every mistake with its line, and whatever else somebody may write in them."""
+"""Files of declared memories: every mistake is reported with its line, whatever somebody writes in them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,13 @@ default_key_template: "user:{{.id | shout}}"
 
 
 def test_ten_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
-    """Loading reports all mistakes in the order of their lines, each with the memory, the key, what is allowed, and the
-    nearest name."""
+    """All mistakes of a file are reported in the order of lines, each with memory, key, and what is allowed."""
     path = written(tmp_path, TEN)
     with pytest.raises(InvalidResource) as caught:
         Resources.load(path)
-    found = caught.value.mistakes
+    mistakes = caught.value.mistakes
 
-    assert [(mistake.line, mistake.key) for mistake in found] == [
+    assert [(mistake.line, mistake.key) for mistake in mistakes] == [
         (2, "id"),
         (4, "version"),
         (5, "max_tokens"),
@@ -59,19 +58,19 @@ def test_ten_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
         (17, "privacy_policy.redact_patterns[2]"),
         (18, "default_key_template"),
     ]
-    assert {mistake.file for mistake in found} == {str(path)}
-    assert {mistake.memory for mistake in found} == {"support chat"}
-    assert found[3].nearest == "flushing"
-    assert found[4].nearest == "redis"
-    told = str(caught.value)
-    assert told.startswith("10 mistakes in declared memories:\n")
-    assert f"{path}:8:3: memory 'support chat': persistence.type: 'redes' is not accepted" in told
+    assert {mistake.file for mistake in mistakes} == {str(path)}
+    assert {mistake.memory for mistake in mistakes} == {"support chat"}
+    assert mistakes[3].nearest == "flushing"
+    assert mistakes[4].nearest == "redis"
+    message = str(caught.value)
+    assert message.startswith("10 mistakes in declared memories:\n")
+    assert f"{path}:8:3: memory 'support chat': persistence.type: 'redes' is not accepted" in message
     assert isinstance(caught.value, ConfigError)
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.json"])
-def test_duplicate_keys_hide_no_other_mistake(tmp_path: Path, name: str) -> None:
-    """Loading reports a duplicate key with both lines beside all other mistakes, and reads its first value."""
+def test_repeated_keys_hide_no_other_mistake(tmp_path: Path, name: str) -> None:
+    """A repeated key is reported with both lines beside all other mistakes; its first value is the one that is read."""
     text = """{
       "resource": "memory",
       "id": "chat", "persistence": {"type": "in_memory"},
@@ -98,8 +97,8 @@ def test_duplicate_keys_hide_no_other_mistake(tmp_path: Path, name: str) -> None
     assert {one.memory for one in caught.value.mistakes} == {"chat"}
 
 
-def test_yaml_without_its_reader_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the YAML reader, the error names the extra that brings it and the command that installs it."""
+def test_yaml_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package for YAML, a YAML file raises MissingExtra with the command to install it."""
     path = tmp_path / "one.yaml"
     path.write_text("resource: memory\n")
     monkeypatch.setitem(sys.modules, "yaml", None)
@@ -108,8 +107,8 @@ def test_yaml_without_its_reader_says_what_to_install(tmp_path: Path, monkeypatc
         Resources.load(path)
 
 
-def test_duplicate_keys_are_reported_beside_a_truncated_file(tmp_path: Path) -> None:
-    """Loading a file that ends in the middle reports the truncation and the duplicate keys before it."""
+def test_repeated_keys_are_reported_beside_a_syntax_error(tmp_path: Path) -> None:
+    """A file that ends too early is reported together with its repeated keys."""
     with pytest.raises(InvalidResource) as caught:
         Resources.load(written(tmp_path, "id: a\nid: b\ntype: [\n"))
 
@@ -193,7 +192,7 @@ OVERLAP = {"chunk_size": 512, "chunk_overlap": 512}
     ],
 )  # fmt: skip
 def test_each_mistake_is_reported_by_its_key(change: dict[str, Any], key: str) -> None:
-    """Loading reports each mistake by its key, and nothing else of that memory."""
+    """Each mistake is reported by its key, and no other."""
     declared = {name: value for name, value in {**loaded(MINIMAL), **change}.items() if value is not None}
     with pytest.raises(InvalidResource) as caught:
         Resources.load(declared)
@@ -213,8 +212,8 @@ def test_each_mistake_is_reported_by_its_key(change: dict[str, Any], key: str) -
         {"description": "what users say"},
     ],
 )
-def test_each_allowed_value_loads(change: dict[str, Any]) -> None:
-    """Each allowed value loads by itself."""
+def test_valid_values_load(change: dict[str, Any]) -> None:
+    """Each of these values is valid."""
     declared = {name: value for name, value in {**loaded(MINIMAL), **change}.items() if value is not None}
     assert list(Resources.load(declared)) == ["user_conversation"]
 
@@ -228,9 +227,10 @@ NO_ADDRESSES = (
 
 
 @pytest.mark.parametrize("address", NO_ADDRESSES)
-def test_loading_refuses_an_invalid_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    """Loading, and not only the first session, refuses an invalid address, under each key and with or without its
-    driver."""
+def test_an_invalid_address_is_a_mistake_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """An address that no store accepts is reported when the file loads, whether its driver is installed or not."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError):
         Memory.open(address)
@@ -245,8 +245,8 @@ def test_loading_refuses_an_invalid_address(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("backend", "path"), [("sqlite", ":memory:"), ("file", "//server/folder")])
-def test_loading_refuses_an_invalid_path(backend: str, path: str) -> None:
-    """Loading refuses an invalid path and names its key."""
+def test_an_invalid_path_is_a_mistake_of_its_file(backend: str, path: str) -> None:
+    """A path that no store accepts is reported with its key when the file loads."""
     with pytest.raises(InvalidResource) as caught:
         Resources.load({**loaded(MINIMAL), "persistence": {"type": backend, "path": path}})
     assert [mistake.key for mistake in caught.value.mistakes] == ["persistence.path"]
@@ -281,9 +281,8 @@ BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [{', '.join(['*a'] * 9)}]\n" for
         ("# " + "x" * 200_001, "at most 200,000 characters"),
     ],
 )
-def test_unneeded_syntax_and_other_forms_are_refused(tmp_path: Path, text: str, told: str) -> None:
-    """Loading refuses syntax that no declaration needs, other forms and huge files with InvalidResource, and builds
-    nothing from them."""
+def test_yaml_beyond_a_declarations_needs_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    """Anchors, merges, tags, deep nesting and large files are refused at once, as InvalidResource."""
     with pytest.raises(InvalidResource, match=told):
         Resources.load(written(tmp_path, text))
 
@@ -299,14 +298,14 @@ def test_unneeded_syntax_and_other_forms_are_refused(tmp_path: Path, text: str, 
         (" \n", "nothing is not accepted; allowed: a mapping of keys"),
     ],
 )
-def test_json_is_read_as_strictly(tmp_path: Path, text: str, told: str) -> None:
-    """JSON is read as strictly as YAML, with the same error."""
+def test_json_is_read_as_strictly_as_yaml(tmp_path: Path, text: str, told: str) -> None:
+    """Repeated keys, deep nesting and numbers that JSON lacks are refused as InvalidResource."""
     with pytest.raises(InvalidResource, match=told):
         Resources.load(written(tmp_path, text, "a.json"))
 
 
 def test_a_mistake_in_json_has_its_line(tmp_path: Path) -> None:
-    """A mistake in JSON is reported with its line, also after tabs."""
+    """A mistake in JSON is reported with its line, also after tabs and escapes."""
     text = '{\n\t"resource": "memory",\n\t"id": "a\\/b \\ud83d\\ude00",\n\t"max_tokens": -1\n}'
     with pytest.raises(InvalidResource) as caught:
         Resources.load(written(tmp_path, text, "a.json"))
@@ -333,10 +332,10 @@ LINES = [
 
 @pytest.mark.parametrize(("text", "places"), [(text, list(places)) for text, *places in LINES])
 @pytest.mark.parametrize("extra", [True, False])
-def test_mistakes_in_json_have_their_places_without_a_yaml_reader(
+def test_a_mistake_in_json_has_its_column_without_the_yaml_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, places: list[tuple[int, int, str]], extra: bool
 ) -> None:
-    """Mistakes in JSON are reported with their places, with or without the extra that reads YAML."""
+    """Mistakes in JSON have line and column, with or without the package for YAML."""
     if not extra:
         monkeypatch.setitem(sys.modules, "yaml", None)
     path = tmp_path / "a.json"
@@ -346,8 +345,8 @@ def test_mistakes_in_json_have_their_places_without_a_yaml_reader(
     assert [(mistake.line, mistake.column, mistake.key) for mistake in caught.value.mistakes] == places
 
 
-def test_each_invalid_condition_is_reported_with_its_place(tmp_path: Path) -> None:
-    """Each invalid condition is reported with its place, also two in one list with valid ones between them."""
+def test_each_bad_condition_is_reported_at_its_place(tmp_path: Path) -> None:
+    """Each bad condition of a list is reported at its own line."""
     text = (
         "short_term_memory_strategy:\n  - memory_strategy_id: max_tokens\n    conditions:\n"
         "      - message.pop(1)\n      - message.age < 3\n      - a = 5\n"
@@ -370,15 +369,15 @@ def test_each_invalid_condition_is_reported_with_its_place(tmp_path: Path) -> No
     ],
 )
 def test_a_mistake_in_a_bare_strategy_has_its_line(tmp_path: Path, text: str, places: list[tuple[int, str]]) -> None:
-    """A mistake in a strategy that stands alone in its file is reported with its line and the file's own key."""
+    """A mistake in a bare strategy is reported with its line and the key that the file has."""
     with pytest.raises(InvalidResource) as caught:
         Resources.load(written(tmp_path, text, "a.json"))
     assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == places
 
 
 @pytest.mark.parametrize("path", ["", "  "])
-def test_an_empty_path_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """An empty path is refused instead of meaning the current folder, as a shell passes it for an unset variable."""
+def test_an_empty_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """An empty path, as an unset shell variable gives it, is refused and does not mean the current folder."""
     monkeypatch.chdir(tmp_path)
     for opened in (Resources.load, AsyncResources.load, Memory.from_resource):
         with pytest.raises(ConfigError, match="a file or a folder that is named"):
@@ -387,13 +386,13 @@ def test_an_empty_path_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("wrong", [7, "x", [("a", "b")], {"a": 1}, {1: "a"}])
 def test_an_invalid_environment_is_refused(wrong: Any) -> None:
-    """An environment that is no mapping of texts is refused by name."""
+    """`Memory.from_env` refuses anything but a mapping of texts."""
     with pytest.raises(ConfigError, match="environ"):
         Memory.from_env(wrong)
 
 
-def test_words_of_yaml_mean_what_they_do_today(tmp_path: Path) -> None:
-    """YAML is read by its version 1.2: `no`, times and numbers with colons are texts, as are quoted numbers."""
+def test_yaml_words_have_their_modern_meaning(tmp_path: Path) -> None:
+    """In YAML `no` and times are texts, as in version 1.2, and quoted numbers are texts."""
     text = MINIMAL + "description: no\n"
     assert Resources.load(written(tmp_path, text))["user_conversation"].description == "no"
     assert (
@@ -406,7 +405,7 @@ def test_words_of_yaml_mean_what_they_do_today(tmp_path: Path) -> None:
 
 
 def test_an_invalid_source_is_refused(tmp_path: Path) -> None:
-    """A source that is missing, has another form or is no text is refused with the reason."""
+    """A source that is missing, has another form, or is not text is refused."""
     for source, told in ((tmp_path / "no.yaml", "that is there"), (7, "a file, a folder, or a mapping")):
         with pytest.raises(ConfigError, match=told):
             Resources.load(source)  # type: ignore[arg-type]
@@ -435,7 +434,7 @@ def test_an_invalid_source_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_template_makes_a_key(text: str, variables: dict[str, Any], key: str) -> None:
-    """A template makes a key from its variables."""
+    """A template makes a key out of the variables."""
     assert Template(text).key(variables) == key
 
 
@@ -449,8 +448,8 @@ def test_a_template_makes_a_key(text: str, variables: dict[str, Any], key: str) 
         "{{.a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r}}",
     ],
 )  # fmt: skip
-def test_an_invalid_template_is_refused_by_loading(text: str) -> None:
-    """Loading refuses an invalid template; templates only insert variables, without lookups, formats or loops."""
+def test_an_invalid_template_is_refused_when_declared(text: str) -> None:
+    """Anything but names and a few filters in a template is refused when the file loads."""
     with pytest.raises(InvalidResource, match="default_key_template"):
         Resources.load({**loaded(MINIMAL), "default_key_template": text})
 
@@ -469,15 +468,15 @@ def test_an_invalid_template_is_refused_by_loading(text: str) -> None:
         ("user:{a}", {"a": "x" * 300}, "make a key"),
     ],
 )
-def test_variables_that_make_no_key_are_named(text: str, variables: dict[str, Any], told: str) -> None:
-    """Variables that make no valid key are named with the template, and their values are never read as templates."""
+def test_variables_that_make_no_key_are_refused(text: str, variables: dict[str, Any], told: str) -> None:
+    """A missing or unsuitable variable is named; what it holds is never taken for a template."""
     with pytest.raises(ConfigError, match=told):
         Template(text).key(variables)
 
 
 @given(st.text(max_size=60), st.dictionaries(st.text(max_size=5), st.text(max_size=10), max_size=3))
-def test_every_template_makes_a_key_or_is_refused(text: str, variables: dict[str, str]) -> None:
-    """Every template either makes a valid key or is refused with our own error."""
+def test_any_template_makes_a_key_or_is_refused(text: str, variables: dict[str, str]) -> None:
+    """Law: any template with any variables makes a valid key or raises ConfigError."""
     try:
         key = Template(text).key(variables)
     except ConfigError:
@@ -513,16 +512,16 @@ ODD = st.one_of(
 
 
 def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Yield every place within a nested value."""
-    found = [path]
+    """Return the path to every place in a value."""
+    paths = [path]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
-        found += paths_in(inner, (*path, key))
-    return found
+        paths += paths_in(inner, (*path, key))
+    return paths
 
 
 def changed(value: Any, path: tuple[Any, ...], new: Any, how: str) -> Any:
-    """Return a copy in which the value at a path is replaced, removed, or moved to another name."""
+    """Return a copy in which the value at a path is replaced, dropped or renamed."""
     if not path:
         return new
     first, rest = path[0], path[1:]
@@ -538,8 +537,8 @@ def changed(value: Any, path: tuple[Any, ...], new: Any, how: str) -> Any:
 
 @settings(max_examples=150)
 @given(st.data())
-def test_a_changed_mapping_loads_or_is_refused(data: st.DataObject) -> None:
-    """A declaration changed in up to three places either loads or is refused with InvalidResource."""
+def test_a_changed_declaration_loads_or_is_refused(data: st.DataObject) -> None:
+    """Law: a declaration changed in up to three places loads or raises InvalidResource."""
     value = data.draw(st.sampled_from(VALID))
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from(paths_in(value)))
@@ -555,8 +554,8 @@ def test_a_changed_mapping_loads_or_is_refused(data: st.DataObject) -> None:
         assert resources[id].effective()
 
 
-def test_a_mapping_that_is_nested_too_deeply_is_refused() -> None:
-    """A mapping that is nested too deeply is refused by name before any code recurses into it."""
+def test_a_too_deeply_nested_mapping_is_refused() -> None:
+    """A mapping that is nested too deeply is refused by name."""
     deep: Any = 1
     for _ in range(5_000):
         deep = [deep]

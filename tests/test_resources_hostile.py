@@ -1,4 +1,4 @@
-"""Files that attack whoever loads them: each is refused, with little time and memory, whatever stands in it."""
+"""Hostile files of declared memories are refused with little time and memory; odd values do no harm."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from test_resources_pages import FILES
 
 SHORT, LONG = "short_term_memory_strategy", "long_term_memory_strategy"
 SECONDS, MEGABYTES = 60, 400
-"""Processor time, and memory, that a process may have which loads all attacks. It needs a tenth of both."""
+"""Limits of the process that loads all attacks, of which it needs a tenth."""
 
 BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [{', '.join([f'*b{n - 1}' if n else '*a'] * 9)}]\n" for n in range(12))
 MANY = 20_000
 
 
 def yaml(keys: str) -> str:
-    """A resource with something beside what it needs."""
+    """Return a valid resource in YAML with these lines added."""
     return f"{MINIMAL}{keys}"
 
 
 def many(key: str, line: str) -> str:
-    """A key with as many lines beneath it as a file may have."""
+    """Return a resource with as many lines under a key as a file may have."""
     lines, room = f"{key}:\n", 180_000
     pieces = [line.replace("#", str(number)) + "\n" for number in range(MANY)]
     while pieces and room > 0:
@@ -116,7 +116,7 @@ PLACES: list[dict[str, Any]] = [
 
 
 def attacks() -> Iterator[tuple[str, str, str]]:
-    """The name of each attack, the text of a file, and how its name ends."""
+    """Yield each attack: its name, the text of a file, and the file's suffix."""
     for name, text in STRUCTURES.items():
         yield name, text, ".yaml"
     for name, text in JSON.items():
@@ -137,7 +137,7 @@ def attacks() -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.wide
 def test_every_attack_is_refused_in_bounded_time_and_memory(tmp_path: Path) -> None:
-    """All of them in one process, of which the system takes more than its share away."""
+    """All attacks are refused in one process with limited processor time and memory."""
     names = {}
     for number, (name, text, suffix) in enumerate(attacks()):
         path = tmp_path / f"{number:04d}{suffix}"
@@ -149,18 +149,21 @@ def test_every_attack_is_refused_in_bounded_time_and_memory(tmp_path: Path) -> N
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         resource.setrlimit(resource.RLIMIT_AS, (MEGABYTES << 20, MEGABYTES << 20))
 
-    done = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, preexec_fn=bound, check=False
     )
 
-    assert done.returncode == 0, done.stderr[-2_000:]
-    told = json.loads(done.stdout)
-    assert {names[name]: said for name, said in told.items() if said != "refused"} == {}
-    assert len(told) == len(names) > 300
+    assert ran.returncode == 0, ran.stderr[-2_000:]
+    outcomes = json.loads(ran.stdout)
+    assert {names[name]: said for name, said in outcomes.items() if said != "refused"} == {}
+    assert len(outcomes) == len(names) > 300
 
 
-def test_a_folder_of_large_files_is_searched_at_once(tmp_path: Path) -> None:
-    """Of each no more is read than one may have; one that declares a memory and is too long is told."""
+def test_a_folder_with_large_files_is_searched_quickly(tmp_path: Path) -> None:
+    """Searching a folder reads no more of a file than a declaration may have.
+
+    A declaration that is too long is reported.
+    """
     written(tmp_path, MINIMAL)
     written(tmp_path, "\n" * 5_000_000, "lines.yaml")
     written(tmp_path, "[" + '"resource" ' * 400_000, "words.json")
@@ -172,8 +175,11 @@ def test_a_folder_of_large_files_is_searched_at_once(tmp_path: Path) -> None:
         Resources.load(tmp_path)
 
 
-def test_other_files_of_a_folder_may_say_the_same_words(tmp_path: Path) -> None:
-    """What says it in some other place than at the top declares nothing; what cannot be read and says it is told."""
+def test_other_files_may_contain_the_same_words(tmp_path: Path) -> None:
+    """A file that says `resource: memory` anywhere but at its top declares nothing.
+
+    A file that says it at its top and cannot be read is reported.
+    """
     written(tmp_path, MINIMAL)
     written(tmp_path, "metrics:\n  - resource: memory\n    limit: 5\n", "metrics.yaml")
     written(tmp_path, '[{"resource": "memory"}]', "list.json")
@@ -191,11 +197,11 @@ SHOWN = [(block.body, Path(block.title).suffix) for block in (found.values[0] fo
 ALQUIMIA = [(text, ".json") for text in (BARE_SHORT, BARE_SUMMARIZER, BARE_NEURALYZER, PROFILE)]
 RIGHT = [(MINIMAL, ".yaml"), *ALQUIMIA, *SHOWN]
 OPEN = ("user_defined", "tag_shares", "settings", "project")
-"""Keys beneath which any name may stand."""
+"""Keys whose mappings may have any names."""
 
 
 def keys_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of every key that has to be a known one."""
+    """Yield the path to every key that must be a known one."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
         if isinstance(value, dict):
@@ -205,7 +211,7 @@ def keys_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def said(text: str, suffix: str) -> Any:
-    """What a file says."""
+    """Return what a file says."""
     return json.loads(text) if suffix == ".json" else loaded(text)
 
 
@@ -216,15 +222,15 @@ def load_text(folder: Path, text: str, suffix: str) -> Resources:
     return Resources.load(path)
 
 
-def test_what_is_shown_in_the_documentation_is_right(tmp_path: Path) -> None:
-    """So that what is changed below was right before."""
+def test_files_of_the_documentation_are_valid(tmp_path: Path) -> None:
+    """The files that the tests below change are valid before."""
     assert len(RIGHT) > 15
     for text, suffix in RIGHT:
         assert len(load_text(tmp_path, text, suffix)) == 1
 
 
 def test_a_misspelt_key_is_refused_wherever_it_stands(tmp_path: Path) -> None:
-    """Each key of every file, in turn: none is dropped in silence."""
+    """Each key of every valid file, misspelt in turn, is refused."""
     tried = 0
     for text, suffix in RIGHT:
         whole = said(text, suffix)
@@ -242,7 +248,7 @@ def test_a_misspelt_key_is_refused_wherever_it_stands(tmp_path: Path) -> None:
 
 
 def changed_text(text: str, dice: random.Random) -> str:
-    """The same text after up to four changes of its characters and lines."""
+    """Return the text after up to four random changes of characters and lines."""
     for _ in range(dice.randint(1, 4)):
         lines = text.split("\n")
         at, line, end = dice.randrange(len(text) + 1), dice.randrange(len(lines)), dice.randrange(len(text) + 1)
@@ -272,7 +278,7 @@ def changed_text(text: str, dice: random.Random) -> str:
 def test_a_thousand_changed_files_load_or_are_refused(
     tmp_path_factory: pytest.TempPathFactory, seed: int, right: tuple[str, str]
 ) -> None:
-    """With the one error, whatever was changed; and what loads says what it is, value by value."""
+    """A file with random changes raises InvalidResource or loads with all settings resolved."""
     text = changed_text(right[0], random.Random(seed))
     try:
         resources = load_text(tmp_path_factory.getbasetemp(), text, right[1])
@@ -304,10 +310,10 @@ ODD = [
     *("\ud800", "\u00e9" * 300, "(a+)+$", "message.x", "[", "1 1 * * *"),
     *([], [None], [[]], ["x", "x"], [1, 2], {}, {"type": "x"}, {"type": "buffer"}, {"": 1}, {"x": {}}),
 ]
-"""What hardly anything takes."""
+"""Values that hardly any key accepts."""
 
 ELSEWHERE = ("redis", "postgres", "mongo", "/")
-"""What a file says whose memory is on a server, or in a file that is not this test's."""
+"""Words of files whose memory is on a server, or in a file outside this test's folder."""
 
 
 def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -322,7 +328,7 @@ def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 @pytest.mark.filterwarnings("ignore::palimpsest.errors.PalimpsestWarning")
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(more, marks=pytest.mark.slow) for more in range(3, 40))])
 def test_what_loads_with_an_odd_value_can_be_used(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value of any kind in any place is refused by the one error, or does no harm: no other error comes of it."""
+    """An odd value at any place is refused, or the memory can be used without any error but ours."""
     monkeypatch.chdir(tmp_path)
     dice, used = random.Random(seed), 0
     for number in range(120):
@@ -343,8 +349,8 @@ def test_what_loads_with_an_odd_value_can_be_used(seed: int, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("number", [2**53 + 1, 10**400, -(10**400)])
-def test_a_number_of_any_length_is_refused_where_it_stands(tmp_path: Path, number: int) -> None:
-    """Whether the file is loaded, or the program says it: no arithmetic is made with four hundred digits."""
+def test_a_number_too_large_is_refused(tmp_path: Path, number: int) -> None:
+    """A number beyond 2**53 is refused in a file and in the program, before any arithmetic with it."""
     for strategy in ("summarizer", "neuralyzer"):
         clause = {"long_term_memory_id": strategy, "interaction_threshold_qty": number}
         file = {"resource": "memory", "id": "m", "max_tokens": 500, LONG: [clause]}
@@ -354,16 +360,16 @@ def test_a_number_of_any_length_is_refused_where_it_stands(tmp_path: Path, numbe
         Triggers(interaction_threshold_qty=number)
 
 
-def test_nothing_is_no_lifetime_however_it_is_written(tmp_path: Path) -> None:
-    """A `ttl` of no length is one without end, as the page says, with a unit as without."""
+def test_a_ttl_of_zero_is_no_lifetime(tmp_path: Path) -> None:
+    """A `ttl` of zero, in any spelling, means that sessions do not expire."""
     for ttl in (0, "0", "0s", "0 minutes", " 0 ", 0.0):
         file = {"resource": "memory", "id": "m", "max_tokens": 500, "persistence": {"type": "in_memory", "ttl": ttl}}
         with load_text(tmp_path, json.dumps(file), ".json") as resources:
             assert resources.keyed("m").append("k", "said") == 1
 
 
-def test_half_characters_in_a_policy_and_in_a_payload_are_kept_with_the_rest() -> None:
-    """What was declared is stored with its sessions, and a payload's size is known, whatever text they have."""
+def test_half_characters_in_a_policy_and_a_payload_are_stored() -> None:
+    """Lone surrogates in a policy and in a payload are stored with the rest."""
     declared: dict[str, Any] = {"resource": "memory", "id": "notes", "max_tokens": 500}
     declared |= {"privacy_policy": {"redact_patterns": ["ORD-[0-9]+"], "default_redaction_string": "\ud800"}}
     with Resources.load(declared) as resources:

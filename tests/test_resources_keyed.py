@@ -1,4 +1,4 @@
-"""A declared memory by its keys: read, append, write, flush, clear, delete, figures, health."""
+"""A declared memory by its keys: read, append, write, flush, clear, delete, stats, health."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ID = "user_conversation"
 
 @pytest.fixture(params=["memory", "sqlite"])
 def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Resources]:
-    """Declare a memory of 1,000 tokens and 100 messages, in memory or in a file."""
+    """Yield a memory of 1,000 tokens and 100 messages, in memory and in a file."""
     place = {"type": "in_memory"} if request.param == "memory" else {"type": "sqlite", "path": str(tmp_path / "a.db")}
     flushing = {"type": "simple_fifo", "low_water": 0.5}
     more = {"max_tokens": 1_000, "max_messages": 100, "flushing": flushing, "auto_compact": "off", "persistence": place}
@@ -35,18 +35,18 @@ def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Resour
 
 @pytest.fixture
 def keyed(resources: Resources) -> DeclaredMemory:
-    """Give the declared memory by its keys."""
+    """Return the memory by its keys."""
     return resources.keyed(ID)
 
 
 def filled(keyed: DeclaredMemory, key: str, count: int) -> None:
-    """Add so many messages of a user under a key."""
+    """Append `count` messages of a user under a key."""
     for start in range(0, count, 50):
         keyed.append(key, [f"message {number}" for number in range(start, min(start + 50, count))])
 
 
 def test_pages_are_in_order_and_their_total_is_exact(keyed: DeclaredMemory) -> None:
-    """Pages of a key are in order, do not overlap and carry the exact total; a missing key has none."""
+    """`read` returns pages in order with the exact total; an unknown key is empty."""
     assert keyed.append("k", "message 0") == 1
     assert keyed.append("k", [{"content": "message 1"}, {"content": "message 2", "role": "assistant"}]) == 2
     filled(keyed, "k", 7)
@@ -62,8 +62,7 @@ def test_pages_are_in_order_and_their_total_is_exact(keyed: DeclaredMemory) -> N
 
 
 def test_a_write_replaces_the_active_messages(keyed: DeclaredMemory) -> None:
-    """A write replaces the active messages in one step and archives those that it omits; a failed one changes
-    nothing."""
+    """`write` replaces the active messages in one step and archives them; a write that fails changes nothing."""
     keyed.write("fresh", "hello")
     assert keyed.stats("fresh")["fresh"].last_flush is None
     filled(keyed, "k", 6)
@@ -89,19 +88,16 @@ def test_a_write_replaces_the_active_messages(keyed: DeclaredMemory) -> None:
         ("", "says nothing"),
     ],
 )
-def test_invalid_or_too_large_writes_are_refused_whole(keyed: DeclaredMemory, payload: Any, told: str) -> None:
-    """A write that is too large or holds an invalid message stores nothing; one of exactly the allowed size is
-    stored."""
+def test_a_payload_too_large_or_invalid_is_refused_whole(keyed: DeclaredMemory, payload: Any, told: str) -> None:
+    """A payload over a limit or with an invalid message is refused whole; one at the limit is accepted."""
     with pytest.raises(InvalidEntry, match=told):
         keyed.append("k", payload)
     assert keyed.read("k").total == 0
     assert keyed.append("k", ["x" * 10_240] * 10) == 10
 
 
-def test_limits_are_those_of_the_program_or_of_the_environment(
-    resources: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Limits of writes come from the program or from the environment, and both are validated."""
+def test_limits_come_from_the_program_or_the_environment(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits are set by the program or by variables, and both are checked."""
     with pytest.raises(InvalidEntry, match="at most 3"):
         resources.keyed(ID, limits={"content_bytes": 3}).append("k", "four")
     with pytest.raises(InvalidEntry, match="at most 1 "):
@@ -120,16 +116,18 @@ def test_limits_are_those_of_the_program_or_of_the_environment(
             resources.keyed(ID, limits=wrong)  # type: ignore[arg-type]
 
 
-def test_a_flush_runs_at_its_limits_or_by_force(keyed: DeclaredMemory) -> None:
-    """A flush runs at its limits or with `force`; a dry run reports the same without a change, and a pattern flushes
-    several keys."""
+def test_a_flush_runs_over_the_threshold_or_if_forced(keyed: DeclaredMemory) -> None:
+    """`flush` runs if a key is over the threshold or `force` is given, for one key or a pattern.
+
+    A dry run returns the same and changes nothing.
+    """
     filled(keyed, "k", 80)
     filled(keyed, "few", 5)
-    tried = keyed.flush("k", dry_run=True)["k"]
-    assert (tried.done, keyed.read("k").total) == (True, 80)
-    done = keyed.flush("*")
-    assert sorted(done) == ["few", "k"]
-    assert (done["k"].done, done["few"].reason) == (True, "below_threshold")
+    preview = keyed.flush("k", dry_run=True)["k"]
+    assert (preview.done, keyed.read("k").total) == (True, 80)
+    results = keyed.flush("*")
+    assert sorted(results) == ["few", "k"]
+    assert (results["k"].done, results["few"].reason) == (True, "below_threshold")
     assert keyed.read("k").total == 50
     assert [entry.text for entry in keyed.read("k", limit=1).entries] == ["message 30"]
     assert keyed.flush("few", force=True, strategy="lru")["few"].strategy == "lru"
@@ -155,8 +153,8 @@ def test_a_flush_runs_at_its_limits_or_by_force(keyed: DeclaredMemory) -> None:
                 keyed.flush(key, **wrong)  # type: ignore[arg-type]
 
 
-def test_clear_needs_confirmation_and_may_keep_a_backup(resources: Resources, keyed: DeclaredMemory) -> None:
-    """`clear` needs confirmation and keeps the session; its backup is a separate session that no pattern matches."""
+def test_clear_needs_consent_and_can_keep_a_copy(resources: Resources, keyed: DeclaredMemory) -> None:
+    """`clear` needs `confirm`; `backup` keeps a copy as a session that no pattern of keys matches."""
     for count, key in ((3, "a:1"), (2, "a:2"), (1, "b")):
         filled(keyed, key, count)
     with pytest.raises(ConfigError, match="confirm"):
@@ -164,44 +162,46 @@ def test_clear_needs_confirmation_and_may_keep_a_backup(resources: Resources, ke
     cleared = keyed.clear("a:*", confirm=True, backup=True)
     assert cleared.entries == {"a:1": 3, "a:2": 2}
     assert [keyed.read(key).total for key in ("a:1", "a:2", "b")] == [0, 0, 1]
-    kept = resources.memory(ID).session(cleared.backups["a:1"]).entries()
-    assert [entry.text for entry in kept] == ["message 0", "message 1", "message 2"]
+    copied = resources.memory(ID).session(cleared.backups["a:1"]).entries()
+    assert [entry.text for entry in copied] == ["message 0", "message 1", "message 2"]
     assert sorted(keyed.stats("*")) == ["a:1", "a:2", "b"]
     assert keyed.clear("a:1", confirm=True).backups == {}
 
 
 @pytest.mark.parametrize("others", [1, 3, COPIES])
-def test_the_backup_holds_all_that_clear_destroys(
+def test_everything_that_clear_destroys_is_in_its_copy(
     resources: Resources, keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """The backup holds all that `clear` destroys: when messages are added meanwhile, it includes them or nothing is
-    cleared, and no outdated backup remains."""
+    """Entries added while the copy is made are in it, or `clear` gives up and destroys nothing.
+
+    Earlier copies are removed.
+    """
     filled(keyed, "a", 1)
     memory, adding = resources.memory(ID), iter(range(others))
     real = memory.import_session
 
     def copied(*given: Any, **more: Any) -> Any:
-        done = real(*given, **more)
+        imported = real(*given, **more)
         for number in itertools.islice(adding, 1):
             keyed.session("a").add_user_message(f"late {number}")
-        return done
+        return imported
 
     monkeypatch.setattr(memory, "import_session", copied)
-    said = ["message 0", *(f"late {number}" for number in range(others))]
+    texts = ["message 0", *(f"late {number}" for number in range(others))]
     if others < COPIES:
         cleared = keyed.clear("a", confirm=True, backup=True)
-        assert cleared.entries == {"a": len(said)}
-        assert [entry.text for entry in memory.session(cleared.backups["a"]).entries()] == said
+        assert cleared.entries == {"a": len(texts)}
+        assert [entry.text for entry in memory.session(cleared.backups["a"]).entries()] == texts
         assert keyed.read("a").total == 0
     else:
         with pytest.raises(Conflict, match="revision"):
             keyed.clear("a", confirm=True, backup=True)
-        assert [entry.text for entry in keyed.session("a").entries()] == said
+        assert [entry.text for entry in keyed.session("a").entries()] == texts
     assert len([one for one in memory.sessions() if "/~" in one.session]) == (others < COPIES)
 
 
-def test_a_deleted_key_is_gone(keyed: DeclaredMemory) -> None:
-    """`delete` removes a key, or the keys of a pattern up to the allowed number."""
+def test_delete_removes_keys(keyed: DeclaredMemory) -> None:
+    """`delete` removes a key, or keys of a pattern up to `max_keys`; invalid keys are refused."""
     for number in range(5):
         filled(keyed, f"k{number}", 1)
     assert keyed.delete("k0") == 1
@@ -213,9 +213,11 @@ def test_a_deleted_key_is_gone(keyed: DeclaredMemory) -> None:
             keyed.delete(wrong)
 
 
-def test_verbs_over_a_pattern_do_all_keys_but_the_damaged_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Verbs over a pattern do all other keys in order and report the damaged one with the reason; named alone, it
-    raises."""
+def test_a_damaged_key_costs_no_other_key_of_a_pattern(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A verb over a pattern does all other keys in order, and names the damaged key with the reason.
+
+    Named alone, that key raises StoreCorrupt.
+    """
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
     declared = {**loaded(MINIMAL), "auto_compact": "off", "persistence": place}
     with Resources.load(declared) as found:
@@ -248,10 +250,8 @@ def test_verbs_over_a_pattern_do_all_keys_but_the_damaged_one(tmp_path: Path, ca
         assert keyed.keys() == ["a:1", "a:3"]
 
 
-def test_delete_over_a_pattern_deletes_the_others_of_a_locked_key(
-    keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`delete` over a pattern deletes all other keys before it raises for the one that is locked."""
+def test_a_locked_key_stops_no_other_deletion(keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleting a pattern deletes all other keys before it raises LockTimeout for a locked one."""
     for number in range(3):
         filled(keyed, f"k{number}", 1)
     real = keyed._memory.delete_session
@@ -268,10 +268,10 @@ def test_delete_over_a_pattern_deletes_the_others_of_a_locked_key(
 
 
 @pytest.mark.parametrize("verb", ["delete", "clear", "flush", "stats", "health"])
-def test_a_pattern_of_more_than_max_keys_warns(
+def test_a_pattern_with_too_many_keys_is_warned_of(
     keyed: DeclaredMemory, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
-    """A verb warns when its pattern matches more keys than `max_keys`, as it leaves the rest undone."""
+    """A pattern that means more than `max_keys` keys logs a warning; one that means no more logs none."""
     for number in range(4):
         filled(keyed, f"k{number}", 1)
     more = {"confirm": True} if verb == "clear" else {}
@@ -284,12 +284,16 @@ def test_a_pattern_of_more_than_max_keys_warns(
     assert "k* means more than 3 keys" in caplog.text
 
 
-def test_stats_count_active_messages(resources: Resources) -> None:
-    """`stats` counts active messages by role, in tokens and as a share of the limit, and `health` lists keys near the
-    limit."""
+def test_stats_describe_the_active_messages(resources: Resources) -> None:
+    """`stats` gives messages by role, tokens and share of the limit; `health` names keys near their limit."""
     declared = {**loaded(MINIMAL), "max_tokens": 100, "auto_compact": "off"}
-    with Resources.load(declared) as found:
-        keyed = DeclaredMemory(found.memory(ID), found[ID], {**found[ID].options, "counter": quarters}, Limits())
+    with Resources.load(declared) as loaded_resources:
+        keyed = DeclaredMemory(
+            loaded_resources.memory(ID),
+            loaded_resources[ID],
+            {**loaded_resources[ID].options, "counter": quarters},
+            Limits(),
+        )
         keyed.append("k", ["x" * 160, {"role": "assistant", "content": "x" * 180}])
         stats = keyed.stats("k")["k"]
         assert (stats.messages, stats.tokens, stats.limit) == (2, 85, 100)
@@ -299,24 +303,24 @@ def test_stats_count_active_messages(resources: Resources) -> None:
         keyed.append("few", "x")
         health = keyed.health()
         assert (health.works, health.error, health.near_limit) == (True, None, ("k",))
-        assert found.memory(ID).scopes("health") == []
+        assert loaded_resources.memory(ID).scopes("health") == []
         assert keyed.stats("unknown") == {}
 
 
-def test_health_knows_keys_near_a_limit_in_messages() -> None:
-    """`health` lists keys that are near a limit in messages, also when it is the only limit."""
+def test_a_limit_of_messages_counts_for_health() -> None:
+    """A limit of messages counts for `health` even if it is the only limit."""
     declared = {**loaded(MINIMAL), "type": "message_count_based", "max_messages": 20, "auto_compact": "off"}
     del declared["max_tokens"]
-    with Resources.load(declared) as found:
-        keyed = found.keyed(ID)
+    with Resources.load(declared) as loaded_resources:
+        keyed = loaded_resources.keyed(ID)
         keyed.append("few", ["x"] * 16)
         keyed.append("many", ["x"] * 17)
         assert (keyed.stats("many")["many"].limit, keyed.stats("many")["many"].utilization) == (None, 0.85)
         assert keyed.health().near_limit == ("many",)
 
 
-def test_tool_calls_count_towards_the_size_of_a_write(keyed: DeclaredMemory) -> None:
-    """All content of a message, such as nested tool calls, counts towards the size of a write."""
+def test_limits_count_all_that_a_message_holds(keyed: DeclaredMemory) -> None:
+    """Limits count everything in a message, tool calls and nested values included; endless nesting is refused."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "x" * 110_000}}
     endless: list[Any] = []
     endless.append(endless)
@@ -336,9 +340,8 @@ def test_tool_calls_count_towards_the_size_of_a_write(keyed: DeclaredMemory) -> 
     assert keyed.read("k").total == 0
 
 
-def test_a_key_may_be_of_a_subclass_of_str(resources: Resources, keyed: DeclaredMemory) -> None:
-    """A subclass of `str`, such as an enumeration, is used by its value as key, in references, as variable and as
-    pattern."""
+def test_a_key_may_be_a_text_enum(resources: Resources, keyed: DeclaredMemory) -> None:
+    """A member of a text enumeration is accepted as key, variable and pattern."""
 
     class Name(str, Enum):  # noqa: UP042 - one of its own text, which `str` does not give
         ANN = "ann"
@@ -352,23 +355,23 @@ def test_a_key_may_be_of_a_subclass_of_str(resources: Resources, keyed: Declared
     assert keyed.delete(Name.ANN) == 1
 
 
-def test_health_reports_an_unavailable_store(tmp_path: Path) -> None:
-    """`health` reports an unavailable store instead of raising."""
+def test_health_reports_a_store_that_fails(tmp_path: Path) -> None:
+    """`health` reports a store that fails instead of raising."""
     place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
-    with Resources.load({**loaded(MINIMAL), "persistence": place}) as found:
-        keyed = found.keyed(ID)
+    with Resources.load({**loaded(MINIMAL), "persistence": place}) as loaded_resources:
+        keyed = loaded_resources.keyed(ID)
         keyed.append("k", "hello")
-        found.memory(ID).close()
+        loaded_resources.memory(ID).close()
         health = keyed.health()
     assert health.works is False
     assert "closed" in (health.error or "")
 
 
 @pytest.mark.anyio
-async def test_programs_with_an_event_loop_have_the_same_operations() -> None:
-    """Programs with an event loop await the same operations."""
-    async with AsyncResources.load(loaded(MINIMAL)) as found:
-        keyed = found.keyed(ID)
+async def test_asynchronous_keyed_operations_work_alike() -> None:
+    """The operations of AsyncResources are the same, awaited."""
+    async with AsyncResources.load(loaded(MINIMAL)) as loaded_resources:
+        keyed = loaded_resources.keyed(ID)
         assert await keyed.append("k", "hello") == 1
         assert (await keyed.read("k")).total == 1
         assert (await keyed.clear("k", confirm=True)).entries == {"k": 1}
@@ -392,6 +395,6 @@ async def test_programs_with_an_event_loop_have_the_same_operations() -> None:
         ("*" * 200 + "b", "a" * 200, False),
     ],
 )
-def test_only_a_star_is_special_in_patterns(pattern: str, key: str, fits: bool) -> None:
-    """In patterns a star matches any characters, and no other character is special."""
+def test_a_star_matches_any_characters(pattern: str, key: str, fits: bool) -> None:
+    """A star matches any characters, and nothing else in a pattern is special."""
     assert matcher(pattern)(key) is fits

@@ -1,4 +1,4 @@
-"""A declared memory whose process is killed while it replaces what is stored."""
+"""A declared memory whose process is killed while a FLUSH replaces what is stored."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ KILLS = [2, pytest.param(100, marks=pytest.mark.slow)]
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
 @pytest.mark.parametrize("kills", KILLS)
-def test_at17_a_flush_that_is_killed_is_done_or_not(tmp_path: Path, dice: random.Random, kills: int) -> None:
-    """At any step of a file's FLUSH: the session verifies, the newest turn that was acknowledged is there, and of what
-    was replaced `archive: false` leaves nothing when the next inference has ended."""
+def test_at17_a_killed_flush_is_done_or_not(tmp_path: Path, dice: random.Random, kills: int) -> None:
+    """A process killed during a FLUSH leaves a session that verifies, with the newest acknowledged interaction.
+
+    With `archive: false` nothing of the replaced entries is left when the next turn has ended.
+    """
     block = {"long_term_memory_id": "summarizer", "interaction_threshold_qty": 2, "interaction_keep": 1}
     place = tmp_path / "a.db"
     source = {
@@ -34,9 +36,9 @@ def test_at17_a_flush_that_is_killed_is_done_or_not(tmp_path: Path, dice: random
     path = tmp_path / "memory.json"
     path.write_text(json.dumps(source), "utf-8")
     for number in range(kills):
-        said = killed_at("flushed", "flush_declared", path, 1_000 * number, dice)
+        acknowledged = killed_at("flushed", "flush_declared", path, 1_000 * number, dice)
         with Resources.load(path) as resources:
-            flushed_whole(resources.session(DECLARED, counter=quarters), said)
+            flushed_whole(resources.session(DECLARED, counter=quarters), acknowledged)
         assert integrity(place) == "ok"
     with Resources.load(path, clock=later(str(1_000 * kills))) as resources:  # when no dead one's turn holds it up
         session = resources.session(DECLARED, counter=quarters)

@@ -1,4 +1,4 @@
-"""The pages on declared memories say what holds: their files load, their tables are those of the code."""
+"""The pages on declared memories are true: their files load, and their tables are those of the code."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FILES = [
     if block.title and block.title != "wrong.yaml"
 ]
 HERE = {"in_memory", "sqlite"}
-"""Stores of this machine that the pages show."""
+"""Backends of the pages' files that need no server."""
 
 
 def parsed(block: Block) -> object:
-    """What a block says."""
+    """Return what a block of a page says."""
     import yaml
 
     return json.loads(block.body) if block.title.endswith(".json") else yaml.safe_load(block.body)
@@ -35,8 +35,8 @@ def parsed(block: Block) -> object:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("block", FILES)
-def test_a_shown_file_is_accepted_by_the_schema(block: Block) -> None:
-    """An editor marks nothing in it, until a key is misspelt."""
+def test_a_file_of_a_page_is_valid_by_the_schema(block: Block) -> None:
+    """The schema accepts each file shown on a page, and refuses it with an unknown key."""
     validator, declared = Draft7Validator(schema()), parsed(block)
     assert isinstance(declared, dict)
 
@@ -46,8 +46,8 @@ def test_a_shown_file_is_accepted_by_the_schema(block: Block) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("block", FILES)
-def test_a_shown_file_loads_and_acts(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long conversation stays within its limits; one on a server loads, and is opened elsewhere."""
+def test_a_file_of_a_page_loads_and_acts(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file shown on a page loads, and a long conversation stays within its limits."""
     monkeypatch.chdir(tmp_path)
     path = Path(block.title).name
     Path(path).write_text(block.body, "utf-8")
@@ -72,8 +72,8 @@ def test_a_shown_file_loads_and_acts(block: Block, tmp_path: Path, monkeypatch: 
         assert most is None or len(context.messages) <= most
 
 
-def test_the_page_has_every_key() -> None:
-    """The table of the page is that of the code, row by row, and the options behind it are those of a resource."""
+def test_the_page_lists_every_key() -> None:
+    """The page's table of keys equals the code's, and the options listed after it are all the others."""
     page = (DOCS / "resources.md").read_text("utf-8").partition("## Every key")[2]
 
     rows = [
@@ -85,14 +85,14 @@ def test_the_page_has_every_key() -> None:
     assert {*named, *(row[0].strip("`") for row in rows)} == set(KEYS)
 
 
-def test_the_defaults_that_the_page_tells_apart_hold() -> None:
-    """The numbers that the page tells of words with several meanings are those of the schema."""
-    made = schema()["$defs"]
+def test_the_pages_defaults_are_true() -> None:
+    """The defaults that the page gives for options with several meanings are those of the schema."""
+    definitions = schema()["$defs"]
 
-    assert made["strategy_ladder"]["properties"]["low_water"]["default"] == 0.6
-    assert made["strategy_simple_fifo"]["properties"]["low_water"]["default"] == 0.5
+    assert definitions["strategy_ladder"]["properties"]["low_water"]["default"] == 0.6
+    assert definitions["strategy_simple_fifo"]["properties"]["low_water"]["default"] == 0.5
     for name, kept in {"ladder": 2, "mask_results": 1, "lru": 0, "neuralyzer": 2, "hybrid_summary": 2}.items():
-        assert made[f"strategy_{name}"]["properties"]["interaction_keep"]["default"] == kept
-    assert made["strategy_ladder"]["properties"]["cod_max_loops"]["default"] == 3
-    summarizer = made["long_term"]["then"]["then"]["properties"]
+        assert definitions[f"strategy_{name}"]["properties"]["interaction_keep"]["default"] == kept
+    assert definitions["strategy_ladder"]["properties"]["cod_max_loops"]["default"] == 3
+    summarizer = definitions["long_term"]["then"]["then"]["properties"]
     assert (summarizer["cod_max_loops"]["default"], summarizer["interaction_keep"]["default"]) == (5, 0)

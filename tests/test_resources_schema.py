@@ -1,4 +1,4 @@
-"""The JSON Schema of resource files: it takes what loads, and no key that does not."""
+"""The JSON Schema of resource files: it accepts what loads, and refuses unknown keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from palimpsest.resources.table import KEYS
 
 WHOLE = schema()
 SCHEMA = Draft7Validator(published())
-"""What `palimpsest config schema` prints."""
+"""The schema that `palimpsest config schema` prints."""
 COMPOZY: dict[str, Any] = {
     "resource": "memory",
     "id": "user_conversation",
@@ -116,13 +116,13 @@ VALID: list[Any] = [
     ALQUIMIA["long_term_memory_strategy"],
 ]
 MEANINGLESS = {"project"}
-"""A key whose value the schema may refuse where loading takes no notice of it."""
+"""Keys whose value the schema may refuse although loading ignores it."""
 FREE = {"settings", "user_defined"}
-"""Mappings that are free to have any key."""
+"""Mappings that may have any key."""
 
 
 def loads(declared: Any, folder: Path) -> bool:
-    """Whether a file that says so loads."""
+    """Return whether a file with this content loads."""
     (folder / "declared.json").write_text(json.dumps(declared), "utf-8")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PalimpsestWarning)
@@ -134,7 +134,7 @@ def loads(declared: Any, folder: Path) -> bool:
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of each value in a value, its own first."""
+    """Yield the path to each value in a value, its own first."""
     yield path
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inside:
@@ -142,13 +142,14 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def at(value: Any, path: tuple[Any, ...]) -> Any:
+    """Return the value at a path."""
     for key in path:
         value = value[key]
     return value
 
 
 def changed(value: Any, path: tuple[Any, ...], to: Any) -> Any:
-    """A copy in which something else stands at a path."""
+    """Return a copy with another value at a path."""
     if not path:
         return to
     copied = copy.deepcopy(value)
@@ -157,7 +158,7 @@ def changed(value: Any, path: tuple[Any, ...], to: Any) -> Any:
 
 
 def unexplained(part: Any, path: str = "") -> Iterator[str]:
-    """The keys, at any depth of a schema, that have no description."""
+    """Yield the keys of a schema, at any depth, that have no description."""
     if isinstance(part, dict):
         if part.get("additionalProperties") is False:
             yield from (f"{path}: {key}" for key, one in part["properties"].items() if not one.get("description"))
@@ -173,8 +174,8 @@ KEYED = [(one, path) for one, path in OBJECTS if (path[-1:] and path[-1] not in 
 PLACES = [(one, path) for one in VALID for path in paths(one) if path and not MEANINGLESS & set(path)]
 
 
-def test_it_is_a_schema_of_its_draft() -> None:
-    """Any validator can read it, and each of its references leads somewhere."""
+def test_the_schema_is_valid() -> None:
+    """The schema is valid by its draft, and each of its references resolves."""
     Draft7Validator.check_schema(SCHEMA.schema)
 
     text = json.dumps(SCHEMA.schema)
@@ -183,32 +184,32 @@ def test_it_is_a_schema_of_its_draft() -> None:
     assert named
 
 
-def test_what_is_printed_says_the_same_and_is_small() -> None:
-    """With what stands once put back where it is referred to, it is the whole schema, of a quarter of the size."""
-    made = SCHEMA.schema["$defs"]
+def test_the_published_schema_is_the_whole_one_in_short() -> None:
+    """The published schema equals the whole one once its references are resolved, at a quarter of the size."""
+    definitions = SCHEMA.schema["$defs"]
 
     def whole(part: Any) -> Any:
         if isinstance(part, dict):
             name = str(part.get("$ref")).removeprefix("#/$defs/")
-            if name in made and name not in WHOLE["$defs"]:
-                return whole(made[name])
+            if name in definitions and name not in WHOLE["$defs"]:
+                return whole(definitions[name])
             return {key: whole(one) for key, one in part.items()}
         return [whole(one) for one in part] if isinstance(part, list | tuple) else part
 
-    defs = {name: one for name, one in made.items() if name in WHOLE["$defs"]}
+    defs = {name: one for name, one in definitions.items() if name in WHOLE["$defs"]}
     assert whole({**SCHEMA.schema, "$defs": defs}) == json.loads(json.dumps(WHOLE))
     assert len(json.dumps(SCHEMA.schema, separators=(",", ":"))) < 68_000
 
 
 @pytest.mark.parametrize("declared", VALID, ids=range(len(VALID)))
-def test_what_loads_is_accepted(declared: Any, tmp_path: Path) -> None:
-    """Resources of each source, alone and in lists."""
+def test_what_loads_is_accepted_by_the_schema(declared: Any, tmp_path: Path) -> None:
+    """The schema accepts resources of each source, alone and in lists."""
     assert loads(declared, tmp_path)
     assert [error.message for error in SCHEMA.iter_errors(declared)] == []
 
 
-def test_every_key_says_what_it_is_for() -> None:
-    """Each key that a resource may have is there, and an editor has words for it."""
+def test_every_key_has_a_description() -> None:
+    """The schema has every key of a resource, and each has a description for editors."""
     keys = WHOLE["$defs"]["resource"]["properties"]
 
     assert keys.keys() == set(KEYS)
@@ -218,7 +219,7 @@ def test_every_key_says_what_it_is_for() -> None:
 
 @pytest.mark.parametrize(("declared", "path"), KEYED, ids=lambda one: ".".join(map(str, one)) or "all")
 def test_an_unknown_key_is_refused(declared: Any, path: tuple[Any, ...], tmp_path: Path) -> None:
-    """Wherever it stands; loading refuses it, too."""
+    """The schema refuses an unknown key at any place, as loading does."""
     odd = changed(declared, path, {**at(declared, path), "unheard_of": 1})
 
     assert not SCHEMA.is_valid(odd)
@@ -232,10 +233,10 @@ def test_an_unknown_key_is_refused(declared: Any, path: tuple[Any, ...], tmp_pat
     | st.booleans()
     | st.sampled_from([0, 1, -1, 0.5, 1.5, 10, "", "x", "1h", "always", "Off", [], ["x"]]),
 )
-def test_whatever_loads_is_accepted(
+def test_the_schema_refuses_nothing_that_loads(
     place: tuple[Any, tuple[Any, ...]], value: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A value in the place of another one is refused by the schema only where it is refused in the end."""
+    """Law: with any value at the place of another, the schema refuses only what loading refuses."""
     declared, path = place
     odd = changed(declared, path, value)
 

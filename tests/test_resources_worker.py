@@ -1,4 +1,4 @@
-"""A worker over declared memories: what is due, to whom it is given, what is read for that, and how it ends."""
+"""A worker over declared memories: what it compacts, how workers share the work, what they read, how they stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from writer import quarters
 pytestmark = pytest.mark.anyio
 
 FEW, MANY = 2, 6
-"""Interactions that are too few for the trigger, and enough."""
+"""Numbers of interactions below the trigger and above it."""
 
 
 @pytest.fixture(
@@ -40,19 +40,19 @@ FEW, MANY = 2, 6
     ]
 )
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Give the address of an empty store that several programs can open."""
+    """Return the address of an empty store that several processes can open."""
     return f"sqlite:///{tmp_path}/a.db" if request.param == "sqlite" else KINDS[request.param].address_of("worker")
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """Give the address of a store in a file."""
+    """Return the address of a store in a file."""
     return f"sqlite:///{tmp_path}/a.db"
 
 
 @asynccontextmanager
 async def opened(where: str, clock: FakeClock | None = None, **more: Any) -> AsyncIterator[AsyncResources]:
-    """Open the declared memory in a store."""
+    """Open the declared memory with this store."""
     options = {"clock": clock} if clock is not None else {}
     async with AsyncResources.load(declared(where, **more), **options) as resources:
         yield resources
@@ -75,8 +75,8 @@ async def summaries(resources: AsyncResources, key: str) -> int:
     return len(await resources.session({"id": "chat", "key": key}, counter=quarters).summaries(history=True))
 
 
-async def test_a_worker_compacts_due_sessions_once_and_reports_it(where: str) -> None:
-    """A worker compacts each session whose trigger fires once, reports it, and ignores other sessions and backups."""
+async def test_a_worker_compacts_what_is_due_once(where: str) -> None:
+    """A worker compacts each due session once and reports it; sessions of other memories and backups are left alone."""
     told = list[Worked]()
     async with opened(where) as resources:
         await fill(resources, "many", turns=MANY)
@@ -98,8 +98,8 @@ async def test_a_worker_compacts_due_sessions_once_and_reports_it(where: str) ->
         assert await memory.session("plain").summaries(history=True) == []
 
 
-async def test_a_worker_passes_damaged_sessions_by(file: str) -> None:
-    """A worker goes on when no session of those that it claims together can be read, and does the others."""
+async def test_a_worker_passes_over_damaged_sessions(file: str) -> None:
+    """A worker goes on to other sessions if it cannot read any of those that it claims together."""
     async with opened(file) as resources:
         await fill(resources, *(f"damaged-{number}" for number in range(TAKEN)))
         backend = resources.memory("chat").store.backend
@@ -115,9 +115,11 @@ async def test_a_worker_passes_damaged_sessions_by(file: str) -> None:
         assert await summaries(resources, "whole") == 1
 
 
-async def test_idle_sessions_are_not_read(where: str) -> None:
-    """A worker reads none of a hundred idle sessions; one that has just started reads at most the heads since the
-    store's last mark."""
+async def test_idle_sessions_are_not_read_again(where: str) -> None:
+    """A worker does not read sessions without new writes, nor does one that was started anew.
+
+    It reads at most the heads at the store's last mark.
+    """
     clock = FakeClock()
     async with opened(where, clock) as resources:
         for i in range(100):
@@ -125,11 +127,11 @@ async def test_idle_sessions_are_not_read(where: str) -> None:
             await fill(resources, f"k{i}", turns=FEW)
         first = await resources.worker(**summarizing()).once()
         await resources.worker(**summarizing()).once()  # MongoDB's marks may come late: of two minutes it reads anew
-        again = resources.worker(**summarizing())
-        idle = await again.once()
+        restarted = resources.worker(**summarizing())
+        idle = await restarted.once()
         clock.advance(1)
         await fill(resources, "k7", start=FEW)
-        busy = await again.once()
+        busy = await restarted.once()
 
     assert (first.looked, first.listed >= 100) == (100, True)
     late = 100 * where.startswith("mongodb")
@@ -137,8 +139,8 @@ async def test_idle_sessions_are_not_read(where: str) -> None:
     assert (busy.looked, busy.compacted, busy.listed <= 2 + late) == (1, 1, True)
 
 
-async def test_an_idle_round_reads_as_much_of_hundreds_of_sessions_as_of_ten(file: str) -> None:
-    """An idle round takes as many looks and rows of the backend with hundreds of sessions as with ten."""
+async def test_an_idle_round_reads_the_same_for_any_number_of_sessions(file: str) -> None:
+    """An idle round reads as much with 300 sessions as with 10, counted at the backend."""
     counts = list[tuple[int, int, int]]()
     clock = FakeClock()
     async with opened(file, clock) as resources:
@@ -156,24 +158,23 @@ async def test_an_idle_round_reads_as_much_of_hundreds_of_sessions_as_of_ten(fil
     assert counts[0][1:] == (0, 1)
 
 
-async def test_workers_share_the_sessions(where: str) -> None:
-    """Of two workers that run at once, exactly one compacts each session; the other at most looks at the result."""
-    async with opened(where) as one, opened(where) as other:
+async def test_two_workers_share_the_sessions(where: str) -> None:
+    """Of two workers at once each session is compacted by one; the other at most looks at the result."""
+    async with opened(where) as first, opened(where) as other:
         keys = [f"k{i}" for i in range(60)]
-        await fill(one, *keys)
-        workers = [one.worker(**summarizing()), other.worker(**summarizing())]
+        await fill(first, *keys)
+        workers = [first.worker(**summarizing()), other.worker(**summarizing())]
         reports = await asyncio.gather(*(worker.once() for worker in workers))
 
         assert sum(report.compacted for report in reports) == 60
         assert sum(report.looked for report in reports) <= 120 * (1 + where.startswith("mongodb"))
         assert all(report.compacted for report in reports)
-        assert [await summaries(one, key) for key in keys] == [1] * 60
+        assert [await summaries(first, key) for key in keys] == [1] * 60
 
 
-async def test_failed_sessions_are_retried_without_delaying_others(file: str) -> None:
-    """A worker retries failed sessions after longer and longer pauses without delaying others, and compacts each
-    once."""
-    clock, told = FakeClock(), list[Worked]()
+async def test_a_failed_compaction_is_retried_and_blocks_no_other(file: str) -> None:
+    """A failed compaction is retried after growing pauses, and does not block other sessions."""
+    clock, reported = FakeClock(), list[Worked]()
     down = True
 
     def summarizer(prompt: str) -> str:
@@ -185,10 +186,10 @@ async def test_failed_sessions_are_retried_without_delaying_others(file: str) ->
     async with opened(file, clock, long_term_memory_strategy=[strategy]) as resources:
         await fill(resources, "a", "b")
         given = CallableSummarizer(summarizer, checked=False)
-        worker = resources.worker(told=told.append, summarizer=given, counter=quarters)
+        worker = resources.worker(told=reported.append, summarizer=given, counter=quarters)
         first = await worker.once()
         assert (first.failed, first.compacted, first.waiting) == (2, 0, 2)
-        assert {one.reason for one in told} == {"failed"}
+        assert {one.reason for one in reported} == {"failed"}
         assert (await worker.once()).looked == 0
         calls = []
         for _ in range(60):
@@ -202,8 +203,8 @@ async def test_failed_sessions_are_retried_without_delaying_others(file: str) ->
         assert [await summaries(resources, key) for key in "ab"] == [1, 1]
 
 
-async def test_the_sessions_of_a_dead_worker_are_taken_over(file: str) -> None:
-    """A worker takes over the sessions of a dead one when their lease is over, and not before."""
+async def test_sessions_of_a_vanished_worker_are_taken_over(file: str) -> None:
+    """Sessions that a vanished worker had claimed are compacted once its lease is over, not before."""
     clock, begun = FakeClock(), asyncio.Event()
 
     async def hanging(prompt: str) -> str:
@@ -228,7 +229,7 @@ async def test_the_sessions_of_a_dead_worker_are_taken_over(file: str) -> None:
 
 
 async def test_a_busy_worker_takes_over_sessions_too(file: str) -> None:
-    """A worker that never reaches the end of new sessions still takes over those of a dead one."""
+    """A worker that always has new sessions still looks for those that another one left behind."""
     clock, begun, order = FakeClock(), asyncio.Event(), list[str]()
 
     async def hanging(prompt: str) -> str:
@@ -256,8 +257,8 @@ async def test_a_busy_worker_takes_over_sessions_too(file: str) -> None:
     assert order.index("left") < len(order) / 2
 
 
-async def test_a_claim_renewed_as_its_work_ends_is_removed(file: str) -> None:
-    """A claim that is renewed just as its work ends is removed, so that no other worker looks at the session again."""
+async def test_a_claim_renewed_while_its_work_ends_is_released(file: str) -> None:
+    """A claim that is being renewed when its work ends is released: no claim is left behind."""
     looks = 0
 
     async def quick(prompt: str) -> str:
@@ -275,8 +276,8 @@ async def test_a_claim_renewed_as_its_work_ends_is_removed(file: str) -> None:
             assert await Claims(memory.store, memory.tenant, "compact").open() == []
 
 
-async def test_a_worker_returns_to_a_session_that_another_compacts(file: str) -> None:
-    """A worker returns to a session that a compaction by hand held, and finds it done."""
+async def test_a_session_being_compacted_is_looked_at_again(file: str) -> None:
+    """A session that somebody compacts by hand is looked at again later and found done."""
     clock, begun, ends = FakeClock(), asyncio.Event(), asyncio.Event()
 
     async def slow(prompt: str) -> str:
@@ -302,21 +303,21 @@ async def test_a_worker_returns_to_a_session_that_another_compacts(file: str) ->
 
 
 class Held(Summarize, frozen=True, kw_only=True):
-    """A strategy whose first plan waits, once made, until the test lets it go on."""
+    """A strategy whose first plan waits until the test lets it go on."""
 
     planned: Any
     goes_on: Any
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Make a plan, and wait."""
-        made = Summarize.plan(self, snapshot)
+        """Plan, and wait."""
+        plan_ = Summarize.plan(self, snapshot)
         self.planned.set()
         assert self.goes_on.wait(60)
-        return made
+        return plan_
 
 
-async def test_a_second_compaction_pays_nothing(file: str) -> None:
-    """A compaction that was planned before another finished plans again under its lease, and asks no summarizer."""
+async def test_a_second_compaction_asks_no_model(file: str) -> None:
+    """A compaction planned before another one finished plans again when it gets the lease, and asks no model."""
     asked, planned, goes_on = list[str](), threading.Event(), threading.Event()
 
     def summarizer(prompt: str) -> str:
@@ -325,9 +326,9 @@ async def test_a_second_compaction_pays_nothing(file: str) -> None:
 
     held = Held(interaction_keep=1, cod_max_loops=0, summary_floor=10, planned=planned, goes_on=goes_on)
     given = {"counter": quarters, "summarizer": CallableSummarizer(summarizer, checked=False)}
-    async with opened(file) as one, opened(file) as other:
-        await fill(one, "a")
-        late = asyncio.create_task(one.session({"id": "chat", "key": "a"}, **given).compact(held))
+    async with opened(file) as first_resources, opened(file) as other:
+        await fill(first_resources, "a")
+        late = asyncio.create_task(first_resources.session({"id": "chat", "key": "a"}, **given).compact(held))
         await asyncio.to_thread(planned.wait, 60)
         first = await other.session({"id": "chat", "key": "a"}, **given).compact()
         goes_on.set()
@@ -336,9 +337,8 @@ async def test_a_second_compaction_pays_nothing(file: str) -> None:
     assert (first.done, second.done, len(asked)) == (True, False, 1)
 
 
-async def test_idle_sessions_are_compacted_when_they_have_been_idle(file: str) -> None:
-    """A worker compacts sessions once they were idle for the trigger's hour, and reads none of them earlier or
-    twice."""
+async def test_idle_seconds_compact_idle_sessions(file: str) -> None:
+    """`idle_seconds` compacts a session after that time without a write, and does not read it before."""
     strategy = {**declared(file)["long_term_memory_strategy"][0], "triggers": {"idle_seconds": 3_600}}
     clock = FakeClock()
     async with opened(file, clock, long_term_memory_strategy=[strategy]) as resources:
@@ -359,8 +359,8 @@ async def test_idle_sessions_are_compacted_when_they_have_been_idle(file: str) -
     assert rest[1].looked == 0
 
 
-async def test_what_a_cut_has_evicted_is_summarised(file: str) -> None:
-    """A worker summarises what a context evicted for want of room, when the strategy has no trigger."""
+async def test_what_a_cut_evicted_is_summarized(file: str) -> None:
+    """A strategy without a trigger covers what a context had to leave out."""
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
     async with opened(file, long_term_memory_strategy=[strategy], max_log_tokens=600) as resources:
         await fill(resources, "a", turns=FEW)
@@ -370,12 +370,12 @@ async def test_what_a_cut_has_evicted_is_summarised(file: str) -> None:
         session = resources.session({"id": "chat", "key": "a"}, counter=quarters)
         assert "<a> question 0," not in str((await session.context()).messages)
         assert (await worker.once()).compacted == 1
-        (made,) = await session.summaries()
-        assert made.covers[0][0] == 1
+        (summary,) = await session.summaries()
+        assert summary.covers[0][0] == 1
 
 
-async def test_a_stop_finishes_the_current_session_and_returns_the_rest(file: str) -> None:
-    """A stopped worker finishes its current session and returns the others, which the next worker takes at once."""
+async def test_a_stop_finishes_the_current_session_and_releases_the_rest(file: str) -> None:
+    """After `stop` the worker finishes its current session and releases the others, for the next worker at once."""
     begun, ends = asyncio.Event(), asyncio.Event()
 
     async def slow(prompt: str) -> str:
@@ -398,9 +398,8 @@ async def test_a_stop_finishes_the_current_session_and_returns_the_rest(file: st
 
 
 @pytest.mark.parametrize("how", ["grace", "cancel", "scope", "once", "once in a scope"])
-async def test_work_beyond_the_grace_is_abandoned_and_returned(file: str, how: str) -> None:
-    """A worker abandons its work after the grace of a stop or when cancelled, leaving nothing half done and no
-    lease."""
+async def test_work_that_takes_too_long_is_given_up_and_released(file: str, how: str) -> None:
+    """After a stop's grace, or on cancellation, unfinished work is given up and its leases are released."""
     begun, scope = asyncio.Event(), anyio.CancelScope()
 
     async def hanging(prompt: str) -> str:
@@ -431,57 +430,61 @@ async def test_work_beyond_the_grace_is_abandoned_and_returned(file: str, how: s
         assert (await resources.worker(**summarizing()).once()).compacted == 2
 
 
-async def test_a_worker_with_the_duty_sweeps_expired_sessions(where: str) -> None:
-    """A worker with the duty `sweep` removes expired sessions; `once` does so at once, without waiting for the minute
-    that workers share."""
+async def test_expired_sessions_are_swept_once_a_minute(where: str) -> None:
+    """Among all workers one sweeps expired sessions, once a minute; `once` sweeps at once."""
     clock = FakeClock()
     async with opened(where, clock, lifetime="1h") as resources:
         await fill(resources, "a", turns=1)
         clock.advance(3_601)
         assert (await resources.worker(duties=["compact"]).once()).swept == 0
-        told = list[Worked]()
-        report = await resources.worker(duties=["sweep"], told=told.append).once()
-        assert (report.swept, report.looked, [one.swept for one in told]) == (1, 0, [1])
+        reported = list[Worked]()
+        report = await resources.worker(duties=["sweep"], told=reported.append).once()
+        assert (report.swept, report.looked, [one.swept for one in reported]) == (1, 0, [1])
         assert await resources.memory("chat").sessions() == []
 
 
-async def test_a_worker_updates_an_existing_search_index(file: str) -> None:
-    """A worker updates an existing search index before the next search, and never starts one."""
+async def test_an_existing_search_index_is_kept_up_to_date(file: str) -> None:
+    """A worker updates a search index that exists and does not create one."""
     clock = FakeClock()
     async with opened(file, clock) as resources:
         await fill(resources, "a", "b", turns=1)
-        told = list[Worked]()
-        worker = resources.worker(duties=["index"], told=told.append)
+        reported = list[Worked]()
+        worker = resources.worker(duties=["index"], told=reported.append)
         assert (await worker.once()).indexed == 0, "nobody has searched"
         await resources.memory("chat").recall("anything")
         await fill(resources, "a", turns=1, start=1)
         assert (await resources.memory("chat").index_status()).behind == 1
         assert (await worker.once()).indexed == 1
         assert (await resources.memory("chat").index_status()).behind == 0
-        assert [(one.duty, one.indexed) for one in told] == [("index", 1)]
+        assert [(one.duty, one.indexed) for one in reported] == [("index", 1)]
 
 
-async def test_tenants_are_apart(where: str) -> None:
-    """A worker works for its own tenant, for the given ones, or for all of the store except internal ones."""
+async def test_a_worker_works_for_its_tenants(where: str) -> None:
+    """A worker works for its own tenant, for those named, or for all tenants of the store."""
     async with opened(where) as resources:
         memory = resources.memory("chat")
         names = ("default", "acme", "bolt", "two\u3000words", "not\u200ca\u00a0space")
         for tenant in names:
             session = memory.for_tenant(tenant).session("default/chat/a", counter=quarters)
             await session.add([one for number in range(MANY) for one in said("a", number)])
-        told = list[Worked]()
-        own = await resources.worker(told=told.append, **summarizing()).once()
-        acme = await resources.worker(tenants=["acme"], told=told.append, **summarizing()).once()
-        everybody = resources.worker(all_tenants=True, told=told.append, **summarizing())
-        rest = [await everybody.once() for _ in range(2)]
+        reported = list[Worked]()
+        own_report = await resources.worker(told=reported.append, **summarizing()).once()
+        acme_report = await resources.worker(tenants=["acme"], told=reported.append, **summarizing()).once()
+        everybody = resources.worker(all_tenants=True, told=reported.append, **summarizing())
+        all_reports = [await everybody.once() for _ in range(2)]
 
-    assert (own.compacted, acme.compacted, rest[0].compacted, rest[1].compacted) == (1, 1, 3, 0)
-    assert [one.tenant for one in told[:2]] == ["default", "acme"]
-    assert sorted(one.tenant for one in told) == sorted(names)
+    assert (own_report.compacted, acme_report.compacted, all_reports[0].compacted, all_reports[1].compacted) == (
+        1,
+        1,
+        3,
+        0,
+    )
+    assert [one.tenant for one in reported[:2]] == ["default", "acme"]
+    assert sorted(one.tenant for one in reported) == sorted(names)
 
 
-async def test_a_memory_that_only_reads_or_stores_nothing_is_left_alone(file: str) -> None:
-    """A worker ignores memories that are read-only, ephemeral or without a strategy, and reads nothing for them."""
+async def test_memories_without_work_are_not_looked_at(file: str) -> None:
+    """Memories that are read-only, ephemeral or without a strategy are not looked at."""
     for more in ({"readonly": True}, {"persistence_strategy": "EPHEMERAL"}, {"long_term_memory_strategy": []}):
         async with opened(file) as plain:
             await fill(plain, "a")
@@ -490,8 +493,8 @@ async def test_a_memory_that_only_reads_or_stores_nothing_is_left_alone(file: st
         assert (report.looked, report.listed, report.failed) == (0, 0, 0)
 
 
-async def test_where_overrides_the_declared_store(tmp_path: Path) -> None:
-    """`where` overrides the declared store, also when the variable of its address is unset."""
+async def test_where_replaces_the_declared_store(tmp_path: Path) -> None:
+    """`where` replaces the declared store, even if the declared one's variable is not set."""
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     remote = declared("")
     del remote["store"]
@@ -502,8 +505,8 @@ async def test_where_overrides_the_declared_store(tmp_path: Path) -> None:
         assert (await resources.worker(**summarizing()).once()).compacted == 1
 
 
-async def test_a_copy_is_worked_on_from_its_beginning(tmp_path: Path) -> None:
-    """A copied store is worked on from its beginning, as the marks of workers' progress are not copied."""
+async def test_a_copied_store_is_worked_on_from_the_beginning(tmp_path: Path) -> None:
+    """How far workers have come is not copied with a store, since marks belong to one store."""
     source, target = (f"sqlite:///{tmp_path}/{name}.db" for name in "ab")
     async with opened(source) as resources:
         await fill(resources, "a", turns=FEW)
@@ -516,14 +519,14 @@ async def test_a_copy_is_worked_on_from_its_beginning(tmp_path: Path) -> None:
 
 @contextmanager
 def refused(name: str) -> Iterator[None]:
-    """Expect a ConfigError that names this option."""
+    """Expect a ConfigError that contains this name."""
     with pytest.raises(ConfigError) as caught:
         yield
     assert name in str(caught.value)
 
 
 async def test_invalid_options_of_a_worker_are_named(file: str) -> None:
-    """An invalid option of a worker (duties, durations, switches, session options) is refused by its name."""
+    """Invalid duties, durations, switches and options of sessions are refused by name."""
     async with opened(file) as resources:
         for name, wrong in {"duties": ["compct"], "lease": "soon", "all_tenants": 1, "tenants": [""]}.items():
             with refused(name if name != "tenants" else "tenant"):
@@ -535,8 +538,8 @@ async def test_invalid_options_of_a_worker_are_named(file: str) -> None:
             await resources.worker(max_tokns=5).once()
 
 
-def test_synchronous_programs_write_and_a_worker_acts(tmp_path: Path) -> None:
-    """A worker compacts what a synchronous `Memory` wrote under the declared options."""
+def test_a_worker_acts_on_what_synchronous_programs_write(tmp_path: Path) -> None:
+    """A worker compacts sessions that a synchronous Memory wrote under the declared options."""
     given = declared(f"sqlite:///{tmp_path}/a.db")
 
     async def work() -> int:
@@ -552,8 +555,8 @@ def test_synchronous_programs_write_and_a_worker_acts(tmp_path: Path) -> None:
         assert len(session.summaries()) == 1
 
 
-async def test_an_observer_that_raises_does_not_stop_a_worker(file: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An observer that raises does not stop a worker: every session is compacted, and the error is logged."""
+async def test_a_callback_that_raises_does_not_stop_the_worker(file: str, caplog: pytest.LogCaptureFixture) -> None:
+    """If the `told` callback raises, the error is logged and every session is still compacted."""
 
     def told(done: Worked) -> None:
         raise OSError(f"no answer for {done.session}")
@@ -567,9 +570,8 @@ async def test_an_observer_that_raises_does_not_stop_a_worker(file: str, caplog:
 
 
 @pytest.mark.parametrize("options", [{"told": 5}, {"tenants": "default"}, {"duties": "compact"}, {"tenants": [5]}])
-async def test_a_worker_refuses_options_of_the_wrong_type(file: str, options: dict[str, Any]) -> None:
-    """A worker refuses options of the wrong type when it is made, such as a text as a list of names, whose letters
-    would count as tenants."""
+async def test_options_of_a_wrong_type_are_refused_at_once(file: str, options: dict[str, Any]) -> None:
+    """Options of a wrong type are refused when the worker is made: a text would be a list of one-letter tenants."""
     async with opened(file) as resources:
         with pytest.raises(ConfigError, match=next(iter(options))):
             resources.worker(**options)

@@ -71,13 +71,13 @@ AWAY = {
 
 
 def cases(table: dict[str, dict[str, str]] | dict[str, list[str]]) -> list[tuple[str, str]]:
-    """The kinds, each with each of what it has in a table."""
+    """Return each kind of store with each of its cases."""
     return [(kind, one) for kind, several in table.items() for one in several]
 
 
 @pytest.mark.parametrize(("kind", "query"), cases({kind: OPTIONS[kind] | COMMON for kind in KINDS}))
-def test_an_option_that_is_not_accepted_is_named(kind: str, query: str) -> None:
-    """Nothing connects for it, and the password is in no message."""
+def test_an_invalid_option_is_named(kind: str, query: str) -> None:
+    """An invalid option is refused by name before anything connects, without the password."""
     store = KINDS[kind]
 
     with pytest.raises(ConfigError, match=(OPTIONS[kind] | COMMON)[query]) as caught:
@@ -88,8 +88,8 @@ def test_an_option_that_is_not_accepted_is_named(kind: str, query: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seconds", [float("inf"), 1e300, 1e12])
-def test_a_call_may_take_as_long_as_anybody_says(kind: str, seconds: float) -> None:
-    """Also longer than a driver can count."""
+def test_a_timeout_of_any_length_is_accepted(kind: str, seconds: float) -> None:
+    """`timeout_seconds` may be longer than a driver can count, or infinite."""
     with Memory.open(KINDS[kind].address_of("patient"), timeout_seconds=seconds) as memory:
         memory.session("s").add_user_message("hello")
 
@@ -97,8 +97,8 @@ def test_a_call_may_take_as_long_as_anybody_says(kind: str, seconds: float) -> N
 
 
 @pytest.mark.parametrize(("kind", "address"), cases(ADDRESSES))
-def test_an_address_that_is_none_is_told_without_its_password(kind: str, address: str) -> None:
-    """The form that addresses have is."""
+def test_an_invalid_address_shows_the_form_and_no_password(kind: str, address: str) -> None:
+    """An invalid address is refused with the form that addresses have, without its password."""
     with pytest.raises(ConfigError, match=FORMS[kind]) as caught:
         Memory.open(address)
 
@@ -107,8 +107,8 @@ def test_an_address_that_is_none_is_told_without_its_password(kind: str, address
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "how"), cases(AWAY))
-def test_a_server_that_is_not_there_is_named_without_its_password(kind: str, how: str) -> None:
-    """In no error, also not in those that are behind it, and in no representation; nothing is waited for for long."""
+def test_an_unreachable_server_is_named_without_its_password(kind: str, how: str) -> None:
+    """An unreachable server is named in the error; the password is in no error, cause or representation."""
     store = KINDS[kind]
     scheme, query = (how, "?") if how.endswith("://") else (f"{store.scheme}://", f"{how}&")
     address = f"{scheme}me:{SECRET}@127.0.0.1:1/{store.database}{query}timeout_seconds=1"
@@ -127,8 +127,8 @@ def test_a_server_that_is_not_there_is_named_without_its_password(kind: str, how
 @pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_keeps_from_a_server_is_told(kind: str) -> None:
-    """Nothing listens there: that is the error, and not that it took its time."""
+def test_the_cause_of_a_failed_connection_is_reported(kind: str) -> None:
+    """If nothing listens at the address the error says so, rather than that time ran out."""
     hasty = "&serverSelectionTimeoutMS=300" if kind == "mongodb" else ""
     address = f"{KINDS[kind].scheme}://127.0.0.1:1/{KINDS[kind].database}?timeout_seconds=20{hasty}"
 
@@ -140,8 +140,8 @@ def test_what_keeps_from_a_server_is_told(kind: str) -> None:
 
 
 @pytest.mark.parametrize("store", KINDS.values(), ids=KINDS)
-def test_the_driver_is_an_extra(store: OnServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is missing, the error names the extra that brings it."""
+def test_a_missing_driver_names_its_extra(store: OnServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its driver a store raises MissingExtra with the extra to install."""
     monkeypatch.setitem(sys.modules, store.driver, None)
 
     with pytest.raises(MissingExtra, match=rf"palimpsest-memory\[{store.extra}\]"):
@@ -178,7 +178,7 @@ persistence: {{type: {}, url: "{}", ttl: 24h}}
 def test_no_command_shows_a_password(
     kind: str, command: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is named all the same, and nobody is told to restore a backup of what cannot be reached."""
+    """Every command names an unreachable store without its password, and advises no backup."""
     store = KINDS[kind]
     address = f"{store.scheme}://me:{SECRET}@127.0.0.1:1/{store.database}?timeout_seconds=1"
     monkeypatch.setenv("PALIMPSEST_STORE", address)
@@ -186,24 +186,24 @@ def test_no_command_shows_a_password(
     (here / "chat.jsonl").write_text('{"role": "user", "content": "hello"}')
     Memory.open(here / "there.db").close()
 
-    told = run(*(address if part == "ADDRESS" else part for part in command))
+    result = run(*(address if part == "ADDRESS" else part for part in command))
 
-    assert told.exit_code
-    assert "127.0.0.1:1" in told.output + told.stderr
-    assert SECRET not in told.output + told.stderr
-    assert "backup" not in told.output
+    assert result.exit_code
+    assert "127.0.0.1:1" in result.output + result.stderr
+    assert SECRET not in result.output + result.stderr
+    assert "backup" not in result.output
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_declared_address_is_shown_without_its_password(kind: str, here: Path) -> None:
-    """Nothing is opened to check and to show it."""
+    """`config` checks and shows a declared address without opening it, and without its password."""
     store = KINDS[kind]
     (here / "chat.yaml").write_text(
         DECLARED.format(kind, f"{store.scheme}://me:{SECRET}@host.internal/{store.database}")
     )
 
     for command in (("check",), ("show",), ("show", "--json")):
-        told = run("config", command[0], "chat.yaml", *command[1:])
-        assert told.exit_code == 0
-        assert command == ("check",) or "host.internal" in told.output
-        assert SECRET not in told.output + told.stderr
+        result = run("config", command[0], "chat.yaml", *command[1:])
+        assert result.exit_code == 0
+        assert command == ("check",) or "host.internal" in result.output
+        assert SECRET not in result.output + result.stderr

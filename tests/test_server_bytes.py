@@ -1,4 +1,4 @@
-"""What is on the disk of a server: nothing that a policy takes out, and nothing readable of what is encrypted."""
+"""The files of a server: they hold nothing that a policy redacts, and nothing readable of an encrypted store."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ PATHS: dict[str, Any] = {
     "knowledge": KNOWLEDGE["add"],
     "scan": MEMORY["scan"],
 }
-"""Ways into a store, of `write_paths`, in which all kinds of texts come."""
+"""Verbs of `write_paths` that together write every kind of text to a store."""
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.slow) if kind == "mongodb" else kind for kind in KINDS])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of a test's own, of each kind: its folder has all that it writes."""
+    """Yield a server of the test's own, of each kind; its folder has everything that it writes."""
     with own_server(request.param) as one:
         yield one
 
 
 def test_nothing_private_reaches_the_disk_of_a_server(server: Server) -> None:
-    """Neither tables nor logs of the server have it, nor is it told; what stands for it is there."""
+    """Private text that a policy redacts is in no table and no log of a server, and in no log line of ours.
+
+    Its replacement is stored.
+    """
     for number, (name, path) in enumerate(PATHS.items()):
         with Watched(PATTERN, server.address, server.folder, tenant=f"tenant {number}") as watched:
             proof = path(watched)
@@ -48,8 +51,8 @@ def test_nothing_private_reaches_the_disk_of_a_server(server: Server) -> None:
     assert found_in(bytes_of(server.folder), PATTERN.marker) == []
 
 
-def test_nothing_of_an_encrypted_session_can_be_read_on_the_disk(server: Server) -> None:
-    """Neither while it is there, nor after it was deleted with its key, though the server keeps the bytes."""
+def test_nothing_of_an_encrypted_session_is_readable_on_the_disk(server: Server) -> None:
+    """Text of an encrypted session is not readable in a server's files, before and after it is deleted."""
     with Memory.open(server.address, encryption=FIRST) as memory:
         play(memory)
         assert MARKER in repr(memory.session("one").export())

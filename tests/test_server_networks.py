@@ -1,5 +1,7 @@
-"""Stores on servers behind a network that stalls, deafens and drops: each call ends, says what is known, and repeating
-it doubles nothing."""
+"""Stores on servers behind a network that fails.
+
+Each call ends and says what is known, and a repeated add doubles nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ LATE = r"within 1 seconds \(timeout_seconds\)"
 
 @pytest.fixture(params=EACH)
 def behind(request: pytest.FixtureRequest) -> Iterator[tuple[str, Network]]:
-    """The address of an empty store with little patience, and the network that leads there."""
+    """Yield the address of an empty store with a short timeout, and the network between."""
     more = {"directConnection": "true"} if request.param == "mongodb" else {}
     address = KINDS[request.param].address_of("networks", timeout_seconds=1, **more)
     port = urlsplit(address).port
@@ -39,13 +41,16 @@ VERBS: dict[str, Callable[[Session], Any]] = {
     "erase": lambda session: session.erase([1]),
 }
 READS = ("entries", "context", "add by key")
-"""What reads, or reads first: then nothing was written."""
+"""Verbs that read, or read first, so that a failure has written nothing."""
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("how", ["stalls", "is deaf"])
-def test_every_call_ends_in_its_time(behind: tuple[str, Network], how: Any) -> None:
-    """Whatever the network holds back; a read has written nothing, and of a write nobody says that it was not sent."""
+def test_every_call_ends_in_time(behind: tuple[str, Network], how: Any) -> None:
+    """Every call ends in time if the network holds back requests or answers.
+
+    A read says that nothing was written; a write does not claim that it was not sent.
+    """
     address, between = behind
     with Memory.open(address) as memory:
         session = memory.session("s")
@@ -66,31 +71,29 @@ def test_every_call_ends_in_its_time(behind: tuple[str, Network], how: Any) -> N
 
 
 @pytest.mark.parametrize("how", ["drops", "loses"])
-def test_a_connection_that_breaks_under_an_add_doubles_nothing(behind: tuple[str, Network], how: Any) -> None:
-    """Before the request has come, or after the write was done: one look says which, and it is there once."""
+def test_an_add_over_a_breaking_connection_is_stored_once(behind: tuple[str, Network], how: Any) -> None:
+    """If the connection breaks before a request arrives or after its write, an add repeated by key is stored once."""
     address, between = behind
     with Memory.open(address) as memory:
         session = memory.session("s")
         session.add_user_message("one")
-        told = list[bool | None]()
+        written_flags = list[bool | None]()
         for number in range(6):
             message = {"role": "user", "content": f"message {number}"}
             between.once(how)
             try:
                 session.add(message, key=f"key {number}")
             except StoreUnavailable as fault:
-                told.append(fault.written)
+                written_flags.append(fault.written)
                 session.add(message, key=f"key {number}")
 
         texts = [entry.text for entry in session.entries()]
         assert texts == ["one", *(f"message {number}" for number in range(6))]
-        assert how == "drops" or False not in told
+        assert how == "drops" or False not in written_flags
 
 
-def test_whatever_breaks_whoever_repeats_by_key_has_everything_once(
-    behind: tuple[str, Network], dice: random.Random
-) -> None:
-    """Forty adds over a network that does something else each time."""
+def test_adds_repeated_by_key_are_stored_once(behind: tuple[str, Network], dice: random.Random) -> None:
+    """Forty adds by key over a network that keeps breaking are each stored once."""
     address, between = behind
     with Memory.open(address) as memory:
         session = memory.session("s")
@@ -109,8 +112,8 @@ def test_whatever_breaks_whoever_repeats_by_key_has_everything_once(
         assert session.verify().problems == ()
 
 
-def test_a_server_that_is_not_reached_at_first_is_told_in_time(behind: tuple[str, Network]) -> None:
-    """Nothing was written, and when the network is there, it can be opened."""
+def test_a_server_that_is_unreachable_at_first_raises_in_time(behind: tuple[str, Network]) -> None:
+    """A server that cannot be reached when a memory opens raises in time, and can be opened later."""
     address, between = behind
     between.becomes("stalls")
 

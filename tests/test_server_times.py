@@ -1,6 +1,6 @@
-"""Stores on servers in bad times: many writers, killed processes and servers, calls that end too early.
+"""Stores on servers under many writers, killed processes and servers, and calls that end early.
 
-One set of rules for all of them; what only one of them has is in the tests of that one.
+These rules hold for every server; what is particular to one is in its own tests.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from servers import Server, with_options
 from writer import ENTRIES_A_TURN, SESSION, quarters, turn
 
 SLOW_SERVER = (pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
-"""SecantusDB takes its time; PyMongo leaves a socket to the garbage collector when it is cancelled as it connects."""
+"""SecantusDB is slow; a cancelled PyMongo leaves a socket to the garbage collector, which warns."""
 
 EACH = [pytest.param(kind, marks=SLOW_SERVER if kind == "mongodb" else ()) for kind in KINDS]
 
 
 @pytest.fixture(params=EACH)
 def store(request: pytest.FixtureRequest) -> OnServer:
-    """Each kind of store on a server."""
+    """Yield each kind of store on a server."""
     return KINDS[request.param]
 
 
 @pytest.fixture(params=EACH)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of a test's own, of each kind."""
+    """Yield a server of the test's own, of each kind."""
     with own_server(request.param) as one:
         yield one
 
 
 def hasty(server: Server) -> str:
-    """Its address, with little patience."""
+    """Return the server's address with a short timeout."""
     return with_options(server.address, timeout_seconds=2)
 
 
@@ -49,39 +49,39 @@ def hasty(server: Server) -> str:
 
 @pytest.mark.wide
 def test_two_processes_of_four_threads_lose_and_mix_nothing(store: OnServer) -> None:
-    """Each turn is there once, in one piece, with its calls and results linked."""
+    """Turns that processes and threads add at once are each stored once, in one piece, with their calls linked."""
     address = store.address_of("threads")
     acknowledged = together(Process("threads", address, name, 4, 5) for name in ("one", "two"))
 
     with Memory.open(address) as memory:
-        found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
+        counts_by_label = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
         assert memory.session(SESSION).verify().problems == ()
-    assert sorted(found) == sorted(label for labels in acknowledged for label in labels)
-    assert (len(found), set(found.values())) == (40, {1})
+    assert sorted(counts_by_label) == sorted(label for labels in acknowledged for label in labels)
+    assert (len(counts_by_label), set(counts_by_label.values())) == (40, {1})
 
 
-def test_a_key_that_two_processes_use_adds_once(store: OnServer) -> None:
-    """Whoever is second is given what the first has added."""
+def test_a_key_used_by_two_processes_adds_once(store: OnServer) -> None:
+    """Of two processes that add under the same keys, the second gets what the first added."""
     address = store.address_of("keys")
 
-    one, two = together(Process("keyed", address, 10) for _ in range(2))
+    first_entries, second_entries = together(Process("keyed", address, 10) for _ in range(2))
 
-    assert one == two
+    assert first_entries == second_entries
     with Memory.open(address) as memory:
         assert len(memory.session(SESSION).entries()) == 10 * ENTRIES_A_TURN
 
 
 @pytest.mark.parametrize("many", [150, pytest.param(1000, marks=pytest.mark.slow)])
-def test_many_sessions_and_fifty_tasks_share_ten_connections(store: OnServer, many: int) -> None:
-    """In one process, without an error."""
+def test_fifty_tasks_share_ten_connections(store: OnServer, many: int) -> None:
+    """Fifty tasks over many sessions share ten connections without an error."""
     address = store.address_of("many")
 
     async def work() -> int:
         async with AsyncMemory.open(address) as memory:
-            left = iter(range(many))
+            numbers = iter(range(many))
 
             async def one() -> None:
-                for number in left:
+                for number in numbers:
                     session = memory.session(f"s{number}", max_tokens=500, counter=quarters)
                     await session.add(turn(str(number)))
                     assert (await session.context()).messages
@@ -97,47 +97,48 @@ def test_many_sessions_and_fifty_tasks_share_ten_connections(store: OnServer, ma
 
 @pytest.mark.wide
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
-def test_nothing_acknowledged_is_lost_with_a_killed_writer(store: OnServer, kills: int, dice: random.Random) -> None:
-    """Whatever moment the signal comes at, each turn is there whole or not at all."""
-    address, said = store.address_of("killed"), list[str]()
+def test_a_killed_writer_loses_nothing_acknowledged(store: OnServer, kills: int, dice: random.Random) -> None:
+    """A writer killed at any moment leaves each turn whole or absent, and no acknowledged turn is lost."""
+    address, acknowledged = store.address_of("killed"), list[str]()
     for _ in range(kills):
         with Process("append", address) as writer:
             heard = [writer.hear() for _ in range(dice.randrange(1, 12))]
-            said += map(str, [*heard, *writer.kill()])
+            acknowledged += map(str, [*heard, *writer.kill()])
 
     with Memory.open(address) as memory:
         session = memory.session(SESSION)
-        found = whole_turns(session.entries(), ENTRIES_A_TURN)
-        assert set(said) <= set(found)
-        assert set(found.values()) == {1}
+        counts_by_label = whole_turns(session.entries(), ENTRIES_A_TURN)
+        assert set(acknowledged) <= set(counts_by_label)
+        assert set(counts_by_label.values()) == {1}
         assert session.verify().problems == ()
 
 
 @pytest.mark.sampled
-def test_nothing_acknowledged_is_lost_with_a_killed_server(server: Server, dice: random.Random) -> None:
-    """It recovers when it is started again, and a memory that was open goes on."""
-    said = list[str]()
+def test_a_killed_server_loses_nothing_acknowledged(server: Server, dice: random.Random) -> None:
+    """A killed server recovers with every acknowledged turn, and a memory that was open continues."""
+    acknowledged = list[str]()
     with Memory.open(server.address) as memory:
         session = memory.session("s")
         for number in range(3):
             with Process("append", hasty(server)) as writer:
-                said += [str(writer.hear()) for _ in range(dice.randrange(3, 20))]
+                acknowledged += [str(writer.hear()) for _ in range(dice.randrange(3, 20))]
                 session.add_user_message(f"mine {number}")
                 server.kill()
-                said += map(str, writer.end(expect=1))
+                acknowledged += map(str, writer.end(expect=1))
             server.start()
             assert session.entries()[-1].text == f"mine {number}"
 
         assert [entry.text for entry in session.entries()] == [f"mine {number}" for number in range(3)]
-        found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
-        assert set(said) <= set(found)
-        assert set(found.values()) == {1}
+        counts_by_label = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
+        assert set(acknowledged) <= set(counts_by_label)
+        assert set(counts_by_label.values()) == {1}
 
 
-def test_a_stopped_server_is_told_and_waited_for_no_longer_than_asked(server: Server) -> None:
-    """Reads and writes say that it cannot be reached, and that nothing was written; when it is back, all goes on.
+def test_a_stopped_server_raises_in_time(server: Server) -> None:
+    """While a server is stopped, reads and writes raise in time and say that nothing was written.
 
-    MongoDB's driver tries a write again itself, and does not tell whether the first was sent.
+    When it is back the memory continues. MongoDB's driver repeats a write itself and does not tell whether the first
+    was sent.
     """
     with Memory.open(hasty(server)) as memory:
         session = memory.session("s")
@@ -154,8 +155,8 @@ def test_a_stopped_server_is_told_and_waited_for_no_longer_than_asked(server: Se
         assert [entry.text for entry in session.entries()] == ["before", "after"]
 
 
-def test_a_breaker_leaves_a_stopped_server_alone_and_tries_it_again(server: Server, clock: FakeClock) -> None:
-    """Five failures open it, calls fail at once then, though the server is back; thirty seconds later all goes on."""
+def test_a_breaker_spares_a_stopped_server_and_retries(server: Server, clock: FakeClock) -> None:
+    """After five failures a breaker fails calls at once, and 30 seconds later asks the server again."""
     with Memory.open(hasty(server), clock=clock, circuit_breaker=True) as memory:
         session = memory.session("s")
         session.add_user_message("before")
@@ -174,8 +175,8 @@ def test_a_breaker_leaves_a_stopped_server_alone_and_tries_it_again(server: Serv
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_server_that_was_restarted_meanwhile_is_noticed_by_nobody(server: Server, how: str) -> None:
-    """Connections that it has closed are made anew, for a read and for a write that was not sent."""
+def test_a_restarted_server_is_reconnected(server: Server, how: str) -> None:
+    """Connections that a restart closed are replaced, for a read and for a write that was not sent."""
     with Memory.open(server.address) as memory:
         session = memory.session("s")
         session.add_user_message("0")
@@ -192,22 +193,28 @@ def test_a_server_that_was_restarted_meanwhile_is_noticed_by_nobody(server: Serv
 # --- ended too early
 
 
-def test_a_forked_child_is_refused_and_the_parent_goes_on(store: OnServer) -> None:
-    """A connection cannot be shared with a child."""
-    said = Process("fork", store.address_of("forked")).end()
+def test_a_forked_child_is_refused(store: OnServer) -> None:
+    """A forked child cannot use its parent's connections and raises ForkedProcess; the parent continues."""
+    reports = Process("fork", store.address_of("forked")).end()
 
-    assert said == ["ForkedProcess", "ForkedProcess", "ForkedProcess", "Closed", ["before the fork", "after the fork"]]
+    assert reports == [
+        "ForkedProcess",
+        "ForkedProcess",
+        "ForkedProcess",
+        "Closed",
+        ["before the fork", "after the fork"],
+    ]
 
 
-def test_an_add_that_is_cancelled_is_there_whole_or_not_at_all(store: OnServer, dice: random.Random) -> None:
-    """However many are cancelled at whatever moment, connections are as good as before."""
+def test_a_cancelled_add_is_stored_whole_or_not_at_all(store: OnServer, dice: random.Random) -> None:
+    """An add cancelled at any moment is stored whole or not at all, and connections stay usable."""
 
     address = store.address_of("cancelled", pool_size=2)
 
     async def work() -> None:
         async with AsyncMemory.open(address) as memory:
             session = memory.session(SESSION)
-            kept = set[str]()
+            acknowledged = set[str]()
             for number in range(60):
                 adding = asyncio.create_task(session.add(turn(str(number))))
                 for _ in range(dice.randrange(12)):
@@ -216,22 +223,20 @@ def test_an_add_that_is_cancelled_is_there_whole_or_not_at_all(store: OnServer, 
                     adding.cancel()
                 try:
                     await adding
-                    kept.add(str(number))
+                    acknowledged.add(str(number))
                 except asyncio.CancelledError:
                     pass
-            found = whole_turns(await session.entries(), ENTRIES_A_TURN)
-            assert kept <= set(found)
-            assert set(found.values()) == {1}
+            counts_by_label = whole_turns(await session.entries(), ENTRIES_A_TURN)
+            assert acknowledged <= set(counts_by_label)
+            assert set(counts_by_label.values()) == {1}
 
     asyncio.run(work())
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("rounds", [40, 400])
-def test_who_is_cancelled_doubles_nothing_of_who_waits_beside_him(
-    store: OnServer, rounds: int, dice: random.Random
-) -> None:
-    """Of messages that are written together each is there once, at whatever moment who writes them is cancelled."""
+def test_cancelling_one_add_doubles_no_other(store: OnServer, rounds: int, dice: random.Random) -> None:
+    """Of messages that are written together each is stored once, even if some of their adds are cancelled."""
     address = store.address_of("beside")
 
     async def work() -> None:
@@ -244,17 +249,17 @@ def test_who_is_cancelled_doubles_nothing_of_who_waits_beside_him(
                 for task in adding[:3]:
                     task.cancel()
                 ends = await asyncio.gather(*adding, return_exceptions=True)
-                kept = {f"{n}" for n, end in enumerate(ends) if not isinstance(end, BaseException)}
+                acknowledged = {f"{n}" for n, end in enumerate(ends) if not isinstance(end, BaseException)}
 
-                found = [entry.text for entry in await session.entries()]
-                assert sorted(found) == sorted(set(found))
-                assert set(found) >= kept
+                texts = [entry.text for entry in await session.entries()]
+                assert sorted(texts) == sorted(set(texts))
+                assert set(texts) >= acknowledged
 
     asyncio.run(work())
 
 
-def test_one_loop_is_told_from_another(store: OnServer) -> None:
-    """A memory that was opened under one event loop refuses another, with a word on what to do."""
+def test_a_memory_refuses_another_event_loop(store: OnServer) -> None:
+    """A memory opened under one event loop raises under another, with advice."""
     memory: Any = AsyncMemory.open(store.address_of("loops"))
     loop = asyncio.new_event_loop()
     loop.run_until_complete(memory.sessions())
@@ -271,8 +276,11 @@ def test_one_loop_is_told_from_another(store: OnServer) -> None:
 
 
 @pytest.mark.wide
-def test_ten_megabytes_and_odd_texts_come_back(store: OnServer) -> None:
-    """NUL, lone surrogates, what looks like a statement, a long text; two tenants with the same ids see their own."""
+def test_large_and_odd_texts_come_back(store: OnServer) -> None:
+    """Ten megabytes, NUL, lone surrogates and texts that look like statements come back.
+
+    Two tenants with the same session id have separate texts.
+    """
     odd = ["\x00", "a\x00b", "\ud800", "\U0010ffff", "'; DROP TABLE x; --", "$set", "\r\n$5\r\nhello", "x" * 10_000_000]
     address = store.address_of("odd")
     for tenant in ("one", "two"):
@@ -288,8 +296,8 @@ def test_ten_megabytes_and_odd_texts_come_back(store: OnServer) -> None:
         assert len(memory.session("s\u00e9{").entries()) == len(odd)
 
 
-def test_what_was_done_of_several_batches_is_told(store: OnServer) -> None:
-    """Where a later batch of one call fails, nobody is told that nothing of it was written."""
+def test_a_partly_done_call_does_not_claim_that_nothing_was_written(store: OnServer) -> None:
+    """If a later batch of a call fails, the error does not claim that nothing was written."""
     address = store.address_of("several")
 
     async def work() -> tuple[bool | None, list[str]]:

@@ -1,4 +1,4 @@
-"""Stores on servers behind an encrypted connection: who the server is is checked, and whoever it is not is told."""
+"""Stores on servers behind TLS: the server's certificate is checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ HOW = {
         {"tls": "true", "directConnection": "true", "serverSelectionTimeoutMS": "3000"},
     ),
 }
-"""The scheme of an encrypted connection, the option that names whom to trust, and what else is said."""
+"""For each server: the scheme of TLS, the option that names the trusted certificate, and further options."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets of cut connections
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """The files of a certificate of this machine, which nobody else has signed, and of its key."""
+    """Write a self-signed certificate for 127.0.0.1 and its key, and return the two files."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    here = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    made = made.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
-    made = made.add_extension(here, critical=False).add_extension(x509.BasicConstraints(True, None), critical=True)
+    alternative_name = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
+    builder = builder.add_extension(alternative_name, critical=False).add_extension(
+        x509.BasicConstraints(True, None), critical=True
+    )
     files = folder / "server.pem", folder / "server.key"
-    files[0].write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    files[0].write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, *plain))
     return files
@@ -53,7 +55,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(params=HOW)
 def behind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The address of an empty store behind an encrypted connection, and the option that says whom to trust."""
+    """Yield the address of an empty store behind TLS, and the option that trusts its certificate."""
     scheme, trusts, more = HOW[request.param]
     plain = KINDS[request.param].address_of("tls", timeout_seconds=5, **more)
     port = urlsplit(plain).port
@@ -67,8 +69,8 @@ def behind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     gc.collect()  # a driver leaves a socket to it whose handshake has failed
 
 
-def test_an_encrypted_connection_is_one_like_any_other(behind: tuple[str, str]) -> None:
-    """Where the server is who it is to be."""
+def test_a_trusted_server_is_used_over_tls(behind: tuple[str, str]) -> None:
+    """A server whose certificate is trusted is used like any other."""
     address, trusts = behind
 
     with Memory.open(f"{address}&{trusts}") as memory:
@@ -78,8 +80,8 @@ def test_an_encrypted_connection_is_one_like_any_other(behind: tuple[str, str]) 
 
 
 @pytest.mark.wide
-def test_a_server_that_is_nobody_s_to_trust_is_told_nothing(behind: tuple[str, str]) -> None:
-    """The error says why, and that nothing was written."""
+def test_an_untrusted_server_is_sent_nothing(behind: tuple[str, str]) -> None:
+    """An untrusted server raises an error that says why and that nothing was written."""
     address, _ = behind
 
     with (
@@ -92,7 +94,12 @@ def test_a_server_that_is_nobody_s_to_trust_is_told_nothing(behind: tuple[str, s
 
 
 def test_postgres_is_a_scheme_too() -> None:
-    """`postgres://` is the same store as `postgresql://`."""
+    """`postgres:
+
+    ` names the same store as `postgresql:
+
+    `.
+    """
     address = KINDS["postgres"].address_of("scheme")
     with Memory.open(address) as memory:
         memory.session("s").add_user_message("one")

@@ -1,4 +1,4 @@
-"""The servers of a run of tests end with it."""
+"""The servers that tests start end with the run of tests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import servers
 
 
 @pytest.mark.parametrize("kind", ["redis", "postgres", "mongodb"])
-def test_who_keeps_a_server_ends_it_when_the_run_is_over(kind: str, shelf: Path) -> None:
-    """Without an error, with all of the server's processes, and with nothing left that the run would wait for."""
+def test_a_server_ends_when_the_run_is_over(kind: str, shelf: Path) -> None:
+    """The keeper of a server ends it, with all its processes, when the run is over, and leaves no file to wait for."""
     command = [sys.executable, servers.__file__, kind, str(shelf / kind), str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as keeper:
         assert keeper.stdout is not None
-        told = json.loads(keeper.stdout.readline())
-        if "why" in told:
-            pytest.skip(f"no {kind}: {told['why']}")
+        report = json.loads(keeper.stdout.readline())
+        if "why" in report:
+            pytest.skip(f"no {kind}: {report['why']}")
         assert list(shelf.glob("*.kept"))
 
         (shelf / "over").touch()
@@ -29,4 +29,4 @@ def test_who_keeps_a_server_ends_it_when_the_run_is_over(kind: str, shelf: Path)
 
     assert (keeper.returncode, complaints) == (0, "")
     assert not list(shelf.glob("*.kept"))
-    assert not servers._speaks(kind, int(told["address"].split(":")[-1].split("/")[0]))
+    assert not servers._speaks(kind, int(report["address"].split(":")[-1].split("/")[0]))

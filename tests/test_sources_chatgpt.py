@@ -1,4 +1,4 @@
-"""ChatGPT's data export as it comes into a memory.
+"""Importing ChatGPT's data export.
 
 The files are built by exports_chatgpt.py: the vendor has no tool that makes them.
 """
@@ -16,21 +16,22 @@ from palimpsest import ImportFailed, Memory, Opaque, Reasoning
 
 
 def stream(body: bytes) -> io.BytesIO:
-    """A file without a name."""
+    """Return a file without a name."""
     return io.BytesIO(body)
 
 
 def told(memory: Memory, session: str) -> list[tuple[str, str, str]]:
-    """Kind, role and text of a session's entries."""
+    """Return kind, role and text of a session's entries."""
     return [(entry.kind, entry.role, entry.text) for entry in memory.session(session).entries()]
 
 
 def texts(memory: Memory, session: str) -> list[str]:
+    """Return the texts of a session's entries."""
     return [entry.text for entry in memory.session(session).entries()]
 
 
 def test_conversations_become_sessions_with_their_texts_and_times(memory: Memory) -> None:
-    """Each conversation is a session of its own id; texts are in order, times are those of the messages."""
+    """Each conversation becomes a session of its own id, with texts in order and the messages' times."""
     report = memory.import_file(stream(written([simple("a"), simple("b", 3)])))
 
     assert (report.source, report.format) == ("chatgpt", None)
@@ -99,7 +100,7 @@ def test_tools_are_paired_and_everything_is_kept(memory: Memory) -> None:
 
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses", "text"])
 def test_contexts_of_imported_sessions_are_valid(memory: Memory, format: str) -> None:
-    """What came in can be sent: the context breaks no rule of its provider, whatever the branches and tools."""
+    """Contexts of imported sessions are valid for each provider, whatever branches and tools there are."""
     from palimpsest.formats import find_format
 
     memory.import_file(stream(written([with_tools(), branched()])), branches=True)
@@ -110,8 +111,8 @@ def test_contexts_of_imported_sessions_are_valid(memory: Memory, format: str) ->
         assert context.messages
 
 
-def test_the_current_branch_is_the_conversation(memory: Memory) -> None:
-    """Edits and regenerated answers are not the conversation, and the report says how much there is of them."""
+def test_the_current_branch_is_imported(memory: Memory) -> None:
+    """Only the current branch is imported; the report counts messages in other branches."""
     report = memory.import_file(stream(written([branched()])))
 
     assert texts(memory, "branched") == ["edited question", "edited answer, again"]
@@ -119,8 +120,8 @@ def test_the_current_branch_is_the_conversation(memory: Memory) -> None:
     assert [info.session for info in memory.sessions()] == ["branched"]
 
 
-def test_branches_become_sessions_when_asked_for(memory: Memory) -> None:
-    """With `branches` every further leaf is a session of its own, from the root on, and nothing is left out."""
+def test_branches_are_imported_when_asked_for(memory: Memory) -> None:
+    """With `branches` each further leaf becomes a session of its own, from the root on."""
     for _ in range(2):
         report = memory.import_file(stream(written([branched()])), branches=True)
 
@@ -132,7 +133,7 @@ def test_branches_become_sessions_when_asked_for(memory: Memory) -> None:
 
 
 def test_a_later_export_adds_only_what_is_new(memory: Memory) -> None:
-    """An export made a month later holds other conversations first and longer ones: only what is new is added."""
+    """A later export, with longer conversations in another order, adds only its new messages."""
     early, later = simple("kept", 2), simple("kept", 4)
     memory.import_file(stream(written([simple("old"), early])))
 
@@ -146,8 +147,8 @@ def test_a_later_export_adds_only_what_is_new(memory: Memory) -> None:
     assert texts(memory, "kept") == [f"kept {what} {turn}" for turn in range(4) for what in ("question", "answer")]
 
 
-def test_a_message_that_changed_stays_as_it_was(memory: Memory) -> None:
-    """What the log holds is not rewritten: a changed text is counted, a changed remark beside it is not."""
+def test_a_changed_message_stays_as_it_was_imported(memory: Memory) -> None:
+    """A message whose text has changed stays as it was imported and is counted; changed metadata is not."""
     first = simple("talk")
     memory.import_file(stream(written([first])))
     changed = simple("talk")
@@ -162,16 +163,16 @@ def test_a_message_that_changed_stays_as_it_was(memory: Memory) -> None:
     assert report.sessions["talk"].added == 0
 
 
-def test_another_key_imports_once_more(memory: Memory) -> None:
-    """Under another key the same messages are meant to come again, each once."""
+def test_another_key_imports_again(memory: Memory) -> None:
+    """Under another key the same messages are imported once more, each once."""
     for key in (None, "again", "again"):
         memory.import_file(stream(written([simple("talk")])), key=key)
 
     assert len(texts(memory, "talk")) == 8
 
 
-def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory) -> None:
-    """Nodes, messages and whole conversations that are broken are told with their path."""
+def test_malformed_parts_are_named_and_the_rest_imported(memory: Memory) -> None:
+    """Malformed nodes, messages and conversations are reported with their path; the rest is imported."""
     talk = simple("talk", 3)
     talk.nodes["talk-2"]["message"]["content"] = "text"
     talk.nodes["talk-4"]["message"]["author"] = None
@@ -194,8 +195,11 @@ def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory) -> Non
         assert texts(memory, name) == [f"{name} {what} {turn}" for turn in range(2) for what in ("question", "answer")]
 
 
-def test_a_broken_item_costs_no_other(memory: Memory) -> None:
-    """A conversation that is no JSON is named, those around it are taken; so is what stands before a sudden end."""
+def test_a_broken_conversation_costs_no_other(memory: Memory) -> None:
+    """A conversation that is no JSON is reported, and those around it are imported.
+
+    So is what comes before a sudden end of the file.
+    """
     items = [json.dumps(simple(name).done()) for name in "abc"]
     items[1] = items[1].replace('"mapping": {', '"mapping": {nonsense ', 1)
 
@@ -210,7 +214,7 @@ def test_a_broken_item_costs_no_other(memory: Memory) -> None:
 
 
 def test_strict_stores_nothing_of_a_file_with_a_fault(memory: Memory) -> None:
-    """With `strict` the first fault ends the import before anything is stored, and names its place."""
+    """With `strict` a fault ends the import before anything is stored, and names its place."""
     talk = simple("talk")
     talk.nodes["talk-4"]["message"]["content"] = None
 
@@ -221,8 +225,8 @@ def test_strict_stores_nothing_of_a_file_with_a_fault(memory: Memory) -> None:
     assert memory.sessions() == []
 
 
-def test_the_archive_is_read_from_inside(memory: Memory, tmp_path: Path) -> None:
-    """The vendor's archive gives what its conversations.json gives; its other files are counted."""
+def test_the_vendors_archive_is_read(memory: Memory, tmp_path: Path) -> None:
+    """The vendor's zip archive gives what its conversations.json gives; its other files are counted."""
     body = written([simple("a"), simple("b")])
     (tmp_path / "export.zip").write_bytes(archive(body))
 
@@ -236,14 +240,14 @@ def test_the_archive_is_read_from_inside(memory: Memory, tmp_path: Path) -> None
 
 
 def test_an_archive_without_conversations_is_refused(memory: Memory) -> None:
-    """What is in the archive instead is said."""
+    """An archive without conversations.json is refused with the names of its files."""
     with pytest.raises(ImportFailed, match=r"no conversations.json in it, but user.json, photos.json, chat.html"):
         memory.import_file(stream(archive(b"[]", "photos.json")))
 
 
 @pytest.mark.sampled
-def test_a_damaged_archive_is_refused_or_told(memory: Memory) -> None:
-    """An archive cut off is refused; one whose inside is damaged gives what can be read, and says where it ended."""
+def test_a_damaged_archive_is_refused_or_reported(memory: Memory) -> None:
+    """An archive that is cut off is refused; one damaged inside gives what can be read and reports where it ends."""
     whole = archive(written([simple(f"talk-{number}", 50) for number in range(20)]))
     with pytest.raises(ImportFailed, match="the archive cannot be read"):
         memory.import_file(stream(whole[: len(whole) // 2]))
@@ -256,8 +260,8 @@ def test_a_damaged_archive_is_refused_or_told(memory: Memory) -> None:
     assert "cannot be read on" in report.refused[-1].reason or "cannot be unpacked" in report.refused[-1].reason
 
 
-def test_times_that_are_missing_are_those_before(memory: Memory) -> None:
-    """A message without a time has that of the one before it, the first that of the conversation."""
+def test_a_missing_time_is_that_of_the_message_before(memory: Memory) -> None:
+    """A message without a time gets that of the one before, and the first that of the conversation."""
     talk = Talk("talk")
     talk.said("user", "one", at=None)
     talk.said("assistant", "two", at=BEGAN + 5)
@@ -270,7 +274,7 @@ def test_times_that_are_missing_are_those_before(memory: Memory) -> None:
 
 
 def test_a_circle_of_nodes_ends(memory: Memory) -> None:
-    """Nodes that are each other's parents end nothing in a circle."""
+    """Nodes that are each other's parents do not make the import loop."""
     talk = simple("talk", 1)
     talk.nodes["root"]["parent"] = talk.current
 
@@ -280,8 +284,8 @@ def test_a_circle_of_nodes_ends(memory: Memory) -> None:
     assert report.refused == ()
 
 
-def test_odd_texts_come_through_as_they_are(memory: Memory) -> None:
-    """Lone surrogates, numbers without a JSON form and brackets in texts change nothing."""
+def test_odd_texts_come_through_unchanged(memory: Memory) -> None:
+    """Lone surrogates, brackets in texts, and numbers without a JSON form come through."""
     talk = Talk("talk")
     odd = 'cut \ud83d here ]}{[ "quoted\\" \n'
     talk.said("user", content(odd), metadata={"score": float("nan"), "big": 2**70})

@@ -1,4 +1,4 @@
-"""Claude's data export as it comes into a memory.
+"""Importing Claude's data export.
 
 The files are built by exports_claude.py: the vendor has no tool that makes them.
 """
@@ -19,16 +19,17 @@ from palimpsest.testing import FakeClock
 
 
 def stream(body: bytes) -> io.BytesIO:
-    """A file without a name."""
+    """Return a file without a name."""
     return io.BytesIO(body)
 
 
 def texts(memory: Memory, session: str) -> list[str]:
+    """Return the texts of a session's entries."""
     return [entry.text for entry in memory.session(session).entries()]
 
 
 def test_conversations_become_sessions_with_their_texts_and_times(memory: Memory) -> None:
-    """Each conversation is a session of its own id; texts are in order, times are those of the messages."""
+    """Each conversation becomes a session of its own id, with texts in order and the messages' times."""
     report = memory.import_file(stream(written([simple("a"), simple("b", 3)])))
 
     assert (report.source, report.format) == ("claude", None)
@@ -43,8 +44,8 @@ def test_conversations_become_sessions_with_their_texts_and_times(memory: Memory
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "1960-05-01T12:00:00Z", "1970-01-01T00:00:00Z"])
-def test_a_message_of_a_time_that_no_entry_has_loses_it(memory: Memory, clock: FakeClock, time: str) -> None:
-    """Some programs write the year 1 where they know of none: the message is taken, and is of when it came in."""
+def test_a_message_with_an_impossible_time_gets_the_imports(memory: Memory, clock: FakeClock, time: str) -> None:
+    """A message with a time before 1970, which some programs write for unknown, gets the time of the import."""
     talk = simple("a").done()
     talk["chat_messages"][0]["created_at"] = time
 
@@ -57,7 +58,7 @@ def test_a_message_of_a_time_that_no_entry_has_loses_it(memory: Memory, clock: F
 
 
 def test_blocks_become_entries_in_their_order(memory: Memory) -> None:
-    """Thoughts, texts, calls, results, attachments and files each become what they are, and nothing is lost."""
+    """Thoughts, texts, calls, results, attachments and files become entries in their order, and nothing is lost."""
     report = memory.import_file(stream(written([with_tools()])))
 
     entries = memory.session("claude-tools").entries()
@@ -89,7 +90,7 @@ def test_blocks_become_entries_in_their_order(memory: Memory) -> None:
 
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses", "text"])
 def test_contexts_of_imported_sessions_are_valid(memory: Memory, format: str) -> None:
-    """What came in can be sent: the context breaks no rule of its provider."""
+    """Contexts of imported sessions are valid for each provider."""
     memory.import_file(stream(written([with_tools()])))
 
     context = memory.session("claude-tools", max_tokens=8000).context(format=format)
@@ -99,7 +100,7 @@ def test_contexts_of_imported_sessions_are_valid(memory: Memory, format: str) ->
 
 
 def test_images_of_the_messages_api_are_images(memory: Memory) -> None:
-    """A block that is of the API's shape is read as the API's format reads it."""
+    """A block in the shape of the Messages API is read as that API's format reads it."""
     talk = Talk("talk")
     source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
     talk.said("human", {"type": "image", "source": source, "uuid": "x"}, "What is it?")
@@ -110,8 +111,8 @@ def test_images_of_the_messages_api_are_images(memory: Memory) -> None:
     assert entry.content == (Image(source="data:image/png;base64,aGk="), Text(text="What is it?"))
 
 
-def test_older_exports_have_text_alone(memory: Memory) -> None:
-    """A message without blocks says its `text`; one that says nothing at all is left out and counted."""
+def test_older_exports_have_only_text(memory: Memory) -> None:
+    """A message without blocks has its `text`; one without any content is left out and counted."""
     talk = simple("talk", 1)
     talk.messages[0]["content"] = []
     talk.messages[0]["text"] = "as it was"
@@ -133,21 +134,21 @@ def test_older_exports_have_text_alone(memory: Memory) -> None:
         [{"type": "token_budget"}],
     ],
 )
-def test_a_text_beside_blocks_without_one_is_kept(memory: Memory, blocks: list[dict[str, str]]) -> None:
-    """What a message says beside its blocks is taken where none of them says it."""
+def test_a_text_beside_blocks_without_text_is_kept(memory: Memory, blocks: list[dict[str, str]]) -> None:
+    """A message's `text` is imported if none of its blocks has text."""
     talk = simple("a").done()
     talk["chat_messages"][0] |= {"text": "the question", "content": blocks}
 
     report = memory.import_file(stream(json.dumps([talk]).encode()))
 
     first = memory.session("a").entries()[0]
-    said = [part.text for part in first.content if isinstance(part, Text)] if first.content else []
+    text_parts = [part.text for part in first.content if isinstance(part, Text)] if first.content else []
     assert report.left_out == {}
-    assert (first.content if isinstance(first.content, str) else "".join(said)) == "the question"
+    assert (first.content if isinstance(first.content, str) else "".join(text_parts)) == "the question"
 
 
 def test_a_later_export_adds_only_what_is_new(memory: Memory) -> None:
-    """An export made a month later holds other conversations first and longer ones: only what is new is added."""
+    """A later export, with longer conversations in another order, adds only its new messages."""
     memory.import_file(stream(written([simple("old"), simple("kept", 2)])))
 
     report = memory.import_file(stream(archive(written([simple("new"), simple("kept", 4), simple("old")]))))
@@ -160,8 +161,8 @@ def test_a_later_export_adds_only_what_is_new(memory: Memory) -> None:
     }
 
 
-def test_branches_are_told_or_taken(memory: Memory) -> None:
-    """Where messages name their parents, the newest branch is the conversation; the others come when asked for."""
+def test_branches_are_counted_or_imported(memory: Memory) -> None:
+    """Only the newest branch is imported, and other branches are counted, or imported with `branches`."""
     talk = Talk("talk", parents=True)
     talk.said("human", "first question")
     talk.said("assistant", "first answer")
@@ -176,8 +177,8 @@ def test_branches_are_told_or_taken(memory: Memory) -> None:
     assert texts(memory, "talk~2") == ["first question", "first answer"]
 
 
-def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory) -> None:
-    """Messages and blocks that are broken are told with their path."""
+def test_malformed_parts_are_named_and_the_rest_imported(memory: Memory) -> None:
+    """Malformed messages and blocks are reported with their path; the rest is imported."""
     talk = simple("talk", 3)
     talk.messages[1]["sender"] = "robot"
     talk.messages[2]["content"] = [text("fine"), 7]
@@ -194,7 +195,7 @@ def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory) -> Non
 
 
 def test_results_without_an_id_answer_the_oldest_open_call_of_their_tool(memory: Memory) -> None:
-    """So that calls of several tools, and ids that come again, are told apart."""
+    """A result without an id answers the oldest open call of its tool, even if ids repeat."""
     calls = [("a", "look"), ("b", "find"), ("c", "look"), ("a", "look")]
     blocks = [{"type": "tool_use", "id": id, "name": name, "input": {}} for id, name in calls]
     results = [{"tool_use_id": "c"}, {"name": "look"}, {"name": "look"}, {"name": "find"}]

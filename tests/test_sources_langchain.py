@@ -1,4 +1,4 @@
-"""Messages of LangChain, written by langchain_core itself, as they come into a memory."""
+"""Importing LangChain's messages, written by langchain_core itself."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from sdks import load
 
 @pytest.fixture(scope="module")
 def lc() -> Any:
-    """langchain_core.messages."""
+    """Return langchain_core.messages."""
     return load("langchain_core.messages")
 
 
 def as_dicts(messages: list[Any]) -> Any:
+    """Return the messages as `messages_to_dict` writes them."""
     return load("langchain_core.messages").messages_to_dict(messages)
 
 
 def as_constructors(messages: list[Any]) -> Any:
+    """Return the messages as `dumpd` writes them."""
     return load("langchain_core.load").dumpd(messages)
 
 
 def as_models(messages: list[Any]) -> Any:
+    """Return the messages as `model_dump` writes them."""
     return [message.model_dump() for message in messages]
 
 
@@ -41,7 +44,7 @@ def taken(memory: Memory, dumped: Any, **options: Any) -> Any:
 
 
 def conversation(lc: Any) -> list[Any]:
-    """One conversation with every type of message."""
+    """Return a conversation with every type of message."""
     return [
         lc.SystemMessage("Be brief."),
         lc.HumanMessage(
@@ -70,8 +73,8 @@ def conversation(lc: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("dump", WAYS)
-def test_messages_come_in_whichever_way_they_were_written(memory: Memory, lc: Any, dump: Callable[..., Any]) -> None:
-    """Roles, texts, calls with their results, statuses and names are the same for all three ways to write them."""
+def test_messages_are_imported_however_they_were_written(memory: Memory, lc: Any, dump: Callable[..., Any]) -> None:
+    """Roles, texts, calls, results, statuses and names are the same for all three ways to write messages."""
     report = taken(memory, dump(conversation(lc)))
 
     entries = memory.session("talk").entries()
@@ -106,7 +109,7 @@ def test_messages_come_in_whichever_way_they_were_written(memory: Memory, lc: An
 
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses", "text"])
 def test_contexts_of_imported_sessions_are_valid(memory: Memory, lc: Any, format: str) -> None:
-    """What came in can be sent: the context breaks no rule of its provider."""
+    """Contexts of imported sessions are valid for each provider."""
     taken(memory, as_dicts(conversation(lc)))
 
     context = memory.session("talk", max_tokens=8000).context(format=format)
@@ -149,7 +152,7 @@ BLOCKS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("block", "part"), BLOCKS, ids=lambda value: value.get("type") if type(value) is dict else "")
 def test_blocks_of_every_kind_become_parts(memory: Memory, lc: Any, block: Any, part: Any) -> None:
-    """Blocks of OpenAI, Anthropic and LangChain's own become parts; what has no counterpart is kept whole."""
+    """Blocks in OpenAI's, Anthropic's and LangChain's shapes become parts; others are kept whole."""
     message = lc.AIMessage([block, {"type": "text", "text": "end"}])
     assert message.model_dump()["content"][0] == block
 
@@ -159,8 +162,8 @@ def test_blocks_of_every_kind_become_parts(memory: Memory, lc: Any, block: Any, 
     assert entry.content == (part, Text(text="end"))
 
 
-def test_calls_in_the_content_are_the_calls_of_the_message(memory: Memory, lc: Any) -> None:
-    """A call that stands in the content and in `tool_calls` is one call; one in the content alone is a call, too."""
+def test_calls_in_the_content_are_calls_of_the_message(memory: Memory, lc: Any) -> None:
+    """A call in the content and in `tool_calls` is one call; one in the content alone is a call too."""
     blocks = [
         {"type": "text", "text": "now"},
         {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": 1}},
@@ -178,20 +181,20 @@ def test_calls_in_the_content_are_the_calls_of_the_message(memory: Memory, lc: A
     assert {entry.group for entry in entries[1:]} == {entries[1].group}
 
 
-def test_importing_again_adds_nothing_and_grown_dumps_what_is_new(memory: Memory, lc: Any) -> None:
-    """A dump of the same state is known, one of a later state adds its end."""
-    said = [lc.HumanMessage(f"message {number}") for number in range(6)]
+def test_importing_again_adds_nothing_and_a_grown_dump_its_end(memory: Memory, lc: Any) -> None:
+    """Importing the same state again adds nothing; a later state adds its new messages."""
+    history = [lc.HumanMessage(f"message {number}") for number in range(6)]
     figures = []
     for length in (3, 3, 6):
-        report = taken(memory, as_dicts(said[:length]))
+        report = taken(memory, as_dicts(history[:length]))
         figures.append((report.sessions["talk"].added, report.sessions["talk"].already_there))
 
     assert figures == [(3, 0), (0, 3), (3, 3)]
-    assert [entry.text for entry in memory.session("talk").entries()] == [message.content for message in said]
+    assert [entry.text for entry in memory.session("talk").entries()] == [message.content for message in history]
 
 
 def test_states_and_lines_of_messages_are_read(memory: Memory, lc: Any) -> None:
-    """An object with `messages`, and a message a line, are taken like a list."""
+    """An object with `messages`, and JSON lines of messages, are imported like a list."""
     dumped = as_models([lc.HumanMessage("one"), lc.AIMessage("two")])
     lines = b"".join(json.dumps(message).encode() + b"\n" for message in dumped)
 
@@ -202,8 +205,8 @@ def test_states_and_lines_of_messages_are_read(memory: Memory, lc: Any) -> None:
     assert [entry.text for entry in memory.session("lines").entries()] == ["one", "two"]
 
 
-def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory, lc: Any) -> None:
-    """A message of an unknown type, a result without its call's id and content that is no content are told."""
+def test_malformed_messages_are_named_and_the_rest_imported(memory: Memory, lc: Any) -> None:
+    """An unknown type, a result without id and invalid content are reported; the rest is imported."""
     dumped = as_dicts(
         [lc.HumanMessage("one"), lc.HumanMessage("x"), lc.ToolMessage("x", tool_call_id="c"), lc.AIMessage("x")]
     )
@@ -222,8 +225,8 @@ def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory, lc: An
     "beside",
     [{"lc": 1}, {"lc": 2}, {"lc": 1, "id": []}, {"data": "a"}, {"data": 5}, {"data": ["a"]}, {"data": {"a": 1}}],
 )
-def test_a_message_with_content_of_its_own_is_read_by_that(memory: Memory, beside: Any) -> None:
-    """A field that is called like what another way of writing has makes no other message of one, and is kept."""
+def test_a_field_named_like_another_layout_is_kept(memory: Memory, beside: Any) -> None:
+    """A message with `content` of its own is read by that; a field that another layout uses is kept as metadata."""
     report = taken(memory, [{"type": "human", "content": "hello"} | beside, {"type": "ai", "content": "yes"}])
 
     entries = memory.session("talk").entries()

@@ -1,4 +1,4 @@
-"""Provider messages in files: every format, in every shape, told by what the messages hold."""
+"""Importing provider messages from files: every format, in every shape, recognized by what the messages hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def taken(memory: Memory, value: Any, **options: Any) -> Any:
 
 
 def anthropic_messages() -> list[dict[str, Any]]:
-    """A conversation as Anthropic's own library dumps it: what it takes, and a response."""
+    """Return a conversation as Anthropic's own library dumps it."""
     types = load("anthropic.types")
     usage = types.Usage(input_tokens=1, output_tokens=1)
     blocks = [
@@ -41,7 +41,7 @@ def anthropic_messages() -> list[dict[str, Any]]:
 
 
 def openai_messages() -> list[dict[str, Any]]:
-    """A conversation as OpenAI's own library dumps it."""
+    """Return a conversation as OpenAI's own library dumps it."""
     types = load("openai.types.chat")
     function = {"name": "look", "arguments": '{"at": 1}'}
     answer = types.ChatCompletionMessage(
@@ -56,7 +56,7 @@ def openai_messages() -> list[dict[str, Any]]:
 
 
 def responses_items() -> list[dict[str, Any]]:
-    """A conversation of the Responses API as OpenAI's own library dumps it."""
+    """Return a conversation of the Responses API as OpenAI's own library dumps it."""
     types = load("openai.types.responses")
     text = {"type": "output_text", "text": "Bread.", "annotations": []}
     return [
@@ -72,9 +72,9 @@ def responses_items() -> list[dict[str, Any]]:
 
 
 def gemini_contents() -> list[dict[str, Any]]:
-    """A conversation as Google's own library dumps it."""
+    """Return a conversation as Google's own library dumps it."""
     types = load("google.genai.types")
-    made = [
+    contents = [
         types.Content(role="user", parts=[types.Part(text="What is there?")]),
         types.Content(role="model", parts=[types.Part.from_function_call(name="look", args={"at": 1})]),
         types.Content(
@@ -82,7 +82,7 @@ def gemini_contents() -> list[dict[str, Any]]:
         ),
         types.Content(role="model", parts=[types.Part(text="Bread.")]),
     ]
-    return [content.model_dump(mode="json", exclude_none=True) for content in made]
+    return [content.model_dump(mode="json", exclude_none=True) for content in contents]
 
 
 FORMATS = {
@@ -95,8 +95,8 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("shape", ["list", "lines", "object", "list of lists"])
-def test_every_format_is_told_and_comes_back_equal(memory: Memory, name: str, shape: str) -> None:
-    """What the vendors' own libraries write is recognised in every shape, and encodes to what it was."""
+def test_every_format_is_recognized_and_comes_back_equal(memory: Memory, name: str, shape: str) -> None:
+    """Messages that the vendors' libraries wrote are recognized in every shape and encoded equal."""
     messages = FORMATS[name]()
     bodies = {
         "list": json.dumps(messages),
@@ -115,15 +115,15 @@ def test_every_format_is_told_and_comes_back_equal(memory: Memory, name: str, sh
     assert memory.session("talk", max_tokens=4000).context(format="openai").messages
 
 
-def test_messages_that_speak_for_nobody_are_chat_completions(memory: Memory) -> None:
-    """A role and a text could be anybody's: they are taken for `openai`, and the report says so."""
+def test_ambiguous_messages_are_taken_for_openai(memory: Memory) -> None:
+    """Messages that fit any format are imported as `openai`, and the report says so."""
     report = taken(memory, [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
 
     assert report.format == "openai"
 
 
 def test_two_formats_in_one_file_are_refused_with_the_evidence(memory: Memory) -> None:
-    """Nothing is guessed between two: both are named with what speaks for them, and `format` decides."""
+    """A file that mixes two formats is refused with what speaks for each; `format` decides."""
     mixed = [*openai_messages(), *anthropic_messages()]
 
     with pytest.raises(ImportFailed) as failed:
@@ -168,8 +168,10 @@ def test_two_formats_in_one_file_are_refused_with_the_evidence(memory: Memory) -
     ],
     ids=["anthropic", "blocks", "responses text", "responses", "gemini", "gemini's client", "gemini, dumped"],
 )
-def test_requests_bring_what_the_system_says(memory: Memory, request_: Any, format: str, texts: list[str]) -> None:
-    """A request's system prompt is a system message before its messages, whichever provider's words it uses."""
+def test_the_system_prompt_of_a_request_is_imported(
+    memory: Memory, request_: Any, format: str, texts: list[str]
+) -> None:
+    """A request's system prompt becomes a system message before its messages, in each provider's shape."""
     for _ in range(2):
         report = taken(memory, request_)
 
@@ -181,8 +183,8 @@ def test_requests_bring_what_the_system_says(memory: Memory, request_: Any, form
 
 
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses"])
-def test_what_is_written_for_a_provider_is_taken_back_with_what_the_system_says(memory: Memory, format: str) -> None:
-    """An export in a provider's format has it where the provider's client wants it, and nothing is left out."""
+def test_an_export_for_a_provider_imports_with_its_system_prompt(memory: Memory, format: str) -> None:
+    """An export in a provider's format has the system prompt where its client wants it, and imports whole."""
     with Memory.open("memory://") as other:
         session = other.session("talk", format=format)
         session.add_system_message("Be brief.")
@@ -199,8 +201,8 @@ def test_what_is_written_for_a_provider_is_taken_back_with_what_the_system_says(
     assert report.left_out == {}
 
 
-def test_settings_beside_what_the_system_says_are_counted(memory: Memory) -> None:
-    """A request of Gemini's client keeps both in one place: what else stands there is a setting, as in the others."""
+def test_settings_beside_the_system_prompt_are_counted(memory: Memory) -> None:
+    """Other settings in the `config` of a Gemini request are counted as left out."""
     config = {"system_instruction": "Be brief.", "temperature": 0.5, "tools": []}
 
     report = taken(memory, {"contents": gemini_contents()[:1], "config": config, "model": "m"})
@@ -209,7 +211,7 @@ def test_settings_beside_what_the_system_says_are_counted(memory: Memory) -> Non
 
 
 def test_objects_name_their_sessions_and_settings_are_counted(memory: Memory) -> None:
-    """`session_id` or `id` names the session, `title` its title; other keys are counted as left out."""
+    """`session_id` or `id` names the session and `title` its title; other keys are counted as left out."""
     one = {"session_id": "first", "title": "One", "messages": CHAT, "model": "gpt-4o", "tools": []}
     lines = b"\n".join(json.dumps(value).encode() for value in (one, {"id": "second", "messages": CHAT[:1]}))
 
@@ -222,8 +224,8 @@ def test_objects_name_their_sessions_and_settings_are_counted(memory: Memory) ->
     assert report.left_out == {"settings beside the messages, such as model and tools": 2}
 
 
-def test_exports_stand_among_messages(memory: Memory) -> None:
-    """A line may hold an export; a file of nothing but exports is of the source `palimpsest`."""
+def test_exports_may_stand_among_messages(memory: Memory) -> None:
+    """A line may hold an export of ours; a file of exports alone has the source `palimpsest`."""
     memory.session("exported").add(CHAT)
     export = memory.session("exported").export()
     lines = b"\n".join(json.dumps(value).encode() for value in (CHAT[0], export))
@@ -239,19 +241,22 @@ def test_exports_stand_among_messages(memory: Memory) -> None:
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be", "utf-8-sig"])
 @pytest.mark.parametrize("shape", ["lines", "list"])
 def test_a_file_is_decoded_as_its_first_bytes_say(memory: Memory, encoding: str, shape: str) -> None:
-    """All of it, whether it is lines or one list: a shell of Windows writes UTF-16 where it is told nothing."""
-    said = [{"role": "user", "content": f"Grüße {number} \N{GRINNING FACE}"} for number in range(3_000)]
-    texts = [json.dumps(one, ensure_ascii=False) for one in said]
+    """A file is decoded as its first bytes say, as lines or as one list.
+
+    Windows shells write UTF-16 by default.
+    """
+    history = [{"role": "user", "content": f"Grüße {number} \N{GRINNING FACE}"} for number in range(3_000)]
+    texts = [json.dumps(one, ensure_ascii=False) for one in history]
     body = "".join(f"{text}\n" for text in texts) if shape == "lines" else f"[{', '.join(texts)}]"
 
     report = memory.import_file(io.BytesIO(body.encode(encoding)), session_id="talk")
 
     assert report.refused == ()
-    assert [entry.text for entry in memory.session("talk").entries()] == [one["content"] for one in said]
+    assert [entry.text for entry in memory.session("talk").entries()] == [one["content"] for one in history]
 
 
-def test_no_line_is_of_another_encoding_than_the_file(memory: Memory) -> None:
-    """A shell that appends UTF-16 to UTF-8 makes lines that are nothing: none of them is guessed at."""
+def test_lines_in_another_encoding_than_the_file_are_faults(memory: Memory) -> None:
+    """A line in another encoding than the file is a fault: no encoding is guessed per line."""
     first, second = (json.dumps(one) for one in CHAT[:2])
 
     report = memory.import_file(io.BytesIO(f"{first}\n".encode() + second.encode("utf-16-be")), session_id="talk")
@@ -261,14 +266,14 @@ def test_no_line_is_of_another_encoding_than_the_file(memory: Memory) -> None:
 
 
 def test_an_archive_may_hold_another_encoding(memory: Memory) -> None:
-    """What is in it is decoded as a file beside it would be."""
+    """A file in an archive is decoded as it would be beside it."""
     body = json.dumps([simple("a").done()]).encode("utf-16")
 
     assert memory.import_file(io.BytesIO(archive(body))).sessions["a"].added == 4
 
 
-def test_a_file_that_is_not_as_its_first_bytes_say_is_told_by_name(memory: Memory) -> None:
-    """What comes before is taken, and the report names the encoding."""
+def test_a_file_that_breaks_its_encoding_is_reported(memory: Memory) -> None:
+    """What comes before bytes that break the file's encoding is imported, and the report names the encoding."""
     body = "".join(json.dumps(one) + "\n" for one in CHAT).encode("utf-16") + b"\x00\xd8\x41"
 
     report = memory.import_file(io.BytesIO(body), session_id="talk")
@@ -291,7 +296,7 @@ def test_a_file_that_is_not_as_its_first_bytes_say_is_told_by_name(memory: Memor
     ids=["object", "numbers", "lists", "text", "nothing", "cut", "binary"],
 )
 def test_an_unknown_file_is_refused_with_what_was_seen(memory: Memory, body: bytes, seen: str) -> None:
-    """The error says what the file begins with and which sources can be named; nothing is stored."""
+    """An unknown file is refused with what it begins with and the sources that can be named; nothing is stored."""
     with pytest.raises(ImportFailed) as failed:
         memory.import_file(io.BytesIO(body), session_id="talk")
 
@@ -299,8 +304,8 @@ def test_an_unknown_file_is_refused_with_what_was_seen(memory: Memory, body: byt
     assert memory.sessions() == []
 
 
-def test_a_file_that_could_be_of_two_sources_is_refused(memory: Memory) -> None:
-    """A ChatGPT conversation beside provider messages is nobody's file."""
+def test_a_file_of_two_sources_is_refused(memory: Memory) -> None:
+    """A file that could be of two sources is refused, naming both."""
     with pytest.raises(ImportFailed, match=r"more than one source \(chatgpt: .*; messages: "):
         taken(memory, [{"mapping": {}, "title": "x"}, CHAT])
 
@@ -310,14 +315,14 @@ def test_a_file_that_could_be_of_two_sources_is_refused(memory: Memory) -> None:
     [{"source": "chatgtp"}, {"format": "opnai"}, {"session_id": "a\x07"}, {"session_id": ""}, {"key": ""}],
     ids=lambda options: next(iter(options)),
 )
-def test_options_that_are_not_accepted_are_refused(memory: Memory, options: dict[str, Any]) -> None:
-    """A wrong name, id or key is a ConfigError before anything is read."""
+def test_invalid_options_are_refused_before_reading(memory: Memory, options: dict[str, Any]) -> None:
+    """An invalid source, format, session id or key raises ConfigError before anything is read."""
     with pytest.raises(ConfigError):
         taken(memory, CHAT, **options)
 
 
-def test_an_empty_list_holds_nothing(memory: Memory) -> None:
-    """Importing no messages is no failure."""
+def test_an_empty_list_imports_nothing(memory: Memory) -> None:
+    """Importing an empty list is no failure."""
     report = taken(memory, [])
 
     assert (report.sessions, report.refused) == ({}, ())

@@ -1,4 +1,4 @@
-"""Databases of the OpenAI Agents SDK, written by its own sessions, as they come into a memory."""
+"""Importing databases of the OpenAI Agents SDK, written by its own sessions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ Write = Callable[[str, list[dict[str, Any]]], None]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the database is."""
+    """Return the path of the database."""
     return tmp_path / "agents.db"
 
 
 @pytest.fixture
 def write(path: Path) -> Write:
-    """Adds items to a session, through the SDK."""
+    """Return a function that adds items to a session through the SDK."""
 
     def written(session_id: str, items: list[dict[str, Any]]) -> None:
         async def add() -> None:
@@ -56,11 +56,12 @@ def write(path: Path) -> Write:
 
 
 def texts(memory: Memory, session: str) -> list[str]:
+    """Return the texts of a session's entries."""
     return [entry.text for entry in memory.session(session).entries()]
 
 
-def test_each_session_comes_in_with_its_items(memory: Memory, path: Path, write: Write) -> None:
-    """Items are items of the Responses API: roles, calls with their results, thoughts, and when they were written."""
+def test_each_session_is_imported_with_its_items(memory: Memory, path: Path, write: Write) -> None:
+    """Each session of a database is imported with its items, in the Responses format, and their times."""
     write("one", ITEMS)
     write("two", ITEMS[:1])
     write("one", [{"role": "user", "content": "Thanks."}])
@@ -78,8 +79,8 @@ def test_each_session_comes_in_with_its_items(memory: Memory, path: Path, write:
     assert entries[0].at % 1_000_000 == 0  # the SDK writes whole seconds
 
 
-def test_items_are_tied_as_if_they_had_been_added_together(memory: Memory, path: Path, write: Write) -> None:
-    """Reading row by row gives the entries that the format makes of the whole list."""
+def test_items_are_linked_as_if_added_together(memory: Memory, path: Path, write: Write) -> None:
+    """Reading row by row links items as adding the whole list would."""
     write("one", ITEMS)
 
     memory.import_file(path)
@@ -92,7 +93,7 @@ def test_items_are_tied_as_if_they_had_been_added_together(memory: Memory, path:
 
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses", "text"])
 def test_contexts_of_imported_sessions_are_valid(memory: Memory, path: Path, write: Write, format: str) -> None:
-    """What came in can be sent: the context breaks no rule of its provider."""
+    """Contexts of imported sessions are valid for each provider."""
     write("one", ITEMS)
     memory.import_file(path)
 
@@ -101,10 +102,10 @@ def test_contexts_of_imported_sessions_are_valid(memory: Memory, path: Path, wri
     assert find_format(format).validate(context.messages) == []
 
 
-def test_importing_again_adds_nothing_and_a_grown_database_what_is_new(
+def test_importing_again_adds_nothing_and_a_grown_database_its_new_rows(
     memory: Memory, path: Path, write: Write
 ) -> None:
-    """Rows are known by their ids: whatever else was written meanwhile, only new rows are added."""
+    """Rows are recognized by their ids: importing a grown database adds only its new rows."""
     figures = []
     for items in (ITEMS[:2], [], ITEMS[2:]):
         write("one", items)
@@ -116,8 +117,8 @@ def test_importing_again_adds_nothing_and_a_grown_database_what_is_new(
     assert texts(memory, "one") == TEXTS
 
 
-def test_nothing_is_written_and_nothing_left_beside_the_database(memory: Memory, path: Path, write: Write) -> None:
-    """The file is byte for byte what it was, and the folder holds nothing else."""
+def test_importing_leaves_the_database_unchanged(memory: Memory, path: Path, write: Write) -> None:
+    """The database is unchanged byte for byte, and no file is left beside it."""
     write("one", ITEMS)
     before = path.read_bytes()
 
@@ -127,8 +128,8 @@ def test_nothing_is_written_and_nothing_left_beside_the_database(memory: Memory,
     assert [file.name for file in path.parent.glob("agents*")] == ["agents.db"]
 
 
-def test_a_database_that_is_in_use_is_read_with_its_log(memory: Memory, path: Path) -> None:
-    """What the SDK has written and not yet moved into the file is there, too; so it is in a stream that was copied."""
+def test_a_database_in_use_is_read_with_its_journal(memory: Memory, path: Path) -> None:
+    """What the SDK has written and not yet moved from the journal into the file is imported."""
     session = load("agents").SQLiteSession("one", path)
     asyncio.run(session.add_items(ITEMS))
     assert path.with_name("agents.db-wal").exists()
@@ -139,8 +140,8 @@ def test_a_database_that_is_in_use_is_read_with_its_log(memory: Memory, path: Pa
     assert texts(memory, "one") == TEXTS
 
 
-def test_a_stream_is_read_as_well(memory: Memory, path: Path, write: Write) -> None:
-    """A database that comes as a stream is copied to a temporary file first."""
+def test_a_stream_is_read_too(memory: Memory, path: Path, write: Write) -> None:
+    """A database is also imported from a stream."""
     write("one", ITEMS)
 
     memory.import_file(io.BytesIO(path.read_bytes()))
@@ -148,8 +149,8 @@ def test_a_stream_is_read_as_well(memory: Memory, path: Path, write: Write) -> N
     assert texts(memory, "one") == TEXTS
 
 
-def test_a_damaged_row_is_named_and_the_rest_is_taken(memory: Memory, path: Path, write: Write) -> None:
-    """Rows that are no JSON, no UTF-8 or no items are told with their ids."""
+def test_a_damaged_row_is_named_and_the_rest_imported(memory: Memory, path: Path, write: Write) -> None:
+    """Rows that are no JSON, no UTF-8 or no items are reported with their ids; the rest is imported."""
     write("one", [*ITEMS, *ITEMS[:1]])
     with closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE agent_messages SET message_data = '{broken' WHERE id = 2")
@@ -164,8 +165,8 @@ def test_a_damaged_row_is_named_and_the_rest_is_taken(memory: Memory, path: Path
     assert texts(memory, "one") == [TEXTS[0], *TEXTS[2:4]]
 
 
-def test_two_databases_do_not_get_in_each_others_way(memory: Memory, path: Path, write: Write) -> None:
-    """Sessions of one id from two databases are both taken, though their rows have the same ids."""
+def test_two_databases_with_the_same_ids_are_both_imported(memory: Memory, path: Path, write: Write) -> None:
+    """Sessions with the same id in two databases are both imported, although their rows share ids."""
     write("one", [{"role": "user", "content": "from a"}])
     first = path.rename(path.with_name("first.db"))
     write("one", [{"role": "user", "content": "from b"}])
@@ -177,8 +178,8 @@ def test_two_databases_do_not_get_in_each_others_way(memory: Memory, path: Path,
     assert texts(memory, "one") == ["from a", "from b"]
 
 
-def test_branches_of_advanced_sessions(memory: Memory, path: Path) -> None:
-    """Of a session with branches `main` is the conversation; the others are counted, or come when asked for."""
+def test_branches_of_advanced_sessions_are_counted_or_imported(memory: Memory, path: Path) -> None:
+    """Of a session with branches only `main` is imported; others are counted, or imported with `branches`."""
 
     async def add() -> None:
         session = load("agents.extensions.memory.advanced_sqlite_session").AdvancedSQLiteSession(
@@ -201,7 +202,7 @@ def test_branches_of_advanced_sessions(memory: Memory, path: Path) -> None:
 
 
 def test_other_databases_are_refused(memory: Memory, tmp_path: Path) -> None:
-    """A database without the SDK's tables is refused with those that it has; so is a file that is no database."""
+    """A database without the SDK's tables, and a file that is no database, are refused."""
     with Memory.open(tmp_path / "store.db") as store:
         store.session("x").add_user_message("hi")
     (tmp_path / "text.db").write_text("hello")

@@ -1,4 +1,4 @@
-"""Message histories of Pydantic AI, written by its own adapter, as they come into a memory."""
+"""Importing message histories of Pydantic AI, written by its own adapter."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ AT_US = 1_746_327_721_500_000
 
 @pytest.fixture(scope="module")
 def pai() -> Any:
-    """pydantic_ai.messages."""
+    """Return pydantic_ai.messages."""
     return load("pydantic_ai.messages")
 
 
 def dumped(pai: Any, messages: list[Any]) -> bytes:
+    """Return the messages as Pydantic AI's adapter dumps them."""
     body: bytes = pai.ModelMessagesTypeAdapter.dump_json(messages)
     return body
 
 
 def taken(memory: Memory, body: bytes, **options: Any) -> Any:
+    """Import a history into the session `talk`."""
     return memory.import_file(io.BytesIO(body), session_id="talk", **options)
 
 
 def conversation(pai: Any) -> list[Any]:
-    """A history with every kind of part that says something."""
+    """Return a history with every kind of part that has content."""
     picture = pai.BinaryContent(data=b"\xfb\xff\xfe", media_type="image/png")
     return [
         pai.ModelRequest(
@@ -91,8 +93,8 @@ def conversation(pai: Any) -> list[Any]:
     ]
 
 
-def test_histories_come_in_with_roles_texts_calls_and_times(memory: Memory, pai: Any) -> None:
-    """Prompts, thoughts, calls, results and files become what they are; what has no field is kept beside them."""
+def test_histories_are_imported_with_every_part(memory: Memory, pai: Any) -> None:
+    """Prompts, thoughts, calls, results and files become entries with their times; the rest is kept as metadata."""
     report = taken(memory, dumped(pai, conversation(pai)))
 
     entries = memory.session("talk").entries()
@@ -142,21 +144,24 @@ def test_histories_come_in_with_roles_texts_calls_and_times(memory: Memory, pai:
     assert entries[2].metadata["pydantic-ai"]["parts"][0]["signature"] == "s"
 
 
-def test_what_parts_have_beside_their_text_says_whose_it_is(memory: Memory, pai: Any) -> None:
-    """A part that has nothing beside it keeps its place among those that have; what says nothing comes last."""
+def test_metadata_of_parts_keeps_their_order(memory: Memory, pai: Any) -> None:
+    """Metadata of a message's parts is in the order of the parts, with an empty place for a part without any.
+
+    That of parts without content comes last.
+    """
     thought = pai.ThinkingPart("hm", signature="s")
     parts = [pai.TextPart("So."), pai.TextPart("", id="msg_0"), thought, pai.TextPart("I see.", id="msg_1")]
 
     taken(memory, dumped(pai, [pai.ModelResponse(parts=parts)]))
 
-    (said,) = memory.session("talk").entries()
-    assert said.content == (Text(text="So."), Reasoning(text="hm"), Text(text="I see."))
-    assert said.metadata["pydantic-ai"]["parts"] == [{}, {"signature": "s"}, {"id": "msg_1"}, {"id": "msg_0"}]
+    (message,) = memory.session("talk").entries()
+    assert message.content == (Text(text="So."), Reasoning(text="hm"), Text(text="I see."))
+    assert message.metadata["pydantic-ai"]["parts"] == [{}, {"signature": "s"}, {"id": "msg_1"}, {"id": "msg_0"}]
 
 
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses", "text"])
 def test_contexts_of_imported_sessions_are_valid(memory: Memory, pai: Any, format: str) -> None:
-    """What came in can be sent: the context breaks no rule of its provider."""
+    """Contexts of imported sessions are valid for each provider."""
     taken(memory, dumped(pai, conversation(pai)))
 
     context = memory.session("talk", max_tokens=8000).context(format=format)
@@ -164,8 +169,8 @@ def test_contexts_of_imported_sessions_are_valid(memory: Memory, pai: Any, forma
     assert find_format(format).validate(context.messages) == []
 
 
-def test_a_run_of_an_agent_comes_in(memory: Memory, pai: Any, tmp_path: Any) -> None:
-    """The history of a real run, with a tool, gives prompt, call, result and answer in a session of its own id."""
+def test_a_run_of_an_agent_is_imported(memory: Memory, pai: Any, tmp_path: Any) -> None:
+    """The history of a real run with a tool gives prompt, call, result and answer in a session of its own id."""
     agent = load("pydantic_ai").Agent(load("pydantic_ai.models.test").TestModel(), instructions="Be brief.")
 
     @agent.tool_plain
@@ -188,7 +193,7 @@ def test_a_run_of_an_agent_comes_in(memory: Memory, pai: Any, tmp_path: Any) -> 
 
 
 def test_retries_of_older_histories_are_errors_or_messages(memory: Memory) -> None:
-    """A retry that names a tool is its result and an error; one that names none is said to the model."""
+    """A retry that names a tool is its failed result; one that names none is a message to the model."""
     history = [
         {
             "kind": "response",
@@ -205,18 +210,21 @@ def test_retries_of_older_histories_are_errors_or_messages(memory: Memory) -> No
 
     taken(memory, json.dumps(history).encode())
 
-    _, result, again = memory.session("talk").entries()
+    _, result, message = memory.session("talk").entries()
     assert (result.kind, result.status, result.answers, result.text) == ("tool_result", "error", 1, '[{"msg": "no"}]')
-    assert (again.kind, again.role, again.text) == ("message", "user", "again")
+    assert (message.kind, message.role, message.text) == ("message", "user", "again")
 
 
-def test_what_a_provider_found_is_shown_to_others_and_goes_through_the_policy(pai: Any) -> None:
-    """Calls of tools that a provider runs, and what they gave, are data for another one, and nothing private is."""
+def test_results_of_provider_tools_are_shown_and_redacted(pai: Any) -> None:
+    """Calls of provider tools and their results are shown to other providers as data, redacted.
+
+    Encrypted parts are not shown.
+    """
     load("palimpsest.integrations.pydantic_ai")  # which makes its format known
-    found = {"results": [{"title": "Ann, ann@example.org", "encrypted_content": "c2VhbGVk"}]}
+    search_result = {"results": [{"title": "Ann, ann@example.org", "encrypted_content": "c2VhbGVk"}]}
     parts = [
         pai.NativeToolCallPart("web_search", '{"query": "ann@example.org"}', tool_call_id="w1"),
-        pai.NativeToolReturnPart("web_search", found, tool_call_id="w1", timestamp=AT),
+        pai.NativeToolReturnPart("web_search", search_result, tool_call_id="w1", timestamp=AT),
         pai.TextPart("She is there."),
     ]
     with Memory.open("memory://", privacy="default") as memory:
@@ -225,25 +233,25 @@ def test_what_a_provider_found_is_shown_to_others_and_goes_through_the_policy(pa
         shown = [str(chat.context(format=name).messages) for name in ("openai", "anthropic", "pydantic-ai")]
 
         assert "ann@" not in str(chat.entries())
-    for one in shown:
-        assert "web_search" in one
-        assert "Ann, " in one
-        assert not any(word in one for word in ("ann@", "c2VhbGVk", "tool_calls", "tool_use"))
+    for text in shown:
+        assert "web_search" in text
+        assert "Ann, " in text
+        assert not any(word in text for word in ("ann@", "c2VhbGVk", "tool_calls", "tool_use"))
 
 
 @pytest.mark.parametrize("returned", [{"kind": "binary"}, [{"kind": "image-url"}], [{"kind": "task", "of": 1}]])
-def test_data_with_a_kind_of_its_own_is_text(memory: Memory, pai: Any, returned: Any) -> None:
-    """What only looks like a medium is what the tool said."""
+def test_data_that_looks_like_media_is_text(memory: Memory, pai: Any, returned: Any) -> None:
+    """A tool's result that only looks like a medium is kept as JSON text."""
     call = pai.ModelResponse(parts=[pai.ToolCallPart("look", {}, tool_call_id="c1")])
-    told = pai.ModelRequest(parts=[pai.ToolReturnPart("look", returned, tool_call_id="c1")])
+    response = pai.ModelRequest(parts=[pai.ToolReturnPart("look", returned, tool_call_id="c1")])
 
-    taken(memory, dumped(pai, [call, told]))
+    taken(memory, dumped(pai, [call, response]))
 
     assert memory.session("talk").entries()[1].content == json.dumps(returned)
 
 
-def test_an_image_says_how_closely_it_is_looked_at(memory: Memory, pai: Any) -> None:
-    """So it costs what it costs, and other providers are told."""
+def test_the_detail_of_an_image_is_kept(memory: Memory, pai: Any) -> None:
+    """The detail at which an image is read is kept, for its cost and for other providers."""
     image = pai.ImageUrl("https://example.org/i.png", vendor_metadata={"detail": "low"})
 
     taken(memory, dumped(pai, [pai.ModelRequest([pai.UserPromptPart(["Look:", image])])]))
@@ -251,8 +259,8 @@ def test_an_image_says_how_closely_it_is_looked_at(memory: Memory, pai: Any) -> 
     assert memory.session("talk").entries()[0].content[1] == Image(source="https://example.org/i.png", detail="low")
 
 
-def test_importing_again_adds_nothing_and_grown_histories_what_is_new(memory: Memory, pai: Any) -> None:
-    """A history of the same state is known, one of a later state adds its end."""
+def test_importing_again_adds_nothing_and_a_grown_history_its_end(memory: Memory, pai: Any) -> None:
+    """Importing the same history again adds nothing; a longer one adds its new messages."""
     history = conversation(pai)
     figures = []
     for length in (2, 2, len(history)):
@@ -262,8 +270,8 @@ def test_importing_again_adds_nothing_and_grown_histories_what_is_new(memory: Me
     assert figures == [(6, 0), (0, 6), (5, 6)]
 
 
-def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory, pai: Any) -> None:
-    """Parts without their kind or a call's id are told with their path."""
+def test_malformed_parts_are_named_and_the_rest_imported(memory: Memory, pai: Any) -> None:
+    """Parts without kind or call id are reported with their path; the rest is imported."""
     history = json.loads(dumped(pai, conversation(pai)))
     del history[1]["parts"][3]["tool_call_id"]
     history[3]["kind"] = "rumour"

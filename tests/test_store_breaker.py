@@ -1,4 +1,4 @@
-"""A circuit breaker before a store: what does not answer is left alone, and asked again after a while."""
+"""A circuit breaker in front of a store: after failures the store is left alone, and asked again later."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ class TestBreakingBackend(StoreConformance):
 
 
 @pytest.mark.parametrize("given", [True, {"max_failures": 5}, CircuitBreaker(reset_timeout="30s")])
-def test_five_failures_open_the_breaker_and_one_probe_decides(given: Any, clock: FakeClock) -> None:
-    """After five failures calls fail at once without reaching the store, until a single probe after the pause
-    decides."""
+def test_five_failures_open_the_breaker_and_a_probe_decides_later(given: Any, clock: FakeClock) -> None:
+    """After five failures calls fail at once without reaching the store; 30 seconds later one probe decides."""
     backend = flaky("flaky")
     with Memory.open("flaky://", clock=clock, circuit_breaker=given) as memory:
         session = memory.session("s")
@@ -56,8 +55,8 @@ def test_five_failures_open_the_breaker_and_one_probe_decides(given: Any, clock:
         assert memory.session("other").entries() == []
 
 
-def test_a_success_restarts_the_count_of_failures(clock: FakeClock) -> None:
-    """A success restarts the count of failures, and an error that the store itself answers with counts as a success."""
+def test_a_success_resets_the_count_of_failures(clock: FakeClock) -> None:
+    """A success between failures resets their count, and an error that the store answers with is a success."""
     backend = flaky("flaky-2")
     with Memory.open("flaky-2://", clock=clock, circuit_breaker={"max_failures": 2}) as memory:
         memory.session("s").add_user_message("hello")
@@ -71,8 +70,8 @@ def test_a_success_restarts_the_count_of_failures(clock: FakeClock) -> None:
             assert memory.session("other").entries() == []
 
 
-def test_a_call_that_exceeds_the_timeout_is_a_failure(clock: FakeClock) -> None:
-    """A call that exceeds the timeout is ended and counts as a failure of the store."""
+def test_a_call_that_takes_too_long_counts_as_a_failure(clock: FakeClock) -> None:
+    """A call that exceeds the breaker's timeout is ended, counts as a failure, and may have been written."""
     hanging("hanging")
 
     async def main() -> None:
@@ -86,9 +85,8 @@ def test_a_call_that_exceeds_the_timeout_is_a_failure(clock: FakeClock) -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_call_counts_neither_way() -> None:
-    """A cancelled call is neither success nor failure of the store, and a cancelled probe leaves the next call to
-    probe."""
+def test_a_cancelled_probe_decides_nothing() -> None:
+    """A cancelled probe leaves the decision to the next call."""
     backend = BreakingBackend(Flaky(), CircuitBreaker(max_failures=1, reset_timeout=1), clock := FakeClock())
     below: Any = backend.below
     below.away = True
@@ -111,7 +109,7 @@ def test_a_cancelled_call_counts_neither_way() -> None:
 
 
 def test_a_locked_file_opens_the_breaker(tmp_path: Path, clock: FakeClock) -> None:
-    """A locked SQLite file, also an encrypted one, opens the breaker, so callers do not wait for it again and again."""
+    """A SQLite file that another program keeps locked opens the breaker, also under encryption."""
     options: Any = {"clock": clock, "encryption": Keys({"a": bytes(32)}), "circuit_breaker": {"max_failures": 2}}
     with Memory.open(tmp_path / "a.db", busy_seconds=0, **options) as memory:
         memory.session("s").add_user_message("hello")
@@ -138,7 +136,7 @@ def test_a_locked_file_opens_the_breaker(tmp_path: Path, clock: FakeClock) -> No
         (5, "circuit_breaker"),
     ],
 )
-def test_invalid_breakers_are_refused_by_name(given: Any, told: str) -> None:
-    """Invalid options of a breaker are refused by name before anything is opened."""
+def test_an_invalid_breaker_is_refused_by_name(given: Any, told: str) -> None:
+    """An invalid option of the breaker raises ConfigError that names it, before anything is opened."""
     with pytest.raises(ConfigError, match=told):
         Memory.open("memory://", circuit_breaker=given)

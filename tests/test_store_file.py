@@ -1,4 +1,4 @@
-"""The file store's own ways: what its folder looks like, which folders it takes, and how ids become names."""
+"""The file store: what its logs and folders look like, how ids become names, opening, and read-only stores."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from writer import SESSION, turn
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the store of a test lives."""
+    """Return the folder of the test's store."""
     return tmp_path / "logs"
 
 
 @pytest.fixture
 def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
-    """An empty store in that folder, whose clock stands still."""
+    """Yield an empty store in that folder, with a clock that stands still."""
     store = opened(folder, clock=clock)
     yield store
     drive(store.close())
@@ -46,8 +46,8 @@ def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
 # --- what a person sees
 
 
-def test_a_log_is_lines_of_json_that_tell_the_conversation(store: Store, folder: Path) -> None:
-    """Each line is a JSON object that says what it does; texts and reasons stand in it as they were said."""
+def test_a_log_is_readable_json_lines(store: Store, folder: Path) -> None:
+    """Each line of a log is a JSON object that says what it does, with texts and reasons in plain words."""
     add(store, "Grüße aus Köln", "how are you?")
     drive(store.commit(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
     add(store, "fine")
@@ -55,8 +55,8 @@ def test_a_log_is_lines_of_json_that_tell_the_conversation(store: Store, folder:
     first, *lines = [json.loads(line) for line in log_of(folder).read_text().splitlines()]
 
     assert (first["kind"], first["tenant"], first["home"]) == ("home", "tenant", "one")
-    said = [value for line in lines for value in line["values"] if "content" in value]
-    assert [(entry["seq"], entry["content"]) for entry in said] == [
+    entries = [value for line in lines for value in line["values"] if "content" in value]
+    assert [(entry["seq"], entry["content"]) for entry in entries] == [
         (1, "Grüße aus Köln"),
         (2, "how are you?"),
         (3, "fine"),
@@ -69,8 +69,8 @@ def test_a_log_is_lines_of_json_that_tell_the_conversation(store: Store, folder:
     assert "Grüße aus Köln" in log_of(folder).read_text()
 
 
-def test_names_begin_with_what_they_stand_for(store: Store, folder: Path) -> None:
-    """A person finds a tenant's folder, a session's log and a namespace's items by the beginning of the name."""
+def test_file_names_begin_with_the_ids_they_stand_for(store: Store, folder: Path) -> None:
+    """Names of folders and logs begin with the tenant's, session's or namespace's id, so that a person finds them."""
     add(store, "a", key=SessionKey("Acme Corp.", "Support #7/2026"))
     drive(store.put_item("Acme Corp.", "Facts", "name", b"Ada"))
 
@@ -87,7 +87,7 @@ def test_names_begin_with_what_they_stand_for(store: Store, folder: Path) -> Non
 
 
 def test_a_commit_is_one_line(store: Store, folder: Path) -> None:
-    """Whatever is appended together, with line breaks and other marks in its texts, is one line."""
+    """What is appended together is one line, whatever its texts hold."""
     add(store, "a\nb\r\n\u2028\x85", "c\ud800\n", "\x00")
 
     assert log_of(folder).read_bytes().count(b"\n") == 2
@@ -102,14 +102,15 @@ IDS = st.text(min_size=1, max_size=256) | st.sampled_from(AWKWARD)
 
 
 def as_a_lenient_file_system(path: str) -> str:
+    """Return the path as a file system sees it that ignores case and accents."""
     return unicodedata.normalize("NFKC", path).casefold()
 
 
 @given(one=st.tuples(IDS, IDS), other=st.tuples(IDS, IDS))
 @example(one=("a", "bc"), other=("ab", "c"))
 @example(one=("1:a", "b"), other=("1", ":ab"))
-def test_no_two_ids_share_a_file_and_none_leaves_the_folder(one: tuple[str, str], other: tuple[str, str]) -> None:
-    """Different tenants or sessions have different files, also where case and accents do not count, all inside."""
+def test_no_two_ids_share_a_file(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """Different tenants or sessions have different files inside the store, even if case and accents do not count."""
     paths = [folders.log_of("/store", *key) for key in (one, other)]
 
     for path in paths:
@@ -121,7 +122,7 @@ def test_no_two_ids_share_a_file_and_none_leaves_the_folder(one: tuple[str, str]
 
 
 def test_awkward_ids_keep_their_own_texts(store: Store, folder: Path) -> None:
-    """Sessions, tenants and namespaces of whatever characters hold what was put there, and nothing is elsewhere."""
+    """Sessions, tenants and namespaces with any characters have their own texts, all inside the folder."""
     ids = [id for id in AWKWARD if id != "\ud800"]
     for id in ids:
         add(store, id, key=SessionKey("t", id))
@@ -135,8 +136,8 @@ def test_awkward_ids_keep_their_own_texts(store: Store, folder: Path) -> None:
     assert [entry.name for entry in folder.parent.iterdir()] == ["logs"]
 
 
-def test_a_copied_log_is_refused_by_its_name(store: Store, folder: Path) -> None:
-    """A log under another session's name is StoreCorrupt that says whose it is; the session itself is unharmed."""
+def test_a_log_copied_to_another_name_is_refused(store: Store, folder: Path) -> None:
+    """A log under another session's name raises StoreCorrupt that says whose it is; its own session is unharmed."""
     add(store, "a")
     add(store, "b", key=OTHER)
     log_of(folder, OTHER).write_bytes(log_of(folder).read_bytes())
@@ -152,7 +153,10 @@ def test_a_copied_log_is_refused_by_its_name(store: Store, folder: Path) -> None
 
 
 def test_addresses_are_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`file:folder` lies in the current folder and stays there, `file:///folder` at the root; both are the same."""
+    """`file:folder` is relative to the current folder at opening, and `file:
+
+    /folder` is absolute.
+    """
     monkeypatch.chdir(tmp_path)
     with Memory.open("file:some/logs") as memory:
         monkeypatch.chdir("/")
@@ -164,8 +168,8 @@ def test_addresses_are_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("address", ["file:", "file://", "file://host/logs"])
-def test_an_address_that_names_no_folder_is_refused(address: str) -> None:
-    """What is neither a relative nor an absolute folder is a ConfigError that shows both forms."""
+def test_an_address_without_a_folder_is_refused(address: str) -> None:
+    """An address that is neither a relative nor an absolute folder is refused with both forms."""
     with pytest.raises(ConfigError, match="file:relative/folder or file:///absolute/folder"):
         Memory.open(address)
 
@@ -180,53 +184,55 @@ def test_an_address_that_names_no_folder_is_refused(address: str) -> None:
         ({"large_bytes": 1}, "at least 64"),
     ],
 )
-def test_options_are_checked(folder: Path, options: dict, says: str) -> None:
-    """An unknown option, or one with a value that it may not have, is a ConfigError, and no folder comes to be."""
+def test_invalid_options_create_no_folder(folder: Path, options: dict, says: str) -> None:
+    """An invalid option raises ConfigError, and no folder is created."""
     with pytest.raises(ConfigError, match=says):
         Memory.open(f"file://{folder}", **options)
 
     assert not folder.exists()
 
 
-def test_a_system_without_file_locks_is_told_to_use_sqlite(folder: Path) -> None:
-    """Where `fcntl` is missing, as on Windows, opening raises ConfigError that names the other store."""
+def test_a_system_without_file_locks_is_advised_to_use_sqlite(folder: Path) -> None:
+    """Without `fcntl`, as on Windows, opening raises ConfigError that names the SQLite store."""
     code = (
         "import sys; sys.modules['fcntl'] = None\n"
         "from palimpsest import ConfigError, Memory\n"
         f"try: Memory.open('file://{folder}')\n"
         "except ConfigError as error: print(error)"
     )
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
-    assert "sqlite:///agent.db" in said
+    assert "sqlite:///agent.db" in output
     assert not folder.exists()
 
 
 def photos(folder: Path) -> None:
+    """Make a folder with a photo in it."""
     folder.mkdir()
     (folder / "photo.jpg").write_bytes(b"x")
 
 
 def other_mark(folder: Path) -> None:
+    """Make a folder with the mark of another program."""
     folder.mkdir()
     (folder / "palimpsest.json").write_text('{"kind":"something else","version":1}')
 
 
 def broken_mark(folder: Path) -> None:
+    """Make a folder with a mark that is cut off."""
     folder.mkdir()
     (folder / "palimpsest.json").write_text('{"kind":"palimps')
 
 
 def a_file(folder: Path) -> None:
+    """Make a file in the folder's place."""
     folder.write_text("Dear diary")
 
 
 @pytest.mark.parametrize("make", [photos, other_mark, broken_mark, a_file])
 @pytest.mark.parametrize("readonly", [False, True])
-def test_a_folder_of_something_else_is_refused_and_left_as_it_is(
-    folder: Path, make: Callable[[Path], None], readonly: bool
-) -> None:
-    """What is no store of ours raises StoreCorrupt that names it, and nothing in it changes."""
+def test_a_foreign_folder_is_refused_untouched(folder: Path, make: Callable[[Path], None], readonly: bool) -> None:
+    """A folder that is no store of ours raises StoreCorrupt that names it, and nothing in it changes."""
     make(folder)
     before = sorted(folder.rglob("*")), everything(folder)
 
@@ -236,8 +242,8 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(
     assert (sorted(folder.rglob("*")), everything(folder)) == before
 
 
-def test_a_newer_store_is_refused_by_its_number(folder: Path) -> None:
-    """A folder of a newer version raises StoreTooNew with both numbers."""
+def test_a_store_of_a_newer_version_is_refused(folder: Path) -> None:
+    """A store of a newer version raises StoreTooNew with both versions."""
     folder.mkdir()
     (folder / "palimpsest.json").write_text('{"kind":"palimpsest/files","version":7}')
 
@@ -248,7 +254,7 @@ def test_a_newer_store_is_refused_by_its_number(folder: Path) -> None:
 
 
 def test_an_empty_folder_becomes_a_store(folder: Path) -> None:
-    """A folder with nothing in it, or with a mark that was never finished, is taken."""
+    """A folder that is empty, or has only a mark that was never finished, becomes a store."""
     folder.mkdir()
     (folder / "palimpsest.json.new").write_text("{")
 
@@ -258,9 +264,9 @@ def test_an_empty_folder_becomes_a_store(folder: Path) -> None:
     assert [entry.name for entry in folder.iterdir() if entry.is_file()] == ["palimpsest.json"]
 
 
-def test_a_readonly_store_reads_and_changes_nothing(folder: Path) -> None:
-    """With `readonly=True` all can be read, every write raises StoreUnavailable, and no byte or name changes."""
-    said = filled(f"file://{folder}")
+def test_a_read_only_store_changes_nothing(folder: Path) -> None:
+    """With `readonly=True` everything can be read, every write raises StoreUnavailable, and no file changes."""
+    texts_before = filled(f"file://{folder}")
     before = sorted(folder.rglob("*")), everything(folder)
 
     with Memory.open(f"file://{folder}", readonly=True) as memory:
@@ -279,13 +285,13 @@ def test_a_readonly_store_reads_and_changes_nothing(folder: Path) -> None:
         ):
             with pytest.raises(StoreUnavailable, match="readonly=True"):
                 write()
-        assert [entry.text for entry in session.entries()] == said
+        assert [entry.text for entry in session.entries()] == texts_before
 
     assert (sorted(folder.rglob("*")), everything(folder)) == before
 
 
-def test_readonly_makes_no_store(folder: Path) -> None:
-    """With `readonly=True` a missing or empty folder is StoreUnavailable, and nothing comes to be."""
+def test_read_only_creates_no_store(folder: Path) -> None:
+    """With `readonly=True` a missing or empty folder raises StoreUnavailable, and nothing is created."""
     for _ in ("missing", "empty"):
         with pytest.raises(StoreUnavailable, match="there is no store"):
             Memory.open(f"file://{folder}", readonly=True)
@@ -294,8 +300,8 @@ def test_readonly_makes_no_store(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_what_was_refused_leaves_no_log_behind(store: Store, folder: Path) -> None:
-    """An append to a new session that raises, or that holds nothing, makes no file."""
+def test_a_refused_append_leaves_no_log(store: Store, folder: Path) -> None:
+    """An append to a new session that raises, or is empty, creates no file."""
     with pytest.raises(Conflict):
         drive(store.append(KEY, [Entry(id="x", content="a"), Entry(id="x", content="b")], check_ids=True))
     drive(store.append(KEY, []))
@@ -306,8 +312,8 @@ def test_what_was_refused_leaves_no_log_behind(store: Store, folder: Path) -> No
 # --- used as users do
 
 
-def test_turns_of_the_default_memory_are_kept(folder: Path) -> None:
-    """A whole turn through the public interface comes back from the folder as it was."""
+def test_a_turn_comes_back_from_the_folder(folder: Path) -> None:
+    """A whole turn added through Memory comes back from the folder as it was."""
     with Memory.open(f"file://{folder}") as memory:
         memory.session(SESSION).add(turn("one"))
 
@@ -315,8 +321,8 @@ def test_turns_of_the_default_memory_are_kept(folder: Path) -> None:
         assert memory.session(SESSION).context().messages == turn("one")
 
 
-def test_the_command_line_makes_no_folder_by_looking(here: Path) -> None:
-    """A command that reads refuses a folder that is not there; importing makes it, and then it is read."""
+def test_reading_commands_create_no_folder(here: Path) -> None:
+    """A command that reads refuses a missing folder and does not create it; `import` creates it."""
     write_lines(here / "chat.jsonl", CHAT)
     assert commands.run("sessions", "--store", "file:logs").exit_code != 0
     assert not (here / "logs").exists()

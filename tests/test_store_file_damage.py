@@ -1,4 +1,4 @@
-"""What the file store makes of damaged files: no wrong answer, and the rest can be read."""
+"""Damaged files of the file store: damage never gives a wrong answer, and everything else can be read."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from palimpsest.stores.file.folder import Marks
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the store of a test lives."""
+    """Return the folder of a test's store."""
     return tmp_path / "logs"
 
 
 @pytest.fixture
 def store(folder: Path) -> Iterator[Store]:
-    """An empty store in that folder, quick because it does not wait for the disk."""
+    """Yield an empty store in that folder, quick because it does not wait for the disk."""
     store = quick(folder)
     yield store
     drive(store.close())
@@ -38,7 +38,7 @@ def store(folder: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def damaged(store: Store, folder: Path) -> Store:
-    """A log of five commits of two entries, a cut after the second, with the third (entry 5) damaged."""
+    """Return a store whose log has five commits of two entries, a cut after the second, and entry 5 damaged."""
     for number in range(5):
         add(store, f"{number}.a", f"{number}.b")
         if number == 1:
@@ -48,7 +48,7 @@ def damaged(store: Store, folder: Path) -> Store:
 
 
 def change(folder: Path, before: bytes, after: bytes) -> int:
-    """Let these bytes of the log be others, and return the number of the line in which they are."""
+    """Replace these bytes of the log by others, and return the number of the line in which they are."""
     log = log_of(folder)
     data = log.read_bytes()
     assert before in data
@@ -60,7 +60,7 @@ def change(folder: Path, before: bytes, after: bytes) -> int:
 def test_damage_is_named_and_the_rest_can_be_read(
     damaged: Store, folder: Path, caplog: pytest.LogCaptureFixture, other: bytes
 ) -> None:
-    """A damaged entry is set aside alone, whatever is in its place; it is named, once, and so are file and line."""
+    """A damaged entry alone is set aside, and a warning names it with file and line, once."""
     change(folder, b"2.A", other)
     byte = sum(map(len, lines_of(folder)[:4]))
     damaged = quick(folder)
@@ -82,7 +82,7 @@ def test_damage_is_named_and_the_rest_can_be_read(
 
 
 def test_a_damaged_log_takes_appends_and_cuts(damaged: Store) -> None:
-    """Damage further up keeps nobody from going on; records are read on either side of it."""
+    """A damaged log takes appends and cuts, and its records can be read on either side of the damage."""
     add(damaged, "more")
 
     assert drive(damaged.head(KEY)).next_seq == 12
@@ -92,8 +92,8 @@ def test_a_damaged_log_takes_appends_and_cuts(damaged: Store) -> None:
     assert [record.kind for record in drive(damaged.records(KEY))] == ["cut"]
 
 
-def test_a_damaged_log_can_be_erased_in(damaged: Store, folder: Path) -> None:
-    """An erasure passes the damage; what was damaged is taken out like an entry, and nothing of it stays."""
+def test_entries_of_a_damaged_log_can_be_erased(damaged: Store, folder: Path) -> None:
+    """An erasure passes over damage, and erases a damaged entry like any other, so that none of its bytes stay."""
     erase(damaged, 1)
     drive(damaged.scrub())
     assert texts(damaged) == ["", "0.b", "1.a", "1.b", "", "2.b", "3.a", "3.b", "4.a", "4.b"]
@@ -110,11 +110,11 @@ def test_a_damaged_log_can_be_erased_in(damaged: Store, folder: Path) -> None:
     assert texts(damaged) == []
 
 
-def test_nothing_is_erased_before_a_damaged_record(store: Store, folder: Path) -> None:
-    """A damaged record of a compaction may tell of what is to be erased: that is refused, and changes nothing."""
+def test_no_erasure_passes_over_a_damaged_compaction_record(store: Store, folder: Path) -> None:
+    """An erasure is refused where a damaged record of a compaction may hold the erased text; it changes nothing."""
     add(store, "a", "b")
-    made = Compaction(summary=Summary(id="s", text="kept", covers=((1, 1),)), current=(0,), covered=((1, 1),))
-    drive(store.commit(KEY, Change(kind="compact", reason="asked", compaction=made)))
+    compaction = Compaction(summary=Summary(id="s", text="kept", covers=((1, 1),)), current=(0,), covered=((1, 1),))
+    drive(store.commit(KEY, Change(kind="compact", reason="asked", compaction=compaction)))
     add(store, "b")
     change(folder, b"kept", b"kepT")
     before = log_of(folder).read_bytes()
@@ -126,8 +126,8 @@ def test_nothing_is_erased_before_a_damaged_record(store: Store, folder: Path) -
     assert not list(folder.rglob("*.new"))
 
 
-def test_a_damaged_record_takes_no_entry_with_it(store: Store, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the damaged line is a record, all entries can still be read."""
+def test_a_damaged_record_costs_no_entry(store: Store, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If the damaged line is a record, all entries can still be read."""
     add(store, "a")
     drive(store.commit(KEY, Change(kind="pin", reason="kept", seqs=(1,))))
     add(store, "b")
@@ -143,22 +143,22 @@ def test_a_damaged_record_takes_no_entry_with_it(store: Store, folder: Path, cap
 
 @pytest.mark.parametrize("left", [b"\n", b"text\n", b"a text\n" * 30], ids=["a break", "short", "long"])
 def test_a_file_that_is_no_log_is_named_each_time(store: Store, folder: Path, left: bytes) -> None:
-    """However short it is, who looks again is told the same: what is damaged, and where."""
+    """A file that is no log raises StoreCorrupt with its name and line each time it is read, however short it is."""
     add(store, "a")
     log_of(folder).write_bytes(left)
-    again = quick(folder)
+    reopened = quick(folder)
 
     for _ in range(3):
         with pytest.raises(StoreCorrupt, match=r"one-.*line 1 \(byte 0\), is not as it was written"):
-            texts(again)
+            texts(reopened)
     with pytest.raises(StoreCorrupt, match=r"line 1 \(byte 0\)"):
-        add(again, "x")
+        add(reopened, "x")
     assert log_of(folder).read_bytes() == left
 
 
 @pytest.mark.parametrize("part", ["head", "steps", "first line"])
-def test_other_sessions_do_not_suffer(damaged: Store, folder: Path, part: str) -> None:
-    """Where more than an entry is damaged the session is refused by file and line; others are read and written."""
+def test_damage_refuses_its_own_session_alone(damaged: Store, folder: Path, part: str) -> None:
+    """If more than an entry is damaged, that session is refused with file and line; others are read and written."""
     add(damaged, "fine", key=OTHER)
     add(damaged, "last")
     lines = lines_of(folder)
@@ -171,19 +171,19 @@ def test_other_sessions_do_not_suffer(damaged: Store, folder: Path, part: str) -
     assert before in lines[number - 1]
     lines[number - 1] = lines[number - 1].replace(before, after)
     log_of(folder).write_bytes(b"".join(lines))
-    again, data = quick(folder), log_of(folder).read_bytes()
+    reopened, data = quick(folder), log_of(folder).read_bytes()
 
-    for attempt in (lambda: drive(again.head(KEY)), lambda: add(again, "x"), lambda: texts(again)):
+    for attempt in (lambda: drive(reopened.head(KEY)), lambda: add(reopened, "x"), lambda: texts(reopened)):
         with pytest.raises(StoreCorrupt, match=rf"one-.*line {number} \(byte {sum(map(len, lines[: number - 1]))}\)"):
             attempt()
-    add(again, "more", key=OTHER)
-    assert texts(again, OTHER) == ["fine", "more"]
+    add(reopened, "more", key=OTHER)
+    assert texts(reopened, OTHER) == ["fine", "more"]
     assert log_of(folder).read_bytes() == data
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])
-def test_a_break_between_two_lines_that_was_changed_loses_neither(store: Store, folder: Path, number: int) -> None:
-    """Two lines that became one are refused by file and line: what the second one says is not passed over."""
+def test_two_lines_that_became_one_are_refused(store: Store, folder: Path, number: int) -> None:
+    """Two lines without the line break between them are refused by file and line; neither is passed over."""
     for text in "abcd":
         add(store, text)
     lines = lines_of(folder)
@@ -195,7 +195,7 @@ def test_a_break_between_two_lines_that_was_changed_loses_neither(store: Store, 
 
 
 def sample(folder: Path) -> None:
-    """A store with some of everything."""
+    """Fill a store with every kind of content that it keeps."""
     store = quick(folder, large_bytes=64)
     for number in range(3):
         drive(
@@ -220,14 +220,14 @@ def sample(folder: Path) -> None:
 
 
 def reads(folder: Path) -> dict[str, Callable[[Store], object]]:
-    """Every way to read what `sample` made."""
-    found: dict[str, Callable[[Store], object]] = {
+    """Return every way to read what `sample` stored."""
+    readers: dict[str, Callable[[Store], object]] = {
         "sessions": lambda store: drive(store.sessions("tenant")),
         "items": lambda store: drive(store.list_items("tenant", "facts")),
         "lease": lambda store: drive(store.lease("tenant", "turn", "you", 1)),
     }
     for key in (KEY, OTHER):
-        found |= {
+        readers |= {
             f"head {key}": lambda store, key=key: drive(store.head(key)),
             f"read {key}": lambda store, key=key: drive(store.read(key)),
             f"back {key}": lambda store, key=key: drive(store.read(key, newest_first=True)),
@@ -236,11 +236,11 @@ def reads(folder: Path) -> dict[str, Callable[[Store], object]]:
             f"records {key}": lambda store, key=key: drive(store.records(key)),
             f"counts {key}": lambda store, key=key: [e.tokens for e in drive(store.read(key, counter="words"))],
         }
-    return found
+    return readers
 
 
 def answer(read: Callable[[], object]) -> object:
-    """What the call returns, or the error that it raises."""
+    """Return what the call returns, or the error that it raises."""
     try:
         return read()
     except (StoreCorrupt, StoreTooNew) as error:
@@ -248,8 +248,10 @@ def answer(read: Callable[[], object]) -> object:
 
 
 def fewer_counts(found: object, wanted: object) -> bool:
-    """Whether these are the counts wanted, or some of them: what is not there is counted again."""
-    return isinstance(found, list) and all(one in (None, other) for one, other in zip(found, wanted, strict=True))
+    """Return whether these counts are those wanted, or a part of them: missing ones are counted again."""
+    return isinstance(found, list) and all(
+        count in (None, wanted_count) for count, wanted_count in zip(found, wanted, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,11 +260,14 @@ def fewer_counts(found: object, wanted: object) -> bool:
 def test_a_flipped_bit_never_gives_a_wrong_answer(
     tmp_path: Path, dice: random.Random, flips: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bit flipped in any file is told by the name of the file, or every answer is as it was. A lease may be lost."""
+    """After any bit of any file is flipped, each read raises an error with the file's name or answers as before.
+
+    Only a lease may be lost.
+    """
     sound = tmp_path / "sound"
     sample(sound)
-    asked = reads(sound)
-    wanted = {name: read(quick(sound)) for name, read in asked.items()}
+    readers = reads(sound)
+    wanted = {name: read(quick(sound)) for name, read in readers.items()}
     files = [file for file in sorted(sound.rglob("*")) if file.is_file() and file.stat().st_size]
     sizes = [file.stat().st_size for file in files]
     folder, refused = tmp_path / "flipped", set()
@@ -275,9 +280,11 @@ def test_a_flipped_bit_never_gives_a_wrong_answer(
         (folder / file).write_bytes(changed)
 
         caplog.clear()
-        found = {name: answer(lambda read=read: read(quick(folder, large_bytes=64))) for name, read in asked.items()}
+        answers = {
+            name: answer(lambda read=read: read(quick(folder, large_bytes=64))) for name, read in readers.items()
+        }
 
-        for name, one in found.items():
+        for name, one in answers.items():
             if name == "lease" and file.name.startswith("turn-"):  # one that cannot be read begins anew
                 assert one is None or isinstance(one, int)
             elif isinstance(one, StoreCorrupt | StoreTooNew):
@@ -301,8 +308,8 @@ def test_a_flipped_bit_never_gives_a_wrong_answer(
     assert len(refused) >= 2  # which files are hit is chance, the largest ones most of all
 
 
-def test_damaged_side_data_is_named(store: Store, folder: Path) -> None:
-    """Items that are not as they were written raise StoreCorrupt with their file; nothing is overwritten."""
+def test_damaged_items_are_named(store: Store, folder: Path) -> None:
+    """Damaged items raise StoreCorrupt with their file, and are not overwritten."""
     drive(store.put_item("tenant", "facts", "k", b"v"))
     (file,) = folder.rglob("facts-*")
     file.write_bytes(file.read_bytes().replace(b'"values":[', b'"values":[ ')[:-1] + b"\n")
@@ -318,8 +325,8 @@ def test_damaged_side_data_is_named(store: Store, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
-def test_a_damaged_log_of_facts_keeps_nobody_from_the_rest(folder: Path, line: int) -> None:
-    """What lists sessions, or the facts of others, does not meet it, and what names a user or a session goes on."""
+def test_damaged_facts_stop_nothing_else(folder: Path, line: int) -> None:
+    """Damaged facts stop neither lists of sessions, nor other facts, nor erasures of users and sessions."""
     with Memory.open(f"file://{folder}") as memory:
         memory.session("also", user="ann").add_user_message("the heron stands")
         for scope in ("bad", "good"):
@@ -333,7 +340,7 @@ def test_a_damaged_log_of_facts_keeps_nobody_from_the_rest(folder: Path, line: i
     with Memory.open(f"file://{folder}") as memory:
         with pytest.raises(StoreCorrupt, match=f"line {line + 1}"):
             memory.working("bad").get("a")
-        assert [one.session for one in memory.sessions(order="latest", user="ann")] == ["also"]
+        assert [info.session for info in memory.sessions(order="latest", user="ann")] == ["also"]
         assert memory.recall("heron").passages
         assert memory.working("good").to_dict() == {"a": 1, "b": 2}
         if line:  # else it is not said whose they are
@@ -343,14 +350,14 @@ def test_a_damaged_log_of_facts_keeps_nobody_from_the_rest(folder: Path, line: i
             assert memory.forget(user="ann").sessions == ("branch",)
         assert str(file) in str(memory.forget(matches="nothing of it").remains)
         scanned = memory.scan("default")
-        assert any("bad" in one.session for one in scanned.refused) or str(file) in str(scanned.remains)
+        assert any("bad" in info.session for info in scanned.refused) or str(file) in str(scanned.remains)
         with pytest.raises(StoreCorrupt, match=f"line {line + 1}"):
             memory.sweep()
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
-def test_a_damaged_log_of_a_lease_begins_anew(folder: Path, line: int) -> None:
-    """Who was at work is no more than that: nobody is kept from anything, and the next holder has a greater fence."""
+def test_a_damaged_lease_begins_anew(folder: Path, line: int) -> None:
+    """A damaged lease is given anew, and its next holder has a greater fence."""
     store = quick(folder)
     fence = drive(store.lease("tenant", "l", "me", 60))
     assert drive(store.lease("tenant", "l", "me", 60, fence=fence)) == fence
@@ -372,23 +379,21 @@ def test_a_damaged_log_of_a_lease_begins_anew(folder: Path, line: int) -> None:
     assert file.read_bytes().count(b"\n") == 3
 
 
-def test_a_damaged_line_that_may_be_lost_is_passed_over(
-    store: Store, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Counts are made again: a line of them that cannot be read takes nothing along that was acknowledged."""
+def test_a_damaged_line_of_counts_is_passed_over(store: Store, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged line of token counts is passed over, and its tokens are counted again."""
     add(store, "a")
     drive(store.count(KEY, "words", {1: 7}))
     add(store, "b")
     change(folder, b'{"tokens/words"', b'{tokens/words"')
 
-    found = drive(quick(folder).read(KEY, counter="words"))
+    entries = drive(quick(folder).read(KEY, counter="words"))
 
-    assert [(entry.text, entry.tokens) for entry in found] == [("a", None), ("b", None)]
+    assert [(entry.text, entry.tokens) for entry in entries] == [("a", None), ("b", None)]
     assert f"{log_of(folder)}, line 3" in caplog.text
 
 
-def test_a_break_behind_a_line_that_may_be_lost_takes_nothing_along(store: Store, folder: Path) -> None:
-    """Where the end of a line of counts is damaged, what was acknowledged behind it is not passed over."""
+def test_a_damaged_end_of_a_line_of_counts_hides_nothing(store: Store, folder: Path) -> None:
+    """If the end of a line of counts is damaged, the acknowledged line after it is not passed over: reads raise."""
     add(store, "a")
     drive(store.count(KEY, "words", {1: 7}))
     add(store, "b")
@@ -401,8 +406,8 @@ def test_a_break_behind_a_line_that_may_be_lost_takes_nothing_along(store: Store
         texts(quick(folder))
 
 
-def test_a_sweep_passes_by_what_is_damaged(store: Store, folder: Path) -> None:
-    """Damage in one session is raised after all others were swept: what has expired does not stay for it."""
+def test_a_sweep_passes_over_damage(store: Store, folder: Path) -> None:
+    """A sweep erases what has expired in all other sessions before it raises the damage of one."""
     for session in ("a", "b", "c"):
         drive(store.append(SessionKey("tenant", session), [Entry(content="sesame", expires_at=moment(1_000_000))]))
     broken = log_of(folder, SessionKey("tenant", "b"))
@@ -419,8 +424,10 @@ def test_a_sweep_passes_by_what_is_damaged(store: Store, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"9" * 20, b"90000000001795979091", b"0000000000179597909\xb1", b"?"])
-def test_a_damaged_mark_is_told_and_made_anew(folder: Path, damaged: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """When something was written last is read as not known, and nothing is lost: what is written next is found."""
+def test_a_damaged_mark_is_reported_and_written_anew(
+    folder: Path, damaged: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A damaged mark of the last write is reported and written anew, and no session is lost from lists or searches."""
     with Memory.open(f"file://{folder}") as memory:
         memory.session("one").add_user_message("precious")
         (marks,) = folder.glob("*/marks")
@@ -429,8 +436,8 @@ def test_a_damaged_mark_is_told_and_made_anew(folder: Path, damaged: bytes, capl
 
     with Memory.open(f"file://{folder}") as memory:
         memory.session("one").add_user_message("more")
-        assert "precious" in [one.text for one in memory.recall("precious").hits]
-        assert [one.session for one in memory.sessions(order="latest")] == ["one"]
+        assert "precious" in [item.text for item in memory.recall("precious").hits]
+        assert [item.session for item in memory.sessions(order="latest")] == ["one"]
 
     assert len(caplog.records) == 1
     assert f"{marks} is damaged" in caplog.text
@@ -438,8 +445,8 @@ def test_a_damaged_mark_is_told_and_made_anew(folder: Path, damaged: bytes, capl
 
 
 @pytest.mark.parametrize("left", [None, b"", b"?" * 20, bytes(20)])
-def test_sessions_are_found_where_the_last_mark_is_lost(folder: Path, left: bytes | None) -> None:
-    """Lists by use, searches and sweeps have them before anything is written, whoever has left out or damaged it."""
+def test_sessions_are_found_without_the_last_mark(folder: Path, left: bytes | None) -> None:
+    """Lists by use, searches and sweeps find all sessions though the mark of the last write is lost or damaged."""
     with Memory.open(f"file://{folder}") as memory:
         for name in "ab":
             memory.session(name).add_user_message(f"precious {name}")
@@ -449,7 +456,7 @@ def test_sessions_are_found_where_the_last_mark_is_lost(folder: Path, left: byte
         marks.write_bytes(left)
 
     with Memory.open(f"file://{folder}", readonly=True) as memory:
-        assert sorted(one.session for one in memory.sessions(order="latest")) == ["a", "b"]
+        assert sorted(info.session for info in memory.sessions(order="latest")) == ["a", "b"]
         assert len(memory.recall("precious").hits) == 2
     with Memory.open(f"file://{folder}", clock=lambda: now_us() + 7_200_000_000) as memory:
         assert memory.sweep(untouched_for="1h", dry_run=True) == 2
@@ -458,11 +465,11 @@ def test_sessions_are_found_where_the_last_mark_is_lost(folder: Path, left: byte
         assert len(memory.recall("precious").hits) == 3
 
 
-def test_a_log_that_was_written_with_a_damaged_mark_is_read(folder: Path) -> None:
-    """Its session is found and listed as others are, however late it says that it was written."""
+def test_a_log_written_with_a_damaged_mark_is_found(folder: Path) -> None:
+    """A session whose mark of its last write is impossibly late is found and listed like others."""
     with patch.object(Marks, "next", lambda *_: 10**20), Memory.open(f"file://{folder}") as memory:
         memory.session("one").add_user_message("precious")
     with Memory.open(f"file://{folder}") as memory:
         memory.session("two").add_user_message("more")
-        assert "precious" in [one.text for one in memory.recall("precious").hits]
-        assert sorted(one.session for one in memory.sessions(order="latest")) == ["one", "two"]
+        assert "precious" in [item.text for item in memory.recall("precious").hits]
+        assert sorted(item.session for item in memory.sessions(order="latest")) == ["one", "two"]

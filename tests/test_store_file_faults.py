@@ -1,4 +1,4 @@
-"""What the file store makes of writes that are torn, refused or killed: nothing acknowledged is lost."""
+"""Writes to the file store that are torn, refused or killed lose nothing that was acknowledged."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from writer import SESSION, turn
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the store of a test lives."""
+    """Return the folder of a test's store."""
     return tmp_path / "logs"
 
 
 @pytest.fixture
 def store(folder: Path) -> Iterator[Store]:
-    """An empty store in that folder, quick because it does not wait for the disk."""
+    """Yield an empty store in that folder, quick because it does not wait for the disk."""
     store = quick(folder)
     yield store
     drive(store.close())
@@ -47,7 +47,7 @@ def store(folder: Path) -> Iterator[Store]:
 
 
 def test_a_torn_last_line_is_ignored_and_cut_off(store: Store, folder: Path) -> None:
-    """Wherever its last line ends, a log is read up to the line before; the next append takes its place."""
+    """A torn last line is ignored wherever it ends, and the next append takes its place."""
     add(store, "a", "b")
     drive(store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,))))
     log = log_of(folder)
@@ -71,7 +71,7 @@ def test_a_torn_last_line_is_ignored_and_cut_off(store: Store, folder: Path) -> 
 
 
 def test_a_log_that_was_never_finished_is_no_session(store: Store, folder: Path) -> None:
-    """Wherever a new log's first write ended, there is no session, and one can be begun."""
+    """If the first write of a new log was torn, there is no session, and one can be begun."""
     add(store, "torn")
     log = log_of(folder)
     whole = log.read_bytes()
@@ -87,8 +87,8 @@ def test_a_log_that_was_never_finished_is_no_session(store: Store, folder: Path)
 
 
 @pytest.mark.parametrize("ends", ["sweep", "vacuum"])
-def test_what_a_killed_writer_has_left_behind_the_log_is_swept(folder: Path, ends: str) -> None:
-    """Nobody was told that it is kept, and nobody can read it: so nothing says that it is to go, either."""
+def test_a_torn_end_of_a_log_is_swept(folder: Path, ends: str) -> None:
+    """A sweep or a vacuum removes what a killed writer left of an unacknowledged line."""
     store = quick(folder)
     add(store, "kept")
     log = log_of(folder)
@@ -106,8 +106,8 @@ def test_what_a_killed_writer_has_left_behind_the_log_is_swept(folder: Path, end
         assert all(line.endswith(b"\n") and b"\0" not in line and b"zanzi" not in line for line in lines)
 
 
-def test_a_write_that_is_under_way_is_not_swept(folder: Path) -> None:
-    """Who reads a log may see half of a line: it stays, whoever sweeps waits for its writer, and finds it whole."""
+def test_a_write_in_progress_is_not_swept(folder: Path) -> None:
+    """A sweep waits for a writer whose line is half written, and removes nothing of that line."""
     with Memory.open(f"file:{folder}") as memory, Memory.open(f"file:{folder}") as other:
         session = memory.session("s")
         session.add_user_message("one")
@@ -123,8 +123,8 @@ def test_a_write_that_is_under_way_is_not_swept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_zeros_at_the_end_of_a_log_take_nothing_else_along(folder: Path, number: int) -> None:
-    """From wherever on a loss of power left zeros, what was there before is read, and what is added is found."""
+def test_zeros_at_the_end_of_a_log_cost_nothing_else(folder: Path, number: int) -> None:
+    """Zeros that a loss of power left at the end of a log hide no earlier entry and no later append."""
     store = quick(folder)
     for text in ("one", "two"):
         add(store, text)
@@ -136,16 +136,16 @@ def test_zeros_at_the_end_of_a_log_take_nothing_else_along(folder: Path, number:
     for at in (*range(before, len(whole) - 40, 11), *range(len(whole) - 40, len(whole))):
         log_of(folder).write_bytes(whole[:at] + b"\0" * (len(whole) - at))
         read, write = quick(folder), quick(folder)
-        kept = texts(read)
-        assert kept[:2] == ["one", "two"]
+        remaining = texts(read)
+        assert remaining[:2] == ["one", "two"]
         add(write, "new")
-        assert texts(read) == texts(write) == texts(quick(folder)) == [*kept, "new"]
-    assert kept[2:] == ["three", "four"][:number]
+        assert texts(read) == texts(write) == texts(quick(folder)) == [*remaining, "new"]
+    assert remaining[2:] == ["three", "four"][:number]
 
 
 @pytest.mark.parametrize("last", [b"\0", b"\x0b", b"\r"])
-def test_a_break_at_the_end_of_a_log_that_was_changed_loses_nothing(folder: Path, last: bytes) -> None:
-    """The line before it is whole: it is read as it is, and what is added behind it does not become one with it."""
+def test_a_changed_last_line_break_loses_nothing(folder: Path, last: bytes) -> None:
+    """If the last byte of a log is changed, its last line is read as it is, and appends begin a line of their own."""
     store = quick(folder)
     for text in ("one", "two"):
         add(store, text)
@@ -160,8 +160,8 @@ def test_a_break_at_the_end_of_a_log_that_was_changed_loses_nothing(folder: Path
     assert last not in log_of(folder).read_bytes()
 
 
-def test_blocks_that_never_reached_the_disk_are_a_torn_end(store: Store, folder: Path) -> None:
-    """Where a loss of power left zeros in the last line it was never acknowledged; further up it is damage."""
+def test_zeros_inside_the_last_line_are_a_torn_end(store: Store, folder: Path) -> None:
+    """Zeros inside the last line are a torn end; zeros further up are damage."""
     add(store, "a")
     keep = log_of(folder).stat().st_size
     add(store, "b" * 2000)
@@ -182,7 +182,7 @@ def test_blocks_that_never_reached_the_disk_are_a_torn_end(store: Store, folder:
 
 
 def test_a_log_cut_anywhere_holds_whole_commits(store: Store, folder: Path, dice: random.Random) -> None:
-    """A log that was cut short at any byte has the commits before it, each whole, and takes new ones."""
+    """A log that is cut off at any byte holds the commits before it, each whole, and takes new ones."""
     expected = [[]]
     for number in range(12):
         add(store, *(f"{number}.{i} ☂" for i in range(number % 4 + 1)))
@@ -191,18 +191,21 @@ def test_a_log_cut_anywhere_holds_whole_commits(store: Store, folder: Path, dice
     for cut in (0, 1, *(dice.randrange(len(whole)) for _ in range(60))):
         log_of(folder).write_bytes(whole[:cut])
 
-        found = texts(store)
-        assert found in expected
-        assert texts(quick(folder)) == found
+        remaining = texts(store)
+        assert remaining in expected
+        assert texts(quick(folder)) == remaining
         add(quick(folder), "next")
-        assert texts(store) == texts(quick(folder)) == [*found, "next"]
+        assert texts(store) == texts(quick(folder)) == [*remaining, "next"]
 
 
 # --- a write that fails
 
 
 def test_an_erasure_that_fails_leaves_all_branches_as_they_were(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is one line for all of them. Where its bytes cannot be removed that is told, and the next scrub does it."""
+    """An erasure that fails leaves all branches as they were.
+
+    If only its bytes cannot be removed, `scrub` says so, and the next scrub removes them.
+    """
     store = opened(folder)
     add(store, "sesame", "b")
     for name in ("second", "third"):
@@ -223,8 +226,8 @@ def test_an_erasure_that_fails_leaves_all_branches_as_they_were(folder: Path, mo
     erase(store, 1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", failing)
-        (told,) = drive(store.scrub()).remains
-    assert str(log_of(folder)) in told
+        (remainder,) = drive(store.scrub()).remains
+    assert str(log_of(folder)) in remainder
     assert drive(store.scrub()).remains == ()
 
     for name in (KEY.session, "second", "third"):
@@ -232,10 +235,8 @@ def test_an_erasure_that_fails_leaves_all_branches_as_they_were(folder: Path, mo
     assert b"sesame" not in b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
-def test_a_branch_that_was_never_made_leaves_nothing_to_a_session_of_its_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a fork that failed the id is free; who takes it has neither counts nor erasures of the other session."""
+def test_a_failed_fork_leaves_its_id_free(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fork that failed, a session that takes its id has neither counts nor erasures of the other session."""
     store = opened(folder)
     add(store, "a", "b")
     drive(store.count(KEY, "words", {1: 5, 2: 6}))
@@ -247,7 +248,7 @@ def test_a_branch_that_was_never_made_leaves_nothing_to_a_session_of_its_name(
         patch.setattr(os, "fdatasync", failing)
         with pytest.raises(StoreUnavailable):
             fork(store)
-    assert [one.session for one in drive(store.sessions("tenant"))] == [KEY.session]
+    assert [info.session for info in drive(store.sessions("tenant"))] == [KEY.session]
 
     add(store, "mine", "too", key=OTHER)
     assert drive(summed(store, OTHER, "words")) == (0, 0)
@@ -256,7 +257,7 @@ def test_a_branch_that_was_never_made_leaves_nothing_to_a_session_of_its_name(
 
 
 def test_an_append_that_cannot_reach_the_disk_is_taken_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk does not confirm a write it raises StoreUnavailable with the file's name and stores nothing."""
+    """If the disk does not confirm a write, it raises StoreUnavailable with the file's name and stores nothing."""
     store = opened(folder, large_bytes=64)
     add(store, "a")
     before = log_of(folder).read_bytes()
@@ -283,7 +284,10 @@ def test_an_append_that_cannot_reach_the_disk_is_taken_back(folder: Path, monkey
 
 @pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="this system has no fdatasync")
 def test_an_acknowledged_append_is_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default an append waits for the disk once, a new log for its folder, too; a count, and NORMAL, never do."""
+    """By default an append waits for the disk once, and for the folder of a new log.
+
+    Counts, and a store with `NORMAL`, do not wait.
+    """
     synced: list[str] = []
     monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append("file"))
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append("folder"))
@@ -302,7 +306,7 @@ def test_an_acknowledged_append_is_on_the_disk(folder: Path, monkeypatch: pytest
 
 
 def test_a_full_disk_refuses_a_write_and_loses_nothing(small_disk: Path) -> None:
-    """On a full disk an add raises StoreUnavailable and stores nothing; with room the same open session goes on."""
+    """On a full disk `add` raises StoreUnavailable and stores nothing; with room again the open session goes on."""
     address = f"file://{small_disk}/logs"
     with Memory.open(address) as memory:
         session = memory.session(SESSION)
@@ -322,7 +326,7 @@ def test_a_full_disk_refuses_a_write_and_loses_nothing(small_disk: Path) -> None
 
         assert session.entries() == before
         assert integrity(address) == "ok"
-        assert [one.session for one in memory.sessions()] == [SESSION]
+        assert [info.session for info in memory.sessions()] == [SESSION]
         assert not list((small_disk / "logs").rglob("*.new"))
         ballast.unlink()
         session.add(turn("after"))
@@ -332,7 +336,7 @@ def test_a_full_disk_refuses_a_write_and_loses_nothing(small_disk: Path) -> None
 
 
 def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
-    """On a full disk a context that is due for a cut is given all the same; its notes say what was not stored."""
+    """On a full disk a context that is due for a cut is still returned, with a note that the cut was not stored."""
     with Memory.open(f"file://{small_disk}/logs") as memory:
         session = memory.session(SESSION, max_tokens=200)
         for number in range(30):
@@ -351,10 +355,10 @@ def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("keys", [None, Keys({"a": Keys.new()})], ids=["plain", "sealed"])
 @pytest.mark.parametrize("text", ["x" * 9000, "\x01" * 1500], ids=["long", "escaped"])
-def test_a_value_that_an_index_has_no_room_for_is_refused(
+def test_a_value_too_long_for_the_index_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, keys: Keys | None
 ) -> None:
-    """Nothing of it is written, nor of a session that it would have begun; shorter ones go on, beside it and after."""
+    """A value that is too long for the index of a log is refused and not stored; others are stored beside it."""
     monkeypatch.setattr(lines, "LONGEST", 8192)
     with Memory.open(f"file://{folder}", encryption=keys) as memory:
         session = memory.session("s")
@@ -364,7 +368,7 @@ def test_a_value_that_an_index_has_no_room_for_is_refused(
                 memory.session(where).add_user_message(text)
             assert refused.value.written is False
         session.add_user_message("after")
-        assert [one.session for one in memory.sessions()] == ["s"]
+        assert [info.session for info in memory.sessions()] == ["s"]
         assert not list(folder.rglob("new-*.jsonl"))
     with Memory.open(f"file://{folder}", encryption=keys) as memory:
         assert [(entry.text, entry.damaged) for entry in memory.session("s").entries()] == [
@@ -373,10 +377,10 @@ def test_a_value_that_an_index_has_no_room_for_is_refused(
         ]
 
 
-def test_a_log_that_an_index_has_no_room_for_takes_no_more(
+def test_a_log_too_long_for_its_index_takes_no_more(
     store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there stays, and what would reach beyond is refused."""
+    """An append that would make a log longer than its index can address is refused, and what is there stays."""
     add(store, "there")
     monkeypatch.setattr(lines, "FARTHEST", log_of(folder).stat().st_size + 1000)
 
@@ -386,8 +390,8 @@ def test_a_log_that_an_index_has_no_room_for_takes_no_more(
     assert texts(store) == ["there"]
 
 
-def test_a_table_tells_apart_values_as_long_and_as_far_as_they_may_be() -> None:
-    """The longest value that a log takes lies at the last byte of the longest log."""
+def test_a_table_addresses_the_longest_value_at_the_farthest_place() -> None:
+    """A table keeps the longest value of a log at the last byte of the longest log."""
     table, spot = Table(fleeting=False), lines.FARTHEST << WIDTH | lines.LONGEST | OURS
     table.put(RowLine(1, -lines.LONGEST), spot)
 
@@ -397,10 +401,10 @@ def test_a_table_tells_apart_values_as_long_and_as_far_as_they_may_be() -> None:
 
 
 @pytest.mark.parametrize("how", ["log", "folder"])
-def test_what_may_not_be_written_refuses_with_the_reason(shelf: Path, how: str) -> None:
-    """A log or a folder without permission to write is read, and a write gives StoreUnavailable that says so."""
+def test_a_store_without_write_permission_says_so(shelf: Path, how: str) -> None:
+    """A log or a folder without permission to write is read, and a write raises StoreUnavailable that says so."""
     address = f"file://{shelf}/logs"
-    said = filled(address)
+    expected = filled(address)
     readable(shelf / "logs")
     (log,) = shelf.rglob("*.jsonl")
     before = log.read_bytes()
@@ -410,27 +414,27 @@ def test_what_may_not_be_written_refuses_with_the_reason(shelf: Path, how: str) 
     outcome = tried(address, "writable")
 
     assert "written" not in outcome
-    assert outcome["read"] == said
+    assert outcome["read"] == expected
     assert outcome["error"] == "StoreUnavailable"
     assert str(log) in outcome["text"]
     assert "permissions" in outcome["text"]
     assert log.read_bytes() == before
 
 
-def test_a_store_that_may_only_be_read_is_read(shelf: Path) -> None:
-    """A folder whose owner lets others read it opens with `readonly=True`; no new one is made where nothing may be."""
-    said = filled(f"file://{shelf}/logs")
+def test_a_store_with_read_permission_alone_opens_readonly(shelf: Path) -> None:
+    """A folder with read permission alone opens with `readonly=True`; where nothing may be made, opening raises."""
+    expected = filled(f"file://{shelf}/logs")
     readable(shelf / "logs")
     shelf.chmod(0o555)
 
-    assert tried(f"file://{shelf}/logs", "readonly")["read"] == said
+    assert tried(f"file://{shelf}/logs", "readonly")["read"] == expected
     outcome = tried(f"file://{shelf}/inner/logs", "writable")
     assert outcome["error"] == "StoreUnavailable"
     assert "ermission" in outcome["text"]
 
 
-def test_what_a_killed_erasure_has_left_goes_with_the_next_write(store: Store, folder: Path) -> None:
-    """A half-written file beside a log is never read; who writes to the session for the first time removes it."""
+def test_the_next_write_removes_what_a_killed_erasure_left(store: Store, folder: Path) -> None:
+    """A half-written file beside a log is never read, and a store's first write to the session removes it."""
     add(store, "a")
     store = quick(folder)
     left = Path(f"{log_of(folder)}.new")
@@ -443,8 +447,8 @@ def test_what_a_killed_erasure_has_left_goes_with_the_next_write(store: Store, f
     assert texts(store) == ["a", "b"]
 
 
-def test_every_error_is_ours(store: Store, folder: Path) -> None:
-    """A folder in the place of a log, which no system call expects, is StoreUnavailable with its name."""
+def test_system_errors_become_errors_of_the_library(store: Store, folder: Path) -> None:
+    """A folder in the place of a log raises StoreUnavailable with its name."""
     add(store, "a")
     log_of(folder).unlink()
     log_of(folder).mkdir()

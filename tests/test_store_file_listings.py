@@ -1,4 +1,4 @@
-"""What the file store looks at where a verb goes through all sessions: each log some times, not all for each."""
+"""Verbs of the file store that go through all sessions look at each log a few times, not once for each other log."""
 
 from __future__ import annotations
 
@@ -32,47 +32,49 @@ def looks(
     monkeypatch: pytest.MonkeyPatch,
     lifetime: str | None = None,
 ) -> int:
-    """How often a verb asks what a file is like, where there are so many sessions, each with a fact."""
-    clock, real, asked = FakeClock(now_us()), os.stat, 0
+    """Return how often a verb asks for a file's status, in a store of `number` sessions with a fact each."""
+    clock, real, calls = FakeClock(now_us()), os.stat, 0
     with Memory.open(f"file://{folder}", synchronous="NORMAL", clock=clock) as memory:
-        for one in range(number):
-            session = memory.session(f"s{one}", user="ann", lifetime=lifetime)
+        for index in range(number):
+            session = memory.session(f"s{index}", user="ann", lifetime=lifetime)
             session.add_user_message("the heron stands")
             session.working.set("bird", "heron")
     clock.advance(2 * 3600)
 
-    def counting(*given: Any, **named: Any) -> os.stat_result:
-        nonlocal asked
-        asked += 1
-        return real(*given, **named)
+    def counting(*arguments: Any, **options: Any) -> os.stat_result:
+        nonlocal calls
+        calls += 1
+        return real(*arguments, **options)
 
     with Memory.open(f"file://{folder}", synchronous="NORMAL", clock=clock) as memory, monkeypatch.context() as patch:
         patch.setattr(os, "stat", counting)
         verb(memory)
-    return asked
+    return calls
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-def test_what_goes_through_all_sessions_looks_at_each_log_some_times(
+def test_verbs_over_all_sessions_look_at_each_log_a_few_times(
     verb: Callable[[Memory], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice as many sessions take about twice as many looks, not four times as many."""
+    """Twice as many sessions take about twice as many looks at files, not four times as many."""
     few = looks(verb, 25, tmp_path / "few", monkeypatch)
     many = looks(verb, 50, tmp_path / "many", monkeypatch)
 
     assert many < 2.5 * few
 
 
-def test_a_sweep_of_sessions_that_are_over_does_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes its facts along, and all scopes are not listed for each."""
+def test_a_sweep_of_expired_sessions_looks_at_each_log_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep of expired sessions does not list all scopes for each session whose facts it removes."""
     few = looks(lambda memory: memory.sweep(), 25, tmp_path / "few", monkeypatch, "1h")
     many = looks(lambda memory: memory.sweep(), 50, tmp_path / "many", monkeypatch, "1h")
 
     assert many < 2.5 * few
 
 
-def test_facts_that_are_asked_for_by_name_are_in_one_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading those of one scope takes as many looks, however many sessions there are."""
+def test_facts_are_read_from_one_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the facts of one scope takes as many looks at files, however many sessions there are."""
 
     def read(memory: Memory) -> None:
         assert memory.working("session/s7").to_dict() == {"bird": "heron"}
@@ -84,10 +86,10 @@ def test_facts_that_are_asked_for_by_name_are_in_one_log(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_facts_that_somebody_keeps_meanwhile_go_with_their_session(
+def test_facts_stored_during_an_erasure_go_with_their_session(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a session that goes later, too; but not those of one that somebody has begun anew by then."""
+    """An erasure of a user removes facts that are stored meanwhile, but none of a session that is begun anew."""
     where = f"file://{tmp_path}/logs" if kind == "file" else f"sqlite:///{tmp_path}/a.db"
     names, dropped = [f"s{one:02}" for one in range(30)], []
     with Memory.open(where, synchronous="NORMAL") as memory, Memory.open(where, synchronous="NORMAL") as other:
@@ -95,15 +97,15 @@ def test_facts_that_somebody_keeps_meanwhile_go_with_their_session(
             memory.session(name, user="ann").add_user_message("the heron stands")
         drop = Leaving.drop
 
-        async def dropping(leaving: Leaving, name: str, *given: Any, **named: Any) -> dict[str, int]:
-            found = await drop(leaving, name, *given, **named)
+        async def dropping(leaving: Leaving, name: str, *arguments: Any, **options: Any) -> dict[str, int]:
+            counts = await drop(leaving, name, *arguments, **options)
             dropped.append(name)
             if len(dropped) == 20:
                 other.working(f"session/{names[-1]}").set("late", 1)
-                for again in (dropped[0], dropped[12]):
-                    other.session(again, user="bob").add_user_message("anew")
-                    other.working(f"session/{again}").set("mine", 1)
-            return found
+                for session in (dropped[0], dropped[12]):
+                    other.session(session, user="bob").add_user_message("anew")
+                    other.working(f"session/{session}").set("mine", 1)
+            return counts
 
         monkeypatch.setattr(Leaving, "drop", dropping)
         memory.forget(user="ann")

@@ -1,4 +1,4 @@
-"""Who may read and write what the file store and exports make: their owner alone, from the first moment on."""
+"""Files of the file store and exports may be read and written by their owner alone, from the first moment on."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @pytest.fixture(params=[0o000, 0o022], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A umask that would let everybody, or the group, read what is made."""
+    """Yield a umask that would let everybody, or everybody but for writing, read what is made."""
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """What in a folder, and whether the folder itself, is anybody's but its owner's."""
-    there = [folder, *folder.rglob("*")]
-    return [f"{path}: {path.stat().st_mode:o}" for path in there if path.stat().st_mode & OTHERS]
+    """Return what in a folder, itself included, others than its owner may read or write."""
+    paths = [folder, *folder.rglob("*")]
+    return [f"{path}: {path.stat().st_mode:o}" for path in paths if path.stat().st_mode & OTHERS]
 
 
 class Watcher:
-    """Looks at a folder all the while that something is made in it."""
+    """A thread that looks at a folder again and again while something is made in it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._over = folder, threading.Event()
@@ -76,7 +76,7 @@ def everything_made(store: Store) -> None:
     drive(store.lease("tenant", "turn", "me", 10))
 
 
-def test_what_the_store_makes_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
+def test_files_of_the_store_are_closed_to_others(tmp_path: Path, umask: int) -> None:
     """Folders, logs, counts, items, leases, contents and marks are closed to others, whatever the umask."""
     store = quick(tmp_path / "logs")
 
@@ -87,7 +87,7 @@ def test_what_the_store_makes_is_its_owners_alone(tmp_path: Path, umask: int) ->
 
 
 def test_nothing_is_open_to_others_even_for_a_moment(tmp_path: Path, umask: int) -> None:
-    """Files that are still being written, and those that take another's place, are closed to others all the while."""
+    """Files that are still being written, and those that replace others, are closed to others all the while."""
     folder = tmp_path / "logs"
     store = quick(folder)
     with Watcher(folder) as watcher:
@@ -103,7 +103,7 @@ def test_nothing_is_open_to_others_even_for_a_moment(tmp_path: Path, umask: int)
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o400])
 def test_a_rewrite_keeps_the_mode_that_the_owner_gave(tmp_path: Path, umask: int, mode: int) -> None:
-    """What scrubs an erasure writes the log anew, and leaves it with the mode that it had."""
+    """An erasure that writes a log anew keeps the mode that its owner gave it."""
     store = quick(tmp_path / "logs")
     add(store, "a", "b")
     log = log_of(tmp_path / "logs")
@@ -120,8 +120,8 @@ def test_a_rewrite_keeps_the_mode_that_the_owner_gave(tmp_path: Path, umask: int
     assert stat.S_IMODE(log.stat().st_mode) == mode
 
 
-def test_a_rewrite_leaves_a_log_its_owner(shelf: Path) -> None:
-    """Where root writes the log of somebody else anew, it stays theirs."""
+def test_a_rewrite_keeps_the_owner_of_a_log(shelf: Path) -> None:
+    """If root writes another user's log anew, the log stays that user's."""
     if os.geteuid() != 0:
         pytest.skip("only root can write the log of somebody else")
     store = quick(shelf / "logs")
@@ -139,8 +139,8 @@ def test_a_rewrite_leaves_a_log_its_owner(shelf: Path) -> None:
     assert (status.st_uid, status.st_gid) == (65534, 65534)
 
 
-def test_an_export_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
-    """`export_to` makes a file that others cannot read, and never has one that they can."""
+def test_an_export_is_closed_to_others(tmp_path: Path, umask: int) -> None:
+    """`export_to` makes a file that others cannot read at any moment."""
     (tmp_path / "out").mkdir(mode=0o700)
     with Memory.open("memory://", clock=FakeClock()) as memory:
         session = memory.session("s")
@@ -154,7 +154,7 @@ def test_an_export_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
 
 
 def test_an_export_keeps_the_mode_of_the_file_that_it_replaces(tmp_path: Path, umask: int) -> None:
-    """A file whose owner lets the group read it is readable for the group after the next export."""
+    """An export that replaces a file keeps the mode of that file."""
     path = tmp_path / "s.json"
     path.touch()
     path.chmod(0o640)
@@ -167,33 +167,35 @@ def test_an_export_keeps_the_mode_of_the_file_that_it_replaces(tmp_path: Path, u
     assert path.stat().st_size
 
 
-def test_an_export_that_was_killed_leaves_the_next_none_of_its_mode(tmp_path: Path, umask: int) -> None:
-    """A half-written file that a killed export has left, open to others, is not what the next one writes to: it goes,
-    when it is so old that nobody can be writing it."""
-    left, young = (tmp_path / f".palimpsest-{word}.partial" for word in ("0123456789abcdef", "fedcba9876543210"))
-    for file in (left, young):
+def test_an_export_ignores_what_a_killed_one_left(tmp_path: Path, umask: int) -> None:
+    """An export does not write to a half-written file of a killed export.
+
+    It removes the file if that is so old that nobody can be writing it.
+    """
+    old, young = (tmp_path / f".palimpsest-{word}.partial" for word in ("0123456789abcdef", "fedcba9876543210"))
+    for file in (old, young):
         file.write_text("half")
         file.chmod(0o666)
-    os.utime(left, (0, 0))
+    os.utime(old, (0, 0))
     with Memory.open("memory://", clock=FakeClock()) as memory:
         memory.session("s").add_user_message("x")
 
         memory.session("s").export_to(tmp_path / "s.json")
 
     assert open_to_others(tmp_path / "s.json") == []
-    assert not left.exists()
+    assert not old.exists()
     assert young.read_text() == "half"
 
 
-def test_the_command_line_writes_exports_for_their_owner_alone(chat: str, here: Path, umask: int) -> None:
+def test_the_command_line_closes_exports_to_others(chat: str, here: Path, umask: int) -> None:
     """`palimpsest export --output` makes a file that others cannot read."""
     assert run("export", chat, "--output", "chat.json").exit_code == 0
 
     assert open_to_others(here / "chat.json") == []
 
 
-def test_the_command_line_writes_a_page_for_its_owner_alone(chat: str, here: Path, umask: int) -> None:
-    """As an export: `palimpsest context --html` makes a file that others cannot read."""
+def test_the_command_line_closes_pages_to_others(chat: str, here: Path, umask: int) -> None:
+    """`palimpsest context --html` makes a file that others cannot read."""
     assert run("context", chat, "--html", "chat.html").exit_code == 0
 
     assert open_to_others(here / "chat.html") == []

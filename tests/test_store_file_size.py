@@ -1,4 +1,4 @@
-"""What the file store keeps and lets go of: erased text, large contents, counts; and that growth costs nothing."""
+"""What the file store keeps and removes: erased text, large contents and counts; and what a long log costs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tallies import summed
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the store of a test lives."""
+    """Return the folder of a test's store."""
     return tmp_path / "logs"
 
 
 @pytest.fixture
 def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
-    """An empty store in that folder, whose clock stands still."""
+    """Yield an empty store in that folder, whose clock stands still."""
     store = opened(folder, clock=clock)
     yield store
     drive(store.close())
@@ -45,7 +45,7 @@ def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
 
 
 def test_erased_text_is_in_no_file(store: Store, folder: Path) -> None:
-    """After an erasure neither text, name, arguments nor large content is in any byte of the folder, in any branch."""
+    """After an erasure no byte of the folder has the text, name, arguments or large content, in any branch."""
     secret = [
         Entry(content="sesame"),
         Entry(kind="context", name="sesame.md", content="open"),
@@ -63,15 +63,15 @@ def test_erased_text_is_in_no_file(store: Store, folder: Path) -> None:
     erase(store, 1, 2, 3, 4)
     assert drive(store.scrub(whole=False)).remains == ()
 
-    left = everything(folder) + "".join(map(str, folder.rglob("*"))).encode()
-    assert b"sesame" not in left
-    assert digest.encode() not in left
+    remaining = everything(folder) + "".join(map(str, folder.rglob("*"))).encode()
+    assert b"sesame" not in remaining
+    assert digest.encode() not in remaining
     assert texts(store, OTHER) == ["", "", "", "", "after"]
     assert texts(store) == ["", "", "", "", "after", "more"]
 
 
-def test_what_a_link_leads_to_keeps_nothing_that_was_erased(store: Store, folder: Path, tmp_path: Path) -> None:
-    """A log that somebody has moved to another disk, with a link in its place, is written anew and removed there."""
+def test_an_erasure_follows_links(store: Store, folder: Path, tmp_path: Path) -> None:
+    """A log that is a link to another place is rewritten and removed in that place."""
     for key in (KEY, OTHER):
         add(store, "sesame", "after", key=key)
     (elsewhere := tmp_path / "elsewhere").mkdir()
@@ -88,12 +88,12 @@ def test_what_a_link_leads_to_keeps_nothing_that_was_erased(store: Store, folder
     assert texts(store) == ["", "after"]
     assert log_of(folder).is_symlink()
     assert not log_of(folder, OTHER).is_symlink()
-    assert [one.name for one in elsewhere.iterdir()] == [log_of(folder).name]
+    assert [file.name for file in elsewhere.iterdir()] == [log_of(folder).name]
 
 
 @pytest.mark.parametrize("end", ["clear", "delete", "replace"])
 def test_a_session_that_is_over_leaves_nothing(store: Store, folder: Path, end: str) -> None:
-    """After a clear, a deletion or an import in its place no text, content, count or name of the old log is left."""
+    """After a clear, a deletion or an import in its place, no text, content or count of the old log is left."""
     add(store, "sesame", "sesame " * 20_000)
     drive(store.count(KEY, "words", {1: 7, 2: 8}))
     if end == "clear":
@@ -115,7 +115,7 @@ def test_a_session_that_is_over_leaves_nothing(store: Store, folder: Path, end: 
 
 
 def test_a_large_content_is_kept_once_for_all_branches(store: Store, folder: Path) -> None:
-    """Entries of a session and of its branches share one content, which goes with the last that refers to it."""
+    """Entries of a session and of its branches share one content, which goes with the last one that refers to it."""
     branch = KEY._replace(session="branch")
     add(store, BIG, "a", BIG)
     fork(store, KEY, "branch")
@@ -137,10 +137,10 @@ def test_a_large_content_is_kept_once_for_all_branches(store: Store, folder: Pat
 
 
 @pytest.mark.parametrize("damage", [b"y", b'"', b"a longer text"])
-def test_a_lost_content_is_named_and_takes_nothing_with_it(
+def test_a_damaged_content_is_named_and_costs_nothing_else(
     store: Store, folder: Path, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An entry whose content is changed is set aside and named, and so are file and line; other entries are read."""
+    """An entry whose large content is damaged is set aside and named with file and line; other entries are read."""
     add(store, "a", BIG, "c")
     log = log_of(folder)
     log.write_bytes(log.read_bytes().replace(b"picture", damage, 1))
@@ -158,16 +158,16 @@ def test_a_lost_content_is_named_and_takes_nothing_with_it(
 
 
 def test_the_limit_of_what_is_large_can_be_set(folder: Path) -> None:
-    """With `large_bytes` a smaller text is kept once; a store with another limit reads it all the same."""
+    """A text above `large_bytes` is stored once, and a store with another limit reads it."""
     add(opened(folder, large_bytes=64), *["x" * 65] * 3, *["y" * 64] * 3)
 
-    said = everything(folder)
-    assert (said.count(b"x" * 65), said.count(b"y" * 64)) == (1, 3)
+    stored = everything(folder)
+    assert (stored.count(b"x" * 65), stored.count(b"y" * 64)) == (1, 3)
     assert texts(opened(folder)) == ["x" * 65] * 3 + ["y" * 64] * 3
 
 
-def test_a_scrub_removes_what_killed_writers_have_left(store: Store, folder: Path) -> None:
-    """Half-written logs, of sessions that are there and of those that are not, are gone afterwards."""
+def test_a_scrub_removes_what_killed_writers_left(store: Store, folder: Path) -> None:
+    """A scrub removes half-written logs, also of sessions that do not exist."""
     add(store, BIG)
     tenant, log = log_of(folder).parent, log_of(folder)
     (tenant / "gone-1.jsonl.new").write_bytes(b"sesame")
@@ -184,7 +184,7 @@ def test_a_scrub_removes_what_killed_writers_have_left(store: Store, folder: Pat
 
 
 def test_a_lost_entry_leaves_no_count_to_the_next_one(store: Store, folder: Path) -> None:
-    """Where a loss of power took an entry, and its count with it, the entry that gets its place has none."""
+    """If a loss of power took an entry and its count, the entry that gets its place has no count."""
     add(store, "a")
     drive(store.count(KEY, "words", {1: 10}))
     keep = log_of(folder).stat().st_size
@@ -192,15 +192,15 @@ def test_a_lost_entry_leaves_no_count_to_the_next_one(store: Store, folder: Path
     drive(store.count(KEY, "words", {2: 20}))
     os.truncate(log_of(folder), keep)
 
-    again = opened(folder)
-    add(again, "c")
+    reopened = opened(folder)
+    add(reopened, "c")
 
-    assert [entry.tokens for entry in drive(again.read(KEY, counter="words"))] == [10, None]
-    assert drive(summed(again, KEY, "words")) == (1, 10)
+    assert [entry.tokens for entry in drive(reopened.read(KEY, counter="words"))] == [10, None]
+    assert drive(summed(reopened, KEY, "words")) == (1, 10)
 
 
 def test_lost_counts_are_counted_again(store: Store, folder: Path) -> None:
-    """A line of counts whose bytes differ takes nothing but its counts with it, also where it was written anew."""
+    """A damaged line of counts costs no more than its counts, also after it was written anew."""
     add(store, "a", "b", "c")
     drive(store.count(KEY, "words", {1: 10}))
     drive(store.count(KEY, "words", {2: 20, 3: 30}))
@@ -223,7 +223,7 @@ def test_lost_counts_are_counted_again(store: Store, folder: Path) -> None:
 
 
 def grown(store: Store, number: int, batch: int = 50) -> None:
-    """Make a session of so many entries, a few to a line."""
+    """Make a session of so many entries, with a few in each line."""
     for start in range(0, number, batch):
         add(store, *(f"text {i} " + "x" * 40 for i in range(start, start + batch)))
 
@@ -243,7 +243,7 @@ VERBS: dict[str, Callable[[Store, int], object]] = {
 
 
 def bytes_read(store: Store, n: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many bytes of its files each verb reads."""
+    """Return how many bytes of its files each verb reads."""
     pread, sizes = os.pread, []
 
     def counting(fd: int, size: int, offset: int) -> bytes:
@@ -278,9 +278,9 @@ def test_no_verb_reads_more_of_a_long_log(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.wide
 @pytest.mark.parametrize("number", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_log(folder: Path, number: int) -> None:
-    """A long log is opened, read, appended to, forked, erased in, cleared and deleted a few lines at a time.
+    """A long log is opened, read, appended to, forked, erased in, cleared and deleted with little memory.
 
-    Beside them there are 16 bytes of an entry in memory, and copies of that for a moment.
+    Beside a few lines there are 16 bytes for each entry, and copies of those for a moment.
     """
     grown(quick(folder), number)
     size = log_of(folder).stat().st_size
@@ -302,9 +302,7 @@ def test_memory_does_not_grow_with_the_log(folder: Path, number: int) -> None:
     assert drive(store.sessions(KEY.tenant))[0].entries == 0
 
 
-def test_the_index_of_given_ids_is_small_and_goes_on_where_it_was(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_of_ids_reads_no_more_than_what_is_new(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first keyed append scans the log once; the next ones read its end, whoever has written meanwhile."""
     store, other = (quick(folder) for _ in range(2))
     ids = [f"given {number}" for number in range(3000)]
@@ -315,16 +313,16 @@ def test_the_index_of_given_ids_is_small_and_goes_on_where_it_was(
 
     pread, sizes = os.pread, []
     monkeypatch.setattr(os, "pread", lambda *how: sizes.append(how[1]) or pread(*how))
-    again = drive(other.append(KEY, [Entry(id="theirs", content="meanwhile")], check_ids=True))
+    repeated = drive(other.append(KEY, [Entry(id="theirs", content="meanwhile")], check_ids=True))
     new = drive(other.append(KEY, [Entry(id="mine", content="new")], check_ids=True))
 
-    assert (again.added, new.added) == (0, 1)
+    assert (repeated.added, new.added) == (0, 1)
     assert sum(sizes) < 300_000
     assert log_of(folder).stat().st_size > 800_000
 
 
-def test_ids_are_found_in_whatever_file_the_log_is_in_now(store: Store, folder: Path) -> None:
-    """After erasures, clears, branches and imports by others a known id is known, and a free one is free."""
+def test_ids_are_found_in_the_log_as_it_is_now(store: Store, folder: Path) -> None:
+    """After erasures and clears by another store, a known id is known, and a free one is free."""
     other, dice = opened(folder), random.Random(5)
     drive(other.append(KEY, [Entry(id=f"id {n}", content=str(n)) for n in range(40)], check_ids=True))
     for _ in range(10):
@@ -338,8 +336,8 @@ def test_ids_are_found_in_whatever_file_the_log_is_in_now(store: Store, folder: 
     assert [entry.text for entry in drive(store.fetch(KEY, ids=["id 0", "id 1"]))] == ["new"]
 
 
-def test_an_expired_entry_goes_whoever_has_written_it(store: Store, folder: Path, clock: FakeClock) -> None:
-    """A sweep by another process's store erases what of a tenant's has expired, and counts items, too."""
+def test_an_expired_entry_goes_whichever_store_wrote_it(store: Store, folder: Path, clock: FakeClock) -> None:
+    """A sweep erases what has expired in a tenant, items included, whichever store has written it."""
     soon = moment(clock.now + 1_000_000)
     add(store, "sesame", "stays", expires_at=soon)
     add(store, "sesame", key=SessionKey("another", "one"), expires_at=soon)
@@ -354,8 +352,11 @@ def test_an_expired_entry_goes_whoever_has_written_it(store: Store, folder: Path
     assert b"sesame" not in everything(folder)
 
 
-def test_what_is_remembered_of_a_row_is_small() -> None:
-    """Where it lies, and its id once: 163 bytes. Lists of keys for each id, and a dictionary of ids beside, are 272."""
+def test_a_row_takes_little_memory() -> None:
+    """A row takes 163 bytes of memory: its place, and its id once.
+
+    Lists of keys for each id, and a dictionary of ids beside, took 272.
+    """
     rows = 20_000
     tracemalloc.start()
     table = Table(fleeting=False)
@@ -370,7 +371,7 @@ def test_what_is_remembered_of_a_row_is_small() -> None:
 
 
 def test_an_id_finds_the_rows_that_have_it_now() -> None:
-    """One that was given to two rows finds both; one whose row has another by now, or is gone, finds none."""
+    """An id finds all rows that have it now, and none that were given another id or are gone."""
     table = Table(fleeting=False)
     for key, id in ((1, "a"), (3, "b"), (2, "a"), (4, "c"), (3, "d"), (5, ""), (4, "c")):
         table.put(RowLine(key, 9, id, None), key << WIDTH | 9)

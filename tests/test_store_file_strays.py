@@ -1,4 +1,4 @@
-"""A log that cannot be read, or that is none, keeps nobody from the others of its tenant, and is told by name."""
+"""A file that cannot be read, or that is no log, costs no other session of its tenant, and is named."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ KEYS = Keys({"one": bytes(range(32))})
 
 
 def opened(folder: Path, **options: Any) -> Memory:
-    """The memory over the store in this folder."""
+    """Open a memory over the store in this folder."""
     return Memory.open(f"file://{folder}", synchronous="NORMAL", **options)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where there are three sessions, and a fact."""
+    """Return a folder with three sessions and a fact."""
     folder = tmp_path / "logs"
     with opened(folder) as memory:
         for name in "abc":
@@ -39,47 +39,47 @@ def folder(tmp_path: Path) -> Path:
 
 
 def log_of(folder: Path, name: str = "a") -> Path:
-    """The log of a home."""
+    """Return the log of a home."""
     (log,) = folder.rglob(f"{name}-*.jsonl")
     return log
 
 
 def copied(log: Path) -> Path:
-    """A copy beside it, as a file manager makes one."""
+    """Copy the log beside itself, as a file manager does."""
     return Path(shutil.copy(log, log.with_name("a copy.jsonl")))
 
 
 def renamed(log: Path) -> Path:
-    """Another name for it."""
+    """Give the log another name."""
     return log.rename(log.with_name("a.jsonl"))
 
 
 def another(log: Path) -> Path:
-    """Another session's log in its place."""
+    """Put another session's log in its place."""
     (other,) = log.parent.glob("b-*.jsonl")
     return Path(shutil.copy(other, log))
 
 
 def no_log(log: Path) -> Path:
-    """A text of somebody's beside it."""
+    """Put a text that is no log beside it."""
     (stray := log.with_name("notes.jsonl")).write_text("a text\n")
     return stray
 
 
 def spoilt(log: Path) -> Path:
-    """Another text in its place."""
+    """Put a text that is no log in its place."""
     log.write_text("a text\n")
     return log
 
 
 def a_folder(log: Path) -> Path:
-    """A folder beside it that is called like a log."""
+    """Make a folder beside it with a log's name."""
     (stray := log.with_name("old.jsonl")).mkdir()
     return stray
 
 
 def a_loop(log: Path) -> Path:
-    """A link to itself beside it, which the system refuses to open."""
+    """Make a link to itself beside it, which the system refuses to open."""
     (stray := log.with_name("link.jsonl")).symlink_to("link.jsonl")
     return stray
 
@@ -87,32 +87,32 @@ def a_loop(log: Path) -> Path:
 STRAYS = (copied, renamed, another, no_log, spoilt, a_folder, a_loop)
 
 
-@pytest.mark.parametrize("stray", STRAYS, ids=lambda one: one.__name__)
-def test_one_bad_file_keeps_nobody_from_the_others(
+@pytest.mark.parametrize("stray", STRAYS, ids=lambda item: item.__name__)
+def test_one_bad_file_costs_no_other(
     folder: Path, stray: Callable[[Path], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are listed, searched, read, written and branched; a warning names the file, once."""
+    """One bad file stops no list, search, read, write or fork of others, and a warning names it once."""
     path = stray(log_of(folder))
-    there = [name for name in "abc" if not (name == "a" and stray in (renamed, another, spoilt))]
+    readable = [name for name in "abc" if not (name == "a" and stray in (renamed, another, spoilt))]
 
     with opened(folder) as memory:
-        assert [one.session for one in memory.sessions()] == there
-        assert sorted(one.session for one in memory.sessions(order="latest")) == there
-        assert [one.session for one in memory.sessions(user="ann")] == there
-        assert sorted(one.session for one in memory.recall("heron", neighbours=0).passages) == there
+        assert [item.session for item in memory.sessions()] == readable
+        assert sorted(item.session for item in memory.sessions(order="latest")) == readable
+        assert [item.session for item in memory.sessions(user="ann")] == readable
+        assert sorted(item.session for item in memory.recall("heron", neighbours=0).passages) == readable
         assert memory.scopes() == ["w"]
         assert memory.session("b").add_user_message("more").seq == 2
         assert len(memory.session("b").fork("branch").entries()) == 2
         assert drive(memory.store.tenants())[-1] == memory.tenant
 
-    told = [one.getMessage() for one in caplog.records if "is in no list" in one.getMessage()]
-    assert len(told) == 1
-    assert str(path) in told[0]
+    warnings = [item.getMessage() for item in caplog.records if "is in no list" in item.getMessage()]
+    assert len(warnings) == 1
+    assert str(path) in warnings[0]
 
 
-@pytest.mark.parametrize("stray", STRAYS, ids=lambda one: one.__name__)
-def test_an_erasure_says_what_it_did_not_reach(folder: Path, stray: Callable[[Path], Path]) -> None:
-    """`forget` does all the rest and names the file in `remains`, also before it does; the file is as it was."""
+@pytest.mark.parametrize("stray", STRAYS, ids=lambda log: log.__name__)
+def test_an_erasure_names_the_files_it_cannot_reach(folder: Path, stray: Callable[[Path], Path]) -> None:
+    """`forget` erases all the rest, names the bad file in `remains`, dry or not, and leaves it as it was."""
     path = stray(log_of(folder))
     held = path.read_bytes() if path.is_file() else b""
 
@@ -120,36 +120,34 @@ def test_an_erasure_says_what_it_did_not_reach(folder: Path, stray: Callable[[Pa
         assert str(path) in str(memory.scan("default").remains)
         for subject in ({"matches": "heron"}, {"user": "ann"}, {"tenant": memory.tenant}):
             for dry_run in (True, False):
-                done = memory.forget(**subject, dry_run=dry_run)
-                assert [told for told in done.remains if str(path) in told], subject
+                report = memory.forget(**subject, dry_run=dry_run)
+                assert [remainder for remainder in report.remains if str(path) in remainder], subject
         assert memory.sessions() == []
         assert str(path) in str(memory.vacuum().remains)
 
-    left = [one for one in folder.rglob("*.jsonl") if one.is_file() and b"heron" in one.read_bytes()]
-    assert left == [path] * (b"heron" in held)
+    remaining = [log for log in folder.rglob("*.jsonl") if log.is_file() and b"heron" in log.read_bytes()]
+    assert remaining == [path] * (b"heron" in held)
     assert not path.is_file() or path.read_bytes() == held
 
 
-def test_an_erasure_of_a_session_tells_of_its_copy_and_of_no_other(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What is named where it cannot be read is not gone: `forget` returns that, `delete_session` warns of it."""
+def test_erasing_a_session_names_its_copy(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Erasing a session names a copy of its log, and no other: `forget` returns it, `delete_session` warns of it."""
     path = copied(log_of(folder))
 
     with opened(folder) as memory:
         assert memory.forget(session="b").remains == ()
         assert memory.delete_session("c")
         assert "was deleted" not in caplog.text
-        (told,) = memory.forget(session="a").remains
-        assert str(path) in told
+        (remainder,) = memory.forget(session="a").remains
+        assert str(path) in remainder
         memory.session("a").add_user_message("again")
         assert memory.delete_session("a")
 
     assert f"session 'a' was deleted, and is still in what cannot be read: {path}" in caplog.text
 
 
-def test_a_sweep_does_all_else_and_names_the_file(folder: Path) -> None:
-    """What has expired of other sessions is gone when it is told that a file could not be looked into."""
+def test_a_sweep_does_everything_else_and_names_the_file(folder: Path) -> None:
+    """A sweep erases what has expired elsewhere before it raises that a file could not be read."""
     with opened(folder) as memory:
         memory.session("short", lifetime="1s").add_user_message("sesame")
     path = copied(log_of(folder))
@@ -159,11 +157,11 @@ def test_a_sweep_does_all_else_and_names_the_file(folder: Path) -> None:
             memory.sweep()
         assert memory.forget(session="short").unknown
 
-    assert b"sesame" not in b"".join(one.read_bytes() for one in folder.rglob("*.jsonl") if one != path)
+    assert b"sesame" not in b"".join(log.read_bytes() for log in folder.rglob("*.jsonl") if log != path)
 
 
 def test_the_doctor_names_the_file(folder: Path) -> None:
-    """It does not say that all is well."""
+    """`palimpsest doctor` names the bad file and exits with 1."""
     path = copied(log_of(folder))
 
     result = run("doctor", "--store", f"file://{folder}", "--json")
@@ -174,8 +172,8 @@ def test_the_doctor_names_the_file(folder: Path) -> None:
     assert "then do what is said of it" in result.stdout
 
 
-def test_a_copy_of_the_store_goes_on_and_names_the_file(folder: Path, tmp_path: Path) -> None:
-    """All that can be read is in the new store when it is told what is not."""
+def test_a_copy_of_a_store_copies_everything_else_and_names_the_file(folder: Path, tmp_path: Path) -> None:
+    """`copy_store` copies all that can be read before it raises StoreCorrupt with the file's name."""
     path = renamed(log_of(folder))
 
     for tenants in (None, ["default"]):
@@ -183,11 +181,11 @@ def test_a_copy_of_the_store_goes_on_and_names_the_file(folder: Path, tmp_path: 
             copy_store(f"file://{folder}", f"sqlite:///{tmp_path}/new.db", tenants=tenants)
 
     with Memory.open(f"sqlite:///{tmp_path}/new.db") as memory:
-        assert [one.session for one in memory.sessions()] == ["b", "c"]
+        assert [info.session for info in memory.sessions()] == ["b", "c"]
 
 
-def test_old_keys_are_kept_for_what_cannot_be_read(tmp_path: Path) -> None:
-    """A change of keys brings the rest under the new one, and does not say that the old one is not needed."""
+def test_a_change_of_keys_names_what_it_cannot_read(tmp_path: Path) -> None:
+    """`rotate_keys` brings the rest under the new key, and raises with the file that needs the old one."""
     folder, other = tmp_path / "sealed", Keys({"one": bytes(range(32)), "two": bytes(range(1, 33))}, current="two")
     with opened(folder, encryption=KEYS) as memory:
         for name in "ab":
@@ -207,39 +205,42 @@ def test_old_keys_are_kept_for_what_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def denied(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
-    """The files that the system does not let this process open."""
+    """Return the set of files that the system does not let this process open."""
     paths = set[Path]()
 
     class Denying(FileIO):
-        def __init__(self, file: Any, *given: Any, **named: Any) -> None:
+        def __init__(self, file: Any, *arguments: Any, **options: Any) -> None:
             if Path(file) in paths:
                 raise PermissionError(13, "Permission denied", str(file))
-            super().__init__(file, *given, **named)
+            super().__init__(file, *arguments, **options)
 
     for module in (backend, disk):
         monkeypatch.setattr(module, "FileIO", Denying)
     return paths
 
 
-def test_a_log_that_may_not_be_read_is_of_its_session_alone(folder: Path, denied: set[Path]) -> None:
-    """Its session raises StoreUnavailable, which names it; the others go on, and an erasure says that it is left."""
+def test_a_log_without_read_permission_costs_no_other_session(folder: Path, denied: set[Path]) -> None:
+    """A log without read permission raises StoreUnavailable in its session alone.
+
+    Others are read, and an erasure names what is left.
+    """
     denied.add(log_of(folder))
 
     with opened(folder) as memory:
-        assert [one.session for one in memory.sessions()] == ["b", "c"]
-        assert sorted(one.session for one in memory.recall("heron", neighbours=0).passages) == ["b", "c"]
+        assert [item.session for item in memory.sessions()] == ["b", "c"]
+        assert sorted(item.session for item in memory.recall("heron", neighbours=0).passages) == ["b", "c"]
         for verb in (lambda: memory.session("a").entries(), lambda: memory.forget(session="a")):
             with pytest.raises(StoreUnavailable, match="a-"):
                 verb()
-        (told,) = memory.forget(matches="heron").remains
-        assert str(log_of(folder)) in told
+        (remainder,) = memory.forget(matches="heron").remains
+        assert str(log_of(folder)) in remainder
         denied.clear()
-        assert [one.session for one in memory.sessions()] == ["a", "b", "c"]
+        assert [item.session for item in memory.sessions()] == ["a", "b", "c"]
         assert memory.forget(matches="heron").remains == ()
 
 
-def test_where_no_log_may_be_read_a_listing_is_not_empty_but_an_error(folder: Path, denied: set[Path]) -> None:
-    """A folder that was restored as another user does not look like one in which nothing is."""
+def test_a_listing_without_readable_logs_raises(folder: Path, denied: set[Path]) -> None:
+    """A listing raises an error where no log may be read, instead of being empty."""
     denied.update(folder.rglob("*.jsonl"))
 
     with opened(folder, readonly=True) as memory:
@@ -248,10 +249,10 @@ def test_where_no_log_may_be_read_a_listing_is_not_empty_but_an_error(folder: Pa
                 verb()
 
 
-def test_a_tenant_whose_folder_may_not_be_read_keeps_nobody_from_the_others(
+def test_a_tenant_without_read_permission_costs_no_other_tenant(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other tenants are listed, a warning names the folder, and so does what goes through all of the store."""
+    """A tenant's folder without read permission is named in a warning, and other tenants are listed."""
     with opened(folder, tenant="other") as memory:
         memory.session("s").add_user_message("heron")
     (closed,) = folder.glob("other-*")
@@ -267,13 +268,13 @@ def test_a_tenant_whose_folder_may_not_be_read_keeps_nobody_from_the_others(
 
     with opened(folder) as memory:
         assert "default" in drive(memory.store.tenants())
-        assert [one for one in drive(memory.store.unread()) if str(closed) in one]
+        assert [path for path in drive(memory.store.unread()) if str(closed) in path]
         assert str(closed) in str(memory.vacuum().remains)
     assert str(closed) in caplog.text
 
 
-def test_facts_that_are_asked_for_by_name_are_not_passed_by(folder: Path, denied: set[Path]) -> None:
-    """Whose log cannot be read is not taken for one that has nothing."""
+def test_facts_read_by_name_raise_if_their_log_cannot_be_read(folder: Path, denied: set[Path]) -> None:
+    """Reading facts whose log may not be read raises StoreUnavailable instead of returning none."""
     denied.add(log_of(folder, "working-w"))
 
     with opened(folder) as memory:

@@ -1,4 +1,4 @@
-"""Who waits for whom in the file store, and what a store says whose folder is not there any more."""
+"""Who waits for whom in the file store, and what a store says whose folder is gone."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from processes import at_once
 
 
 def waiting(store: Store, *, to: str) -> threading.Thread:
-    """A thread that waits to append to the first session, whose lock is held."""
-    begun = threading.Event()
+    """Start a thread that waits to append to the first session, whose lock is held."""
+    started = threading.Event()
 
     def append() -> None:
-        begun.set()
+        started.set()
         add(store, to)
 
     thread = threading.Thread(target=append)
     thread.start()
-    begun.wait()
+    started.wait()
     return thread
 
 
-def test_who_waits_for_a_session_holds_up_no_other(tmp_path: Path) -> None:
+def test_waiting_for_one_session_delays_no_other(tmp_path: Path) -> None:
     """While one thread waits for a session that another process has locked, all else goes on in its process."""
     store = quick(tmp_path, busy_seconds=600)
     add(store, "a")
@@ -52,26 +52,26 @@ def test_who_waits_for_a_session_holds_up_no_other(tmp_path: Path) -> None:
 
 
 def test_threads_that_write_to_one_session_take_turns(tmp_path: Path) -> None:
-    """Appends of many threads to one session all have their place, with other sessions written beside them."""
+    """Appends of many threads to one session all get their place, beside writes to other sessions."""
     store = quick(tmp_path)
 
-    def append(who: int) -> None:
+    def append(writer: int) -> None:
         for number in range(10):
-            add(store, f"{who}.{number}")
-            add(store, f"{who}.{number}", key=OTHER._replace(session=f"own {who}"))
+            add(store, f"{writer}.{number}")
+            add(store, f"{writer}.{number}", key=OTHER._replace(session=f"own {writer}"))
 
     at_once(append, 4)
 
-    assert sorted(texts(store)) == sorted(f"{who}.{number}" for who in range(4) for number in range(10))
+    assert sorted(texts(store)) == sorted(f"{writer}.{number}" for writer in range(4) for number in range(10))
     entries = drive(store.read(KEY))
     assert [entry.seq for entry in entries] == list(range(1, 41))
-    for who in range(4):
-        assert texts(store, OTHER._replace(session=f"own {who}")) == [f"{who}.{number}" for number in range(10)]
+    for writer in range(4):
+        assert texts(store, OTHER._replace(session=f"own {writer}")) == [f"{writer}.{number}" for number in range(10)]
     drive(store.close())
 
 
-def test_an_erasure_comes_through_between_writers_who_never_pause(tmp_path: Path) -> None:
-    """Other processes append to the session all the while: each of the erasures is done, and no append is lost."""
+def test_erasures_succeed_between_writers_who_never_pause(tmp_path: Path) -> None:
+    """While other stores append without a pause, each erasure is done, and no append is lost."""
     store = quick(tmp_path)
     add(store, *map(str, range(20)))
     others, done = [quick(tmp_path) for _ in range(2)], threading.Event()
@@ -99,8 +99,8 @@ def test_an_erasure_comes_through_between_writers_who_never_pause(tmp_path: Path
 
 
 @pytest.mark.parametrize("how", ["removed", "renamed", "replaced", "emptied"])
-def test_a_folder_that_is_gone_acknowledges_nothing(tmp_path: Path, how: str) -> None:
-    """Where the folder was removed, renamed or replaced, reads and writes say so, and nothing is made in its place."""
+def test_a_store_whose_folder_is_gone_acknowledges_nothing(tmp_path: Path, how: str) -> None:
+    """If the folder was removed, renamed or replaced, every verb raises StoreUnavailable and makes nothing new."""
     folder = tmp_path / "logs"
     store = quick(folder)
     add(store, "a")
@@ -142,7 +142,7 @@ def test_a_folder_that_is_gone_acknowledges_nothing(tmp_path: Path, how: str) ->
 
 @pytest.mark.parametrize("how", ["renamed back", "copied back", "touched"])
 def test_a_folder_that_is_back_is_the_same_store(tmp_path: Path, how: str) -> None:
-    """A store goes on once its folder is back, be it a copy, as from a backup, and takes no harm from being touched."""
+    """A store goes on once its folder is back, as itself or as a copy, and a touched file does not stop it."""
     folder = tmp_path / "logs"
     store = quick(folder)
     add(store, "a")
@@ -163,8 +163,8 @@ def test_a_folder_that_is_back_is_the_same_store(tmp_path: Path, how: str) -> No
     drive(store.close())
 
 
-def test_a_folder_without_a_store_is_told_once_where_none_is_made(tmp_path: Path) -> None:
-    """The error names the address once, and what is missing."""
+def test_opening_a_missing_store_readonly_names_the_address_once(tmp_path: Path) -> None:
+    """Opening a missing store with `readonly` raises an error that names the address once."""
     with pytest.raises(StoreUnavailable) as caught:
         Memory.open(f"file://{tmp_path}/new", readonly=True)
 
@@ -172,16 +172,16 @@ def test_a_folder_without_a_store_is_told_once_where_none_is_made(tmp_path: Path
     assert "None" not in str(caught.value)
 
 
-def test_what_is_written_to_a_folder_that_was_put_back_is_found(tmp_path: Path, clock: FakeClock) -> None:
-    """A memory that was open meanwhile lists and finds what came afterwards, by the files that are there now."""
+def test_an_open_memory_finds_what_is_written_to_a_restored_folder(tmp_path: Path, clock: FakeClock) -> None:
+    """An open memory lists and finds what is written after its folder was replaced by a copy."""
     folder = tmp_path / "logs"
     with Memory.open(f"file://{folder}", clock=clock) as memory:
         memory.session("old").add_user_message("the old apple")
-        assert [one.session for one in memory.sessions(order="latest")] == ["old"]
+        assert [info.session for info in memory.sessions(order="latest")] == ["old"]
         folder.rename(tmp_path / "backup")
         shutil.copytree(tmp_path / "backup", folder)
         clock.advance(2)
         memory.session("new").add_user_message("the new banana")
 
-        assert [one.session for one in memory.sessions(order="latest")] == ["new", "old"]
+        assert [info.session for info in memory.sessions(order="latest")] == ["new", "old"]
         assert memory.recall("banana").passages

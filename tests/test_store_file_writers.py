@@ -1,4 +1,4 @@
-"""Who may write to a folder of files when: threads, processes, branches and locks."""
+"""Several writers to one folder of files: threads, processes, branches and locks."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from processes import at_once, lines_integrity
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the store of a test lives."""
+    """Return the folder of a test's store."""
     return tmp_path / "logs"
 
 
 @pytest.fixture
 def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
-    """An empty store in that folder, whose clock stands still."""
+    """Yield an empty store in that folder, whose clock stands still."""
     store = opened(folder, clock=clock)
     yield store
     drive(store.close())
 
 
 def test_appends_and_erasures_at_once_lose_nothing(folder: Path) -> None:
-    """While one store replaces the log again and again, another's appends go to the one that is there."""
+    """While one store rewrites the log again and again, appends of another store go to the log that is there now."""
     writer, eraser = opened(folder), opened(folder)
     add(writer, *map(str, range(20)))
     done = threading.Event()
@@ -64,8 +64,8 @@ def test_appends_and_erasures_at_once_lose_nothing(folder: Path) -> None:
     assert lines_integrity(folder) == "ok"
 
 
-def test_forks_and_erasures_of_a_family_at_once_do_not_wait_for_each_other_in_a_circle(folder: Path) -> None:
-    """Threads that erase in, and branch off, the branches of one family come to an end; what is erased is so in all."""
+def test_forks_and_erasures_of_one_family_never_deadlock(folder: Path) -> None:
+    """Threads that erase in, and fork, branches of one family all come to an end, and erasures reach all branches."""
     stores = [opened(folder, busy_seconds=20) for _ in range(3)]
     add(stores[0], *map(str, range(12)))
     fork(stores[0])
@@ -88,18 +88,18 @@ def test_forks_and_erasures_of_a_family_at_once_do_not_wait_for_each_other_in_a_
 
     sessions = drive(stores[0].sessions(KEY.tenant))
     assert len(sessions) == 14
-    for one in sessions:
-        assert all(entry.erased for entry in drive(stores[0].read(SessionKey(KEY.tenant, one.session))))
+    for info in sessions:
+        assert all(entry.erased for entry in drive(stores[0].read(SessionKey(KEY.tenant, info.session))))
 
 
 def anything(store: Store, dice: random.Random) -> None:
-    """Do one thing of all that a store can do, in one of few sessions, so that writers meet."""
+    """Do one random thing that a store can do, in one of a few sessions, so that writers meet."""
     key, other = (KEY._replace(session=dice.choice("abcd")) for _ in range(2))
-    said = dice.choice(["small", "large " * 20, "larger " * 20])
+    text = dice.choice(["small", "large " * 20, "larger " * 20])
     head = drive(store.head(key)) or Head()
     seqs = [entry.seq for entry in drive(store.read(key, limit=5, newest_first=True)) if not entry.erased]
     steps: list[Callable[[], object]] = [
-        *[lambda: add(store, said, "small", key=key)] * 4,
+        *[lambda: add(store, text, "small", key=key)] * 4,
         lambda: drive(store.append(key, [Entry(id="given", content="same")], check_ids=True)),
         lambda: drive(store.commit(key, Change(kind="erase", reason="r", seqs=tuple(sorted(seqs[:2]))))),
         lambda: drive(store.commit(key, Change(kind="clear", reason="r"))),
@@ -116,8 +116,8 @@ def anything(store: Store, dice: random.Random) -> None:
         dice.choice(steps)()
 
 
-def test_whatever_several_writers_do_at_once_nothing_is_damaged(folder: Path) -> None:
-    """Appends, erasures, clears, branches, imports, deletions and sweeps that meet end well, or in a Conflict."""
+def test_concurrent_writers_damage_nothing(folder: Path) -> None:
+    """Appends, erasures, clears, forks, imports, deletions and sweeps that meet succeed or raise Conflict."""
 
     def work(seed: int) -> None:
         store, dice = quick(folder, large_bytes=64), random.Random(seed)
@@ -128,15 +128,15 @@ def test_whatever_several_writers_do_at_once_nothing_is_damaged(folder: Path) ->
 
     store = opened(folder)
     assert drive(store.scrub()).remains == ()
-    said = everything(folder)
-    for one in drive(store.sessions(KEY.tenant)):
-        entries = drive(store.read(KEY._replace(session=one.session)))
+    stored = everything(folder)
+    for info in drive(store.sessions(KEY.tenant)):
+        entries = drive(store.read(KEY._replace(session=info.session)))
         assert not [entry for entry in entries if entry.damaged]
-    spoken = [
-        text for one in drive(store.sessions(KEY.tenant)) for text in texts(store, KEY._replace(session=one.session))
+    readable = [
+        text for info in drive(store.sessions(KEY.tenant)) for text in texts(store, KEY._replace(session=info.session))
     ]
     for text in ("large " * 20, "larger " * 20):
-        assert (text in spoken) == (text.encode() in said)
+        assert (text in readable) == (text.encode() in stored)
 
 
 ENDS: dict[str, Callable[[Store], object]] = {
@@ -148,23 +148,23 @@ ENDS: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_content_that_is_said_again_stays(folder: Path, end: str) -> None:
-    """Whoever ends the last use of a large content while another says it again takes it from nobody."""
+def test_a_content_added_again_stays(folder: Path, end: str) -> None:
+    """Ending the last use of a large content while another store adds it again loses it for nobody."""
     for _ in range(5):
-        one, other = quick(folder), quick(folder)
-        add(one, BIG)
-        work = threading.Thread(target=lambda one=one: ENDS[end](one))
+        writer, other = quick(folder), quick(folder)
+        add(writer, BIG)
+        work = threading.Thread(target=lambda writer=writer: ENDS[end](writer))
         work.start()
         add(other, BIG)
         work.join()
 
-        assert drive(one.scrub()).remains == ()
+        assert drive(writer.scrub()).remains == ()
         assert [entry for entry in drive(quick(folder).read(KEY)) if entry.damaged] == []
         assert texts(quick(folder), limit=1, newest_first=True) in ([BIG], [])
 
 
-def test_a_writer_that_waits_too_long_is_told_who_holds_the_log(store: Store, folder: Path) -> None:
-    """After `busy_seconds` a write raises StoreUnavailable with file and holder; reading and other sessions go on."""
+def test_a_writer_that_waits_too_long_learns_who_holds_the_log(store: Store, folder: Path) -> None:
+    """After `busy_seconds` a write raises StoreUnavailable with file and holder; reads and other sessions go on."""
     add(store, "a")
     impatient = opened(folder, busy_seconds=0.02)
 
@@ -181,14 +181,14 @@ def test_a_writer_that_waits_too_long_is_told_who_holds_the_log(store: Store, fo
 
 
 def test_a_clock_that_goes_backwards_changes_no_order(store: Store, folder: Path, clock: FakeClock) -> None:
-    """Places and revisions rise whatever the time is, and so do fences of a lease, whoever gives them out."""
+    """Places, revisions and fences of leases rise though the clock goes back."""
     fences, other = [], opened(folder, clock=clock)
     for text in "abc":
         add(store, text)
         drive(store.commit(KEY, Change(kind="pin", reason=text, seqs=())))
-        for one in (store, other):
-            fences.append(drive(one.lease("t", "turn", text, 10)))
-            drive(one.lease("t", "turn", text, 0))
+        for opened_store in (store, other):
+            fences.append(drive(opened_store.lease("t", "turn", text, 10)))
+            drive(opened_store.lease("t", "turn", text, 0))
         clock.advance(-3600)
 
     assert texts(store) == ["a", "b", "c"]

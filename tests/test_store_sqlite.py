@@ -1,4 +1,4 @@
-"""What is peculiar to the SQLite store: who waits for whom, whose the file is, and what becomes of one that moves."""
+"""Behaviour of the SQLite store alone: waiting for locks, moved files, and file modes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ TEXT = "a text"
 
 @pytest.fixture
 def memory(path: Path) -> Iterator[Memory]:
-    """A memory with something in it, that waits long for others."""
+    """Yield a memory with one entry, which waits long for locks."""
     with Memory.open(path, busy_seconds=PATIENCE) as memory:
         memory.session("s").add_user_message(TEXT)
         yield memory
 
 
 class Holder:
-    """Another program, in the middle of a transaction that writes."""
+    """Another program in the middle of a transaction that writes, so that nobody else can write."""
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -52,7 +52,7 @@ class Holder:
 
 @pytest.fixture
 def holder(memory: Memory, path: Path) -> Iterator[Holder]:
-    """Nobody else can write until it lets go."""
+    """Yield a holder of the write lock, which lets it go after the test at the latest."""
     yield (holder := Holder(path))
     try:
         holder.let_go()
@@ -61,9 +61,9 @@ def holder(memory: Memory, path: Path) -> Iterator[Holder]:
 
 
 def begun(memory: Memory | AsyncMemory) -> Callable[[], None]:
-    """A function that returns when the memory has tried to write, from now on: it waits, where another holds the file.
+    """Return a function that returns once the memory has tried to write: then it waits, if another holds the file.
 
-    What notes that is a function of C: a signal's handler that raised in one of Python's would be lost in the driver.
+    The note is taken by a function of C: what a signal's handler raised in one of Python's would be lost in the driver.
     """
     statements: list[str] = []
     connection(memory).set_trace_callback(statements.append)
@@ -93,7 +93,7 @@ class Waiting(threading.Thread):
 # --- who waits
 
 
-def test_no_reader_waits_for_a_writer_that_waits(memory: Memory, holder: Holder) -> None:
+def test_reads_do_not_wait_for_a_waiting_writer(memory: Memory, holder: Holder) -> None:
     """While a thread waits to write, everything that reads is answered, contexts and their counts included."""
     writer = Waiting(memory)
     session = memory.session("s", max_tokens=1_000)
@@ -110,13 +110,15 @@ def test_no_reader_waits_for_a_writer_that_waits(memory: Memory, holder: Holder)
     assert [entry.text for entry in session.entries()] == [TEXT, "waited"]
 
 
-def test_no_task_waits_for_a_task_that_waits_to_write(memory: Memory, holder: Holder, path: Path) -> None:
-    """In an asynchronous memory, too, reading does not stand behind a write."""
+def test_reads_of_an_asynchronous_memory_do_not_wait_for_a_waiting_writer(
+    memory: Memory, holder: Holder, path: Path
+) -> None:
+    """In an asynchronous memory a task that waits to write delays no task that reads."""
 
     async def main() -> None:
-        async with AsyncMemory.open(path, busy_seconds=PATIENCE) as own:
-            session = own.session("s", max_tokens=1_000)
-            waited = begun(own)
+        async with AsyncMemory.open(path, busy_seconds=PATIENCE) as patient:
+            session = patient.session("s", max_tokens=1_000)
+            waited = begun(patient)
             writer = asyncio.create_task(session.add_user_message("waited"))
             await asyncio.to_thread(waited)
 
@@ -130,8 +132,8 @@ def test_no_task_waits_for_a_task_that_waits_to_write(memory: Memory, holder: Ho
     asyncio.run(main())
 
 
-def test_no_reader_waits_for_a_writer_that_writes(path: Path) -> None:
-    """While a transaction is being written, in this process, others read what was there before it."""
+def test_reads_do_not_wait_for_a_writing_thread(path: Path) -> None:
+    """While a transaction is being written in this process, others read what was there before it."""
     with Memory.open(path) as memory:
         session = memory.session("s")
         session.add_user_message(TEXT)
@@ -147,18 +149,18 @@ def test_no_reader_waits_for_a_writer_that_writes(path: Path) -> None:
         assert [entry.text for entry in session.entries()] == [TEXT, "written"]
 
 
-def test_a_count_waits_for_nobody(memory: Memory, holder: Holder, path: Path) -> None:
-    """Token counts that cannot be stored now are counted again: a context on a busy file is given, not refused."""
-    with Memory.open(path, busy_seconds=0) as own:
-        session = own.session("s", max_tokens=1_000)
+def test_token_counts_wait_for_no_lock(memory: Memory, holder: Holder, path: Path) -> None:
+    """A context on a busy file is returned without storing its token counts, which are counted again later."""
+    with Memory.open(path, busy_seconds=0) as impatient:
+        session = impatient.session("s", max_tokens=1_000)
 
         assert session.context().tokens == session.context().tokens > 0
 
 
-def test_who_waits_for_too_long_is_told(memory: Memory, holder: Holder, path: Path) -> None:
-    """After `busy_seconds` a write is refused; what it would have written is never written."""
-    with Memory.open(path, busy_seconds=0.01) as own, pytest.raises(StoreUnavailable, match="busy_seconds"):
-        own.session("s").add_user_message("too late")
+def test_a_write_is_refused_after_busy_seconds(memory: Memory, holder: Holder, path: Path) -> None:
+    """After `busy_seconds` a write raises StoreUnavailable, and is never written."""
+    with Memory.open(path, busy_seconds=0.01) as impatient, pytest.raises(StoreUnavailable, match="busy_seconds"):
+        impatient.session("s").add_user_message("too late")
     holder.let_go()
 
     assert [entry.text for entry in memory.session("s").entries()] == [TEXT]
@@ -168,10 +170,10 @@ def test_who_waits_for_too_long_is_told(memory: Memory, holder: Holder, path: Pa
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError("soft limit"), ValueError("a handler's own")])
-def test_a_signal_that_raises_while_one_waits_leaves_nothing_behind(
+def test_a_signal_that_raises_during_a_wait_leaves_nothing_behind(
     memory: Memory, holder: Holder, path: Path, raised: BaseException | type[BaseException]
 ) -> None:
-    """Whatever a handler raises comes out as it is; this memory and others can write as soon as the file is free."""
+    """A handler's error is raised as it is during a wait, and all can write once the file is free."""
 
     def handler(*_: object) -> None:
         raise raised
@@ -223,7 +225,7 @@ def moved_with_its_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("happens", [removed, renamed, replaced, moved_with_its_folder])
-def test_nothing_is_acknowledged_into_a_file_that_is_gone(tmp_path: Path, happens: Callable[[Path], None]) -> None:
+def test_nothing_is_acknowledged_into_a_moved_file(tmp_path: Path, happens: Callable[[Path], None]) -> None:
     """Five milliseconds after a path names another file, or none, every verb that writes raises and says why."""
     path = tmp_path / "folder" / "log.db"
     with Memory.open(path) as memory:
@@ -265,7 +267,7 @@ sys.stdin.read()
 
 @contextmanager
 def another_process(path: Path) -> Iterator[None]:
-    """Another process has the file open."""
+    """Have the file open in another process inside the block."""
     with subprocess.Popen([sys.executable, "-c", HOLDS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline()
@@ -275,10 +277,10 @@ def another_process(path: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("beside", [nullcontext, another_process])
 @pytest.mark.parametrize("ends", [("-wal", "-shm"), ("-wal",), ("-shm",)])
-def test_nothing_is_acknowledged_into_a_journal_that_is_gone(
+def test_nothing_is_acknowledged_into_a_removed_journal(
     path: Path, ends: tuple[str, ...], beside: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
-    """Five milliseconds after the journal was removed, what writes raises and says why, whoever makes another one."""
+    """Five milliseconds after its journal was removed, every write raises and says why, whoever makes another one."""
     with Memory.open(path) as memory:
         session = memory.session("s", max_tokens=1_000)
         session.add_user_message(TEXT)
@@ -292,8 +294,8 @@ def test_nothing_is_acknowledged_into_a_journal_that_is_gone(
                         write()
 
 
-def test_a_journal_that_is_gone_is_noticed_through_a_link(path: Path, tmp_path: Path) -> None:
-    """It is beside the file itself, wherever the link is by which that was opened."""
+def test_a_removed_journal_is_noticed_through_a_link(path: Path, tmp_path: Path) -> None:
+    """A removed journal is noticed beside the file itself also if the memory was opened by a link."""
     path.touch()
     (link := tmp_path / "link.db").symlink_to(path)
     with Memory.open(link) as memory:
@@ -305,8 +307,8 @@ def test_a_journal_that_is_gone_is_noticed_through_a_link(path: Path, tmp_path: 
             memory.session("s").add_user_message("lost")
 
 
-def test_a_journal_is_kept_whatever_others_do_to_it(memory: Memory, path: Path) -> None:
-    """A checkpoint that empties it, a fork and a file without one keep nobody from writing."""
+def test_checkpoints_and_changes_of_the_journal_mode_stop_no_writes(memory: Memory, path: Path) -> None:
+    """A checkpoint that empties the journal, and a change of the journal's mode, stop no later writes."""
     session, other = memory.session("s"), sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     other.close()
@@ -316,8 +318,8 @@ def test_a_journal_is_kept_whatever_others_do_to_it(memory: Memory, path: Path) 
 
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
-    with Memory.open(path) as again:
-        session = again.session("s")
+    with Memory.open(path) as reopened:
+        session = reopened.session("s")
         session.add_user_message("without a journal")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             assert other.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
@@ -327,29 +329,29 @@ def test_a_journal_is_kept_whatever_others_do_to_it(memory: Memory, path: Path) 
         assert len(session.entries()) == 5
 
 
-def test_what_was_acknowledged_before_its_journal_went_is_there_after_closing(memory: Memory, path: Path) -> None:
-    """Whoever closes the memory writes it into the file, where nobody else has come to that."""
+def test_acknowledged_entries_survive_the_loss_of_their_journal(memory: Memory, path: Path) -> None:
+    """Closing a memory writes acknowledged entries into the file though its journal was removed."""
     without_its_journal(path)
     memory.close()
 
-    with Memory.open(path) as again:
-        assert [entry.text for entry in again.session("s").entries()] == [TEXT]
+    with Memory.open(path) as reopened:
+        assert [entry.text for entry in reopened.session("s").entries()] == [TEXT]
 
 
 def test_a_memory_that_is_opened_again_writes_to_the_new_file(memory: Memory, path: Path) -> None:
-    """After a file was removed, a memory that is opened anew begins a new one."""
+    """A memory opened again after its file was removed begins a new file."""
     for file in path.parent.iterdir():
         file.unlink()
 
-    with Memory.open(path) as again:
-        again.session("s").add_user_message("new")
-        assert [entry.text for entry in again.session("s").entries()] == ["new"]
+    with Memory.open(path) as reopened:
+        reopened.session("s").add_user_message("new")
+        assert [entry.text for entry in reopened.session("s").entries()] == ["new"]
 
 
 def test_a_relative_path_names_the_same_file_wherever_the_process_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relative address is resolved once, when the memory is opened."""
+    """A relative address is resolved once, when the memory is opened, wherever the process goes."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     with Memory.open("sqlite:///log.db") as memory:
@@ -364,7 +366,7 @@ def test_a_relative_path_names_the_same_file_wherever_the_process_goes(
 
 @pytest.fixture(params=[0o000, 0o022, 0o077])
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    """What the process takes away from the modes of new files."""
+    """Yield what the process takes away from the modes of new files."""
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
@@ -374,8 +376,8 @@ def modes(folder: Path) -> dict[str, int]:
     return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
 
 
-def test_files_and_folders_are_their_owners_alone(umask: int, tmp_path: Path) -> None:
-    """The database, its journal and the folders that are made for it: nobody else may read them, from the start."""
+def test_files_and_folders_are_closed_to_others(umask: int, tmp_path: Path) -> None:
+    """The database, its journal and the folders made for it are closed to others from the start."""
     path = tmp_path / "made" / "for it" / "log.db"
 
     with Memory.open(path) as memory:
@@ -387,8 +389,8 @@ def test_files_and_folders_are_their_owners_alone(umask: int, tmp_path: Path) ->
         assert modes(tmp_path / "made") == {"for it": 0o700}
 
 
-def test_a_mode_that_its_owner_has_given_stays(path: Path) -> None:
-    """A file that is there keeps its mode, and its journal has the same, through erasures that write it anew, too."""
+def test_the_mode_of_an_existing_file_is_kept(path: Path) -> None:
+    """An existing file keeps its mode, and its journal gets the same, also after erasures that rewrite it."""
     path.touch()
     path.chmod(0o640)
 
@@ -399,40 +401,40 @@ def test_a_mode_that_its_owner_has_given_stays(path: Path) -> None:
         assert set(modes(path.parent).values()) == {0o640}
 
 
-def test_an_empty_file_is_told_to_who_may_only_read(path: Path) -> None:
-    """It has no version that could be brought to another: there is nothing in it."""
+def test_an_empty_file_is_refused_readonly(path: Path) -> None:
+    """Opening an empty file with `readonly` raises StoreUnavailable, which says that there is nothing in it."""
     path.touch()
     with pytest.raises(StoreUnavailable, match="there is nothing in it yet: open it writable once"):
         Memory.open(path, readonly=True).sessions()
 
 
-def test_memory_is_no_file() -> None:
-    """SQLite's own name of a database in memory is refused, with the address that means it here."""
+def test_the_name_of_a_database_in_memory_is_refused() -> None:
+    """SQLite's own name of a database in memory is refused, with the address to use instead."""
     with pytest.raises(ConfigError, match="memory://"):
         Memory.open("sqlite:///:memory:")
 
 
-def test_what_changed_last_is_found_however_many_did_not(path: Path) -> None:
-    """Who asks for what was written since a mark costs SQLite as many steps over 900 sessions as over 30."""
+def test_finding_the_latest_sessions_takes_few_steps(path: Path) -> None:
+    """Finding what was written since a mark takes as many steps of SQLite over 900 sessions as over 30."""
     clock, counts = FakeClock(), list[int]()
     with Memory.open(path, clock=clock) as memory:
-        for upto in (30, 900):
-            for number in range(upto):
-                memory.session(f"s{upto}.{number}").add_user_message("hello")
+        for count in (30, 900):
+            for number in range(count):
+                memory.session(f"s{count}.{number}").add_user_message("hello")
             clock.advance(2)
             memory.session("last").add_user_message("hello")
             (mark, _), *_ = drive(memory.store.used(memory.tenant, newest_first=True, limit=1))
             steps = itertools.count()
             connection(memory).set_progress_handler(lambda steps=steps: next(steps) and None, 1)
-            found = drive(memory.store.used(memory.tenant, mark=mark))
+            sessions = drive(memory.store.used(memory.tenant, mark=mark))
             connection(memory).set_progress_handler(None, 1)
-            assert [info.session for _, info in found] == ["last"]
+            assert [info.session for _, info in sessions] == ["last"]
             counts.append(next(steps))
     assert 0 < counts[1] <= counts[0] + 20
 
 
-def test_who_reads_of_before_brings_back_no_number_that_is_gone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows of a table go in a step that puts others, while a thread reads those: what was put is found."""
+def test_an_older_snapshot_brings_back_no_removed_number(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of an older snapshot does not bring back numbers of rows that a running step replaces."""
     place = Place("t", "h", "log", "")
     with Memory.open(path) as memory:
         backend, everything = memory.store.backend, Ask(place, [Range("t", [(0, LAST_KEY)])], head=False)
@@ -456,10 +458,10 @@ def test_who_reads_of_before_brings_back_no_number_that_is_gone(path: Path, monk
         assert [row[1] for row in drive(backend.look([everything]))[0].rows[0]] == [b"new"]
 
 
-def test_who_may_only_read_sees_what_was_written_through_a_link_too(
+def test_a_readonly_memory_sees_the_journal_through_a_link(
     memory: Memory, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where neither file nor folder may be written, the journal beside the file itself says that others write to it."""
+    """A readonly memory opened by a link reads what others have written to the journal beside the file itself."""
     (folder := tmp_path / "elsewhere").mkdir()
     (link := folder / "link.db").symlink_to(path)
     memory.session("s").add_user_message("in the journal")

@@ -1,4 +1,4 @@
-"""A streamed answer is stored whole at its end, or as far as it came, so that any provider accepts it."""
+"""Streamed answers: one is stored whole at its end, or as far as it came, and any provider accepts it."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ ASKED = [{"role": "user", "content": "Which gate?"}]
 
 @pytest.fixture(params=STREAMED)
 def streamed(request: pytest.FixtureRequest) -> Streamed:
-    """An answer of each vendor."""
+    """Return a streamed answer of each vendor."""
     return STREAMED[request.param]
 
 
 @pytest.fixture
 def session(streamed: Streamed) -> Iterator[Session]:
-    """A session that waits for the answer."""
+    """Yield a session in which an answer is waited for."""
     with Memory.open("memory://") as memory:
         yield begun(memory, streamed, "s")
 
 
 def begun(memory: Memory, streamed: Streamed, name: str) -> Session:
-    """Return a session of the vendor's format with a user's message."""
+    """Return a session of the vendor's format in which the user has spoken."""
     session = memory.session(name, format=streamed.format)
     session.add_user_message("Which gate?")
     session.context()
@@ -47,13 +47,13 @@ def begun(memory: Memory, streamed: Streamed, name: str) -> Session:
 
 
 def sent_next(session: Session) -> list[dict[str, Any]]:
-    """Return what the model is sent after the user's next message."""
+    """Return what the model is sent once the user has spoken again."""
     session.add_user_message("And then?")
     return session.context().messages
 
 
 def sent_after(streamed: Streamed) -> list[dict[str, Any]]:
-    """Return what the model is sent next if the answer was added at once."""
+    """Return what the model is sent next if the answer was added whole."""
     with Memory.open("memory://") as memory:
         session = begun(memory, streamed, "s")
         session.add(streamed.whole)
@@ -61,22 +61,22 @@ def sent_after(streamed: Streamed) -> list[dict[str, Any]]:
 
 
 def spelled(messages: list[dict[str, Any]]) -> str:
-    """Return the messages as JSON with the keys of Python's clients."""
+    """Return the messages as JSON, with keys as Python's clients spell them."""
     text = json.dumps(messages)
-    words = re.sub(r'[A-Z](?=\w*":)', lambda found: f"_{found[0].lower()}", text)
+    words = re.sub(r'[A-Z](?=\w*":)', lambda capital: f"_{capital[0].lower()}", text)
     return json.dumps(json.loads(words), sort_keys=True)
 
 
 # --- without a client
 
 
-def test_the_text_is_there_as_it_comes(session: Session, streamed: Streamed) -> None:
-    """`feed` returns the text of each event and `text` all so far; nothing is stored before the block ends."""
-    told = []
+def test_text_is_available_as_it_comes(session: Session, streamed: Streamed) -> None:
+    """Each event returns its text, and `text` has all so far; nothing is stored before the block ends."""
+    pieces = []
     with session.stream() as answer:
         for event in streamed.events:
-            told.append(answer.feed(event))
-            assert answer.text == "".join(told)
+            pieces.append(answer.feed(event))
+            assert answer.text == "".join(pieces)
             assert session.stats().total_entries == 1
 
     assert answer.text == streamed.text
@@ -84,8 +84,8 @@ def test_the_text_is_there_as_it_comes(session: Session, streamed: Streamed) -> 
     assert answer.entries == tuple(session.entries()[1:])
 
 
-def test_what_was_streamed_is_what_comes_at_once(session: Session, streamed: Streamed) -> None:
-    """The log, the next request and the usage are those of the whole response."""
+def test_a_streamed_answer_is_stored_like_a_whole_one(session: Session, streamed: Streamed) -> None:
+    """The log, the next request and the usage after a stream equal those after adding the whole response."""
     with session.stream(metadata={"run": 7}) as answer:
         for event in streamed.events:
             answer.feed(event)
@@ -96,8 +96,8 @@ def test_what_was_streamed_is_what_comes_at_once(session: Session, streamed: Str
     assert spelled(sent_next(session)) == spelled(sent_after(streamed))
 
 
-def test_a_session_of_texts_keeps_what_was_streamed(memory: Memory, streamed: Streamed) -> None:
-    """A session in the text format stores streamed and whole answers of every provider with their usage."""
+def test_a_session_of_plain_text_keeps_streamed_answers(memory: Memory, streamed: Streamed) -> None:
+    """A session of the format `text` keeps the text and the usage of a streamed answer of any provider."""
     session = memory.session("of texts", format="text")
     with session.stream() as answer:
         for event in streamed.events:
@@ -107,12 +107,12 @@ def test_a_session_of_texts_keeps_what_was_streamed(memory: Memory, streamed: St
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens, usage.calls) == (40, 9, 1)
     assert answer.text in "".join(entry.text for entry in session.entries())
-    assert [one.id for one in answer.entries] == [one.id for one in session.entries()]
+    assert [stored.id for stored in answer.entries] == [stored.id for stored in session.entries()]
 
 
 @pytest.mark.parametrize("cut_off", ["keep", "drop"])
-def test_a_stream_that_ends_anywhere_leaves_what_a_provider_accepts(streamed: Streamed, cut_off: Any) -> None:
-    """A stream that ends after any event leaves the marked text or nothing, and the next request is valid."""
+def test_a_stream_that_ends_anywhere_leaves_a_valid_log(streamed: Streamed, cut_off: Any) -> None:
+    """A stream that ends after any event leaves its text, marked, or nothing; the next request is valid."""
     faults = VENDORS[streamed.format]().faults
     with Memory.open("memory://") as memory:
         for length in range(len(streamed.events)):
@@ -122,17 +122,17 @@ def test_a_stream_that_ends_anywhere_leaves_what_a_provider_accepts(streamed: St
                 for event in streamed.events[:length]:
                     answer.feed(event)
 
-            kept = [entry.text for entry in answer.entries if entry.metadata == {"cut_off": True}]
+            cut_texts = [entry.text for entry in answer.entries if entry.metadata == {"cut_off": True}]
             if not answer.is_complete:
-                assert kept == ([answer.text] if answer.text and cut_off == "keep" else [])
-                assert len(session.entries()) == 1 + len(kept)
+                assert cut_texts == ([answer.text] if answer.text and cut_off == "keep" else [])
+                assert len(session.entries()) == 1 + len(cut_texts)
             messages = sent_next(session)
             assert faults(messages) == []
             assert not answer.entries or answer.text in json.dumps(messages)
 
 
 def test_an_error_in_the_block_keeps_what_came(session: Session, streamed: Streamed) -> None:
-    """The error goes on; the answer is stored as far as it came, or whole where it was over."""
+    """An error inside the block is raised on, and the answer is stored as far as it came."""
     for events, whole in ((streamed.events[:5], False), (streamed.events, True)):
         fed: list[Answer] = []
 
@@ -146,7 +146,7 @@ def test_an_error_in_the_block_keeps_what_came(session: Session, streamed: Strea
 
 
 def feed(session: Session, events: Iterable[Any], fed: list[Answer]) -> None:
-    """Feed events to a block, raising those that are errors."""
+    """Feed events to a block, and raise those that are errors."""
     with session.stream() as answer:
         fed.append(answer)
         for event in events:
@@ -155,8 +155,8 @@ def feed(session: Session, events: Iterable[Any], fed: list[Answer]) -> None:
             answer.feed(event)
 
 
-def test_a_key_makes_a_streamed_answer_be_added_once(session: Session, streamed: Streamed) -> None:
-    """Under the same key a streamed answer and its usage are stored once."""
+def test_a_key_adds_a_streamed_answer_once(session: Session, streamed: Streamed) -> None:
+    """The same streamed answer under the same key is added once, and its usage is recorded once."""
     for _ in range(2):
         with session.stream(key="run 1") as answer:
             for event in streamed.events:
@@ -168,7 +168,7 @@ def test_a_key_makes_a_streamed_answer_be_added_once(session: Session, streamed:
 
 
 def test_every_store_keeps_answers_alike(memory: Memory, streamed: Streamed) -> None:
-    """Every store returns streamed, cut-off and whole answers as they were, with their usage."""
+    """Every store returns streamed, cut off and whole answers as they were, with their usage."""
     session = begun(memory, streamed, "s")
     with session.stream() as answer:
         for event in streamed.events:
@@ -178,16 +178,18 @@ def test_every_store_keeps_answers_alike(memory: Memory, streamed: Streamed) -> 
             broken.feed(event)
     added = session.add(streamed.whole)
 
-    again = memory.session("s", format=streamed.format)
+    reopened = memory.session("s", format=streamed.format)
 
-    told = [(entry.kind, entry.text, entry.metadata) for entry in again.entries()[1:]]
-    assert told == [(one.kind, one.text, one.metadata) for one in (*answer.entries, *broken.entries, *added)]
-    usage = again.stats().usage
+    contents = [(entry.kind, entry.text, entry.metadata) for entry in reopened.entries()[1:]]
+    assert contents == [
+        (stored.kind, stored.text, stored.metadata) for stored in (*answer.entries, *broken.entries, *added)
+    ]
+    usage = reopened.stats().usage
     assert usage.total_input in (40, 80)  # the interrupted one may have told its usage; the same response is told once
 
 
 def test_what_is_no_event_is_refused() -> None:
-    """Feeding anything but an event of the vendor raises an error that names it."""
+    """What is fed and is no event, or an event of another vendor, is refused and named."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
         with session.stream() as answer:
@@ -208,7 +210,7 @@ def test_what_is_no_event_is_refused() -> None:
 
 
 def test_a_whole_response_is_stored_or_refused(streamed: Streamed) -> None:
-    """A server may send all of a chat completion or of a content as its one chunk; of the others `add` is named."""
+    """A whole chat completion or content may be fed as one chunk; of other vendors feeding one names `add`."""
     with Memory.open("memory://") as memory:
         session = begun(memory, streamed, "s")
         with session.stream() as answer:
@@ -216,15 +218,15 @@ def test_a_whole_response_is_stored_or_refused(streamed: Streamed) -> None:
                 with pytest.raises(InvalidEntry, match=r"is a whole response; add\(\) it"):
                     answer.feed(streamed.whole)
                 return
-            said = answer.feed(streamed.whole)
-        kept = sent_next(session)
+            text = answer.feed(streamed.whole)
+        messages = sent_next(session)
 
-    assert said == answer.text != ""
-    assert kept == sent_after(streamed)
+    assert text == answer.text != ""
+    assert messages == sent_after(streamed)
 
 
-def test_an_answer_takes_nothing_after_its_block(streamed: Streamed) -> None:
-    """Feeding after the block raises Closed, whether the answer was whole or cut off."""
+def test_feeding_after_the_block_raises_closed(streamed: Streamed) -> None:
+    """An event fed after its block raises Closed, whether the answer was whole or cut off."""
     with Memory.open("memory://") as memory:
         session = begun(memory, streamed, "s")
         for events in (streamed.events, streamed.events[:1]):
@@ -255,70 +257,70 @@ def _google(server: StreamServer) -> Any:
 
 
 def chat_events(server: StreamServer) -> Iterator[Any]:
-    """Stream chat completions with the client."""
+    """Yield a stream of chat completions."""
     with _openai(server) as client:
         yield from client.chat.completions.create(model="m", messages=ASKED, stream=True)
 
 
 def chat_helper_events(server: StreamServer) -> Iterator[Any]:
-    """Stream chat completions with the client's helper."""
+    """Yield the events of the client's helper for chat completions."""
     with _openai(server) as client, client.chat.completions.stream(model="m", messages=ASKED) as stream:
         yield from stream
 
 
 def responses_events(server: StreamServer) -> Iterator[Any]:
-    """Stream responses with the client."""
+    """Yield a stream of responses."""
     with _openai(server) as client:
         yield from client.responses.create(model="m", input=ASKED, stream=True)
 
 
 def responses_helper_events(server: StreamServer) -> Iterator[Any]:
-    """Stream responses with the client's helper."""
+    """Yield the events of the client's helper for responses."""
     with _openai(server) as client, client.responses.stream(model="m", input=ASKED) as stream:
         yield from stream
 
 
 def anthropic_events(server: StreamServer) -> Iterator[Any]:
-    """Stream messages with the client."""
+    """Yield a stream of messages."""
     with _anthropic(server) as client:
         yield from client.messages.create(model="m", max_tokens=9, messages=ASKED, stream=True)
 
 
 def anthropic_helper_events(server: StreamServer) -> Iterator[Any]:
-    """Stream messages with the client's helper."""
+    """Yield the events of the client's helper for messages."""
     with _anthropic(server) as client, client.messages.stream(model="m", max_tokens=9, messages=ASKED) as stream:
         yield from stream
 
 
 def gemini_events(server: StreamServer) -> Iterator[Any]:
-    """Stream contents with the client."""
+    """Yield a stream of contents."""
     with _google(server) as client:
         yield from client.models.generate_content_stream(model="m", contents="Which gate?")
 
 
 async def async_chat_events(server: StreamServer) -> AsyncIterator[Any]:
-    """Stream chat completions with the asynchronous client."""
+    """Yield a stream of chat completions of the asynchronous client."""
     async with _openai(server, "AsyncOpenAI") as client:
         async for event in await client.chat.completions.create(model="m", messages=ASKED, stream=True):
             yield event
 
 
 async def async_responses_events(server: StreamServer) -> AsyncIterator[Any]:
-    """Stream responses with the asynchronous client."""
+    """Yield a stream of responses of the asynchronous client."""
     async with _openai(server, "AsyncOpenAI") as client:
         async for event in await client.responses.create(model="m", input=ASKED, stream=True):
             yield event
 
 
 async def async_anthropic_events(server: StreamServer) -> AsyncIterator[Any]:
-    """Stream messages with the asynchronous client."""
+    """Yield a stream of messages of the asynchronous client."""
     async with _anthropic(server, "AsyncAnthropic") as client:
         async for event in await client.messages.create(model="m", max_tokens=9, messages=ASKED, stream=True):
             yield event
 
 
 async def async_gemini_events(server: StreamServer) -> AsyncIterator[Any]:
-    """Stream contents with the asynchronous client."""
+    """Yield a stream of contents of the asynchronous client."""
     async with _google(server).aio as client:
         async for event in await client.models.generate_content_stream(model="m", contents="Which gate?"):
             yield event
@@ -349,8 +351,8 @@ ASYNC = {
 
 
 @pytest.mark.parametrize("format", AT_ONCE)
-def test_what_a_client_returns_at_once_goes_in(format: str) -> None:
-    """A response, as a client gives it that has asked a server, is what the server has sent."""
+def test_a_response_of_each_client_is_added(format: str) -> None:
+    """A response object that a client got from a server is added with its content and usage."""
     streamed = STREAMED[format]
     with Memory.open("memory://") as memory, StreamServer(answers(streamed.whole)) as server:
         session = begun(memory, streamed, "s")
@@ -366,22 +368,22 @@ def test_what_a_client_returns_at_once_goes_in(format: str) -> None:
 
 @pytest.mark.parametrize("client", SYNC)
 def test_the_events_of_each_client_are_fed_as_they_come(client: str) -> None:
-    """The events of each client are stored like the whole response."""
+    """What a client streams from a server is stored as the whole response would be."""
     format, events = SYNC[client]
     streamed = STREAMED[format]
     with Memory.open("memory://") as memory, StreamServer(plays(streamed.events)) as server:
         session = begun(memory, streamed, "s")
 
         with session.stream() as answer:
-            said = [answer.feed(event) for event in events(server)]
+            pieces = [answer.feed(event) for event in events(server)]
 
-        assert "".join(said) == streamed.text
+        assert "".join(pieces) == streamed.text
         assert spelled(sent_next(session)) == spelled(sent_after(streamed))
 
 
 @pytest.mark.parametrize("client", SYNC)
-def test_a_connection_that_breaks_leaves_what_came(client: str) -> None:
-    """If a connection breaks, the client's error is raised and the text that came is stored, marked."""
+def test_a_broken_connection_leaves_what_came(client: str) -> None:
+    """If the connection breaks, the client's error is raised, and the text that came is stored, marked."""
     format, events = SYNC[client]
     streamed = STREAMED[format]
     half = next(i for i in range(len(streamed.events)) if " it" in json.dumps(streamed.events[i])) + 1
@@ -399,8 +401,8 @@ def test_a_connection_that_breaks_leaves_what_came(client: str) -> None:
 
 
 @pytest.mark.parametrize("format", ASYNC)
-def test_asynchronous_clients_are_fed_alike(format: str) -> None:
-    """The events of each asynchronous client are stored like the whole response."""
+def test_events_of_asynchronous_clients_are_fed_alike(format: str) -> None:
+    """What an asynchronous client streams is stored as the whole response would be."""
     streamed = STREAMED[format]
 
     async def run(server: StreamServer) -> list[dict[str, Any]]:
@@ -421,7 +423,7 @@ def test_asynchronous_clients_are_fed_alike(format: str) -> None:
 
 
 def test_a_cancelled_task_leaves_what_came() -> None:
-    """A task that is cancelled in the middle of an answer stores what came, and is cancelled."""
+    """A task that is cancelled in the middle of an answer stores what came, and stays cancelled."""
 
     async def run() -> list[tuple[str, Any]]:
         async with AsyncMemory.open("memory://") as memory:
@@ -459,26 +461,26 @@ ARGUMENTS = st.dictionaries(st.text(max_size=3), st.integers(-9, 2**53) | WORDS,
 
 
 def chat_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
-    """Draw a completion and its chunks, with the calls' pieces mixed."""
+    """Draw a completion and its chunks, with the pieces of its calls in any mixture."""
     whole = [{"id": f"c{i}", "type": "function", "function": call} for i, call in enumerate(calls)]
     events = [{"content": piece} for piece in draw(cut_anywhere(said))]
-    begun = [{**call, "index": i, "function": {**call["function"], "arguments": ""}} for i, call in enumerate(whole)]
-    events += [{"tool_calls": [call]} for call in begun]
+    openings = [{**call, "index": i, "function": {**call["function"], "arguments": ""}} for i, call in enumerate(whole)]
+    events += [{"tool_calls": [call]} for call in openings]
     pieces = [
         {"tool_calls": [{"index": i, "function": {"arguments": piece}}]}
         for i, call in enumerate(calls)
         for piece in draw(cut_anywhere(call["arguments"]))
     ]
-    kept = sorted(pieces, key=lambda piece: piece["tool_calls"][0]["index"]) if draw(st.booleans()) else pieces
+    ordered = sorted(pieces, key=lambda piece: piece["tool_calls"][0]["index"]) if draw(st.booleans()) else pieces
     chunk = {"object": "chat.completion.chunk", "id": "x"}
-    made = [{**chunk, "choices": [{"index": 0, "delta": delta}]} for delta in (*events, *kept)]
+    chunks = [{**chunk, "choices": [{"index": 0, "delta": delta}]} for delta in (*events, *ordered)]
     message = {"role": "assistant", "content": said, **({"tool_calls": whole} if whole else {})}
     end = {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    return {"id": "x", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]}, [*made, end]
+    return {"id": "x", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]}, [*chunks, end]
 
 
 def anthropic_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
-    """Draw a message and its events."""
+    """Return a message and its events."""
     blocks: list[dict[str, Any]] = [{"type": "text", "text": said}]
     events: list[Any] = [{"type": "message_start", "message": {"id": "x", "role": "assistant", "content": []}}]
     events.append({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
@@ -488,23 +490,25 @@ def anthropic_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]])
         bare = {"type": "tool_use", "id": f"c{i}", "name": call["name"], "input": {}}
         blocks.append({**bare, "input": json.loads(call["arguments"])})
         events.append({"type": "content_block_start", "index": i, "content_block": bare})
-        pieces = [{"type": "input_json_delta", "partial_json": one} for one in draw(cut_anywhere(call["arguments"]))]
+        pieces = [
+            {"type": "input_json_delta", "partial_json": fragment} for fragment in draw(cut_anywhere(call["arguments"]))
+        ]
         events += [{"type": "content_block_delta", "index": i, "delta": delta} for delta in pieces]
     events += [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}]
     return {"id": "x", "type": "message", "role": "assistant", "stop_reason": "end_turn", "content": blocks}, events
 
 
 def gemini_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
-    """Draw a response and its chunks."""
-    asked = [{"function_call": {"name": call["name"], "args": json.loads(call["arguments"])}} for call in calls]
+    """Return a response and its chunks."""
+    call_parts = [{"function_call": {"name": call["name"], "args": json.loads(call["arguments"])}} for call in calls]
     texts: list[dict[str, Any]] = [{"text": piece} for piece in draw(cut_anywhere(said))]
 
-    def chunk(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return {"candidates": [{"content": {"role": "model", "parts": list(parts)}, **more}]}
+    def chunk(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        return {"candidates": [{"content": {"role": "model", "parts": list(parts)}, **fields}]}
 
-    spoken = [{"text": said}] if said else []
-    whole = chunk(*spoken, *asked, finish_reason="STOP")
-    return whole, [*map(chunk, (*texts, *asked)), chunk(finish_reason="STOP")]
+    text_parts = [{"text": said}] if said else []
+    whole = chunk(*text_parts, *call_parts, finish_reason="STOP")
+    return whole, [*map(chunk, (*texts, *call_parts)), chunk(finish_reason="STOP")]
 
 
 @pytest.mark.sampled
@@ -514,8 +518,8 @@ def gemini_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) ->
 )
 @settings(max_examples=examples(90), deadline=None)
 @given(data=st.data())
-def test_it_is_no_matter_where_a_stream_cuts_texts(format: str, events_of: Any, data: Any) -> None:
-    """However a stream cuts texts and arguments, the log equals that of the whole response."""
+def test_it_does_not_matter_where_a_stream_cuts_texts(format: str, events_of: Any, data: Any) -> None:
+    """However texts and arguments are cut into pieces, the log holds what the whole response holds."""
     calls = data.draw(st.lists(st.fixed_dictionaries({"name": st.just("f"), "arguments": ARGUMENTS}), max_size=2))
     calls = [{**call, "arguments": json.dumps(call["arguments"])} for call in calls]
     whole, events = data.draw(st.composite(lambda draw: events_of(draw, data.draw(WORDS), calls))())
@@ -543,8 +547,8 @@ def test_it_is_no_matter_where_a_stream_cuts_texts(format: str, events_of: Any, 
     ],
     ids=["choices", "content", "parts", "type", "text", "arguments"],
 )
-def test_an_event_with_a_field_of_another_type_is_told(event: dict[str, Any]) -> None:
-    """A server that speaks a protocol almost right gets an error of ours, and what came before is kept."""
+def test_an_event_with_a_field_of_a_wrong_type_is_refused(event: dict[str, Any]) -> None:
+    """An event with a field of a wrong type raises InvalidEntry, and what came before it is kept."""
     first: dict[str, Any] = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "Gate"}}]}
     if "type" in event:
         first = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Gate"}}
@@ -560,7 +564,7 @@ def test_an_event_with_a_field_of_another_type_is_told(event: dict[str, Any]) ->
 
 
 def test_choices_of_null_are_none() -> None:
-    """Servers that speak OpenAI's protocol send it with the usage, where OpenAI has an empty list."""
+    """Choices of null, which some servers send with the usage, are read as an empty list."""
     chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m"}
     with Memory.open("memory://") as memory:
         chat = memory.session("s")
@@ -581,8 +585,8 @@ def test_choices_of_null_are_none() -> None:
     ],
     ids=["whole", "in pieces", "with the id in each", "with an id of each"],
 )
-def test_calls_of_one_index_are_told_by_their_ids(pieces: list[tuple[str | None, str | None, str]]) -> None:
-    """Calls that share an index are told apart by their ids and names."""
+def test_calls_of_one_index_are_told_apart_by_their_ids(pieces: list[tuple[str | None, str | None, str]]) -> None:
+    """If a service numbers all calls 0, a piece with another id and a name begins another call."""
     calls = [
         {"index": 0, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
         for id, name, arguments in pieces
@@ -594,5 +598,5 @@ def test_calls_of_one_index_are_told_by_their_ids(pieces: list[tuple[str | None,
                 choice = {"index": 0, "delta": delta, "finish_reason": None if delta else "tool_calls"}
                 answer.feed({"object": "chat.completion.chunk", "choices": [choice]})
 
-        found = [(entry.call_id, entry.name, entry.text) for entry in chat.entries()]
-        assert found == [("A", "f", '{"a": 1}'), ("B", "g", '{"b": 2}')]
+        stored_calls = [(entry.call_id, entry.name, entry.text) for entry in chat.entries()]
+        assert stored_calls == [("A", "f", '{"a": 1}'), ("B", "g", '{"b": 2}')]

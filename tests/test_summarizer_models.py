@@ -1,4 +1,4 @@
-"""Summaries by a model string, end to end over a loopback server: answers, streams, faults, keys, costs."""
+"""Summaries by a model string, end to end over a local server: answers, streams, faults, keys and costs."""
 
 from __future__ import annotations
 
@@ -33,27 +33,30 @@ PATIENCE = 300.0
 
 @pytest.fixture(params=WORLDS)
 def complete(request: pytest.FixtureRequest) -> Complete:
-    """Runs a coroutine in a synchronous and in an asynchronous world."""
+    """Return what runs a coroutine in a synchronous, or in an asynchronous, world."""
     run: Complete = request.param
     return run
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "stream"])
 def stream(request: pytest.FixtureRequest) -> bool:
-    """Whether answers are read as streams."""
+    """Return whether answers are read as streams."""
     read: bool = request.param
     return read
 
 
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the environment takes part."""
+    """Remove keys, addresses and proxies from the environment."""
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
 
 def ask(given: ModelSummarizer | str, *, times: int = 1, sleeps: list[float] | None = None) -> Any:
-    """What asks a model, `times` in a row; pauses between attempts are noted in `sleeps` instead of slept."""
+    """Return work that asks a model `times` in a row.
+
+    Pauses between attempts are noted in `sleeps` instead of slept.
+    """
 
     async def sleep(seconds: float) -> None:
         if sleeps is not None:
@@ -72,7 +75,7 @@ def ask(given: ModelSummarizer | str, *, times: int = 1, sleeps: list[float] | N
 
 
 def at(server: OpenAIServer, name: str = "gpt-4o-mini", **options: Any) -> ModelSummarizer:
-    """A summarizer at this server."""
+    """Return a summarizer that asks this server."""
     return ModelSummarizer(name, base_url=server.url, **options)
 
 
@@ -80,21 +83,21 @@ def at(server: OpenAIServer, name: str = "gpt-4o-mini", **options: Any) -> Model
 
 
 def test_a_model_summarises(complete: Complete, stream: bool) -> None:
-    """The prompt goes as the user's only message with its bound; text, tokens and their price come back."""
+    """The prompt is sent as the user's only message with its bound, and text, tokens and their price are returned."""
     with OpenAIServer(says("A short summary.", input_tokens=1000, output_tokens=100, cached_tokens=400)) as server:
         reply = complete(ask(at(server, stream=stream)))
 
-    asked = server.asked[0]
+    request = server.asked[0]
     assert reply.text == "A short summary."
     assert (reply.spent.calls, reply.spent.input_tokens, reply.spent.output_tokens) == (1, 1000, 100)
     assert reply.spent.cost == pytest.approx((600 * 0.15 + 400 * 0.075 + 100 * 0.60) / 1_000_000)
-    assert asked.body["messages"] == [{"role": "user", "content": PROMPT.text}]
-    assert (asked.body["model"], asked.body["max_tokens"]) == ("gpt-4o-mini", 50)
-    assert asked.body.get("stream", False) is stream
+    assert request.body["messages"] == [{"role": "user", "content": PROMPT.text}]
+    assert (request.body["model"], request.body["max_tokens"]) == ("gpt-4o-mini", 50)
+    assert request.body.get("stream", False) is stream
 
 
-def test_what_a_provider_does_not_report_is_counted(complete: Complete, stream: bool) -> None:
-    """Without usage tokens are counted here; a model without a known price costs 0."""
+def test_unreported_usage_is_counted(complete: Complete, stream: bool) -> None:
+    """Without usage in the answer, tokens are counted here; a model without a known price costs 0."""
     with OpenAIServer(says("A short summary.", usage=False)) as server:
         reply = complete(ask(at(server, "my-model", stream=stream)))
 
@@ -102,8 +105,8 @@ def test_what_a_provider_does_not_report_is_counted(complete: Complete, stream: 
 
 
 @pytest.mark.parametrize("tokens", [10**30, 2**63])
-def test_what_no_provider_can_have_spent_is_counted(complete: Complete, tokens: int) -> None:
-    """Figures that a log cannot keep are none: the answer is taken, and counted here."""
+def test_impossible_usage_is_counted_instead(complete: Complete, tokens: int) -> None:
+    """An answer with figures that a log cannot store is accepted, and its tokens are counted here."""
     with OpenAIServer(says("A short summary.", input_tokens=tokens)) as server:
         reply = complete(ask(at(server)))
 
@@ -112,23 +115,23 @@ def test_what_no_provider_can_have_spent_is_counted(complete: Complete, tokens: 
     assert reply.spent.input_tokens < 100
 
 
-def test_a_model_that_says_nothing_has_answered(complete: Complete) -> None:
-    """An empty text is an answer; what it is worth is for others to judge."""
+def test_an_empty_text_is_an_answer(complete: Complete) -> None:
+    """An empty text is returned as an answer."""
     with OpenAIServer(says("")) as server:
         assert complete(ask(at(server))).text == ""
 
 
 def test_a_name_may_have_a_colon_or_a_provider() -> None:
-    """With a base URL a plain name is sent as it is, colons included; `openai:` before it is dropped."""
+    """With a base URL a plain name is sent as it is, colons included, and `openai:` before it is dropped."""
     with OpenAIServer() as server:
         for name in ("qwen2:7b", "openai:qwen2:7b", "openai-chat:org/model"):
             inline(ask(at(server, name)))
 
-    assert [asked.body["model"] for asked in server.asked] == ["qwen2:7b", "qwen2:7b", "org/model"]
+    assert [request.body["model"] for request in server.asked] == ["qwen2:7b", "qwen2:7b", "org/model"]
 
 
 def test_a_model_string_uses_the_environment(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`openai:` speaks chat completions with the key, and at the address, that OpenAI's variables name."""
+    """`openai:` speaks chat completions with the key, and at the address, of OpenAI's environment variables."""
     with OpenAIServer() as server:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -139,8 +142,8 @@ def test_a_model_string_uses_the_environment(complete: Complete, monkeypatch: py
     assert server.asked[0].body["max_completion_tokens"] == 50
 
 
-def test_a_model_that_reasons_may_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Providers bound thoughts and answer together, so the bound of the answer grows by what thoughts may take."""
+def test_a_reasoning_model_gets_room_for_its_thoughts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reasoning model's bound on tokens is that of the answer and room for its thoughts."""
     with OpenAIServer() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         inline(ask("openai:gpt-5-mini"))
@@ -149,7 +152,7 @@ def test_a_model_that_reasons_may_do_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_settings_go_to_the_model() -> None:
-    """Further settings of Pydantic AI are passed on and win."""
+    """Further settings of Pydantic AI are sent to the model, and replace those of the prompt."""
     with OpenAIServer() as server:
         inline(ask(at(server, settings={"temperature": 0.2, "max_tokens": 7})))
 
@@ -157,14 +160,14 @@ def test_settings_go_to_the_model() -> None:
 
 
 def test_the_window_is_known_or_given() -> None:
-    """The table of models has it, the option says it for models that are not there, and nobody guesses."""
+    """A model's window comes from the table of models or the option `window`, and is None otherwise."""
     assert ModelSummarizer("openai:gpt-4o-mini").window == 128_000
     assert ModelSummarizer("my-model", base_url="http://localhost/v1", window=32_000).window == 32_000
     assert ModelSummarizer("my-model", base_url="http://localhost/v1").window is None
 
 
 def test_the_longest_answer_is_known_or_given() -> None:
-    """The table of models has it, the option or the settings say it for others, and nobody guesses."""
+    """The longest answer comes from the table of models, the option or the settings, and is None otherwise."""
     own = {"base_url": "http://localhost/v1"}
     assert ModelSummarizer("openai:gpt-4o-mini").max_output == 16_384
     assert ModelSummarizer("openai:gpt-4o-mini", settings={"max_tokens": 900}).max_output == 900
@@ -175,8 +178,8 @@ def test_the_longest_answer_is_known_or_given() -> None:
             ModelSummarizer("my-model", **own, max_output=wrong)  # type: ignore[arg-type]
 
 
-def test_thoughts_and_answer_together_stay_within_the_longest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that reasons is asked for no more than it gives, thoughts included."""
+def test_thoughts_and_answer_stay_within_the_longest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reasoning model is asked for no more than `max_output`, thoughts included."""
     with OpenAIServer() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         inline(ask(ModelSummarizer("openai:gpt-5-mini", max_output=1_000)))
@@ -184,24 +187,29 @@ def test_thoughts_and_answer_together_stay_within_the_longest_answer(monkeypatch
     assert server.asked[0].body["max_completion_tokens"] == 1_000
 
 
-def test_the_documented_block_asks_for_no_more_than_the_model_gives() -> None:
-    """A summarizer block at its own threshold of 20,000 tokens, and the ladder at the model's window, ask gpt-4o-mini
-    for at most the 16,384 tokens that it answers with."""
-    block, talk = {"long_term_memory_id": "summarizer"}, [*TURN[:1], {"role": "assistant", "content": "words " * 6_700}]
+def test_no_summarizer_asks_for_more_than_the_model_gives() -> None:
+    """Neither a summarizer block at its threshold of 20,000 tokens nor the ladder asks for too long an answer.
+
+    gpt-4o-mini answers with 16,384 tokens at most, and is asked for no more than that.
+    """
+    block, messages = (
+        {"long_term_memory_id": "summarizer"},
+        [*TURN[:1], {"role": "assistant", "content": "words " * 6_700}],
+    )
     answer = json.dumps({"items": [{"kind": "fact", "text": SHORT}]})
     with OpenAIServer(*[says(answer)] * 40) as server, Memory.open("memory://") as memory:
-        memory.session("block", summarizer=at(server), long_term=block).add(talk * 3)
+        memory.session("block", summarizer=at(server), long_term=block).add(messages * 3)
         ladder = memory.session("ladder", model="gpt-4o-mini", summarizer=at(server), auto_compact="off")
-        ladder.add(talk * 20)
-        done = ladder.compact("ladder")
+        ladder.add(messages * 20)
+        result = ladder.compact("ladder")
 
-        assert done.done
+        assert result.done
         assert memory.session("block").summaries()
     assert max(exchange.body["max_tokens"] for exchange in server.asked) == 16_384
 
 
 def test_two_memories_share_one_object() -> None:
-    """An object that was used under one loop works under another."""
+    """A summarizer that was used under one event loop works under another."""
     with OpenAIServer() as server:
         model = at(server)
 
@@ -235,10 +243,8 @@ FAULTS: list[tuple[Play, bool, str, str]] = [
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("play", "final", "kind", "why"), FAULTS)
-def test_a_fault_is_told_and_tried_again_where_it_may_pass(
-    play: Play, final: bool, kind: str, why: str, stream: bool
-) -> None:
-    """Refusals and useless answers end the call at once; what may pass is asked once more, and then is well."""
+def test_a_passing_fault_is_tried_again(play: Play, final: bool, kind: str, why: str, stream: bool) -> None:
+    """A refusal or a useless answer ends the call at once; a fault that may pass is tried again."""
     with OpenAIServer(play, play) as server:
         with pytest.raises(SummarizerFailed) as failed:
             inline(ask(at(server, stream=stream, retries=0)))
@@ -255,7 +261,7 @@ def test_a_fault_is_told_and_tried_again_where_it_may_pass(
 
 @pytest.mark.parametrize("play", [breaks_off("A short"), ends_early("A short")])
 def test_a_stream_that_breaks_off_is_no_answer(complete: Complete, play: Play) -> None:
-    """Half an answer is not taken for a whole one, whether the connection was cut or the last words are missing."""
+    """A stream that breaks off is no answer, whether the connection was cut or the last words are missing."""
     with OpenAIServer(play, says("A short summary.")) as server:
         assert complete(ask(at(server, stream=True))).text == "A short summary."
 
@@ -263,14 +269,14 @@ def test_a_stream_that_breaks_off_is_no_answer(complete: Complete, play: Play) -
 
 
 def test_a_slow_answer_is_given_up(complete: Complete) -> None:
-    """After the timeout the call is cancelled, so that the server sees the client go, and asked again."""
+    """After the timeout a call is cancelled, so that the server sees the client leave, and tried again."""
     with OpenAIServer(stalls(), says("In time.")) as server:
         assert complete(ask(at(server, timeout=1.0))).text == "In time."
         assert server.hung_up.wait(PATIENCE)
 
 
 def test_a_stream_is_given_up_when_it_stalls(complete: Complete) -> None:
-    """A stream may take longer than the timeout as long as its pieces come; one that stops is cancelled."""
+    """A stream may take longer than the timeout while its pieces come; one that stalls is cancelled."""
     with OpenAIServer(stalls("A short")) as server:
         with pytest.raises(SummarizerFailed, match=r"no answer within 0\.5 s") as failed:
             complete(ask(at(server, stream=True, timeout=0.5, retries=0)))
@@ -278,14 +284,14 @@ def test_a_stream_is_given_up_when_it_stalls(complete: Complete) -> None:
         assert server.hung_up.wait(PATIENCE)
 
 
-def test_patience_that_is_asked_for_is_had(complete: Complete) -> None:
-    """`Retry-After` is kept, in seconds or as a date; one that is too far ends the call at once and is told."""
-    slept: list[float] = []
+def test_retry_after_is_honoured(complete: Complete) -> None:
+    """A pause asked for by `Retry-After`, in seconds or as a date, is kept; one that is too long ends the call."""
+    pauses: list[float] = []
     date = formatdate(time.time() + 20, usegmt=True)
     with OpenAIServer(fails(429, Retry_After="7"), fails(503, Retry_After=date), says("At last.")) as server:
-        assert complete(ask(at(server), sleeps=slept)).text == "At last."
-    assert slept[0] == 7.0
-    assert 15 < slept[1] <= 20
+        assert complete(ask(at(server), sleeps=pauses)).text == "At last."
+    assert pauses[0] == 7.0
+    assert 15 < pauses[1] <= 20
 
     with OpenAIServer(fails(429, Retry_After="3600")) as server:
         with pytest.raises(SummarizerFailed, match="asks to wait 3600 s, and 30 s are allowed") as failed:
@@ -294,7 +300,7 @@ def test_patience_that_is_asked_for_is_had(complete: Complete) -> None:
         assert len(server.asked) == 1
 
 
-def test_nothing_is_tried_again_behind_our_back() -> None:
+def test_the_sdk_retries_nothing_itself() -> None:
     """The SDK's own retries are off: there are as many requests as attempts."""
     with OpenAIServer(*[fails(503)] * 9) as server:
         with pytest.raises(SummarizerFailed, match="attempt 3 of 3"):
@@ -303,8 +309,8 @@ def test_nothing_is_tried_again_behind_our_back() -> None:
         assert len(server.asked) == 3
 
 
-def test_a_model_that_keeps_failing_is_left_alone(complete: Complete) -> None:
-    """After five calls in a row without an answer the sixth does not reach the server."""
+def test_a_failing_model_is_paused(complete: Complete) -> None:
+    """After five calls in a row without an answer, the sixth does not reach the server."""
     with OpenAIServer(*[fails(500)] * 9) as server:
         with pytest.raises(SummarizerFailed) as failed:
             complete(ask(at(server, retries=0), times=6))
@@ -313,8 +319,8 @@ def test_a_model_that_keeps_failing_is_left_alone(complete: Complete) -> None:
         assert len(server.asked) == 5
 
 
-def test_cancelling_the_caller_hangs_up() -> None:
-    """Under asyncio the request ends with the task that waits for it."""
+def test_cancelling_the_caller_ends_the_request() -> None:
+    """Cancelling the task that waits for an answer ends its request."""
     with OpenAIServer(stalls()) as server:
 
         async def work(runner: Runner) -> None:
@@ -332,7 +338,7 @@ def test_cancelling_the_caller_hangs_up() -> None:
 
 
 def test_a_key_is_never_shown(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither the object, nor an error with its causes, nor a log has it, though the server sends it back."""
+    """A key is neither in the object, nor in an error with its causes, nor in logs, though the server sends it back."""
     with (
         OpenAIServer(fails(401, f"wrong key: {KEY}"), fails(500, "x" * 295 + KEY)) as server,
         caplog.at_level(logging.DEBUG),
@@ -345,27 +351,27 @@ def test_a_key_is_never_shown(stream: bool, caplog: pytest.LogCaptureFixture) ->
 
     assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
     assert "wrong key: ***" in caplog.text
-    for shown in (repr(model), str(failed.value), repr(failed.value), caplog.text):
-        assert KEY[:12] not in shown
+    for text in (repr(model), str(failed.value), repr(failed.value), caplog.text):
+        assert KEY[:12] not in text
 
 
 @pytest.mark.parametrize("sent", [KEY, f"{KEY}\n", f"Bearer {KEY}", f"{KEY}\té"])
 def test_a_secret_of_a_header_is_never_shown(stream: bool, sent: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What settings send under the name of a secret is none the less one, also where no header may have it."""
+    """A secret in a header of the settings is neither in errors nor in logs, also if no header may have its value."""
     with OpenAIServer(fails(401, f"wrong key: {sent}")) as server, caplog.at_level(logging.INFO):
         model = at(server, settings={"extra_headers": {"x-api-key": sent}}, stream=stream, retries=0)
         with pytest.raises(SummarizerFailed) as failed:
             inline(ask(model))
         logging.getLogger("palimpsest").error("it failed", exc_info=failed.value)
 
-    for shown in (str(failed.value), repr(failed.value), caplog.text):
-        assert KEY[:12] not in shown
+    for text in (str(failed.value), repr(failed.value), caplog.text):
+        assert KEY[:12] not in text
 
 
-def test_a_key_with_the_end_of_its_line_is_never_shown(
+def test_a_key_with_a_line_break_is_never_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A key of the environment that was read with its line end is refused by the client, which quotes it."""
+    """A key with a line break, which the client refuses and quotes, is neither in errors nor in logs."""
     monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\n")
     with OpenAIServer() as server, caplog.at_level(logging.INFO):
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -373,12 +379,12 @@ def test_a_key_with_the_end_of_its_line_is_never_shown(
             inline(ask(ModelSummarizer("openai:gpt-4o-mini", retries=0)))
         logging.getLogger("palimpsest").error("it failed", exc_info=failed.value)
 
-    for shown in (str(failed.value), repr(failed.value), caplog.text):
-        assert KEY[:12] not in shown
+    for text in (str(failed.value), repr(failed.value), caplog.text):
+        assert KEY[:12] not in text
 
 
-def test_a_key_of_the_environment_goes_to_its_provider_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a base URL nothing is sent but the key that was given with it."""
+def test_a_key_of_the_environment_goes_to_its_provider_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a base URL, no key is sent but the one that was given with it."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with OpenAIServer() as server:
         inline(ask(at(server)))
@@ -387,8 +393,8 @@ def test_a_key_of_the_environment_goes_to_its_provider_only(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("model", ["openai:gpt-4o-mini", "openai-responses:gpt-4o-mini", "anthropic:claude-unheard-of"])
-def test_a_missing_key_is_a_refusal(complete: Complete, model: str) -> None:
-    """Without a key the call fails and says which variable to set; the session goes on without a summary."""
+def test_a_missing_key_is_refused(complete: Complete, model: str) -> None:
+    """Without a key the call fails, and its error names the variable to set."""
     with pytest.raises(SummarizerFailed, match="API_KEY") as failed:
         complete(ask(model))
 
@@ -397,14 +403,14 @@ def test_a_missing_key_is_a_refusal(complete: Complete, model: str) -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra a model string is refused when the session is opened, with the command that installs it."""
+    """Without the extra a model string is refused, with the command that installs the extra."""
     monkeypatch.setitem(sys.modules, "pydantic_ai", None)
 
     with pytest.raises(MissingExtra, match=r"pip install 'palimpsest-memory\[llm\]'"):
         ModelSummarizer("openai:gpt-4o-mini")
 
 
-def test_a_provider_without_its_library_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A provider whose own library is missing fails when it is asked, and says what to install."""
     with pytest.raises(SummarizerFailed, match=r"pip install .*\[mistral\]") as failed:
         inline(ask("mistral:mistral-small-latest"))
@@ -420,7 +426,7 @@ TURN = [{"role": "user", "content": f"When? {LONG}"}, {"role": "assistant", "con
 
 
 def test_a_session_is_compacted_by_a_model() -> None:
-    """What a session is given as `summarizer` makes its summaries; one that fails changes nothing and is told."""
+    """A session's `summarizer` makes its summaries; one that fails changes nothing and says why."""
     with OpenAIServer(fails(400), *[says(SHORT)] * 9) as server, Memory.open("memory://") as memory:
         session = memory.session("s", summarizer=at(server))
         session.add(TURN * 4)
@@ -436,7 +442,7 @@ def test_a_session_is_compacted_by_a_model() -> None:
 
 
 def test_a_session_of_an_asynchronous_memory_is_compacted_by_a_model() -> None:
-    """The same under an event loop, in the background: closing waits for the summary."""
+    """A session of an asynchronous memory is compacted by a model in the background, and closing waits for it."""
 
     async def work(server: OpenAIServer, where: Path) -> None:
         async with AsyncMemory.open(where) as memory:
@@ -453,7 +459,10 @@ def test_a_session_of_an_asynchronous_memory_is_compacted_by_a_model() -> None:
 
 
 def chat(server: OpenAIServer, messages: list[dict[str, Any]], told: list[str], **options: Any) -> Any:
-    """What has a model at this server answer a conversation, and notes the pieces of its answer."""
+    """Return work that has a model at this server answer a conversation.
+
+    The pieces of its answer are noted in `told`.
+    """
 
     async def work(runner: Runner) -> Any:
         runner.sleep = no_pause  # type: ignore[method-assign]
@@ -464,7 +473,7 @@ def chat(server: OpenAIServer, messages: list[dict[str, Any]], told: list[str], 
 
 
 async def no_pause(_: float) -> None:
-    """Waiting costs a test nothing."""
+    """Take the place of sleeping, so that tests do not wait."""
 
 
 MESSAGES: list[dict[str, Any]] = [
@@ -482,14 +491,14 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 def test_a_conversation_is_answered_piece_by_piece(complete: Complete) -> None:
-    """The messages reach the model as they are, the answer comes in pieces, and the whole of it with its figures."""
-    told: list[str] = []
+    """Messages reach the model as they are; the answer comes in pieces, and whole with its figures."""
+    pieces: list[str] = []
     with OpenAIServer(says("It has arrived by now.", cached_tokens=8)) as server:
-        answer = complete(chat(server, MESSAGES, told))
+        answer = complete(chat(server, MESSAGES, pieces))
 
     sent = server.asked[0].body
-    assert (answer.text, "".join(told)) == ("It has arrived by now.", "It has arrived by now.")
-    assert len(told) > 1
+    assert (answer.text, "".join(pieces)) == ("It has arrived by now.", "It has arrived by now.")
+    assert len(pieces) > 1
     assert (answer.spent.input_tokens, answer.cached_tokens, answer.finish) == (20, 8, "stop")
     assert [message["role"] for message in sent["messages"]] == [message["role"] for message in MESSAGES]
     assert sent["messages"][:2] == MESSAGES[:2]
@@ -500,31 +509,31 @@ def test_a_conversation_is_answered_piece_by_piece(complete: Complete) -> None:
     assert "tools" not in sent
 
 
-def test_an_answer_that_was_begun_is_not_asked_for_again(complete: Complete) -> None:
-    """Nobody is shown two beginnings: a stream that breaks off after its first words ends the call."""
-    told: list[str] = []
+def test_a_begun_answer_is_not_asked_for_again(complete: Complete) -> None:
+    """A stream that breaks off after its first words ends the call, so that nobody is shown two beginnings."""
+    pieces: list[str] = []
     with OpenAIServer(fails(503), breaks_off("It has")) as server:
         with pytest.raises(SummarizerFailed) as failed:
-            complete(chat(server, MESSAGES, told))
+            complete(chat(server, MESSAGES, pieces))
 
         assert failed.value.kind == "unavailable"
-        assert "".join(told) == "It has"
+        assert "".join(pieces) == "It has"
         assert len(server.asked) == 2
 
 
-def test_nothing_is_told_to_who_has_gone() -> None:
-    """After a timeout no piece of the answer comes any more."""
-    told: list[str] = []
+def test_no_piece_comes_after_a_timeout() -> None:
+    """After a timeout no further piece of the answer is passed on."""
+    pieces: list[str] = []
     with OpenAIServer(stalls("It has")) as server:
         with pytest.raises(SummarizerFailed):
-            inline(chat(server, MESSAGES, told, timeout=0.5))
+            inline(chat(server, MESSAGES, pieces, timeout=0.5))
         assert server.hung_up.wait(PATIENCE)
 
-    assert "".join(told) == "It has"
+    assert "".join(pieces) == "It has"
 
 
-def test_providers_get_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anthropic caches a prompt up to a mark, and refuses calls of tools that it is not told of."""
+def test_anthropic_gets_cache_marks_and_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anthropic gets a mark for its cache in prompts, and the tools that a conversation has called."""
     with OpenAIServer() as server:
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url.removesuffix("/v1"))
@@ -533,41 +542,44 @@ def test_providers_get_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(SummarizerFailed, match="there is no /v1/messages"):
             inline(lambda runner: ChatModel("anthropic:claude-unheard-of").bound(runner, now_us).answer(MESSAGES))
 
-    prompt, talk = server.asked[0].body, server.asked[1].body
+    prompt, conversation = server.asked[0].body, server.asked[1].body
     first, second = prompt["messages"][0]["content"]
     assert (first["text"], first["cache_control"]["type"]) == (PROMPT.text[:17], "ephemeral")
     assert (second["text"], "cache_control" in second) == (PROMPT.text[17:], False)
-    assert ([tool["name"] for tool in talk["tools"]], talk["tool_choice"]) == (["look_up"], {"type": "none"})
-    assert talk["system"] == "Be brief."
+    assert ([tool["name"] for tool in conversation["tools"]], conversation["tool_choice"]) == (
+        ["look_up"],
+        {"type": "none"},
+    )
+    assert conversation["system"] == "Be brief."
 
 
-def test_the_responses_api_is_asked_by_its_name() -> None:
-    """`openai-responses:` speaks OpenAI's other protocol, at any address."""
+def test_openai_responses_speaks_the_responses_api() -> None:
+    """`openai-responses:` speaks OpenAI's responses API, at any address."""
     with OpenAIServer() as server, pytest.raises(SummarizerFailed, match="there is no /v1/responses"):
         inline(ask(at(server, "openai-responses:my-model")))
 
     assert server.asked[0].body["model"] == "my-model"
 
 
-def test_what_a_provider_says_of_a_failure_passes_the_policy_whole(caplog: pytest.LogCaptureFixture) -> None:
-    """In the error, the event and the log of a compaction no half of a number is left where a message is cut."""
-    heard: list[str] = []
+def test_an_error_message_is_redacted_before_it_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    """A provider's message about a failure is redacted whole, so that cutting it leaves no part of a number."""
+    heard_facts: list[str] = []
     for place in (270, 276, 282):
         with (
             OpenAIServer(*[fails(400, "x" * place + " 4111 1111 1111 1111")] * 2) as server,
             Memory.open("memory://", privacy="default") as memory,
         ):
             for event in ("compressed", "compaction:failed"):
-                memory.on(event, lambda _, facts: heard.append(repr(facts)))
+                memory.on(event, lambda _, facts: heard_facts.append(repr(facts)))
             session = memory.session("s", summarizer=at(server))
             for number in range(8):
                 session.add_user_message(f"question {number} " * 40)
                 session.add_assistant_message(f"answer {number} " * 40)
             style = {"strategy": "summarizer", "cod_max_loops": 0}
-            done = session.compact({**style, "interaction_keep": 2, "on_failure": "heuristic"})
-            kept = session.compact({**style, "interaction_keep": 1, "on_failure": "keep"})
+            replaced = session.compact({**style, "interaction_keep": 2, "on_failure": "heuristic"})
+            unchanged = session.compact({**style, "interaction_keep": 1, "on_failure": "keep"})
 
-        assert (done.done, kept.done, len(server.asked)) == (True, False, 2)
-        told = f"{done!r} {kept!r} {heard} {caplog.text}"
-        assert told.count("status 400") >= 2
-        assert "x 4" not in told
+        assert (replaced.done, unchanged.done, len(server.asked)) == (True, False, 2)
+        shown = f"{replaced!r} {unchanged!r} {heard_facts} {caplog.text}"
+        assert shown.count("status 400") >= 2
+        assert "x 4" not in shown

@@ -1,4 +1,4 @@
-"""What answers prompts: where users' functions run, limits, retries, the breaker, and what a session may be given."""
+"""What may answer prompts: functions and objects of users, with their limits, retries and breaker."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ PROMPT = Prompt(text="Sum this up.", stable=4, max_tokens=50)
 
 @pytest.fixture(params=WORLDS)
 def complete(request: pytest.FixtureRequest) -> Complete:
-    """Runs a coroutine in a synchronous and in an asynchronous world."""
+    """Return what runs a coroutine in a synchronous, or in an asynchronous, world."""
     run: Complete = request.param
     return run
 
 
 def asked(given: object, prompt: Prompt = PROMPT) -> Callable[[Runner], Any]:
-    """What asks a summarizer once."""
+    """Return work that asks a summarizer once."""
 
     async def ask(runner: Runner) -> Reply:
         summarizer = as_summarizer(given, runner, FakeClock())
@@ -47,7 +47,7 @@ def asked(given: object, prompt: Prompt = PROMPT) -> Callable[[Runner], Any]:
 
 
 async def answer(text: str) -> str:
-    """A coroutine function as summarizer."""
+    """Answer as a coroutine function."""
     await asyncio.sleep(0)
     return f"summary of {text}"
 
@@ -68,15 +68,15 @@ class Blocking:
 
 @pytest.mark.parametrize("given", [lambda text: f"summary of {text}", answer, lambda text: answer(str(text))])
 def test_any_callable_summarises(complete: Complete, given: Any) -> None:
-    """A function, a coroutine function, and a function that returns a coroutine get the prompt's text."""
+    """A function, a coroutine function, and a function that returns a coroutine are given the prompt's text."""
     reply = complete(asked(given))
 
     assert reply.text == "summary of Sum this up."
     assert (reply.spent.calls, reply.spent.input_tokens, reply.spent.output_tokens) == (1, 4, 6)
 
 
-def test_a_structured_answer_is_kept_as_it_is(complete: Complete) -> None:
-    """A mapping or a list is the answer's data; a Reply is taken whole, with what it says of costs."""
+def test_structured_answers_are_kept(complete: Complete) -> None:
+    """A mapping or a list becomes the answer's data, and a Reply is taken whole, with its costs."""
     whole = Reply(text="done", spent=Spent(calls=2, cost=0.5))
 
     assert complete(asked(lambda _: {"summary": "done"})).data == {"summary": "done"}
@@ -84,8 +84,8 @@ def test_a_structured_answer_is_kept_as_it_is(complete: Complete) -> None:
     assert complete(asked(lambda _: whole)) is whole
 
 
-def test_what_is_no_answer_is_refused(complete: Complete) -> None:
-    """A function that returns something else fails, and the error says what it returned."""
+def test_other_answers_are_refused(complete: Complete) -> None:
+    """A function that returns anything else fails, and the error says what it returned."""
     with pytest.raises(SummarizerFailed, match="returned a NoneType") as failed:
         complete(asked(lambda _: None))
 
@@ -93,8 +93,8 @@ def test_what_is_no_answer_is_refused(complete: Complete) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no luck"), StopIteration()])
-def test_what_a_callable_raises_is_the_cause(complete: Complete, error: Exception) -> None:
-    """An error of a user's function is one failed call, not tried again; the error names it."""
+def test_an_error_of_a_callable_is_the_cause(complete: Complete, error: Exception) -> None:
+    """An error of a user's function is one failed call, which is not tried again; the error names both."""
     calls: list[str] = []
 
     def broken(text: str) -> str:
@@ -111,7 +111,7 @@ def test_what_a_callable_raises_is_the_cause(complete: Complete, error: Exceptio
 
 
 def test_a_hanging_callable_is_given_up(complete: Complete) -> None:
-    """After its timeout nobody waits for a function that blocks, nor for a coroutine that never ends."""
+    """After its timeout neither a function that blocks nor a coroutine that never ends is waited for."""
     blocking = Blocking()
     cancelled = threading.Event()
 
@@ -130,7 +130,7 @@ def test_a_hanging_callable_is_given_up(complete: Complete) -> None:
 
 
 def test_a_blocking_callable_stops_neither_the_loop_nor_the_store(complete: Complete) -> None:
-    """While a function blocks, the runner's blocking functions and, with a loop, its tasks run: they let it go."""
+    """While a function blocks, the runner's blocking functions and, with a loop, its tasks go on."""
     blocking = Blocking()
 
     async def work(runner: Runner) -> Reply:
@@ -140,7 +140,7 @@ def test_a_blocking_callable_stops_neither_the_loop_nor_the_store(complete: Comp
     assert complete(work).text == "Sum this up."
 
 
-def test_retries_of_a_callable_are_asked_for(complete: Complete) -> None:
+def test_retries_of_a_callable(complete: Complete) -> None:
     """With `retries` a function is called again after a lost connection, and after nothing else."""
     outcomes = iter([ConnectionError("gone"), "done", ValueError("never"), "not reached"])
 
@@ -162,7 +162,7 @@ def test_retries_of_a_callable_are_asked_for(complete: Complete) -> None:
 
 
 class Own:
-    """A user's own summarizer."""
+    """A user's own summarizer, which returns or raises what it is given."""
 
     name = "mine"
 
@@ -176,8 +176,8 @@ class Own:
         return self.outcome
 
 
-def test_an_object_with_ask_is_asked_as_it_is(complete: Complete) -> None:
-    """It gets the whole prompt where a loop is, its window may be unknown, and its errors name it."""
+def test_an_object_with_ask_is_asked(complete: Complete) -> None:
+    """An object with `ask` gets the whole prompt, and its errors name it."""
     reply = Reply(text="done")
     failing = SummarizerFailed("mine", "rate_limited", "later")
 
@@ -205,11 +205,11 @@ ODD: list[Any] = [
     Reply(text="done", spent=Spent(output_tokens="7")),  # type: ignore[arg-type]
     Reply(text="done", spent=Spent(calls=True)),
 ]
-"""Replies that say of themselves what no account can hold."""
+"""Replies whose text or figures cannot be stored."""
 
 
 class OwnBound(Own):
-    """A user's own summarizer that a memory asks as it is."""
+    """A user's own summarizer that is already bound, so that a memory asks it as it is."""
 
     window = max_output = None
     checked = True
@@ -222,8 +222,8 @@ class OwnBound(Own):
 
 
 @pytest.mark.parametrize("reply", ODD)
-def test_a_reply_that_nobody_can_keep_is_no_answer(complete: Complete, reply: Reply) -> None:
-    """Whoever gives a text that is none, or figures that no log keeps, has not answered."""
+def test_an_impossible_reply_is_refused(complete: Complete, reply: Reply) -> None:
+    """A Reply whose text is no text, or whose figures no log can store, is no answer."""
     for given in (Own(reply), lambda _: reply):
         with pytest.raises(SummarizerFailed, match="Reply") as failed:
             complete(asked(given))
@@ -231,7 +231,7 @@ def test_a_reply_that_nobody_can_keep_is_no_answer(complete: Complete, reply: Re
 
 
 def compacted(session: Session) -> CompactionResult:
-    """What becomes of a conversation about orders."""
+    """Compact a conversation about orders, and return the result."""
     for number in range(12):
         session.add({"role": "user", "content": f"Where is order {number}? It was to be in Berlin on Monday."})
         session.add({"role": "assistant", "content": f"Order {number} is on its way, and is there on Tuesday."})
@@ -241,25 +241,27 @@ def compacted(session: Session) -> CompactionResult:
 @pytest.mark.parametrize("own", [Own, OwnBound])
 @pytest.mark.parametrize("reply", [*ODD, "done", None])
 def test_no_answer_makes_a_session_unreadable(own: Callable[[Any], Any], reply: Any) -> None:
-    """Whatever is answered: the session is compacted by the heuristic, is read on, and goes to another memory."""
+    """Whatever is answered, the session is compacted by the heuristic, can be read, and can be exported."""
     with Memory.open("memory://") as memory, Memory.open("memory://") as other:
         session = memory.session("chat", max_tokens=4000, summarizer=own(reply))
-        done = compacted(session)
+        result = compacted(session)
 
-        assert done.summary is not None
-        assert done.summary.method == "heuristic"
+        assert result.summary is not None
+        assert result.summary.method == "heuristic"
         other.import_session(session.export())
         assert other.session("chat").summaries() == session.summaries()
 
 
 class Unspeakable(Exception):
-    """An error that has no message to be had."""
+    """An error whose message cannot be read."""
 
     def __str__(self) -> str:
         raise RuntimeError("no message")
 
 
 def _raising(error: Exception) -> Callable[[str], str]:
+    """Return a summarizer that raises this error."""
+
     def summarise(text: str) -> str:
         raise error
 
@@ -270,39 +272,39 @@ def _raising(error: Exception) -> Callable[[str], str]:
     "error", [Unspeakable(), ValueError("z" * 100_000), ValueError("z" * 540 + " ann@example.org")]
 )
 @pytest.mark.parametrize("own", [Own, _raising])
-def test_an_error_costs_the_log_no_more_than_a_line(own: Callable[[Any], Any], error: Exception) -> None:
+def test_an_error_takes_one_line_of_the_log(own: Callable[[Any], Any], error: Exception) -> None:
     """A summary is made whatever a summarizer raises; the log says why in brief, and nothing private."""
     with Memory.open("memory://", privacy="default") as memory:
         session = memory.session("chat", max_tokens=4000, summarizer=own(error))
-        done = compacted(session)
+        result = compacted(session)
 
-    assert done.summary is not None
-    assert done.summary.method == "heuristic"
-    assert type(error).__name__ in done.summary.fallback
-    assert len(done.summary.fallback) <= 600
-    assert "ann@" not in done.summary.fallback
+    assert result.summary is not None
+    assert result.summary.method == "heuristic"
+    assert type(error).__name__ in result.summary.fallback
+    assert len(result.summary.fallback) <= 600
+    assert "ann@" not in result.summary.fallback
 
 
-def test_what_is_spent_is_plain_numbers() -> None:
-    """A cost of a class of somebody's numbers is added up as a number that a store can write."""
+def test_costs_are_plain_numbers() -> None:
+    """A cost of a subclass of float is added up as a plain float."""
 
     class Dollars(float):
         pass
 
-    added = Spent() + Spent(calls=1, cost=Dollars(0.5))
+    total = Spent() + Spent(calls=1, cost=Dollars(0.5))
 
-    assert (added, type(added.cost)) == (Spent(calls=1, cost=0.5), float)
+    assert (total, type(total.cost)) == (Spent(calls=1, cost=0.5), float)
 
 
 # --- what a session may be given
 
 
-def test_nothing_is_no_summarizer() -> None:
-    """None stays None: what a session does without one is its own matter."""
+def test_none_gives_no_summarizer() -> None:
+    """Without a summarizer `as_summarizer` returns None."""
     assert as_summarizer(None, Inline(), FakeClock()) is None
 
 
-def test_each_is_bound_once_for_a_memory() -> None:
+def test_a_summarizer_is_bound_once_for_a_memory() -> None:
     """The same function, string or object gives the same summarizer, so that all sessions share its breaker."""
     runner, other = Inline(), Inline()
     model = ModelSummarizer("openai:gpt-4o-mini")
@@ -315,7 +317,7 @@ def test_each_is_bound_once_for_a_memory() -> None:
         assert as_summarizer(given, other, FakeClock()) is not bound
 
 
-def test_a_memory_remembers_no_more_than_some() -> None:
+def test_a_memory_keeps_a_bounded_number_of_summarizers() -> None:
     """Functions that are new for every session do not pile up."""
     runner = Inline()
 
@@ -326,7 +328,7 @@ def test_a_memory_remembers_no_more_than_some() -> None:
 
 
 def test_an_object_that_cannot_be_hashed_serves(complete: Complete) -> None:
-    """What no dictionary can hold is bound all the same."""
+    """A callable that cannot be hashed is bound like any other."""
 
     class Unhashable:
         __hash__ = None  # type: ignore[assignment]
@@ -339,27 +341,27 @@ def test_an_object_that_cannot_be_hashed_serves(complete: Complete) -> None:
 
 @pytest.mark.parametrize("given", [7, "", "gpt-4o-mini", "openai:", ":gpt", ModelSummarizer, object(), b"openai:x"])
 def test_what_is_no_summarizer_is_refused(given: object) -> None:
-    """The error names the option and says what is accepted."""
+    """What is no summarizer raises ConfigError, which names the option and says what is accepted."""
     with pytest.raises(ConfigError, match=r"(summarizer|model): .*openai:gpt-4o-mini"):
         as_summarizer(given, Inline(), FakeClock())
 
 
-def test_a_plain_model_name_gets_a_hint() -> None:
-    """A model's name without its provider is answered with the string that was meant, as is a misspelt provider."""
+def test_a_plain_model_name_is_answered_with_a_hint() -> None:
+    """A model's name without its provider, or with a misspelt one, raises an error with the right string."""
     with pytest.raises(ConfigError, match="did you mean 'openai:gpt-4o-mini'"):
         as_summarizer("gpt-4o-mini", Inline(), FakeClock())
     with pytest.raises(ConfigError, match="did you mean 'anthropic:claude-x'"):
         as_summarizer("antropic:claude-x", Inline(), FakeClock())
 
 
-def test_a_chat_model_alone_is_no_summarizer() -> None:
-    """What cannot be asked for a summary is refused when the session is opened."""
+def test_a_chat_model_is_no_summarizer() -> None:
+    """A ChatModel alone is refused as a summarizer."""
     with pytest.raises(ConfigError, match="summarizer"):
         as_summarizer(ChatModel("openai:gpt-4o-mini"), Inline(), FakeClock())
 
 
 def test_a_registered_name_is_a_summarizer(complete: Complete) -> None:
-    """A program may give a summarizer a name; a registered string is a model's."""
+    """A registered name is the function, or the model string, that it was registered with."""
     SUMMARIZERS.register("shout", str.upper)
     SUMMARIZERS.register("small", "openai:gpt-4o-mini")
 
@@ -372,10 +374,10 @@ def test_a_registered_name_is_a_summarizer(complete: Complete) -> None:
 def test_an_installed_package_offers_summarizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry point of the group `palimpsest.summarizers` is found by its name."""
     (tmp_path / "offered_summaries.py").write_text("def brief(text):\n    return 'brief'\n")
-    described = tmp_path / "offered_summaries-1.0.dist-info"
-    described.mkdir()
-    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: offered-summaries\nVersion: 1.0\n")
-    (described / "entry_points.txt").write_text("[palimpsest.summarizers]\nbrief = offered_summaries:brief\n")
+    metadata = tmp_path / "offered_summaries-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: offered-summaries\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[palimpsest.summarizers]\nbrief = offered_summaries:brief\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
     assert inline(asked("brief")).text == "brief"
@@ -392,7 +394,7 @@ def test_an_installed_package_offers_summarizers(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_an_option_out_of_range_is_refused(option: dict[str, Any]) -> None:
-    """Limits are checked when a summarizer is made, and the error names the option."""
+    """An option that is out of range raises ConfigError with its name when a summarizer is made."""
     with pytest.raises(ConfigError, match=f"^{next(iter(option))}: "):
         ModelSummarizer("openai:gpt-4o-mini", **option)
 
@@ -401,11 +403,11 @@ def test_an_option_out_of_range_is_refused(option: dict[str, Any]) -> None:
 
 
 async def no_sleep(_: float) -> None:
-    """Sleeping costs a test nothing."""
+    """Take the place of sleeping, so that tests do not wait."""
 
 
 class Lab:
-    """A caller whose time stands still: it moves by what is slept, and by what an attempt takes."""
+    """A caller whose clock stands still: it moves by what is slept, and by what an attempt takes."""
 
     def __init__(self, chance: float = 1.0, **limits: Any) -> None:
         self.now, self.chance = 1_000.0, chance
@@ -417,7 +419,7 @@ class Lab:
         self.now += seconds
 
     def call(self, *outcomes: Any, takes: float = 0.0) -> tuple[Any, int]:
-        """Call with attempts of these outcomes; return the last one and how many attempts there were."""
+        """Call with attempts of these outcomes; return the last outcome and the number of attempts."""
         given: Iterator[Any] = iter(outcomes)
         attempts = 0
 
@@ -437,27 +439,27 @@ class Lab:
 
 
 def passing(retry_after: float | None = None) -> Failure:
-    """A failure that may pass."""
+    """Return a failure that may pass."""
     return Failure("unavailable", "status 503", passing=True, retry_after=retry_after)
 
 
 @pytest.mark.parametrize("kind", [CallableSummarizer, SourceSummarizer])
 def test_a_function_may_take_all_of_its_timeout(kind: Any) -> None:
-    """However long that is, an attempt is given it, and not what other calls are allowed."""
-    left: list[float] = []
+    """An attempt of a function is given its whole timeout, even beyond the allowance of other calls."""
+    timeouts: list[float] = []
 
     async def attempt(seconds: float) -> str:
-        left.append(seconds)
+        timeouts.append(seconds)
         return "done"
 
     limits = kind(len, timeout=600).limits
     assert drive(Caller("f", limits, lambda: 0.0, no_sleep).call(attempt)) == "done"
-    assert left == [600]
+    assert timeouts == [600]
     assert kind(len).limits == CallLimits(retries=0)
 
 
-def test_what_may_pass_is_tried_again() -> None:
-    """Two retries by default; the pauses before them double, up to a random share of each."""
+def test_passing_failures_are_tried_again() -> None:
+    """A failure that may pass is tried twice more by default, after pauses that double."""
     lab = Lab()
 
     assert lab.call(passing(), TimeoutError(), "done") == ("done", 3)
@@ -469,7 +471,7 @@ def test_what_may_pass_is_tried_again() -> None:
 
 
 def test_pauses_are_a_random_share_and_bounded() -> None:
-    """Full jitter: chance takes any share of the pause, none of which is longer than half a minute."""
+    """A pause is a random share of its bound, which doubles up to half a minute."""
     lab = Lab(chance=0.25, retries=9, allowance=10_000)
 
     lab.call(*[passing()] * 10)
@@ -477,15 +479,15 @@ def test_pauses_are_a_random_share_and_bounded() -> None:
     assert lab.slept == [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 7.5, 7.5, 7.5]
 
 
-def test_what_cannot_pass_is_not_tried_again() -> None:
+def test_a_refusal_is_not_tried_again() -> None:
     """A refusal ends the call at once, with its reason."""
     failed, attempts = Lab().call(Failure("refused", "status 401: bad key"), "never")
 
     assert (failed.kind, failed.why, attempts) == ("refused", "status 401: bad key", 1)
 
 
-def test_a_wish_to_wait_is_honoured_up_to_a_bound() -> None:
-    """`Retry-After` is the least pause; one beyond the bound ends the call at once and is told."""
+def test_a_requested_pause_is_honoured_up_to_a_bound() -> None:
+    """`Retry-After` is the least pause; one beyond the bound ends the call at once, and the error says so."""
     lab = Lab()
 
     assert lab.call(passing(7.0), "done") == ("done", 2)
@@ -495,15 +497,15 @@ def test_a_wish_to_wait_is_honoured_up_to_a_bound() -> None:
 
 
 def test_a_call_has_an_allowance() -> None:
-    """Attempts and pauses together take no longer than that, however many retries are left."""
+    """Attempts and pauses of a call together take no longer than its allowance, however many retries are left."""
     failed, attempts = Lab(retries=50, allowance=60).call(*[passing()] * 51, takes=25)
 
     assert attempts == 3
     assert "60 s allowed for a call are used up" in failed.why
 
 
-def test_after_five_failures_nobody_is_asked() -> None:
-    """The breaker opens, says so without an attempt, and lets one through after its pause, whose success closes it."""
+def test_the_breaker_opens_after_five_failures() -> None:
+    """After five failures the breaker refuses calls; after its pause one attempt that succeeds closes it."""
     lab = Lab(retries=0)
     for _ in range(5):
         assert lab.call(passing())[1] == 1
@@ -518,7 +520,7 @@ def test_after_five_failures_nobody_is_asked() -> None:
 
 
 def test_a_failed_probe_opens_the_breaker_again() -> None:
-    """Who fails after the pause is left alone for another one."""
+    """A probe that fails after the pause opens the breaker for another one."""
     lab = Lab(retries=0)
     for _ in range(5):
         lab.call(passing())
@@ -532,19 +534,19 @@ def test_a_failed_probe_opens_the_breaker_again() -> None:
     assert lab.call("back") == ("back", 1)
 
 
-def test_only_one_probe_goes_at_a_time() -> None:
-    """While one call finds out, others are not let through; one whose caller goes away leaves no trace."""
+def test_one_probe_goes_at_a_time() -> None:
+    """While one call probes, others are refused; a probe whose caller goes away leaves no trace."""
     lab = Lab(retries=0)
     for _ in range(5):
         lab.call(passing())
     lab.now += 30
-    second: list[Any] = []
+    refused_kinds: list[Any] = []
 
     async def probe(_: float) -> str:
-        second.append(lab.call("not asked")[0].kind)
+        refused_kinds.append(lab.call("not asked")[0].kind)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         drive(lab.caller.call(probe))
-    assert second == ["paused"]
+    assert refused_kinds == ["paused"]
     assert lab.call("back") == ("back", 1)

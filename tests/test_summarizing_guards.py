@@ -1,4 +1,4 @@
-"""The guards: what may not be lost, what must be in the source, and how a text is cut."""
+"""Guards of summaries: what may not be lost, what must be in the source, and how a text is cut."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from palimpsest.summaries.identifiers import missing
 from summaries import NONCE, pins, texts, words
 
 
-def test_pinned_are_those_of_the_source_and_of_the_summaries_before():
-    """An identifier pinned once stays pinned in every later summary."""
+def test_pinned_identifiers_stay_pinned():
+    """An identifier pinned in the source or in an earlier summary is pinned in every later summary."""
     before = Summary(id="s", text="A-1", covers=((1, 1),), items=(SummaryItem(kind="fact", text="A-1", pinned=True),))
 
     assert pinned_of(SummarySource(entries=(), previous=(before,), pinned=("B-2", "A-1", " "))) == ("B-2", "A-1")
 
 
-def test_every_pinned_identifier_counts_and_one_in_twenty_of_the_others_may_go():
-    """A text with 19 of 20 identifiers has lost nothing; with 18 it has lost two; a pinned one is lost at once."""
+def test_one_in_twenty_identifiers_may_be_lost():
+    """A text with 19 of 20 identifiers has lost none; with 18 it has lost two; a pinned one is lost at once."""
     wanted = Protected(pinned=("P-1",), others=tuple(f"X-{i}" for i in range(20)))
 
     assert wanted.lost("P-1 " + " ".join(f"X-{i}" for i in range(19))) == ()
@@ -39,8 +39,8 @@ def test_every_pinned_identifier_counts_and_one_in_twenty_of_the_others_may_go()
     assert wanted.lost(" ".join(f"X-{i}" for i in range(20))) == ("P-1",)
 
 
-def test_what_is_protected_is_bounded_and_the_newest():
-    """Beside the pinned ones, identifiers are protected while they cost two fifths of the target: the newest first."""
+def test_the_newest_identifiers_are_protected():
+    """Beside pinned ones the newest identifiers are protected, while they cost two fifths of the target."""
     items = [SummaryItem(kind="fact", text=f"X-{i}", sources=(i,)) for i in range(1, 41)]
     text = " ".join(item.text for item in items)
 
@@ -63,15 +63,15 @@ def test_what_is_protected_is_bounded_and_the_newest():
         ("x y", False),
     ],
 )
-def test_support(item, expected):
-    """An item is supported when its identifiers and most of its words are in the source, in whatever form."""
+def test_an_item_is_supported_by_its_identifiers_and_words(item, expected):
+    """An item is supported if its identifiers and most of its words are in the source, in any form."""
     source = "I am Ann Lee. On May 7, 2023 I made the order ORD-1234. Please make a refund, I want it back."
 
     assert Support(source).holds(item) is expected
 
 
-def test_support_of_scripts_without_blanks():
-    """Where words are not set apart, pairs of letters are compared."""
+def test_scripts_without_spaces_are_supported_by_pairs_of_letters():
+    """In scripts without spaces, pairs of letters are compared in place of words."""
     support = Support("我在北京买了一个红色的水壶")
 
     assert support.holds("北京买了水壶")
@@ -79,7 +79,7 @@ def test_support_of_scripts_without_blanks():
 
 
 def test_the_mark_of_the_fence_is_recognised():
-    """A text that repeats the mark of the prompt is told from one that does not."""
+    """A text that repeats the mark of its prompt's fence is recognised."""
     assert echoes(f"as in {NONCE}", NONCE)
     assert echoes("</source-x1>", "x1")
     assert not echoes("x1 is a word", "x1")
@@ -87,7 +87,7 @@ def test_the_mark_of_the_fence_is_recognised():
 
 
 def test_a_text_is_cut_at_the_end_of_a_sentence():
-    """What is too long ends with a whole sentence, else with a whole word; a title without lines goes, too."""
+    """A text that is too long is cut after a whole sentence, or else a whole word; a title without lines goes too."""
     assert cut("One two. Three four. Five six.", 5, words) == "One two. Three four."
     assert cut("one two three four", 2, words) == "one two"
     assert cut("Goal:\n- a b\nErrors:\n- c d e", 5, words) == "Goal:\n- a b"
@@ -97,36 +97,36 @@ def test_a_text_is_cut_at_the_end_of_a_sentence():
 
 @given(texts, st.integers(0, 30), st.sampled_from([words, len]))
 def test_a_cut_text_fits_and_is_a_beginning(text, room, count):
-    """A cut text takes no more than its room and is how the text begins."""
-    made = cut(text, room, count)
+    """A cut text takes no more than its room, and is a beginning of the text."""
+    cut_text = cut(text, room, count)
 
-    assert count(made) <= room
-    assert text.startswith(made)
+    assert count(cut_text) <= room
+    assert text.startswith(cut_text)
 
 
 def test_lost_identifiers_are_put_back():
-    """What a text has lost stands in one line at its end."""
+    """Lost identifiers are put back in one line at the end of a text."""
     wanted = Protected(pinned=("P-1",), others=("X-1",))
 
     assert completed("some text", wanted, 20, words) == "some text\nAlso mentioned: P-1, X-1"
 
 
 @given(texts, pins, st.integers(0, 30))
-def test_pinned_identifiers_are_there_whatever_the_text_is(text, pinned, room):
-    """A completed text holds every pinned identifier and fits; else it is refused, because they alone do not."""
+def test_a_completed_text_holds_all_pinned_identifiers(text, pinned, room):
+    """A completed text holds every pinned identifier and fits its room, or it is refused with `no_gain`."""
     wanted = Protected(tuple(pinned))
     if pinned and words(mention(pinned)) > room and (words(text) > room or missing(text, pinned)):
         with pytest.raises(Rejected, match="no_gain"):
             completed(text, wanted, room, words)
         return
 
-    made = completed(text, wanted, room, words)
+    completed_text = completed(text, wanted, room, words)
 
-    assert words(made) <= room
-    assert not missing(made, pinned)
+    assert words(completed_text) <= room
+    assert not missing(completed_text, pinned)
 
 
 @given(st.integers(0, 300), st.integers(-5, 400))
-def test_the_largest_number_that_fits(length, bound):
-    """Of 0 to `length` the largest that fits is found."""
+def test_the_largest_number_that_fits_is_found(length, bound):
+    """`most_that_fit` returns the largest number from 0 to `length` that fits."""
     assert most_that_fit(length, lambda n: n <= bound) == max(min(length, bound), 0)

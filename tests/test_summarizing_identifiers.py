@@ -1,4 +1,4 @@
-"""What is an identifier, what is a name, and when one stands in a text: exactly, in linear time, in any script."""
+"""Identifiers and names in texts: what they are, and when a text contains one, in any script and in linear time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from summaries import HOSTILE
     ],
 )
 def test_identifiers_are_found_as_they_stand(text, expected):
-    """Paths, addresses, ids, versions, amounts, dates, times, code names and short quotes are identifiers, whole."""
+    """Paths, addresses, ids, versions, amounts, dates, times, code names and short quotes are found whole."""
     assert list(identifiers(text)) == expected
 
 
@@ -43,12 +43,12 @@ def test_identifiers_are_found_as_they_stand(text, expected):
     ["", "and/or he/she", "e.g. this, i.e. that", "It ends here.Then it goes on", "one 5 two", "don't stop - ever"],
 )
 def test_ordinary_words_are_no_identifiers(text):
-    """Alternatives, abbreviations, missing blanks and single digits are nothing to copy."""
+    """Alternatives, abbreviations, missing spaces and single digits are no identifiers."""
     assert identifiers(text) == ()
 
 
-def test_what_is_too_long_is_no_identifier():
-    """An unbroken run of more than 256 characters is data, not something to refer to by."""
+def test_an_overlong_run_is_no_identifier():
+    """An unbroken run of more than 256 characters is no identifier."""
     assert identifiers("a1" * 200 + " ORD-7") == ("ORD-7",)
 
 
@@ -64,12 +64,12 @@ def test_what_is_too_long_is_no_identifier():
     ],
 )
 def test_names_are_found(text, expected):
-    """Capitalised words are names, several in a row are one; the first word of a sentence is one if it is uncommon."""
+    """Capitalised words are names, several in a row are one, and so is an uncommon first word of a sentence."""
     assert list(terms(text)) == expected
 
 
 def test_terms_are_identifiers_and_names_in_order():
-    """Both come in the order in which they stand, each once, and none inside another."""
+    """Identifiers and names are returned in the order in which they stand, each once, and none inside another."""
     text = "Ann Lee has ORD-1 since 7 May 2023, and ORD-1 is Ann Lee's."
 
     assert terms(text) == ("Ann Lee", "ORD-1", "7 May 2023")
@@ -90,22 +90,22 @@ def test_terms_are_identifiers_and_names_in_order():
         ("anything", "", False),
     ],
 )
-def test_contains_asks_for_the_whole_identifier(text, identifier, expected):
-    """An identifier stands in a text letter by letter, and not as a part of a longer word or number."""
+def test_contains_looks_for_the_whole_identifier(text, identifier, expected):
+    """A text contains an identifier letter by letter, and not as a part of a longer word or number."""
     assert contains(text, identifier) is expected
 
 
 def test_missing_keeps_the_order_asked_for():
-    """What is missing comes in the order in which it was wanted."""
+    """`missing` returns what is missing in the order in which it was asked for."""
     assert missing("b here", ["c", "b", "a"]) == ("c", "a")
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(HOSTILE)).map(" ".join)))
 def test_every_term_stands_in_its_text(text):
-    """Whatever the text is, each term is found at its place, and the text contains every identifier."""
+    """Each term is found at its place in any text, and the text contains every identifier."""
     for term in mentions(text):
-        found = text[term.start : term.start + len(term.text)]
-        assert found == term.text or " ".join(found.split()) == term.text
+        passage = text[term.start : term.start + len(term.text)]
+        assert passage == term.text or " ".join(passage.split()) == term.text
 
 
 PIECES = [
@@ -203,18 +203,18 @@ GAPS = [" ", " ", " ", "", ", ", ". ", "\n", ": ", "'", "\u2019", "/"]
 @given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(GAPS)), max_size=14))
 @example([("The Ann of the Lee de la New York A B C D E F G H", " ")])
 @example([("A" * 300, " "), ("1" * 300, " "), ("a1" * 140, " ")])
-def test_a_walk_finds_what_reading_each_token_does(pieces):
-    """Words that are passed over would have added nothing: a reading of one token after the other finds the same."""
+def test_the_fast_search_finds_what_the_plain_one_does(pieces):
+    """The search that skips words finds the same as one that reads one token after the other."""
     text = "".join(piece + gap for piece, gap in pieces)
 
-    found, identified = mentions(text), identifiers(text)
+    found_mentions, found_identifiers = mentions(text), identifiers(text)
 
-    assert found == plain_mentions.mentions(text)
-    assert identified == plain_mentions.identifiers(text)
+    assert found_mentions == plain_mentions.mentions(text)
+    assert found_identifiers == plain_mentions.identifiers(text)
 
 
-def test_what_is_known_of_tokens_changes_nothing():
-    """Texts that are read with what earlier ones made known mention what they do alone."""
+def test_a_shared_cache_of_tokens_changes_nothing():
+    """Texts that share a cache of known tokens mention the same as each does alone."""
     texts, known = ["Mail ann@x.org of Bob's 4th.", "Bob's 4th was ann@x.org, 4th"], {}
 
     together = [mentions(text, known) for text in texts]
@@ -228,8 +228,8 @@ def test_what_is_known_of_tokens_changes_nothing():
     "piece",
     ["a", "A", "1", '"', "a.", "a/", "A ", "1,", ",111", "May ", "1 ", "a@", "://", "<", "\ud800", "A b. ", "'", "'a"],
 )
-def test_nothing_goes_back_over_a_text(piece):
-    """A megabyte ends, and what is found in it is what a part of it has, up to what touches an end."""
+def test_a_megabyte_is_searched_in_linear_time(piece):
+    """A megabyte of any one piece is searched, and has no more terms than a part of it."""
     short, long = (terms(piece * (size // len(piece))) for size in (20_000, 1_000_000))
 
     assert len(long) <= len(short) + 2

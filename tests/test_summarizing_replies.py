@@ -1,4 +1,4 @@
-"""Replies: every form that models answer in is understood, and what is no answer is told from one."""
+"""Replies of summarizers: every form that models answer in is read, and what is no answer is recognised."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ EXPECTED = SummaryItem(kind="decision", text="use Postgres", status="done", sour
     ],
 )
 def test_items_are_read_in_every_form(reply):
-    """A provider's object, bare or fenced JSON, steps, sections, and an answer that broke off mean the same items."""
+    """A provider's object, bare or fenced JSON, steps, sections and a broken-off answer are read as the same items."""
     step = parse(reply)
 
     assert step is not None
     assert step.items == (EXPECTED,)
 
 
-def test_items_and_missing_as_text_with_semicolons():
-    """Lists may be one text with `;` between, and an item may begin with its kind."""
+def test_lists_may_be_one_text_with_semicolons():
+    """A list may be one text with `;` between its parts, and an item may begin with its kind."""
     step = parse(Reply(text='{"missing_entities": "Ann Lee; Oslo", "items": "goal: fix it; likes tea"}'))
 
     assert step.missing == ("Ann Lee", "Oslo")
     assert step.items == (SummaryItem(kind="goal", text="fix it"), SummaryItem(kind="fact", text="likes tea"))
 
 
-def test_a_text_in_place_of_items():
-    """The form of the paper, with the summary as one text, is understood, too; of a list the last step counts."""
+def test_a_text_may_take_the_place_of_items():
+    """A summary as one text, the form of the paper, is read; of a list of steps the last one counts."""
     first = {"Missing_Entities": "a", "Denser_Summary": "short"}
     last = {"Missing_Entities": "b; c", "Denser_Summary": "longer text"}
 
@@ -73,14 +73,14 @@ def test_a_text_in_place_of_items():
     assert (step.text, step.missing, step.items) == ("longer text", ("b", "c"), ())
 
 
-def test_nothing_missing_is_not_the_same_as_nothing_said_of_it():
-    """An empty list says that nothing is missing; without the key it is not known."""
+def test_an_empty_list_differs_from_none():
+    """An empty list says that nothing is missing; without the key that is not known."""
     assert parse(Reply(text='{"missing": []}')).missing == ()
     assert parse(Reply(data={"items": [ITEM]})).missing is None
 
 
 def test_items_are_one_line_each():
-    """Line breaks in an item become blanks, so that no item can look like two."""
+    """Line breaks in an item become spaces, so that no item can look like two."""
     step = parse(Reply(data={"items": [{"kind": "goal", "text": "a\n- b", "status": "x\ny"}]}))
 
     assert rendered(step.items) == "Goal:\n- a - b (x y)"
@@ -89,19 +89,19 @@ def test_items_are_one_line_each():
 @pytest.mark.parametrize(
     "text", ["", "just prose", "{", "[1, 2]", 'prose with ["a"]', '{"a": 1}', "[" * 100_000, "{" * 100_000, "null"]
 )
-def test_what_is_no_pass_is_told(text):
+def test_what_is_no_pass_is_recognised(text):
     """Prose, broken JSON and JSON of another meaning are no pass."""
     assert parse(Reply(text=text)) is None
 
 
 def test_plain_text_loses_its_fence_and_its_thoughts():
-    """A plain answer is taken without the fence around it and the thoughts before it."""
+    """A plain answer is read without the fence around it and the thoughts before it."""
     assert plain(Reply(text="<think>hm</think>\n```text\nThey met.\n```")) == "They met."
     assert plain(Reply(data={"summary": "They met."})) == "They met."
 
 
-def test_sections_come_in_a_fixed_order_and_empty_ones_do_not():
-    """Sections have titles and a line for each item."""
+def test_sections_come_in_a_fixed_order():
+    """Sections are rendered in a fixed order with titles, a line for each item, and without empty ones."""
     items = [SummaryItem(kind="next", text="pay"), SummaryItem(kind="goal", text="buy", status="open")]
 
     assert rendered(items) == "Goal:\n- buy (open)\nNext step:\n- pay"
@@ -121,7 +121,7 @@ json_values = st.recursive(
 
 @given(json_values, texts)
 def test_any_reply_is_read_or_refused(data, text):
-    """Whatever a summarizer answers, reading it raises nothing, and items are lines with text."""
+    """Reading any reply raises nothing, and its items are lines with text."""
     step = parse(Reply(data=data, text=text))
 
     for item in step.items if step is not None else ():

@@ -1,4 +1,4 @@
-"""Counting tokens: exact for public encodings, roughly linear, never crashing, and the extra costs."""
+"""Counting tokens: exact for public encodings, about linear in time, and without crashes for any text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ORIGINALS = {
 
 
 def vocabulary(name: str) -> list[bytes]:
-    """Return the tokens of a packed vocabulary in rank order, read independently of the library."""
+    """Return the tokens of a packed vocabulary in rank order, read here independently of the library."""
     packed = zlib.decompress(pkgutil.get_data("palimpsest.tokens", f"data/{name}.bin") or b"")
     tokens, place = [], 0
     while place < len(packed):
@@ -60,6 +60,7 @@ def vocabulary(name: str) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def references() -> dict[str, tiktoken.Encoding]:
+    """Return tiktoken's own encodings over the same vocabularies."""
     return {
         name: tiktoken.Encoding(
             f"reference-{name}",
@@ -72,11 +73,14 @@ def references() -> dict[str, tiktoken.Encoding]:
 
 
 class PanicException(BaseException):
-    """Stands in for the exception that tiktoken's native code raises."""
+    """Stands for the exception of the same name that tiktoken's native code raises."""
 
 
 class FakeTokenizer:
-    """A tokenizer of one token a character that panics over texts longer than `most` and records its input."""
+    """A fake tokenizer with one token for each character.
+
+    It panics over texts longer than `most`, and remembers what it was given.
+    """
 
     def __init__(self, most: int = 10**9) -> None:
         self.most = most
@@ -90,6 +94,7 @@ class FakeTokenizer:
 
 
 def words(count: int) -> FunctionCounter:
+    """Return a counter that counts the same number for any text."""
     return FunctionCounter(lambda text: count, name="fixed")
 
 
@@ -111,21 +116,21 @@ def test_patterns_are_tiktokens(monkeypatch: pytest.MonkeyPatch) -> None:
         assert pattern == getattr(definitions, name)()["pat_str"]
 
 
-def test_known_texts() -> None:
-    """Documented examples of OpenAI's cookbook come out with the documented ids."""
+def test_documented_texts_have_the_documented_tokens() -> None:
+    """Examples of OpenAI's cookbook have the documented ids and counts."""
     assert encoding("cl100k_base").encode("tiktoken is great!") == [83, 1609, 5963, 374, 2294, 0]
     assert encoding("cl100k_base").count("antidisestablishmentarianism") == 6
     assert encoding("cl100k_base").count("お誕生日おめでとう") == 9
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
-def test_special_tokens_are_text(name: str) -> None:
-    """The name of a special token in a text is counted as the text it is."""
+def test_special_tokens_are_counted_as_text(name: str) -> None:
+    """The name of a special token in a text is counted as the text that it is."""
     assert encoding(name).count("<|endoftext|>") > 1
 
 
 def test_empty_text_needs_no_vocabulary() -> None:
-    """Empty text has no tokens, and asking that reads no vocabulary."""
+    """An empty text has no tokens, and counting it reads no vocabulary."""
     fresh = Encoding("o200k_base")
 
     assert fresh.measure("") == Count(0, True)
@@ -145,8 +150,8 @@ PIECES = st.one_of(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(pieces=st.lists(PIECES, max_size=60), name=st.sampled_from(sorted(ORIGINALS)))
-def test_encoding_is_tiktokens(pieces: list[str], name: str, references: dict[str, tiktoken.Encoding]) -> None:
-    """Ids and counts equal those of tiktoken itself over the same vocabulary, and are said to be exact."""
+def test_encoding_equals_tiktoken(pieces: list[str], name: str, references: dict[str, tiktoken.Encoding]) -> None:
+    """Ids and counts equal those of tiktoken over the same vocabulary, and are said to be exact."""
     text = "".join(pieces)
     expected = references[name].encode_ordinary(text)
 
@@ -194,8 +199,8 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
-def test_hostile_texts_are_tiktokens(name: str, references: dict[str, tiktoken.Encoding]) -> None:
-    """The ids of any text equal those of the encoding's definition."""
+def test_encoding_of_hostile_texts_equals_tiktoken(name: str, references: dict[str, tiktoken.Encoding]) -> None:
+    """Texts of hostile pieces in any order, with any spaces between, have the ids of tiktoken."""
     for seed in range(20 * examples(100)):
         chance = random.Random(seed)
         some = [*chance.choices(HOSTILE, k=4), *chance.choices(SPACES, k=3), " " * chance.randrange(4)]
@@ -206,21 +211,21 @@ def test_hostile_texts_are_tiktokens(name: str, references: dict[str, tiktoken.E
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_long_ordinary_text_is_exact(name: str, references: dict[str, tiktoken.Encoding]) -> None:
-    """A long text of ordinary words, lines and numbers is counted as a whole."""
+    """A long text of ordinary words, lines and numbers is counted exactly."""
     text = "The 7 quick foxes\n\n    jump over 1,234 lazy dogs; привет, 世界!\n" * 4000
 
     assert encoding(name).measure(text) == Count(len(references[name].encode_ordinary(text)), True)
 
 
 def test_upper_bound_is_bytes() -> None:
-    """The upper bound is the length in UTF-8, and a lone surrogate has one too."""
+    """The upper bound of a count is the text's length in UTF-8, also with a lone surrogate."""
     assert encoding("o200k_base").upper_bound("abc") == 3
     assert encoding("o200k_base").upper_bound("ä€😀") == 9
     assert encoding("o200k_base").upper_bound("\ud800") == 3
 
 
-def test_many_threads_load_once() -> None:
-    """Threads that count at the same time share one vocabulary."""
+def test_many_threads_load_one_vocabulary() -> None:
+    """Threads that count at the same time load one vocabulary."""
     loads: list[FakeTokenizer] = []
 
     def load() -> FakeTokenizer:
@@ -241,13 +246,13 @@ def test_encoding_is_shared() -> None:
 
 
 @pytest.mark.parametrize("make", [encoding, Encoding])
-def test_unknown_encoding(make: Callable[[str], Encoding]) -> None:
-    """An unknown name is refused with the nearest that there is."""
+def test_an_unknown_encoding_is_refused(make: Callable[[str], Encoding]) -> None:
+    """An unknown name raises ConfigError with the nearest known name."""
     with pytest.raises(ConfigError, match=r"did you mean 'o200k_base'"):
         make("o200k-base")
 
 
-def test_import_is_light() -> None:
+def test_importing_the_module_is_light() -> None:
     """Importing the module loads neither tiktoken nor what reads vocabularies."""
     script = (
         "import sys, msgspec; before = set(sys.modules); import palimpsest.tokens.counter; "
@@ -259,6 +264,7 @@ def test_import_is_light() -> None:
 
 
 def adversarial() -> dict[str, Callable[[int], str]]:
+    """Return makers of adversarial texts of a given length."""
     chance = random.Random(7)
 
     def mixture(alphabet: str) -> Callable[[int], str]:
@@ -284,7 +290,7 @@ def adversarial() -> dict[str, Callable[[int], str]]:
 
 
 def longest(text: str, belongs: Callable[[str, str], bool]) -> int:
-    """Return the longest run of `text` in which each character belongs with the previous one."""
+    """Return the length of the longest run in which each character belongs with the one before it."""
     best = run = 0
     before = ""
     for character in text:
@@ -296,7 +302,7 @@ def longest(text: str, belongs: Callable[[str, str], bool]) -> int:
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", adversarial())
 def test_no_stretch_exceeds_its_limit(kind: str) -> None:
-    """No slice given to the tokenizer has a longer run of one character or of white space than the limit."""
+    """No slice given to the tokenizer has a longer run of one character or of spaces than the limit; none is lost."""
     fake = FakeTokenizer()
     text = adversarial()[kind](130_000)
 
@@ -313,7 +319,7 @@ def test_no_stretch_exceeds_its_limit(kind: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ORIGINALS)
 @pytest.mark.parametrize("kind", adversarial())
-def test_a_million_characters(kind: str, name: str) -> None:
+def test_a_million_characters_are_counted(kind: str, name: str) -> None:
     """A million characters of any kind are counted, within the bound of their bytes."""
     text = adversarial()[kind](1_000_000)
     counter = encoding(name)
@@ -321,8 +327,8 @@ def test_a_million_characters(kind: str, name: str) -> None:
     assert 0 < counter.count(text) <= counter.upper_bound(text)
 
 
-def test_long_stretch_is_inexact() -> None:
-    """A stretch at the limit is counted as a whole; one character more, and the count is not exact but close."""
+def test_a_long_stretch_is_inexact() -> None:
+    """A stretch at the limit is counted exactly; a longer one is counted inexactly, but closely."""
     counter = encoding("o200k_base")
 
     assert counter.measure("x" + " " * STRETCH_LIMIT + "y").exact
@@ -335,7 +341,7 @@ def test_long_stretch_is_inexact() -> None:
 @settings(max_examples=examples(100), deadline=None)
 @given(runs=st.lists(st.tuples(st.sampled_from([" ", "\t", "a", "bc", "1", "é"]), st.integers(1, 25_000)), max_size=6))
 def test_slices_join_to_the_text(runs: list[tuple[str, int]]) -> None:
-    """Slices are the text in order, and no more of them than the stretches need."""
+    """Joined slices are the text, and there are no more of them than its stretches need."""
     text = "".join(part * length for part, length in runs)
     pieces = list(slices(text))
 
@@ -343,16 +349,16 @@ def test_slices_join_to_the_text(runs: list[tuple[str, int]]) -> None:
     assert len(pieces) <= 1 + len(text) // STRETCH_LIMIT
 
 
-def test_panic_is_survived() -> None:
-    """If the tokenizer panics, the text is counted in halves and marked inexact."""
+def test_a_panic_of_the_tokenizer_is_survived() -> None:
+    """If the tokenizer panics, the text is counted in halves, and the count is marked inexact."""
     counter = Encoding("fake", load=lambda: FakeTokenizer(most=100))
 
     assert counter.measure("a b c " * 150) == Count(900, False)
     assert counter.measure("a b c") == Count(5, True)
 
 
-def test_interrupts_pass() -> None:
-    """Only the tokenizer's panic is caught: Ctrl-C arrives at the caller."""
+def test_interrupts_are_not_caught() -> None:
+    """Only the tokenizer's panic is caught: KeyboardInterrupt is raised on."""
 
     class Interrupted:
         def encode_ordinary(self, text: str, /) -> list[int]:
@@ -362,7 +368,7 @@ def test_interrupts_pass() -> None:
         Encoding("fake", load=Interrupted).count("text")
 
 
-def test_function_counter() -> None:
+def test_a_function_is_a_counter() -> None:
     """A function is a counter under its own name or a given one, without a provider's overhead."""
 
     def by_words(text: str) -> int:
@@ -378,9 +384,9 @@ def test_function_counter() -> None:
 
 
 def test_an_object_that_counts_is_a_counter() -> None:
-    """An object with `count` and `name` is a counter without overhead, and its answers are checked.
+    """An object with `count` and `name` is a counter, without a provider's overhead.
 
-    An object with a name and no `count` is refused at once.
+    Its answers are checked like a function's, and one without a method that counts is refused at once.
     """
 
     class Words:
@@ -405,13 +411,14 @@ def test_an_object_that_counts_is_a_counter() -> None:
 
 
 @pytest.mark.parametrize("answer", [-1, 1.5, True, None, "3"])
-def test_function_counter_checks_answers(answer: Any) -> None:
-    """An answer that is no number of tokens is refused, and the error names the counter."""
+def test_answers_of_a_function_are_checked(answer: Any) -> None:
+    """An answer that is no number of tokens raises ConfigError with the counter's name."""
     with pytest.raises(ConfigError, match="token counter 'mine'"):
         FunctionCounter(lambda text: answer, name="mine").count("text")
 
 
 def message_tokens(messages: list[dict[str, str]], counter: TokenCounter) -> int:
+    """Return the tokens of these messages by the cookbook's formula."""
     tokens = REPLY_OVERHEAD
     for message in messages:
         tokens += MESSAGE_OVERHEAD + sum(map(counter.count, message.values())) + NAME_OVERHEAD * ("name" in message)
@@ -419,14 +426,14 @@ def message_tokens(messages: list[dict[str, str]], counter: TokenCounter) -> int
 
 
 @pytest.mark.parametrize(("name", "total"), [("cl100k_base", 129), ("o200k_base", 124)])
-def test_documented_messages(name: str, total: int) -> None:
-    """The cookbook's six messages come to its documented total for gpt-4 and for gpt-4o."""
+def test_documented_messages_have_the_documented_tokens(name: str, total: int) -> None:
+    """The cookbook's six messages have its documented tokens for gpt-4 and for gpt-4o."""
     assert message_tokens(JARGON, encoding(name)) == total
 
 
 @pytest.mark.parametrize(("name", "gpt4o_family", "total"), [("cl100k_base", False, 105), ("o200k_base", True, 101)])
-def test_documented_tools(name: str, gpt4o_family: bool, total: int) -> None:
-    """The cookbook's request with a tool comes to its documented total for gpt-4 and for gpt-4o."""
+def test_documented_tools_have_the_documented_tokens(name: str, gpt4o_family: bool, total: int) -> None:
+    """The cookbook's request with a tool has its documented tokens for gpt-4 and for gpt-4o."""
     tools = tool_schema_tokens([weather()], encoding(name), gpt4o_family=gpt4o_family)
 
     assert message_tokens(WEATHER_MESSAGES, encoding(name)) + tools == total
@@ -434,13 +441,13 @@ def test_documented_tools(name: str, gpt4o_family: bool, total: int) -> None:
 
 @pytest.mark.parametrize("name", ORIGINALS)
 @pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
-def test_role_is_one_token(role: str, name: str) -> None:
-    """A role costs the same few tokens whatever it is."""
+def test_a_role_costs_the_same_whatever_it_is(role: str, name: str) -> None:
+    """Every role costs the same few tokens."""
     assert encoding(name).count(role) == ROLE_TOKENS
 
 
-def test_responses_tools_cost_the_same() -> None:
-    """The responses API writes the same function without the inner object; it costs the same."""
+def test_tools_of_the_responses_api_cost_the_same() -> None:
+    """A tool in the form of the responses API costs the same as in that of chat completions."""
     counter = encoding("o200k_base")
     flat = {"type": "function", **weather()["function"]}
 
@@ -460,8 +467,8 @@ def test_responses_tools_cost_the_same() -> None:
         (("parameters", "properties"), {"at": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Place"}]}}),
     ],
 )
-def test_nothing_goes_uncounted(place: tuple[str, ...], extra: dict[str, Any]) -> None:
-    """Parts of a schema beyond the published formula cost at least one token a word."""
+def test_no_part_of_a_schema_goes_uncounted(place: tuple[str, ...], extra: dict[str, Any]) -> None:
+    """What the published formula does not cover costs at least a token for each of its words."""
     counter = encoding("o200k_base")
     tool = weather()
     target = tool["function"]
@@ -496,8 +503,8 @@ def test_odd_schemas_are_counted(tool: Any, function: Any, parameters: Any) -> N
     assert tool_schema_tokens(tools, encoding("o200k_base"), gpt4o_family=True) > 0
 
 
-def test_values_without_json_are_counted() -> None:
-    """A schema that JSON has no notation for does not raise either."""
+def test_values_without_a_json_form_are_counted() -> None:
+    """A schema with values that JSON cannot express is counted."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"default": {1, 2}}}}}}
 
     assert tool_schema_tokens([tool, {"name": "\ud800"}], words(1), gpt4o_family=False) > 0

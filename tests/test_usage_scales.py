@@ -1,4 +1,4 @@
-"""Reported usage scales budgets within bounds, and only if it can be a report of the whole input."""
+"""Usage reported by providers scales budgets within bounds, and only if it can be that of the whole input."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ MARGIN = 1.15
 
 @pytest.fixture
 def chat() -> Any:
+    """Yield a session with a budget of 1000 tokens and a model whose tokens are estimated."""
     with Memory.open("memory://") as memory:
         yield memory.session("s", model=CLAUDE, format="anthropic", max_tokens=1000)
 
 
 def cut_anew(chat: Session) -> Context:
-    """Return the first context of another epoch, which uses what was reported."""
+    """Return the first context of another epoch, which learns from reported usage."""
     before = chat.stats().epoch
     while True:
         chat.add_user_message("question " * 30)
@@ -41,7 +42,7 @@ def cut_anew(chat: Session) -> Context:
 
 
 def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
-    """More cached tokens than input is refused, since cached ones were left out of the input; nothing is recorded."""
+    """More cached tokens than input raises ConfigError and records nothing: cached tokens are part of the input."""
     with pytest.raises(ConfigError, match=r"cached_tokens: 3900 .* at most input_tokens") as refusal:
         chat.record_usage(input_tokens=80, output_tokens=5, cached_tokens=3900)
 
@@ -63,9 +64,9 @@ def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
     ],
 )
 def test_a_report_scales_budgets_within_bounds(chat: Session, ratio: float, factor: float, told: str | None) -> None:
-    """A report scales the budget at most to the bound; the context's report says when it was ignored."""
-    sent = cut_anew(chat)
-    chat.record_usage(input_tokens=round(sent.counted * ratio), context=sent)
+    """A report scales budgets by no more than the bound, and an implausible one changes nothing; a warning says so."""
+    reported_context = cut_anew(chat)
+    chat.record_usage(input_tokens=round(reported_context.counted * ratio), context=reported_context)
 
     ctx = cut_anew(chat)
 
@@ -76,8 +77,8 @@ def test_a_report_scales_budgets_within_bounds(chat: Session, ratio: float, fact
     assert [told in warning for warning in ctx.report.warnings] == ([True] if told else [])
 
 
-def test_a_cut_goes_down_to_a_share_of_what_the_new_factor_leaves() -> None:
-    """If a report leaves less room than the old low water, the cut goes deeper instead of failing."""
+def test_a_cut_leaves_a_share_of_the_new_budget() -> None:
+    """A report that leaves less room than the low water before makes a deeper cut."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s", model=CLAUDE, max_tokens=2000)
         for _ in range(18):
@@ -94,8 +95,8 @@ def test_a_cut_goes_down_to_a_share_of_what_the_new_factor_leaves() -> None:
         assert ctx.tokens <= ctx.budget.available * 0.4
 
 
-def test_usage_without_what_the_cache_served_makes_no_budget_larger(chat: Session) -> None:
-    """Reports without the cached part of the input never enlarge a budget."""
+def test_usage_without_cached_tokens_enlarges_no_budget(chat: Session) -> None:
+    """Reports of only the fresh input, call after call, make no context larger than without reports."""
     for _ in range(30):
         chat.add_user_message("question " * 30)
         ctx = chat.context(system="You know the catalogue.")
@@ -105,8 +106,8 @@ def test_usage_without_what_the_cache_served_makes_no_budget_larger(chat: Sessio
         assert ctx.counted * MARGIN <= 1000
 
 
-def test_a_report_for_a_public_tokenizer_says_nothing_of_another_model(tmp_path: Path) -> None:
-    """A report for one model does not change the margin of another."""
+def test_usage_of_one_model_says_nothing_of_another(tmp_path: Path) -> None:
+    """The factor learned with one model does not replace the margin of another."""
     with Memory.open(tmp_path / "m.db") as memory:
         exact = memory.session("s", model="gpt-4o", max_tokens=1000)
         sent = cut_anew(exact)
@@ -122,7 +123,7 @@ def test_a_report_for_a_public_tokenizer_says_nothing_of_another_model(tmp_path:
 
 @given(tokens=st.integers(0, 300_000), reported=st.integers(1, 100_000), counted=st.integers(1, 50_000))
 def test_scaling_back_and_forth_never_exceeds_the_bound(tokens: int, reported: int, counted: int) -> None:
-    """Scaling a budget to counted tokens and back never exceeds it."""
+    """The room for counted tokens, scaled back, is never more than what was given."""
     factor = reported / counted
 
     room = unscaled(tokens, factor)
@@ -131,22 +132,22 @@ def test_scaling_back_and_forth_never_exceeds_the_bound(tokens: int, reported: i
     assert scaled(room + 2, factor) > tokens
 
 
-def test_a_factor_whose_division_rounds_up_is_no_token_over() -> None:
-    """28897 tokens at 407/780 are one token less than floating point division says."""
+def test_a_division_that_rounds_up_gains_no_token() -> None:
+    """28897 tokens at 407/780 are one less than floating point division says."""
     assert scaled(unscaled(28_897, 407 / 780), 407 / 780) <= 28_897
 
 
 @pytest.mark.parametrize("objects", [1, 2])
-def test_reports_at_the_same_moment_are_all_in_the_sums(tmp_path: Path, objects: int) -> None:
-    """Simultaneous reports of several tasks and memories are all added up."""
+def test_simultaneous_reports_are_all_summed(tmp_path: Path, objects: int) -> None:
+    """Reports by tasks of one session object, or of two in two memories, are all in the sums."""
 
     async def reported() -> Usage | None:
         async with AsyncMemory.open(tmp_path / "a.db") as memory, AsyncMemory.open(tmp_path / "a.db") as other:
-            sessions = [one.session("s", counter=quarters) for one in (memory, other)[:objects]]
+            sessions = [opened_memory.session("s", counter=quarters) for opened_memory in (memory, other)[:objects]]
             await sessions[0].add_user_message("hello")
             calls = [session.record_usage(input_tokens=10, output_tokens=1) for session in sessions * 5]
-            given = await asyncio.gather(*calls)
-            assert sorted(usage.calls for usage in given) == list(range(1, len(given) + 1))
+            usages = await asyncio.gather(*calls)
+            assert sorted(usage.calls for usage in usages) == list(range(1, len(usages) + 1))
             head = await memory.store.head(SessionKey("default", "s"))
             return head and head.usage
 
@@ -155,8 +156,8 @@ def test_reports_at_the_same_moment_are_all_in_the_sums(tmp_path: Path, objects:
     assert (usage.calls, usage.total_input, usage.total_output) == (5 * objects, 50 * objects, 5 * objects)
 
 
-def test_a_report_is_stale_where_a_compaction_was_first(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though it was made before that, it says nothing of the next call."""
+def test_a_report_after_a_compaction_is_stale(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that is recorded after a compaction is stale, though its context was made before that."""
     session = memory.session("s", counter=quarters, max_tokens=1_000)
     for number in range(6):
         session.add_user_message(f"message {number}")

@@ -1,4 +1,4 @@
-"""Usage is read in each vendor's form, recorded once, and refused if it is impossible."""
+"""Usage of each vendor is read in its own form, recorded once, and refused if it is impossible."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ TOLD = {"chat": CHAT, "responses": RESPONSES, "anthropic": ANTHROPIC, "gemini": 
 
 
 def answer(id: str = "msg_1", **usage: int) -> dict[str, Any]:
-    """Return an answer of Anthropic as its client dumps it."""
-    made = {"id": id, "type": "message", "role": "assistant", "model": "claude", "stop_reason": "end_turn"}
-    return {**made, "content": [{"type": "text", "text": "Yes."}], "usage": {"output_tokens": 7, **usage}}
+    """Return an answer of Anthropic, as its client dumps it."""
+    head = {"id": id, "type": "message", "role": "assistant", "model": "claude", "stop_reason": "end_turn"}
+    return {**head, "content": [{"type": "text", "text": "Yes."}], "usage": {"output_tokens": 7, **usage}}
 
 
 @pytest.mark.parametrize("vendor", TOLD)
-def test_each_vendor_s_figures_come_to_the_same(vendor: str) -> None:
-    """Input tokens include cached ones, whether the vendor reports parts or the whole."""
+def test_the_figures_of_each_vendor_mean_the_same(vendor: str) -> None:
+    """The input is read whole, with cached tokens, whether a vendor reports parts or sums."""
     with Memory.open("memory://") as memory:
         usage = memory.session("s").record_usage(TOLD[vendor])
 
     assert (usage.input_tokens, usage.output_tokens, usage.cached_tokens) == (90, 7, 60)
 
 
-def test_objects_of_the_clients_are_read_whole_or_their_usage_alone() -> None:
-    """A response object and its usage object give the same figures."""
+def test_a_response_or_its_usage_alone_is_read() -> None:
+    """A response object of a client and the usage that it holds are read alike."""
     message = load("anthropic.types").Message.model_validate(answer(**ANTHROPIC))
     reported = load("google.genai.types").GenerateContentResponseUsageMetadata.model_validate(GEMINI_JSON)
     with Memory.open("memory://") as memory:
@@ -50,8 +50,8 @@ def test_objects_of_the_clients_are_read_whole_or_their_usage_alone() -> None:
             assert memory.session(str(number)).record_usage(told).input_tokens == 90
 
 
-def test_an_answer_that_is_added_brings_its_usage_once() -> None:
-    """An added answer's usage is recorded once, even if it is added or reported again."""
+def test_the_usage_of_an_added_answer_is_recorded_once() -> None:
+    """An added answer's usage is recorded with it, and not again if it is added or reported again."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic", model="claude-sonnet-4-5")
         session.add_user_message("Is it?")
@@ -59,16 +59,16 @@ def test_an_answer_that_is_added_brings_its_usage_once() -> None:
         session.add(answer(**ANTHROPIC), key="turn 1")
 
         session.add(answer(**ANTHROPIC), key="turn 1")
-        again = session.record_usage(answer(**ANTHROPIC), context=context)
+        repeated = session.record_usage(answer(**ANTHROPIC), context=context)
 
-        assert again == session.stats().usage
-        assert (again.calls, again.total_input, again.counted) == (1, 90, context.counted)
+        assert repeated == session.stats().usage
+        assert (repeated.calls, repeated.total_input, repeated.counted) == (1, 90, context.counted)
         session.add(answer("msg_2", **ANTHROPIC))
         assert session.stats().usage.calls == 2
 
 
-def test_a_server_that_gives_all_its_answers_one_id_is_counted_all_the_same() -> None:
-    """Some servers that speak OpenAI's protocol number no answers: other figures are those of another call."""
+def test_answers_of_one_id_are_counted_by_their_figures() -> None:
+    """If a server gives all its answers one id, other figures are those of another call."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=1000)
         for number in range(3):
@@ -83,8 +83,8 @@ def test_a_server_that_gives_all_its_answers_one_id_is_counted_all_the_same() ->
         assert (used.calls, used.total_input, used.total_output) == (3, 57, 9)
 
 
-def test_figures_that_cannot_be_are_refused() -> None:
-    """More from a cache than all of the input, no input for a context of thousands, no numbers: nothing is recorded."""
+def test_impossible_figures_are_refused() -> None:
+    """Impossible figures raise ConfigError, and nothing is recorded."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
         session.add_user_message("word " * 3000)
@@ -110,7 +110,7 @@ def test_figures_that_cannot_be_are_refused() -> None:
 
 
 def test_an_answer_with_impossible_figures_is_kept() -> None:
-    """An answer with impossible usage is stored, with a warning that its usage is not."""
+    """An answer with impossible figures is stored, and a warning says why its usage is not recorded."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic")
         session.add_user_message("word " * 3000)
@@ -128,8 +128,8 @@ def test_an_answer_with_impossible_figures_is_kept() -> None:
     reported=st.lists(st.integers(1, 9000), min_size=1, max_size=4),
     model=st.sampled_from(["gpt-4o", "claude-sonnet-4-5"]),
 )
-def test_no_report_lets_a_context_pass_that_counts_too_many(reported: list[int], model: str) -> None:
-    """Whatever was reported, no context exceeds the budget, counted or scaled."""
+def test_no_report_lets_a_context_exceed_its_budget(reported: list[int], model: str) -> None:
+    """Contexts never exceed the budget, as counted or as scaled, whatever was reported."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", model=model, max_tokens=2000)
         for figure in reported:

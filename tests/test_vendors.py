@@ -1,4 +1,4 @@
-"""Objects of the vendors' clients are accepted as they are, and what is sent next is a valid request."""
+"""Objects of vendors' clients are added as they are, and the next request is valid for the vendor."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ law = settings(max_examples=examples(150), deadline=None, suppress_health_check=
 @pytest.mark.parametrize("vendor", VENDORS)
 @law
 @given(data=st.data())
-def test_what_is_sent_after_an_answer_is_what_a_request_may_hold(vendor: str, data: Any) -> None:
-    """A response of any vendor, or a dump of it, goes in, and its own types take the next request to that vendor."""
-    one = VENDORS[vendor]()
-    answer = data.draw(one.answers)
+def test_the_request_after_an_answer_is_valid(vendor: str, data: Any) -> None:
+    """After a response of any vendor, or a dump of it, was added, the vendor's own types accept the next request."""
+    format_case = VENDORS[vendor]()
+    answer = data.draw(format_case.answers)
     answer = data.draw(st.sampled_from([answer, answer.model_dump(), answer.model_dump(mode="json")]))
     with Memory.open("memory://") as memory:
-        session = memory.session("s", format=one.format)
+        session = memory.session("s", format=format_case.format)
         session.add_user_message("Hello")
 
         session.add(answer)
         session.add_user_message("And then?")
 
-        assert one.faults(session.context().messages) == []
+        assert format_case.faults(session.context().messages) == []
 
 
 @pytest.mark.sampled
@@ -48,21 +48,21 @@ def test_what_is_sent_after_an_answer_is_what_a_request_may_hold(vendor: str, da
 @pytest.mark.parametrize("vendor", VENDORS)
 @law
 @given(data=st.data())
-def test_an_answer_its_dumps_and_its_pieces_are_one(vendor: str, data: Any) -> None:
-    """An answer given as object, dump or parts leads to the same next request."""
-    one = VENDORS[vendor]()
-    answer = data.draw(one.answers)
-    spelled = {"exclude_unset": True, "by_alias": vendor == "openai-responses"}  # `async_` may be told as it came
-    forms = [answer, answer.model_dump(**spelled), [answer.model_dump(mode="json", **spelled)]]
+def test_an_answer_its_dumps_and_its_pieces_are_the_same(vendor: str, data: Any) -> None:
+    """An answer as an object, a dump or its pieces gives the same next request."""
+    format_case = VENDORS[vendor]()
+    answer = data.draw(format_case.answers)
+    dump_options = {"exclude_unset": True, "by_alias": vendor == "openai-responses"}  # `async_` may be told as it came
+    forms = [answer, answer.model_dump(**dump_options), [answer.model_dump(mode="json", **dump_options)]]
     forms += [pieces] if (pieces := PIECES[vendor](answer)) else []
     if vendor in ("openai", "gemini"):  # the others' items are told with their nulls, where they cannot be sent
         forms += [answer.model_dump(), answer.model_dump(mode="json")]
 
-    assert len({json.dumps(sent(one.format, form), sort_keys=True) for form in forms}) == 1
+    assert len({json.dumps(sent(format_case.format, form), sort_keys=True) for form in forms}) == 1
 
 
-def test_what_only_an_answer_has_is_kept_and_not_sent_back() -> None:
-    """The log holds all of an answer of chat completions; the next request holds none of what only answers have."""
+def test_fields_of_answers_are_kept_and_not_sent_back() -> None:
+    """The log holds all of a chat completion, and the next request none of the fields that only answers have."""
     call = {"id": "c1", "index": 0, "type": "function", "function": {"name": "f", "arguments": "{}"}}
     message = {"role": "assistant", "content": "Yes.", "refusal": None, "annotations": [], "audio": None}
     message |= {"function_call": None, "tool_calls": [call], "reasoning_content": "Hm.", "parsed": {"a": 1}}
@@ -71,12 +71,12 @@ def test_what_only_an_answer_has_is_kept_and_not_sent_back() -> None:
         session.add({"choices": [{"index": 0, "finish_reason": "stop", "message": message}], "id": "r1", "model": "m"})
         session.add({"role": "tool", "tool_call_id": "c1", "content": "done"})
 
-        kept = find_format("openai").encode(session.entries())[0]
-        asked = session.context().messages[0]
+        stored = find_format("openai").encode(session.entries())[0]
+        message_sent = session.context().messages[0]
 
-    assert kept == {**message, "response": {"id": "r1", "model": "m", "finish_reason": "stop"}}
+    assert stored == {**message, "response": {"id": "r1", "model": "m", "finish_reason": "stop"}}
     bare = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    assert asked == {"role": "assistant", "content": "Yes.", "tool_calls": [bare]}
+    assert message_sent == {"role": "assistant", "content": "Yes.", "tool_calls": [bare]}
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
@@ -86,8 +86,8 @@ def test_what_only_an_answer_has_is_kept_and_not_sent_back() -> None:
     [{"role": "tool", "tool_call_id": "c1"}, {"role": "function", "name": "f"}, {"role": "developer"}],
     ids=["tool", "function", "developer"],
 )
-def test_roles_of_chat_completions_tell_whose_a_message_is(format: str, content: Any, message: dict[str, Any]) -> None:
-    """A result or a developer's message is read in a session of any format, whether its content is a text or parts."""
+def test_roles_of_chat_completions_are_read_in_any_session(format: str, content: Any, message: dict[str, Any]) -> None:
+    """Results and developer messages of chat completions are read in a session of any format."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)
         (entry,) = session.add({**message, "content": content})
@@ -100,8 +100,8 @@ def test_roles_of_chat_completions_tell_whose_a_message_is(format: str, content:
             session.add({**message, "content": "done"}, format="anthropic")
 
 
-def test_pieces_in_a_row_are_one_message_between_others() -> None:
-    """Blocks, calls and parts that are given alone make one message, in any mixture with messages and objects."""
+def test_pieces_in_a_row_are_one_message() -> None:
+    """Blocks, calls and parts given in a row, among messages and objects, make one message."""
     anthropic = load("anthropic.types")
     blocks = [
         anthropic.TextBlock(type="text", text="I look."),
@@ -114,7 +114,7 @@ def test_pieces_in_a_row_are_one_message_between_others() -> None:
 
         messages = session.context().messages
 
-    assert [(one["role"], len(one["content"])) for one in messages[1:]] == [
+    assert [(message["role"], len(message["content"])) for message in messages[1:]] == [
         ("assistant", 2),
         ("user", 1),
         ("assistant", 1),
@@ -122,24 +122,28 @@ def test_pieces_in_a_row_are_one_message_between_others() -> None:
     assert messages[1]["content"][1] == {"type": "tool_use", "id": "t1", "name": "find", "input": {"a": 1}}
 
 
-def test_parts_are_whose_the_others_beside_them_are() -> None:
-    """Parts of Gemini in a row are one content: of the model with what only it makes, of the user with a response."""
+def test_parts_in_a_row_have_one_role() -> None:
+    """Parts of Gemini in a row are one content, of the model or of the user by what only that role has."""
     types = load("google.genai.types")
-    asked = types.Part(function_call=types.FunctionCall(name="find", args={"a": 1}), thought_signature=b"signed")
-    given = [types.Part.from_function_response(name="find", response={"result": "x"}), types.Part(text="Look at it.")]
+    call = types.Part(function_call=types.FunctionCall(name="find", args={"a": 1}), thought_signature=b"signed")
+    results = [types.Part.from_function_response(name="find", response={"result": "x"}), types.Part(text="Look at it.")]
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="gemini")
-        session.add([types.UserContent("Find a."), types.Part(text="I look."), asked, *given])
+        session.add([types.UserContent("Find a."), types.Part(text="I look."), call, *results])
 
-        found = [(one["role"], [*map(list, one["parts"])]) for one in session.context().messages]
+        contents = [(content["role"], [*map(list, content["parts"])]) for content in session.context().messages]
 
-    said = ["function_call", "thought_signature"]
-    assert found == [("user", [["text"]]), ("model", [["text"], said]), ("user", [["function_response"], ["text"]])]
+    call_keys = ["function_call", "thought_signature"]
+    assert contents == [
+        ("user", [["text"]]),
+        ("model", [["text"], call_keys]),
+        ("user", [["function_response"], ["text"]]),
+    ]
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
 def test_a_message_of_chat_completions_is_read_in_any_session(format: str) -> None:
-    """A content that is text, or a list with a part of type `text`, says the same in every format's session."""
+    """Text as a string, or as a list of parts, is read the same in every format's session."""
     text = {"type": "text", "text": "I fly to Oslo."}
     own = {"type": "input_image", "image_url": "https://example.com/a.png"}
     with Memory.open("memory://") as memory:
@@ -156,8 +160,8 @@ def test_a_message_of_chat_completions_is_read_in_any_session(format: str) -> No
     assert problems == []
 
 
-def test_what_a_client_has_read_an_answer_as_is_kept_beside_it() -> None:
-    """An answer that was parsed into an object of the program goes in; its text is sent back, the object is not."""
+def test_a_parsed_object_is_kept_and_not_sent_back() -> None:
+    """An answer that was parsed into an object of the program is stored with it; only its text is sent back."""
     chat = load("openai.types.chat")
 
     class Gate(BaseModel):
@@ -172,8 +176,8 @@ def test_what_a_client_has_read_an_answer_as_is_kept_beside_it() -> None:
         assert session.context().messages == [{"role": "assistant", "content": '{"number": 12}'}]
 
 
-def test_no_client_is_imported_to_know_what_it_gave() -> None:
-    """A program without the clients adds what one has dumped, and a mapping of any class is one."""
+def test_no_client_is_imported_to_read_its_dumps() -> None:
+    """A program without the clients can add their dumps, as mappings of any class."""
     program = """if True:
         import sys
         from collections import OrderedDict
@@ -187,13 +191,13 @@ def test_no_client_is_imported_to_know_what_it_gave() -> None:
             print(memory.session("s").context().messages[1])
         print({"openai", "anthropic", "google.genai", "pydantic"} & set(sys.modules))
     """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, encoding="utf-8")
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, encoding="utf-8")
 
-    assert done.stdout.splitlines() == ["{'role': 'assistant', 'content': 'Yes.'}", "set()"]
+    assert finished.stdout.splitlines() == ["{'role': 'assistant', 'content': 'Yes.'}", "set()"]
 
 
-def test_what_nobody_knows_is_refused_by_its_type() -> None:
-    """An object of no known shape is named by its type and place, with what to give instead; nothing is stored."""
+def test_an_unknown_object_is_refused_by_its_type() -> None:
+    """An object of no known shape is refused with its type, its place and what to give instead."""
     published = load("openai.types")
     usage = published.CompletionUsage(completion_tokens=1, prompt_tokens=1, total_tokens=2)
     strange: list[tuple[Any, str]] = [
@@ -215,15 +219,20 @@ def test_what_nobody_knows_is_refused_by_its_type() -> None:
         assert session.entries() == []
 
 
-def test_a_framework_s_messages_are_refused_with_what_to_give_instead() -> None:
-    """Messages of LangChain and Pydantic AI are refused by name, with what to give instead."""
+def test_messages_of_frameworks_are_refused_with_what_to_do() -> None:
+    """Objects and dumps of LangChain and Pydantic AI are refused with how to convert them, in any format."""
     lc, pydantic_ai = load("langchain_core.messages"), load("pydantic_ai.messages")
-    said = lc.HumanMessage("Which gate?")
-    asked = pydantic_ai.ModelRequest(parts=[pydantic_ai.UserPromptPart("Which gate?")])
-    answered = pydantic_ai.ModelResponse(parts=[pydantic_ai.TextPart("B 12.")])
+    question = lc.HumanMessage("Which gate?")
+    request = pydantic_ai.ModelRequest(parts=[pydantic_ai.UserPromptPart("Which gate?")])
+    response = pydantic_ai.ModelResponse(parts=[pydantic_ai.TextPart("B 12.")])
     dump = pydantic_ai.ModelMessagesTypeAdapter.dump_python
-    langchain: list[Any] = [said, said.model_dump(), *lc.messages_to_dict([said]), lc.AIMessage("B 12.").model_dump()]
-    pydantic: list[Any] = [asked, answered, *dump([asked, answered], mode="json"), *dump([asked])]
+    langchain: list[Any] = [
+        question,
+        question.model_dump(),
+        *lc.messages_to_dict([question]),
+        lc.AIMessage("B 12.").model_dump(),
+    ]
+    pydantic: list[Any] = [request, response, *dump([request, response], mode="json"), *dump([request])]
     for messages, told in ((langchain, "convert_to_openai_messages"), (pydantic, "source='pydantic-ai'")):
         for message in messages:
             for format in ("openai", "openai-responses", "anthropic", "gemini"):
@@ -244,7 +253,7 @@ PIECES: dict[str, Callable[[Any], Any]] = {
 
 
 def sent(format: str, answer: Any) -> list[dict[str, Any]]:
-    """Return what the model is sent next after an answer in this form."""
+    """Return what the model is sent next after this answer was added."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)
         session.add_user_message("Hello")

@@ -1,4 +1,4 @@
-"""Worker threads: what they run, who waits, and when they end."""
+"""Worker threads: what they run, who waits for it, and when they end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHO: ContextVar[str] = ContextVar("who")
 
 
 def alive(before: set[int]) -> set[int]:
-    """Return the threads that have started since."""
+    """Return the threads that have begun since."""
     return set(_threads()) - before
 
 
@@ -36,53 +36,53 @@ async def called(workers: Workers, function: Callable[..., object], *arguments: 
 
 
 def test_a_function_runs_in_a_thread_with_its_callers_context() -> None:
-    """A function runs in a thread with the caller's context variables and returns its result."""
+    """A function runs in a thread, sees the context variables of the task that asked, and its result comes back."""
 
-    def function(one: int) -> tuple[int, str, bool]:
-        return one, WHO.get(), threading.get_ident() == main
+    def function(argument: int) -> tuple[int, str, bool]:
+        return argument, WHO.get(), threading.get_ident() == main
 
     async def ask(workers: Workers, number: int) -> object:
         WHO.set(str(number))
         return await called(workers, function, number)
 
-    async def asked() -> list[object]:
+    async def results_of_all() -> list[object]:
         workers = Workers(3)
-        found = await asyncio.gather(*(ask(workers, number) for number in range(20)))
+        results = await asyncio.gather(*(ask(workers, number) for number in range(20)))
         workers.close()
-        return list(found)
+        return list(results)
 
     main = threading.get_ident()
 
-    assert asyncio.run(asked()) == [(number, str(number), False) for number in range(20)]
+    assert asyncio.run(results_of_all()) == [(number, str(number), False) for number in range(20)]
 
 
 @pytest.mark.parametrize("fault", [ValueError("no"), KeyboardInterrupt(), asyncio.CancelledError()])
-def test_what_a_function_raises_is_raised_where_it_is_waited_for(fault: BaseException) -> None:
-    """Any error of a function is raised where it is awaited, and the thread goes on."""
+def test_an_error_of_a_function_is_raised_where_it_is_awaited(fault: BaseException) -> None:
+    """Whatever a function raises is raised where it is awaited, and its thread goes on."""
 
     def function() -> None:
         raise fault
 
-    async def asked() -> tuple[BaseException | None, object]:
-        workers, seen = Workers(1), None
+    async def outcomes() -> tuple[BaseException | None, object]:
+        workers, raised = Workers(1), None
         try:
             await called(workers, function)
         except BaseException as error:  # noqa: BLE001 (what comes of the test)
-            seen = error
+            raised = error
         after = await called(workers, int)
         workers.close()
-        return seen, after
+        return raised, after
 
-    seen, after = asyncio.run(asked())
+    raised, after = asyncio.run(outcomes())
 
-    assert type(seen) is type(fault)
+    assert type(raised) is type(fault)
     assert after == 0
 
 
-def test_a_stop_iteration_is_an_error_like_others() -> None:
-    """A StopIteration comes as RuntimeError, since a future cannot hold it."""
+def test_stop_iteration_is_raised_as_runtime_error() -> None:
+    """A StopIteration, which no future can hold, is raised as a RuntimeError."""
 
-    async def asked() -> None:
+    async def wait() -> None:
         workers = Workers(1)
         try:
             await called(workers, next, iter(()))
@@ -90,11 +90,11 @@ def test_a_stop_iteration_is_an_error_like_others() -> None:
             workers.close()
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        asyncio.run(asked())
+        asyncio.run(wait())
 
 
-def test_what_was_withdrawn_before_it_began_never_runs() -> None:
-    """Work that is withdrawn before it begins never runs; work that has begun can only be waited for."""
+def test_a_withdrawn_function_never_runs() -> None:
+    """A function withdrawn before it began never runs; one that has begun cannot be withdrawn, and ends."""
     ran: list[str] = []
     begun, goes_on = threading.Event(), threading.Event()
 
@@ -103,42 +103,42 @@ def test_what_was_withdrawn_before_it_began_never_runs() -> None:
         goes_on.wait(30)
         ran.append("first")
 
-    async def asked() -> tuple[bool, bool]:
+    async def withdrawals() -> tuple[bool, bool]:
         workers = Workers(1)
-        one, other = Call(first, ()), Call(ran.append, ("other",))
-        workers.put(one)
-        workers.put(other)
+        running, waiting = Call(first, ()), Call(ran.append, ("other",))
+        workers.put(running)
+        workers.put(waiting)
         begun.wait(30)
-        withdrawn = one.withdraw(), other.withdraw()
-        one.future.cancel()
-        over = one.over()
+        withdrawn = running.withdraw(), waiting.withdraw()
+        running.future.cancel()
+        over = running.over()
         goes_on.set()
         await over
         await called(workers, int)  # behind both
         workers.close()
         return withdrawn
 
-    assert asyncio.run(asked()) == (False, True)
+    assert asyncio.run(withdrawals()) == (False, True)
     assert ran == ["first"]
 
 
-def test_as_many_run_at_once_as_there_may_be() -> None:
-    """Work that waits for other work meets it, as far as there are threads, and there are never more."""
+def test_as_many_functions_run_at_once_as_allowed() -> None:
+    """As many functions run at once as there may be threads, and there are never more threads."""
     meeting = threading.Barrier(3)
 
-    async def asked() -> int:
+    async def counted() -> int:
         workers, before = Workers(3), _threads()
         await asyncio.gather(*(called(workers, meeting.wait, 30) for _ in range(3)))
         await asyncio.gather(*(called(workers, int) for _ in range(50)))
-        there = len(alive(before))
+        count = len(alive(before))
         workers.close()
-        return there
+        return count
 
-    assert asyncio.run(asked()) == 3
+    assert asyncio.run(counted()) == 3
 
 
-def test_nobody_waits_for_the_work_of_a_thread_that_has_just_begun() -> None:
-    """Work goes to a free thread, not to one that is just starting."""
+def test_no_work_waits_for_a_thread_that_is_beginning() -> None:
+    """While a thread is beginning, work is given to one that is free, and does not wait."""
     done = threading.Event()
     workers = Workers(2)
     begin = workers_module.start_new_thread
@@ -170,7 +170,7 @@ def test_nobody_waits_for_the_work_of_a_thread_that_has_just_begun() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", ["closed", "gone"])
 def test_threads_end_with_their_workers(how: str) -> None:
-    """Threads end when their workers are closed or collected, after the work put before."""
+    """Threads end when their workers are closed or dropped, after the work that was put before."""
     ran: list[int] = []
     before = _threads()
     workers = Workers(2)
@@ -189,8 +189,8 @@ def test_threads_end_with_their_workers(how: str) -> None:
     assert sorted(ran) == list(range(10))
 
 
-def test_a_loop_that_is_closed_meanwhile_is_nobodys_fault() -> None:
-    """Work whose event loop has closed is finished without an error, and the thread goes on."""
+def test_work_of_a_closed_loop_ends_without_error() -> None:
+    """Work whose event loop was closed ends without an error, and its thread goes on."""
     goes_on, over = threading.Event(), threading.Event()
     workers = Workers(1)
 

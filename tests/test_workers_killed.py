@@ -1,7 +1,7 @@
-"""Killed workers beside others and writers: each session is compacted, and no summary is paid for twice.
+"""Workers that are killed beside other workers and writers: each session is compacted, and no summary is paid twice.
 
-Leases last ten minutes here, so that no slow machine takes one from a live worker: then a summary would rightly be paid
-for twice. What killed workers had begun is left to a last worker whose clock is an hour ahead.
+Leases last ten minutes here, so that no pause of the machine takes one from a worker that is alive: then a summary
+would rightly be paid for twice. What killed workers had begun is left to a last worker, whose clock is an hour ahead.
 """
 
 from __future__ import annotations
@@ -26,44 +26,47 @@ from writer import quarters
 
 SCRIPT = Path(__file__).with_name("worker_process.py")
 LEASE, AHEAD = "10m", 3_600
-"""How long leases last, and how many seconds the last worker's clock is ahead: more than that."""
+"""How long leases last, and by how many seconds the last worker's clock is ahead, which is longer."""
 
 
 def compacted(resources: Resources, sessions: int) -> int:
-    """Return how many sessions have a summary."""
+    """Return how many of the sessions have a summary."""
     keys = (f"k{i}" for i in range(sessions))
-    found = [resources.session({"id": "chat", "key": key}, counter=quarters).summaries() for key in keys]
-    return sum(map(bool, found))
+    summaries = [resources.session({"id": "chat", "key": key}, counter=quarters).summaries() for key in keys]
+    return sum(map(bool, summaries))
 
 
 def check(resources: Resources, sessions: int, calls: Path, dead: set[int]) -> None:
-    """Check that every session is compacted, no entry twice, and each summary paid once, except the killed workers'
-    last."""
-    asked = [(key, int(pid)) for key, pid, _ in map(str.split, calls.read_text().splitlines())]
-    last = {pid: number for number, (_, pid) in enumerate(asked)}
+    """Assert that every session is compacted, no entry twice, and that each summary was paid for once.
+
+    Only the last call of each killed worker may have been paid for without a summary.
+    """
+    calls_made = [(key, int(pid)) for key, pid, _ in map(str.split, calls.read_text().splitlines())]
+    last = {pid: number for number, (_, pid) in enumerate(calls_made)}
     lost = {number for pid, number in last.items() if pid in dead}
-    made = Counter[str]()
+    versions_by_key = Counter[str]()
     for i in range(sessions):
         session = resources.session({"id": "chat", "key": f"k{i}"}, counter=quarters)
         versions = session.summaries(history=True)
         assert versions, f"session {i} is compacted"
-        assert all(f"<k{i}>" in one.text for one in versions)
+        assert all(f"<k{i}>" in version.text for version in versions)
         assert not any(
-            spans.common(one.folded, after.covers) and not after.parents for one, after in pairwise(versions)
+            spans.common(version.folded, next_version.covers) and not next_version.parents
+            for version, next_version in pairwise(versions)
         )
-        folded = [seq for one in versions for seq in spans.members(one.folded)]
+        folded = [seq for version in versions for seq in spans.members(version.folded)]
         assert len(folded) == len(set(folded)), f"no entry of session {i} is compacted twice"
         assert session.verify().ok
         assert len(session.entries()) == 2 * TURNS
-        made[f"k{i}"] = len(versions)
-    assert Counter(key for number, (key, _) in enumerate(asked) if number not in lost) <= made
-    assert made <= Counter(key for key, _ in asked)
+        versions_by_key[f"k{i}"] = len(versions)
+    assert Counter(key for number, (key, _) in enumerate(calls_made) if number not in lost) <= versions_by_key
+    assert versions_by_key <= Counter(key for key, _ in calls_made)
 
 
 def killed(resources: Resources, where: str, calls: Path, *, sessions: int, kills: int, seconds: float) -> set[int]:
-    """Run two workers and two writers; kill and replace a worker again and again, then let one finish everything.
+    """Run two workers and two writers at once, kill workers one after the other, and replace each.
 
-    Return the ids of the killed processes.
+    In the end all workers are killed, and a last one does what they have left. Return the ids of the killed processes.
     """
     dice, dead = random.Random(sessions), set[int]()
     patience = PATIENCE * max(sessions / 500, 1)  # the longer, the more sessions are written to meanwhile
@@ -107,42 +110,42 @@ def begin(worker: Process) -> None:
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Path:
-    """The file that records calls of the summarizer."""
+    """Return the file in which calls of the summarizer are noted."""
     return tmp_path / "calls"
 
 
 @pytest.fixture
 def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Resources, str]]:
-    """The declared memory and its store."""
+    """Yield the declared memory, and the address of its store."""
     kind = getattr(request, "param", "sqlite")
     where = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else KINDS[kind].address_of("killed")
-    with Resources.load(declared(where)) as found:
-        yield found, where
+    with Resources.load(declared(where)) as loaded:
+        yield loaded, where
 
 
 @pytest.mark.wide
 def test_a_killed_worker_costs_its_own_call_alone(resources: tuple[Resources, str], calls: Path) -> None:
-    """Forty sessions, two kills; two thousand and twenty are tried by the slow run."""
-    found, where = resources
-    dead = killed(found, where, calls, sessions=40, kills=2, seconds=0.01)
-    check(found, 40, calls, dead)
+    """Two kills among forty sessions leave every session compacted, and cost no more than the calls under way."""
+    loaded, where = resources
+    dead = killed(loaded, where, calls, sessions=40, kills=2, seconds=0.01)
+    check(loaded, 40, calls, dead)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("resources", ["sqlite", "postgres", "redis"], indirect=True)
 def test_two_thousand_sessions_and_twenty_kills(resources: tuple[Resources, str], calls: Path) -> None:
-    """With 2,000 sessions and 20 kills each session is compacted, in a file and on servers."""
-    found, where = resources
-    dead = killed(found, where, calls, sessions=2_000, kills=20, seconds=0.01)
-    check(found, 2_000, calls, dead)
+    """Twenty kills among two thousand sessions leave every session compacted, in a file and on servers."""
+    loaded, where = resources
+    dead = killed(loaded, where, calls, sessions=2_000, kills=20, seconds=0.01)
+    check(loaded, 2_000, calls, dead)
 
 
 @pytest.mark.wide
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("resources", ["postgres", "redis"], indirect=True)
-def test_on_servers_too(resources: tuple[Resources, str], calls: Path) -> None:
-    """Forty sessions, two kills."""
-    found, where = resources
-    dead = killed(found, where, calls, sessions=40, kills=2, seconds=0.01)
-    check(found, 40, calls, dead)
+def test_a_killed_worker_costs_its_own_call_alone_on_servers(resources: tuple[Resources, str], calls: Path) -> None:
+    """Two kills among forty sessions leave every session compacted on servers, too."""
+    loaded, where = resources
+    dead = killed(loaded, where, calls, sessions=40, kills=2, seconds=0.01)
+    check(loaded, 40, calls, dead)

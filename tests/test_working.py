@@ -1,4 +1,4 @@
-"""Working memory: what an agent stores under keys."""
+"""Working memory: facts that an agent stores under keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALUES: dict[str, Any] = {
 
 @pytest.fixture(params=["memory", "sqlite", "file"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty store."""
+    """Return the address of an empty store."""
     return {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/a"}[
         request.param
     ]
@@ -40,13 +40,13 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def memory(where: str, clock: FakeClock) -> Iterator[Memory]:
-    """An open memory."""
+    """Yield an open memory."""
     with Memory.open(where, clock=clock) as memory:
         yield memory
 
 
 def test_values_come_back_with_their_types(memory: Memory) -> None:
-    """Values come back as copies with their types, in the order of their keys; replacing keeps the place."""
+    """Values come back with their types, as copies, in the order of their keys; a replaced value keeps its place."""
     facts = memory.working()
     for key, value in VALUES.items():
         facts.set(key, value)
@@ -61,7 +61,7 @@ def test_values_come_back_with_their_types(memory: Memory) -> None:
 
 
 def test_none_is_a_value(memory: Memory) -> None:
-    """`get`, `has`, `fact` and `to_dict` say the same."""
+    """None is a value: `get`, `has`, `fact` and `to_dict` tell it from a missing key."""
     facts = memory.working()
     facts.set("a", None)
 
@@ -71,8 +71,8 @@ def test_none_is_a_value(memory: Memory) -> None:
     assert (facts.delete("a"), facts.has("a"), facts.keys()) == (False, False, [])
 
 
-def test_a_fact_has_versions_and_its_history(memory: Memory, clock: FakeClock) -> None:
-    """The latest first, as many as are kept; a value that is the same is a version and no history."""
+def test_a_fact_has_versions_and_a_history(memory: Memory, clock: FakeClock) -> None:
+    """A fact keeps its latest values, newest first; setting the same value makes a version and no history."""
     facts = memory.working(history=2)
     for number in (1, 2, 2, 3, 4):
         facts.set("a", number, importance=number / 10)
@@ -81,13 +81,16 @@ def test_a_fact_has_versions_and_its_history(memory: Memory, clock: FakeClock) -
     fact = facts.fact("a")
     assert fact is not None
     assert (fact.value, fact.version, fact.importance) == (4, 5, 0.4)
-    assert [(one.value, one.version, one.superseded_by) for one in fact.history] == [(3, 4, 5), (2, 3, 4)]
+    assert [(past_value.value, past_value.version, past_value.superseded_by) for past_value in fact.history] == [
+        (3, 4, 5),
+        (2, 3, 4),
+    ]
     assert fact.updated_at - fact.created_at == timedelta(seconds=4)
     assert fact.history[0].superseded_at == fact.updated_at
 
 
-def test_a_version_that_is_expected_guards_a_change(memory: Memory) -> None:
-    """A change with another version than the fact's raises Conflict; 0 means that there must be none."""
+def test_an_expected_version_guards_a_change(memory: Memory) -> None:
+    """A change that expects another version raises Conflict and changes nothing; version 0 expects no fact."""
     facts = memory.working()
     with pytest.raises(Conflict, match=r"'a'.*version 0, not 1"):
         facts.set("a", 1, version=1)
@@ -105,7 +108,7 @@ def test_a_version_that_is_expected_guards_a_change(memory: Memory) -> None:
 
 
 def test_a_fact_expires(memory: Memory, clock: FakeClock) -> None:
-    """An expired fact is not seen, a new one of its key starts again, and `sweep` removes it."""
+    """An expired fact is invisible, a new one of its key begins anew, and `sweep` removes it."""
     facts = memory.working()
     fact = facts.set("a", 1, ttl="1m")
     facts.set("b", 2, ttl=timedelta(minutes=1))
@@ -121,7 +124,7 @@ def test_a_fact_expires(memory: Memory, clock: FakeClock) -> None:
 
 
 def test_scopes_have_facts_of_their_own(memory: Memory) -> None:
-    """Each scope has its own facts; scopes are listed by prefix, and clearing one keeps those beneath."""
+    """Scopes have their own facts, are listed by prefix, and clearing one leaves those beneath it."""
     for scope in ("user/ann", "user/ann/notes", "user/bob", "session/7"):
         memory.working(scope).set("a", scope)
     memory.for_tenant("other").working("user/eve").set("a", 1)
@@ -135,11 +138,11 @@ def test_scopes_have_facts_of_their_own(memory: Memory) -> None:
 
 
 def test_several_facts_are_set_in_one_step(memory: Memory) -> None:
-    """`set_many` sets all facts or none."""
+    """`set_many` sets all of its facts, or none."""
     facts = memory.working()
     facts.set("b", 0)
-    made = facts.set_many({"a": 1, "b": 2}, importance=0.9, ttl="1h")
-    assert [(fact.key, fact.value, fact.version, fact.importance) for fact in made] == [
+    facts_set = facts.set_many({"a": 1, "b": 2}, importance=0.9, ttl="1h")
+    assert [(fact.key, fact.value, fact.version, fact.importance) for fact in facts_set] == [
         ("a", 1, 1, 0.9),
         ("b", 2, 2, 0.9),
     ]
@@ -151,18 +154,18 @@ def test_several_facts_are_set_in_one_step(memory: Memory) -> None:
 
 
 def test_pages_have_each_fact_once(memory: Memory) -> None:
-    """Pages of facts with a prefix contain each fact once."""
+    """Pages return each fact whose key begins with the prefix once."""
     facts = memory.working()
     facts.set_many({f"{kind}/{number}": number for number in range(25) for kind in "ab"})
-    found, after = list[str](), ""
+    keys, after = list[str](), ""
     while True:
         page = facts.page(prefix="a/", after=after, limit=10)
-        found += [fact.key for fact in page.facts]
+        keys += [fact.key for fact in page.facts]
         if page.next is None:
             break
         after = page.next
 
-    assert sorted(found) == sorted(f"a/{number}" for number in range(25))
+    assert sorted(keys) == sorted(f"a/{number}" for number in range(25))
     assert facts.keys("b/") == [f"b/{number}" for number in range(25)]
 
 
@@ -192,8 +195,8 @@ def test_pages_have_each_fact_once(memory: Memory) -> None:
         (lambda facts: facts.to_context_string(-1), "max_tokens"),
     ],
 )
-def test_what_is_not_accepted_changes_nothing(memory: Memory, change: Any, told: str) -> None:
-    """An invalid change is refused by name and keeps the old value."""
+def test_a_refused_change_changes_nothing(memory: Memory, change: Any, told: str) -> None:
+    """A change that is refused leaves the old value, and its error names what was wrong."""
     facts = memory.working()
     facts.set("a", "old")
 
@@ -204,14 +207,14 @@ def test_what_is_not_accepted_changes_nothing(memory: Memory, change: Any, told:
 
 
 @pytest.mark.parametrize("scope", ["", "/a", "a/", "a//b", "a\n", 7, "x" * 257])
-def test_what_is_no_scope_is_refused(scope: Any) -> None:
-    """An invalid scope is refused at once."""
+def test_a_malformed_scope_is_refused(scope: Any) -> None:
+    """A malformed scope raises ConfigError at once."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="scope"):
         memory.working(scope)
 
 
-def test_who_only_reads_changes_nothing(memory: Memory) -> None:
-    """A read-only working memory sees others' changes and refuses its own."""
+def test_a_readonly_view_changes_nothing(memory: Memory) -> None:
+    """A readonly view of a scope sees what others change, and its own changes raise ConfigError."""
     facts = memory.working("a")
     reader = facts.readonly()
     facts.set("k", 1)
@@ -224,7 +227,7 @@ def test_who_only_reads_changes_nothing(memory: Memory) -> None:
 
 
 def test_the_text_for_a_prompt_has_a_line_for_each_fact(memory: Memory) -> None:
-    """The text for a prompt has one line a fact, which no key or value can forge."""
+    """The text for a prompt has a heading and one line for each fact, whatever a value or a key contains."""
     facts = memory.working()
     assert facts.to_context_string() == ""
     facts.set("name", "Ann")
@@ -236,8 +239,8 @@ def test_the_text_for_a_prompt_has_a_line_for_each_fact(memory: Memory) -> None:
     )
 
 
-def test_what_has_no_room_in_a_prompt_is_told(memory: Memory, clock: FakeClock) -> None:
-    """The least important go first, of these the oldest; never more than so many tokens."""
+def test_facts_without_room_in_a_prompt_are_counted(memory: Memory, clock: FakeClock) -> None:
+    """The least important facts are left out of a prompt first, of these the oldest; a line says how many."""
     facts = memory.working()
     for number in range(20):
         facts.set(f"k{number}", "some words", importance=1.0 if number == 3 else 0.5)
@@ -257,8 +260,8 @@ def test_what_has_no_room_in_a_prompt_is_told(memory: Memory, clock: FakeClock) 
     assert facts.to_context_string(1000).count("\n") == 20
 
 
-def test_what_is_stored_is_there_for_the_next(where: str) -> None:
-    """Another opening of a durable store sees it, and so does an asynchronous memory."""
+def test_facts_are_durable(where: str) -> None:
+    """Another opening of a durable store sees the facts, and so does an asynchronous memory."""
     if where == "memory://":
         pytest.skip("a store in memory ends with its memory")
     with Memory.open(where) as memory:

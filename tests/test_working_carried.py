@@ -1,4 +1,4 @@
-"""A session's working memory is exported, imported and branched with it."""
+"""The working memory of a session is copied, exported and imported with the session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palimpsest.testing.clock import FakeClock
 
 
 def filled(memory: Memory) -> None:
-    """Make a session with facts, a scope beneath, and a scope of somebody else."""
+    """Fill a session with facts, also in a scope beneath its own, and another session with a fact."""
     memory.session("a").add_user_message("hello")
     facts = memory.working("session/a")
     facts.set("when", datetime(2026, 1, 2, tzinfo=UTC), importance=0.9)
@@ -27,14 +27,14 @@ def filled(memory: Memory) -> None:
 
 
 def all_facts(memory: Memory, session: str) -> dict[str, Any]:
-    """Return the facts in a session's scopes."""
+    """Return the facts in the scopes of a session."""
     own = f"session/{session}"
     return {scope.removeprefix(own): memory.working(scope).facts() for scope in memory.scopes(own)}
 
 
 @pytest.mark.parametrize("where", ["sqlite:///{}/a.db", "file://{}/a"])
 def test_a_branch_begins_with_the_facts_of_its_session(where: str, tmp_path: Path) -> None:
-    """Copies of them: neither sees what becomes of the other's."""
+    """A branch begins with copies of its session's facts, and neither sees later changes of the other."""
     with Memory.open(where.format(tmp_path)) as memory:
         filled(memory)
         before = all_facts(memory, "a")
@@ -47,8 +47,8 @@ def test_a_branch_begins_with_the_facts_of_its_session(where: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_facts_come_back_out_of_an_export(written: bool) -> None:
-    """Values with their types, versions, histories, times and expiry, under another id, too; others' are not in it."""
+def test_facts_are_exported_and_imported(written: bool) -> None:
+    """Facts are imported with types, versions, histories, times and expiry, also under another id."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory, Memory.open("memory://", clock=clock) as other:
         filled(memory)
@@ -59,12 +59,12 @@ def test_facts_come_back_out_of_an_export(written: bool) -> None:
 
         before = all_facts(memory, "a")
         assert all_facts(other, "x") == {"": before[""], "/notes": before["/notes"]}
-        again = other.session("x").export()
-        assert again["facts"] == data["facts"]
+        second_export = other.session("x").export()
+        assert second_export["facts"] == data["facts"]
 
 
 def test_an_import_replaces_or_merges_facts() -> None:
-    """An import with "replace" replaces facts; with "merge" it adds missing ones."""
+    """An import with `replace` removes other facts; one with `merge` adds those that are missing."""
     with Memory.open("memory://") as memory:
         filled(memory)
         data = memory.session("a").export()
@@ -97,8 +97,8 @@ PAST = {"value": 1, "version": 9, "since": "2025-01-01T00:00:00Z", "superseded_a
         ({"history": [PAST]}, "version"),
     ],
 )
-def test_what_is_no_fact_is_refused_by_place(change: dict[str, Any], told: str) -> None:
-    """An invalid fact in an export is refused by its place, and nothing is stored."""
+def test_a_malformed_fact_is_refused_by_place(change: dict[str, Any], told: str) -> None:
+    """A malformed fact in an import raises ImportFailed with its place, and nothing is stored."""
     with Memory.open("memory://") as memory, Memory.open("memory://") as other:
         filled(memory)
         data = memory.session("a").export()
@@ -110,7 +110,7 @@ def test_what_is_no_fact_is_refused_by_place(change: dict[str, Any], told: str) 
 
 
 def test_a_fact_that_comes_twice_is_refused() -> None:
-    """The second would take the place of the first."""
+    """A fact that occurs twice in an import is refused."""
     with Memory.open("memory://") as memory:
         filled(memory)
         data = memory.session("a").export()
@@ -120,8 +120,8 @@ def test_a_fact_that_comes_twice_is_refused() -> None:
             memory.import_session(data, session_id="x")
 
 
-def test_nothing_private_leaves_or_comes_in_a_fact() -> None:
-    """A privacy policy redacts facts in exports and imports."""
+def test_facts_are_redacted_in_exports_and_imports() -> None:
+    """Facts older than a policy are redacted in an export, and facts of an import are redacted in the store."""
     marker = "ann@example.org"
     with Memory.open("memory://") as memory, Memory.open("memory://", privacy="default") as strict:
         memory.session("a").add_user_message("hello")

@@ -1,4 +1,4 @@
-"""Facts of working memories go where their sessions, users and texts go, and nothing private is kept in one."""
+"""Facts go with their sessions, users and texts, and nothing private is stored in one."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ MARKER = "ann@example.org"
 
 @pytest.fixture(params=["sqlite", "file", "sealed"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any]]:
-    """An empty store's address, and what to open it with."""
+    """Return the address of an empty store, and the options to open it with."""
     where = f"file://{tmp_path}/a" if request.param == "file" else f"sqlite:///{tmp_path}/a.db"
     return where, {"encryption": {"k": "a" * 64}} if request.param == "sealed" else {}
 
 
 @pytest.fixture
 def memory(opened: tuple[str, dict[str, Any]]) -> Iterator[Memory]:
-    """An open memory."""
+    """Yield an open memory."""
     where, options = opened
     with Memory.open(where, **options) as memory:
         yield memory
 
 
 def filled(memory: Memory) -> None:
-    """Sessions and scopes, those of others among them."""
+    """Fill sessions and scopes, some of them with ids that begin alike."""
     for session in ("a", "a/b", "ab"):
         memory.session(session, user="ann" if session == "a" else None).add_user_message("hello")
     for scope in ("session/a", "session/a/notes", "session/a/b", "session/ab", "user/ann", "user/ann/x", "user/anna"):
@@ -44,25 +44,24 @@ def filled(memory: Memory) -> None:
 
 
 def test_facts_of_a_session_go_with_it(memory: Memory) -> None:
-    """However it is deleted; not those of another whose id begins so."""
+    """However a session is deleted, its facts go with it, and not those of another whose id begins alike."""
     filled(memory)
-    left = ["session/a/b", "session/ab", "user/ann", "user/ann/x", "user/anna"]
+    remaining = ["session/a/b", "session/ab", "user/ann", "user/ann/x", "user/anna"]
 
-    told = memory.forget(session="a", dry_run=True)
-    assert (told.items, told.dry_run) == ({"working/session/a": 1, "working/session/a/notes": 1}, True)
+    preview = memory.forget(session="a", dry_run=True)
+    assert (preview.items, preview.dry_run) == ({"working/session/a": 1, "working/session/a/notes": 1}, True)
     assert memory.working("session/a").has("k")
 
-    assert memory.forget(session="a").items == told.items
-    assert memory.scopes() == left
+    assert memory.forget(session="a").items == preview.items
+    assert memory.scopes() == remaining
     memory.session("a").add_user_message("hello")
     memory.working("session/a").set("k", 1)
     assert memory.delete_session("a")
-    assert memory.scopes() == left
+    assert memory.scopes() == remaining
 
 
-def test_an_import_leaves_no_byte_of_the_facts_that_it_replaces(memory: Memory, tmp_path: Path) -> None:
-    """An import leaves no byte of the facts that it replaces, neither of values nor of histories, in any scope of the
-    session."""
+def test_no_byte_of_facts_replaced_by_an_import_is_left(memory: Memory, tmp_path: Path) -> None:
+    """No file has a byte of values or histories of facts, in any scope of a session, that an import replaced."""
     session = memory.session("a")
     session.add_user_message("hello")
     data = session.export()
@@ -79,15 +78,15 @@ def test_an_import_leaves_no_byte_of_the_facts_that_it_replaces(memory: Memory, 
 
 
 def test_facts_of_a_user_go_with_them(memory: Memory) -> None:
-    """With those of the sessions that are theirs, and of nobody else."""
+    """Erasing a user erases the facts of the user and of the user's sessions, and nobody else's."""
     filled(memory)
 
-    told = memory.forget(user="ann", dry_run=True)
-    done = memory.forget(user="ann")
+    preview = memory.forget(user="ann", dry_run=True)
+    report = memory.forget(user="ann")
 
-    assert told.items == done.items
-    assert done.sessions == ("a",)
-    assert sorted(done.items) == [
+    assert preview.items == report.items
+    assert report.sessions == ("a",)
+    assert sorted(report.items) == [
         "working/session/a",
         "working/session/a/notes",
         "working/user/ann",
@@ -96,16 +95,16 @@ def test_facts_of_a_user_go_with_them(memory: Memory) -> None:
     assert memory.scopes() == ["session/a/b", "session/ab", "user/anna"]
 
 
-def test_a_user_of_whom_there_are_only_facts_is_known(memory: Memory) -> None:
-    """And one of whom there is nothing is told."""
+def test_a_user_with_facts_alone_is_known(memory: Memory) -> None:
+    """Erasing a user with facts alone succeeds, and erasing one with nothing says that the user is unknown."""
     memory.working("user/eve").set("k", 1)
 
     assert memory.forget(user="eve").unknown == ""
     assert "eve" in memory.forget(user="eve").unknown
 
 
-def test_facts_of_a_session_go_when_its_time_is_over(opened: tuple[str, dict[str, Any]]) -> None:
-    """By itself, with a sweep, and with a sweep of what nobody has used for long."""
+def test_facts_of_a_session_go_when_it_expires(opened: tuple[str, dict[str, Any]]) -> None:
+    """Facts of a session go with it when its lifetime ends, and in a sweep of sessions that nobody uses."""
     where, options = opened
     clock = FakeClock()
     with Memory.open(where, clock=clock, **options) as memory:
@@ -121,8 +120,8 @@ def test_facts_of_a_session_go_when_its_time_is_over(opened: tuple[str, dict[str
 
 
 @pytest.mark.parametrize("where", ["value", "key", "inside", "history", "bytes", "escaped"])
-def test_what_mentions_a_text_is_forgotten(memory: Memory, where: str) -> None:
-    """Wherever a fact can hold it, its history too; others stay."""
+def test_facts_that_mention_a_text_are_erased(memory: Memory, where: str) -> None:
+    """Erasing a text erases facts that hold it in a value, a key or a history, and no others."""
     facts = memory.working("a")
     facts.set("other", "nothing")
     key = MARKER.upper() if where == "key" else "k"
@@ -140,19 +139,19 @@ def test_what_mentions_a_text_is_forgotten(memory: Memory, where: str) -> None:
     assert not memory.forget(matches=MARKER)
 
 
-def test_how_a_value_is_written_mentions_nothing(memory: Memory) -> None:
-    """A fact that holds a date or bytes is none that says "date", or a word of base64. What they say counts."""
+def test_a_search_sees_values_and_not_their_encoding(memory: Memory) -> None:
+    """A search of facts sees what values say, and not how the store writes their types."""
     facts = memory.working("a")
     facts.set("k", {"on": date(2026, 1, 2), "raw": b"\xd7m\xf8\xe7\xae\xfc", 7: (Decimal("1.50"), {UUID(int=7)})})
 
     for word in ("date", "$", "tuple", "123456", "1234"):
         assert not memory.forget(matches=word, dry_run=True)
-    for said in ("2026-01-02", "1.50", str(UUID(int=7)), "on", "7"):
-        assert memory.forget(matches=said, dry_run=True).items == {"working/a": 1}
+    for text in ("2026-01-02", "1.50", str(UUID(int=7)), "on", "7"):
+        assert memory.forget(matches=text, dry_run=True).items == {"working/a": 1}
 
 
-def test_no_byte_of_what_was_forgotten_is_left(opened: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    """In the files of the store."""
+def test_no_byte_of_an_erased_fact_is_left(opened: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    """No file of the store has a byte of an erased fact's value after a vacuum."""
     where, options = opened
     with Memory.open(where, **options) as memory:
         facts = memory.working("a")
@@ -165,8 +164,8 @@ def test_no_byte_of_what_was_forgotten_is_left(opened: tuple[str, dict[str, Any]
 
 
 @pytest.mark.parametrize("how", ["forget", "clear", "tenant", "one by one"])
-def test_not_even_the_id_of_a_user_is_left(how: str, opened: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    """Where nothing of a user is left, no row and no file is called by the user either; what comes again is kept."""
+def test_the_id_of_an_erased_user_is_left_nowhere(how: str, opened: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    """If nothing of a user is left, no row and no file has the user's id; new facts are stored again."""
     where, options = opened
     with Memory.open(where, **options) as memory:
         for scope in ("user/u-4711", "user/bob"):
@@ -194,15 +193,15 @@ def test_not_even_the_id_of_a_user_is_left(how: str, opened: tuple[str, dict[str
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_fact_that_comes_while_a_scope_is_cleared_is_listed(
+def test_a_fact_set_while_its_scope_is_cleared_is_listed(
     whole: bool, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the scope was cleared, and begun anew, in between: what is stored is always found."""
+    """A fact that is set while its scope is cleared is stored, and its scope is listed."""
     scope, remove = memory.working("user/ann"), Items._remove_all
     scope.set("seat", "window")
 
-    async def removed(self: Items, some: Any) -> None:
-        await remove(self, some)
+    async def removed(self: Items, names: Any) -> None:
+        await remove(self, names)
         monkeypatch.undo()
         await self.clear("default", "working/user/ann", dry_run=False)
         await self.put("default", "working/user/ann", [Put(key="meal", value=b"{}")])
@@ -214,8 +213,8 @@ def test_a_fact_that_comes_while_a_scope_is_cleared_is_listed(
     assert memory.working("user/ann").has("meal")
 
 
-def test_a_query_means_facts_by_text_time_and_owner(memory: Memory) -> None:
-    """One with a condition means entries alone."""
+def test_a_query_erases_facts_by_text_time_and_owner(memory: Memory) -> None:
+    """A query erases facts by text, time and owner; one with a condition erases entries alone."""
     for scope in ("user/ann", "user/bob"):
         memory.working(scope).set("k", MARKER)
     now = datetime.now(UTC)
@@ -227,8 +226,8 @@ def test_a_query_means_facts_by_text_time_and_owner(memory: Memory) -> None:
     assert memory.scopes() == ["user/bob"]
 
 
-def test_items_of_a_program_are_forgotten_too(memory: Memory) -> None:
-    """Which nobody else knows the form of."""
+def test_items_of_a_program_are_erased(memory: Memory) -> None:
+    """Erasing a text erases a program's own items that hold it, though their form is unknown."""
     drive(memory.store.put_item("default", "own", "k", f"<{MARKER}>".encode()))
     drive(memory.store.put_item("default", "own", "l", b"\xff"))
 
@@ -238,8 +237,8 @@ def test_items_of_a_program_are_forgotten_too(memory: Memory) -> None:
 # --- what may be kept
 
 
-def test_nothing_private_is_kept_in_a_fact(opened: tuple[str, dict[str, Any]]) -> None:
-    """Neither in a value at any depth, nor under the name of a secret; a key or scope that is private is refused."""
+def test_private_values_are_redacted_and_private_names_refused(opened: tuple[str, dict[str, Any]]) -> None:
+    """A policy redacts values of facts at any depth; a private key or scope is refused."""
     where, options = opened
     with Memory.open(where, privacy="default", **options) as memory:
         facts = memory.working()
@@ -272,19 +271,19 @@ NAMED: dict[str, Any] = {
 
 @pytest.mark.parametrize("value", NAMED.values(), ids=NAMED)
 def test_a_secret_is_known_by_its_name_in_any_mapping(memory: Memory, value: Any) -> None:
-    """Whatever other keys are beside it, and whatever type it has: where it is set, and where a scan finds it."""
+    """A value under a secret's name is redacted when it is set and in a scan, whatever its type."""
     with Memory.open("memory://", privacy="default") as strict:
         strict.working().set("k", value)
-        kept = repr(strict.working().fact("k"))
+        stored = repr(strict.working().fact("k"))
     memory.working().set("k", value)
     memory.working().set("k", 1)
     assert memory.scan("default", apply=True).redacted == 1
     scanned = repr(memory.working().fact("k"))
 
     for secret in ("hunter2", "12345.67", "4111111111111111"):
-        assert secret not in kept
+        assert secret not in stored
         assert secret not in scanned
-    assert "[REDACTED]" in kept
+    assert "[REDACTED]" in stored
     assert "[REDACTED]" in scanned
     assert memory.scan("default").facts == 0
 
@@ -296,8 +295,8 @@ def test_a_secret_is_known_by_its_name_in_any_mapping(memory: Memory, value: Any
         {"on": date(2026, 1, 2), "at": datetime(2026, 1, 2, tzinfo=UTC), 1: ({b"\xff"}, frozenset({Decimal("0.5")}))},
     ],
 )
-def test_a_policy_does_not_look_at_how_a_value_is_written(value: Any) -> None:
-    """Its patterns see no base64 and no name of a type: what is clean comes back as it was."""
+def test_a_policy_does_not_see_the_encoding_of_a_value(value: Any) -> None:
+    """Patterns of a policy match what values say, and not how the store writes their types."""
     patterns = [r"\d{6}", r"^\W?(date|datetime|bytes|set|tuple|dict)$"]
     with Memory.open("memory://", privacy={"redact_patterns": patterns}) as memory:
         facts = memory.working()
@@ -306,8 +305,8 @@ def test_a_policy_does_not_look_at_how_a_value_is_written(value: Any) -> None:
         assert facts.get("k") == value
 
 
-def test_what_is_private_goes_out_of_a_value_of_any_type() -> None:
-    """A date, bytes or a part of a set that a policy does not keep is a text then; the rest stays what it is."""
+def test_a_private_value_of_any_type_becomes_a_text() -> None:
+    """A private date, bytes or part of a set becomes a redacted text, and the rest keeps its type."""
     with Memory.open("memory://", privacy={"redact_patterns": ["2026-01-02"]}) as memory:
         facts = memory.working()
         facts.set("k", {1: date(2026, 1, 2), "2": (b"on 2026-01-02", b"on"), "3": {"2026-01-02", "x"}, "2026-01-02": 4})
@@ -320,8 +319,8 @@ def test_what_is_private_goes_out_of_a_value_of_any_type() -> None:
         }
 
 
-def test_a_scan_gives_nobody_another_s_name_in_facts(memory: Memory) -> None:
-    """Facts are of no session, so pseudonyms in them have no numbers: one of two facts would be of two people."""
+def test_pseudonyms_in_facts_have_no_numbers(memory: Memory) -> None:
+    """A scan gives pseudonyms in facts no numbers, since one number could stand for two people."""
     policy = Redactor({"recognisers": {"email": "pseudonym"}}, key=b"k" * 32)
     for name in ("ann", "bob"):
         memory.working().set(name, f"{name}@example.org")
@@ -331,8 +330,8 @@ def test_a_scan_gives_nobody_another_s_name_in_facts(memory: Memory) -> None:
     assert memory.working().to_dict() == {"ann": "[EMAIL]", "bob": "[EMAIL]"}
 
 
-def test_a_scan_finds_what_is_private_in_facts_and_redacts_it(opened: tuple[str, dict[str, Any]]) -> None:
-    """Histories too; what cannot be changed is told."""
+def test_a_scan_redacts_facts(opened: tuple[str, dict[str, Any]]) -> None:
+    """A scan finds what is private in facts and histories, redacts it, and names what it cannot change."""
     where, options = opened
     with Memory.open(where, **options) as memory:
         facts = memory.working("a")
@@ -342,14 +341,14 @@ def test_a_scan_finds_what_is_private_in_facts_and_redacts_it(opened: tuple[str,
         facts.set("fine", "words")
         drive(memory.store.put_item("default", "own", "k", MARKER.encode()))
 
-        found = memory.scan("default")
-        assert (found.facts, found.redacted, len(found.refused)) == (1, 0, 2)
-        assert found.findings["email", "fact"] == 2
-        assert MARKER not in repr(found)
+        preview = memory.scan("default")
+        assert (preview.facts, preview.redacted, len(preview.refused)) == (1, 0, 2)
+        assert preview.findings["email", "fact"] == 2
+        assert MARKER not in repr(preview)
         assert facts.get("k") == [MARKER, 1]
 
-        done = memory.scan("default", apply=True)
-        assert (done.facts, done.redacted) == (1, 1)
+        report = memory.scan("default", apply=True)
+        assert (report.facts, report.redacted) == (1, 1)
         fact = facts.fact("k")
         assert fact is not None
         assert MARKER not in repr(fact)
@@ -357,8 +356,8 @@ def test_a_scan_finds_what_is_private_in_facts_and_redacts_it(opened: tuple[str,
         assert memory.scan("default").facts == 0
 
 
-def test_a_scan_of_a_session_looks_at_its_facts_alone(memory: Memory) -> None:
-    """Not at those of others."""
+def test_a_scan_of_a_session_reads_its_facts_alone(memory: Memory) -> None:
+    """A scan of one session reads no facts of other scopes."""
     memory.session("a").add_user_message("hello")
     memory.working("session/a").set("k", MARKER)
     memory.working("other").set("k", MARKER)
