@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import Entry, pack, set_aside, unpack
-from palimpsest.stores.engine.large import take_out, whole
+from palimpsest.stores.engine.large import put_back, take_out
 
 LONE = "a\ud800b"
 
@@ -88,7 +88,7 @@ def test_what_is_kept_apart_is_put_back(text: str, metadata: dict[str, Any], lim
 
     slim, large = take_out(pack(entry), limit)
 
-    again = unpack(whole(slim, large))
+    again = unpack(put_back(slim, large))
     assert (again.content, again.metadata) == (text, metadata)
 
 

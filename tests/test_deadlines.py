@@ -21,16 +21,16 @@ class Answering(ServerBackend[object]):
     async def connect(self) -> object:
         return self
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+    def translate(self, fault: BaseException, writes: bool) -> PalimpsestError:
         raise fault
 
     async def look(self, asks: Any) -> Any:
-        return await self.asked(lambda _: asks)
+        return await self.run(lambda _: asks)
 
     async def write(self, batches: Any, at: int, **how: Any) -> Any:
-        return await self.asked(lambda _: batches, writes=True)
+        return await self.run(lambda _: batches, writes=True)
 
-    async def listed(self, ask: Any) -> Any:
+    async def list_with(self, ask: Any) -> Any:
         return []
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ import redisstore
 import servers
 from on_servers import own_server
 from palimpsest import AsyncMemory, Memory
-from palimpsest.stores.redis.scrubbing import FILELESS, HIDDEN, UNSHOWN, told_durability
+from palimpsest.stores.redis.scrubbing import FILELESS, HIDDEN, UNSHOWN, describe_durability
 
 KEYS = {"k": "a" * 64}
 
@@ -110,7 +110,7 @@ def test_of_several_redis_servers_the_one_that_loses_most_counts(shown: list[str
             return [one.encode() for one in shown]
 
     nodes: Any = Nodes()
-    assert asyncio.run(told_durability(nodes)) == told
+    assert asyncio.run(describe_durability(nodes)) == told
 
 
 @pytest.mark.wide

@@ -32,7 +32,7 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Again, Ask, Batch, Refusal, Seen
 from palimpsest.stores.engine.appends import Append, Appends
-from palimpsest.stores.rules import asked_again
+from palimpsest.stores.rules import ask_again
 
 Verb = Callable[[Store], Awaitable[None]]
 
@@ -124,7 +124,7 @@ class Awaited(Overtaken):
         done = await super().write(batches, at, lasting=lasting)
         for number, refusal in enumerate(done):
             if refusal is not None and again is not None:
-                other = await asked_again(again, number, batches[number], refusal, self._seen)
+                other = await ask_again(again, number, batches[number], refusal, self._seen)
                 if other is not None:
                     (done[number],) = await super().write([other], at, lasting=lasting)
         return done

@@ -15,7 +15,7 @@ from palimpsest.runtime.runner import Inline
 from palimpsest.stores import STORES
 from palimpsest.stores.backend import Again, Batch, Refusal
 from palimpsest.stores.memory import MemoryBackend
-from palimpsest.stores.rules import asked_again
+from palimpsest.stores.rules import ask_again
 from postgresstore import asked
 from processes import until
 from stepping import Stepping
@@ -71,7 +71,7 @@ class LateBackend(Stepping):
         done: list[Refusal | None] = await self._step("write", batches, at)
         for number, refusal in enumerate(done):
             if refusal is not None and again is not None and self.asks:
-                other = await asked_again(again, number, batches[number], refusal, self._below.look)
+                other = await ask_again(again, number, batches[number], refusal, self._below.look)
                 if other is not None:
                     (done[number],) = await self._below.write([other], at)
         return done

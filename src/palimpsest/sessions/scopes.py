@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from palimpsest.log.head import SessionKey
 from palimpsest.stores import Store
-from palimpsest.stores.rules import behind
+from palimpsest.stores.rules import after_prefix
 
 WORKING = "working/"
 """The prefix of namespaces of working memory."""
@@ -44,7 +44,7 @@ async def scopes_of(
     if among is None:
         candidates: Sequence[str] = await scopes(store, tenant, own, emptied=emptied)
     else:
-        candidates = among[_at(among, own) : _at(among, behind(own))]
+        candidates = among[_at(among, own) : _at(among, after_prefix(own))]
     for name in candidates:
         rest = name.removeprefix(own)
         if rest and not rest.startswith("/"):

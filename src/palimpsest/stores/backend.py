@@ -234,7 +234,7 @@ class Backend(ABC):
         await asyncio.sleep(seconds)
 
     def glance(self, place: Place) -> PlaceHead | None:
-        """Return a place's head if an event loop's thread can be told at once; None if not, or if it has none."""
+        """Return a place's head, or None if it has none, or if reading it would block the caller's event loop."""
         return None
 
     # --- the verbs
@@ -256,7 +256,7 @@ class Backend(ABC):
         A store whose writers wait for each other may ask `again`, while nobody else can write, what to do instead of a
         batch that it would refuse: else that writer could be overtaken again and again. `again` does not wait, and uses
         the store only through the `Look` it is given. Over a driver, where looking has to be awaited, that `Look`
-        raises through `again`, which is called anew once the answer is there (`rules.asked_again`).
+        raises through `again`, which is called anew once the answer is there (`rules.ask_again`).
         """
 
     @abstractmethod

@@ -38,7 +38,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
-from palimpsest.stores.rules import by_mark, by_name, is_meant, page_of, refused, tried
+from palimpsest.stores.rules import by_mark, by_name, is_meant, page_of, refused, try_batch
 
 T = TypeVar("T")
 SUM = 20
@@ -173,10 +173,10 @@ class KeyedBackend(BlockingBackend):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         with self.begun(write=True) as pairs:
-            do, look = partial(self._done, pairs), partial(self._seen, pairs)
-            return [tried(number, batch, do, again, look) for number, batch in enumerate(batches)]
+            do, look = partial(self._do, pairs), partial(self._seen, pairs)
+            return [try_batch(number, batch, do, again, look) for number, batch in enumerate(batches)]
 
-    def _done(self, pairs: Pairs, batch: Batch) -> Refusal | None:
+    def _do(self, pairs: Pairs, batch: Batch) -> Refusal | None:
         """Do a batch, unless its heads refuse it; return the refusal."""
         kept_before = [self._kept(pairs, step.place) for step in batch]
         refusal = refused(batch, [_head(kept_place) for kept_place in kept_before])

@@ -35,7 +35,7 @@ from palimpsest.stores.backend import (
     Step,
 )
 from palimpsest.stores.options import discreet_address
-from palimpsest.stores.rules import by_mark, by_name, in_spans, is_meant, page_of, refused
+from palimpsest.stores.rules import by_mark, by_name, is_meant, page_of, refused, rows_in_spans
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryBackend:
@@ -66,7 +66,7 @@ class _Table(NamedTuple):
         return begin, bisect_right(self.rows, high, begin, self.end, key=_key)
 
     def read(self, ask: Range) -> list[Row]:
-        return in_spans(ask, lambda low, high: self.rows[slice(*self.among(low, high))])
+        return rows_in_spans(ask, lambda low, high: self.rows[slice(*self.among(low, high))])
 
     def named(self, ids: Iterable[str]) -> list[Row]:
         """Return the rows that have one of these ids, by key."""
@@ -81,14 +81,14 @@ class _Table(NamedTuple):
     def without(self, low: int, high: int) -> _Table:
         """Return the table without the rows of this span of keys."""
         begin, end = self.among(low, high)
-        return self if begin == end else _made([*self.rows[:begin], *self.rows[end : self.end]])
+        return self if begin == end else _table_of([*self.rows[:begin], *self.rows[end : self.end]])
 
-    def having(self, given: Sequence[Cells]) -> _Table:
+    def with_rows(self, given: Sequence[Cells]) -> _Table:
         """Return the table with these rows in it, each replacing one with the same key."""
         new_rows = [Row(*row) for row in given]
         if self.end and any(row.key <= self.rows[self.end - 1].key for row in new_rows):
             by_key = {row.key: row for row in chain(self.rows[: self.end], new_rows)}
-            return _made([by_key[key] for key in sorted(by_key)])
+            return _table_of([by_key[key] for key in sorted(by_key)])
         new_rows = sorted({row.key: row for row in new_rows}.values())
         del self.rows[self.end :]
         self.rows.extend(new_rows)
@@ -101,7 +101,7 @@ class _Table(NamedTuple):
 _key = attrgetter("key")
 
 
-def _made(rows: list[Row]) -> _Table:
+def _table_of(rows: list[Row]) -> _Table:
     ids: dict[str, tuple[int, ...]] = {}
     for row in rows:
         if row.id:
@@ -229,7 +229,9 @@ class MemoryBackend(BlockingBackend):
                 for table_name in [table_name for table_name in tables if is_meant(table_name, name)]:
                     tables[table_name] = tables[table_name].without(low, high)
             for name, rows in step.put:
-                tables[name] = tables.get(name, _made([])).having(rows) if rows else tables.get(name, _made([]))
+                tables[name] = (
+                    tables.get(name, _table_of([])).with_rows(rows) if rows else tables.get(name, _table_of([]))
+                )
             tables = {name: table for name, table in tables.items() if table.end}
         if not step.moves:
             return before._replace(tables=tables)

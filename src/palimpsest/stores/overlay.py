@@ -37,7 +37,7 @@ from palimpsest.stores.engine.forms import DAMAGED, LAST, entry_drops, key_of, r
 from palimpsest.stores.engine.items import LEASES
 from palimpsest.stores.engine.store import Store
 from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored
-from palimpsest.stores.rules import in_order, is_meant
+from palimpsest.stores.rules import is_meant, listing_key
 from palimpsest.stores.wrappers import RunsBelow
 
 T = TypeVar("T")
@@ -177,9 +177,11 @@ class OverBackend(RunsBelow, MemoryBackend):
         while True:
             page = await self.below.places(tenant, space, beneath=beneath, after=after, limit=limit)
             places += [listed for listed in page if not self._is_here(listed.place)]
-            places.sort(key=lambda listed: in_order(listed.place))
+            places.sort(key=lambda listed: listing_key(listed.place))
             complete = [
-                listed for listed in places if len(page) < limit or in_order(listed.place) <= in_order(page[-1].place)
+                listed
+                for listed in places
+                if len(page) < limit or listing_key(listed.place) <= listing_key(page[-1].place)
             ]
             if len(page) < limit or len(complete) >= limit:
                 return complete[:limit]

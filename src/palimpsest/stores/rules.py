@@ -50,7 +50,7 @@ def is_meant(table: str, name: str) -> bool:
     return table.startswith(name[:-1]) if name.endswith("*") else table == name
 
 
-def tried(
+def try_batch(
     number: int, batch: Batch, do: Callable[[Batch], Refusal | None], again: Again | None, look: Look
 ) -> Refusal | None:
     """Try a batch with `do`; if that refuses it, try what `again` says instead. Nobody else can write meanwhile."""
@@ -60,13 +60,13 @@ def tried(
 
 
 class _Unseen(Exception):
-    """Raised through `again` to name what `asked_again` has to look at before `again` can go on."""
+    """Raised through `again` to name what `ask_again` has to look at before `again` can go on."""
 
     def __init__(self, asks: Sequence[Ask]) -> None:
         self.asks = asks
 
 
-async def asked_again(
+async def ask_again(
     again: Again, number: int, batch: Batch, heads: Refusal, look: Callable[[Sequence[Ask]], Awaitable[list[Seen]]]
 ) -> Batch | None:
     """Return what `again` says to write instead of a batch, over a driver, where looking has to be awaited.
@@ -93,11 +93,11 @@ async def asked_again(
 # --- what is looked at
 
 
-Looks = Callable[[Sequence[Ask]], Awaitable[list[Seen]]]
+AsyncLook = Callable[[Sequence[Ask]], Awaitable[list[Seen]]]
 """Like `Backend.look`: that method itself, or one that looks while nobody else can write."""
 
 
-def awaited(look: Look) -> Looks:
+def async_look(look: Look) -> AsyncLook:
     """Return a `Look` as a coroutine function, for a coroutine that is driven while nobody else can write."""
 
     async def looked(asks: Sequence[Ask]) -> list[Seen]:
@@ -114,7 +114,7 @@ async def heads_at(backend: Backend, places: Sequence[Place]) -> list[PlaceHead 
 # --- rows and pages of listings
 
 
-def in_spans(ask: Range, among: Callable[[int, int], Sequence[T]]) -> list[T]:
+def rows_in_spans(ask: Range, among: Callable[[int, int], Sequence[T]]) -> list[T]:
     """Return the rows that a `Range` asks for, given `among`, which returns the rows between two keys in order."""
     rows: list[T] = []
     for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
@@ -125,12 +125,12 @@ def in_spans(ask: Range, among: Callable[[int, int], Sequence[T]]) -> list[T]:
     return rows
 
 
-def in_order(place: Place) -> tuple[str, str, str]:
+def listing_key(place: Place) -> tuple[str, str, str]:
     """Return the sort key of a place in listings of a tenant."""
     return place.space, place.name, place.home
 
 
-def behind(begin: str) -> str:
+def after_prefix(begin: str) -> str:
     """Return the first text, by code points and without surrogates, that sorts after all texts with this prefix."""
     begin = begin.rstrip(chr(0x10FFFF))
     last = ord(begin[-1])
@@ -139,15 +139,15 @@ def behind(begin: str) -> str:
 
 def by_name(listed: Iterable[Listed], after: Place | None, limit: int) -> list[Listed]:
     """Return the page that `Backend.places` gives, from places listed in any order."""
-    later = [one for one in listed if after is None or in_order(one.place) > in_order(after)]
-    return sorted(later, key=lambda one: in_order(one.place))[:limit]
+    later = [one for one in listed if after is None or listing_key(one.place) > listing_key(after)]
+    return sorted(later, key=lambda one: listing_key(one.place))[:limit]
 
 
 def by_mark(listed: Iterable[Listed], since: int, after: Place | None, limit: int) -> list[Listed]:
     """Return the page that `Backend.recent` gives, from places listed in any order, with their marks."""
-    begin = since, in_order(after) if after is not None else ()
-    later = [one for one in listed if (one.mark, in_order(one.place)) > begin]
-    return sorted(later, key=lambda one: (one.mark, in_order(one.place)))[:limit]
+    begin = since, listing_key(after) if after is not None else ()
+    later = [one for one in listed if (one.mark, listing_key(one.place)) > begin]
+    return sorted(later, key=lambda one: (one.mark, listing_key(one.place)))[:limit]
 
 
 def page_of(values: Iterable[S], after: S | None, limit: int) -> list[S]:

@@ -70,38 +70,38 @@ class ServerBackend(Backend, Generic[C]):
         """Make the client, and see that the store can be used: create whatever it lacks, unless it is read-only."""
 
     @abstractmethod
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+    def translate(self, fault: BaseException, writes: bool) -> PalimpsestError:
         """Return our error for an exception of the driver; `writes` says that a write was under way."""
 
     @abstractmethod
-    async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """Return what `ask` gets of the object that lists places, whose methods are called as the verbs below."""
+    async def list_with(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """Return what `ask` gets from the object that lists places. That object has a method for each verb below."""
 
     async def places(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self.listed(methodcaller("places", *which, **page))
+        return await self.list_with(methodcaller("places", *which, **page))
 
     async def recent(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self.listed(methodcaller("recent", *which, **page))
+        return await self.list_with(methodcaller("recent", *which, **page))
 
     async def newest(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self.listed(methodcaller("newest", *which, **page))
+        return await self.list_with(methodcaller("newest", *which, **page))
 
     async def expired(self, *which: Any, **page: Any) -> list[Due]:
-        return await self.listed(methodcaller("expired", *which, **page))
+        return await self.list_with(methodcaller("expired", *which, **page))
 
     async def tenants(self, **page: Any) -> list[str]:
-        return await self.listed(methodcaller("tenants", **page))
+        return await self.list_with(methodcaller("tenants", **page))
 
-    async def asked(self, do: Callable[[C], Awaitable[T]], *, writes: bool = False) -> T:
+    async def run(self, do: Callable[[C], Awaitable[T]], *, writes: bool = False) -> T:
         """Return the result of `do` with the client, within the time that a call may take.
 
-        Raises StoreUnavailable when that time is over (with `written` None if a write was under way), and what `told`
-        makes of the driver's exceptions.
+        Raises StoreUnavailable when that time is over (with `written` None if a write was under way), and the errors
+        into which `translate` turns the driver's exceptions.
         """
-        loop, under_way = self._mine(), False
-        call = self._deadlines.begun(loop)
+        loop, under_way = self._own_loop(), False
+        call = self._deadlines.begin(loop)
         try:
-            client = self._client if self._client is not None else await self._connected()
+            client = self._client if self._client is not None else await self._connected_client()
             under_way = writes
             return await do(client)
         except PalimpsestError:
@@ -113,7 +113,7 @@ class ServerBackend(Backend, Generic[C]):
         except TimeoutError as late:
             raise self._late(under_way) from late
         except self.faults as fault:
-            raise self.told(fault, under_way) from fault
+            raise self.translate(fault, under_way) from fault
         finally:
             call.end()
 
@@ -121,14 +121,14 @@ class ServerBackend(Backend, Generic[C]):
         problem = f"it has not answered within {self.seconds:g} seconds (timeout_seconds)"
         return StoreUnavailable(self.url, problem, written=None if under_way else False)
 
-    def _mine(self) -> asyncio.AbstractEventLoop:
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
         """Return the driver's event loop. Raises ForkedProcess in another process, StoreUnavailable on another loop."""
         if os.getpid() != self._process:
             raise ForkedProcess(self._process, os.getpid())
-        self._loop = loop = self._here()
+        self._loop = loop = self._running_loop()
         return loop
 
-    def _here(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         """Return the running event loop. Raises StoreUnavailable if the driver belongs to another."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop and self._loop is not None:
@@ -136,7 +136,7 @@ class ServerBackend(Backend, Generic[C]):
             raise StoreUnavailable(self.url, problem)
         return loop
 
-    async def _connected(self) -> C:
+    async def _connected_client(self) -> C:
         self._connecting = self._connecting or asyncio.Lock()
         async with self._connecting:
             if self._client is None:
@@ -149,9 +149,9 @@ class ServerBackend(Backend, Generic[C]):
         Raises StoreUnavailable on another event loop, where it cannot be closed.
         """
         if self._client is not None:
-            self._here()
+            self._running_loop()
         client, self._client = self._client, None
-        self._deadlines.rest()
+        self._deadlines.stop_if_idle()
         return client
 
 
@@ -171,7 +171,7 @@ class Deadlines:
         self._calls: dict[Call, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begun(self, loop: asyncio.AbstractEventLoop) -> Call:
+    def begin(self, loop: asyncio.AbstractEventLoop) -> Call:
         """Register a call that begins in the current task."""
         task = asyncio.current_task(loop)
         assert task is not None, "verbs are awaited in tasks"
@@ -191,7 +191,7 @@ class Deadlines:
                 break
             call.cancel()
 
-    def rest(self) -> None:
+    def stop_if_idle(self) -> None:
         """Stop the timer if no call is under way."""
         if self._timer is not None and not self._calls:
             self._timer.cancel()

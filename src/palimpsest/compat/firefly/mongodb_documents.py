@@ -132,7 +132,7 @@ class Documents(Server):
             await client.close()
 
     def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
-        return faults.told(self._url, fault, writes)
+        return faults.translate(self._url, fault, writes)
 
     # --- operations of a store
 

@@ -22,8 +22,8 @@ from palimpsest.log.entry import microseconds_of, moment
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.options import discreet_address
 from palimpsest.stores.postgres.address import driver_options
-from palimpsest.stores.postgres.faults import CROSSED, FAULTS, told
-from palimpsest.stores.postgres.pool import Connection, Do, Pool, connected
+from palimpsest.stores.postgres.faults import CROSSED, FAULTS, translate
+from palimpsest.stores.postgres.pool import Connection, Do, Pool, open_connection
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Table(Server):
         self._pool = pool
 
     async def _connection(self) -> Connection:
-        return await connected(self._dsn, self._seconds, self._driver)
+        return await open_connection(self._dsn, self._seconds, self._driver)
 
     async def _prepare(self, db: Connection) -> None:
         """Create what is missing. Of several processes that do so at once, one does it."""
@@ -157,7 +157,7 @@ class Table(Server):
             await pool.close(min(self._seconds, 5))
 
     def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
-        return told(self._url, fault, writes)
+        return translate(self._url, fault, writes)
 
     async def _with(self, do: Do[T], *, writes: bool = False) -> T:
         assert self._pool is not None, "it is connected"

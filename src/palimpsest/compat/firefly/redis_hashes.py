@@ -22,7 +22,7 @@ from palimpsest.errors import PalimpsestError
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.options import discreet_address
 from palimpsest.stores.redis.backend import check_server
-from palimpsest.stores.redis.link import FAULTS, Cluster, Link, info, told
+from palimpsest.stores.redis.link import FAULTS, Cluster, Link, info, translate
 from palimpsest.stores.redis.link import Server as OneServer
 from palimpsest.stores.redis.scripts import NO_WRITES, Script
 
@@ -153,7 +153,7 @@ class Hashes(Server):
             await link.close()
 
     def translated(self, fault: BaseException, writes: bool) -> PalimpsestError:
-        return told(self._url, fault, writes)
+        return translate(self._url, fault, writes)
 
     async def _with(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:
         assert self._link is not None, "it is connected"

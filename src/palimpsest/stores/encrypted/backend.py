@@ -166,7 +166,7 @@ class SealedBackend(Wrapper):
 
         The transaction may yet be rolled back, with what other batches of the call have written. So heads seen here are
         opened by a copy of what is known, and not remembered. Over a driver this runs again from its beginning after
-        each look (`rules.asked_again`). `looked` keeps the earlier looks: a repeated answer is checked against the
+        each look (`rules.ask_again`). `looked` keeps the earlier looks: a repeated answer is checked against the
         heads known when it was first given, not against later ones.
         """
         i, sealing = attempts[number]

@@ -18,7 +18,7 @@ from palimpsest.stores.engine.known import Known, note_steps, pointer_place, wit
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Sessions
-from palimpsest.stores.rules import Looks, awaited, expect_of
+from palimpsest.stores.rules import AsyncLook, async_look, expect_of
 from palimpsest.stores.values import Appended
 
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
@@ -147,7 +147,7 @@ class Appends:
         known = self._sessions.current(before, heads[0])
         if known.stored is None or known.head.is_over(at) or not known.reads_as(before):
             return None
-        prepared = drive(self._batch_over(appends[before.key], known, at, awaited(look)))
+        prepared = drive(self._batch_over(appends[before.key], known, at, async_look(look)))
         if prepared is None:
             return None
         prepared_batches[number] = prepared
@@ -194,7 +194,7 @@ class Appends:
             known = await self._sessions.find(key)
         return await self._batch_over(appends, known, at, self._backend.look)
 
-    async def _batch_over(self, appends: list[Append], known: Known, at: int, look: Looks) -> Prepared | None:
+    async def _batch_over(self, appends: list[Append], known: Known, at: int, look: AsyncLook) -> Prepared | None:
         """Prepare appends over a session as it is known; None if nothing is left to write.
 
         Settles appends whose outcome follows from what is already stored. An append that fails only after others of
@@ -279,7 +279,7 @@ class Appends:
         (refusal,) = await self._backend.write([[Step(base.place, hot, hot)]], self._clock())
         return refusal is not None and await self._find_sent(append, self._backend.look)
 
-    async def _find_sent(self, append: Append, look: Looks) -> bool:
+    async def _find_sent(self, append: Append, look: AsyncLook) -> bool:
         """Return whether an unanswered attempt of the append is stored; if so, settle the append with its result."""
         keys = [base.log << 32 | linked[0].seq for base, linked, _ in append.sent]
         asks = list[Ask]()

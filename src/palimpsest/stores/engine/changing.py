@@ -21,7 +21,7 @@ from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading, ask_records
 from palimpsest.stores.engine.sessions import Prepared, Sessions
 from palimpsest.stores.engine.trees import Tree, ask_tree, logs_read_by, session_drops, sharers, spans_of
-from palimpsest.stores.rules import Looks
+from palimpsest.stores.rules import AsyncLook
 
 Expect = Callable[[Head], None]
 
@@ -73,7 +73,7 @@ class Changing:
         if change.kind == "clear":
             return await self._clear(key, change, expect)
 
-        async def prepare(known: Known, _: list[Seen], at: int, look: Looks) -> Prepared:
+        async def prepare(known: Known, _: list[Seen], at: int, look: AsyncLook) -> Prepared:
             expect(known.head)
             after, steps = await self._changed(known, change, at, look)
             return [*steps, *await self._sessions.creation_steps(known, at)], [after]
@@ -94,7 +94,7 @@ class Changing:
                 return after[0].head
             known, fresh = self._sessions.after_refusal(known, refusal[0]), True
 
-    async def _changed(self, known: Known, change: Change, at: int, look: Looks) -> tuple[Known, list[Step]]:
+    async def _changed(self, known: Known, change: Change, at: int, look: AsyncLook) -> tuple[Known, list[Step]]:
         """Return the session after a change that touches no other session, and the steps that make the change."""
         head, record, linked = committed(known.head, change, at)
         if change.kind == "about" or linked:
@@ -112,7 +112,7 @@ class Changing:
     async def _clear(self, key: SessionKey, change: Change, expect: Expect) -> Head:
         """Remove the entries before `head.first_seq` from this session; those that no branch reads are dropped."""
 
-        async def prepare(known: Known, seen: list[Seen], at: int, look: Looks) -> Prepared:
+        async def prepare(known: Known, seen: list[Seen], at: int, look: AsyncLook) -> Prepared:
             expect(known.head)
             tree = Tree(self._sessions.url, known, seen[0] if seen else None)
             head, record, _ = committed(known.head, change, at)
@@ -122,7 +122,7 @@ class Changing:
                 tree.leave(known)
                 tree.join(known, (), head.first_seq)
                 unread = tree.unread(logs_read_by(known))
-            large_steps = await self._large.within(look).let_go(known, spans_of(unread))
+            large_steps = await self._large.within(look).release_steps(known, spans_of(unread))
             rows = [record_row(known.log, record)] if record is not None else []
             after, step = known.step(head, ())
             drop = Step(
@@ -141,11 +141,11 @@ class Changing:
     async def _erase(self, key: SessionKey, change: Change, expect: Expect) -> Head:
         """Erase entries in every session that has them."""
 
-        async def prepare(known: Known, seen: list[Seen], at: int, look: Looks) -> Prepared:
+        async def prepare(known: Known, seen: list[Seen], at: int, look: AsyncLook) -> Prepared:
             expect(known.head)
             erasure = Erasure(self._sessions, self._reading.within(look), known, change)
             await erasure.read(seen, look)
-            large_steps = await self._large.within(look).let_go(known, erasure.points)
+            large_steps = await self._large.within(look).release_steps(known, erasure.points)
             return erasure.batch([*large_steps, *await self._sessions.creation_steps(known, at)], at)
 
         after = await self._sessions.change(key, lambda known: ask_erasure(known, change), prepare)
@@ -160,7 +160,7 @@ class Changing:
             wanted = Range("entry", list(ranges.of(known.keys(seqs))))
             return [ask_tree(known), ask_records(known), known.ask(wanted)]
 
-        async def prepare(known: Known, seen: list[Seen], _: int, look: Looks) -> Prepared | None:
+        async def prepare(known: Known, seen: list[Seen], _: int, look: AsyncLook) -> Prepared | None:
             nonlocal rewritten
             if not seen:
                 return None
@@ -184,7 +184,7 @@ class Changing:
         return rewritten if await self._sessions.change(key, asks, prepare) is not None else 0
 
     async def _rewritten(
-        self, known: Known, how: Rewrite, seen: list[Seen], look: Looks
+        self, known: Known, how: Rewrite, seen: list[Seen], look: AsyncLook
     ) -> tuple[list[Row], list[Cells]]:
         """Return the rows of the records and of the entries that the rewrite changes."""
         stored_records, rows = self._reading.records_of(known, seen[1].rows[0]), seen[2].rows[0]

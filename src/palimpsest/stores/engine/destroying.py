@@ -93,7 +93,7 @@ class Destroying:
             own_logs |= present - tree.logs - logs_read - being_laid
         pieces = tree.unread(sorted(own_logs | logs_read))
         drop = [*session_drops(sorted(own_logs), pieces), *figure_drops(name, sorted(own_logs | logs_read))]
-        steps += [tree.step(last=not tree.sessions), *await self._large.let_go(known, spans_of(pieces))]
+        steps += [tree.step(last=not tree.sessions), *await self._large.release_steps(known, spans_of(pieces))]
         steps.append(Step(known.logs, rows_only=True, drop=drop, destroys=True))
         return steps, tuple(sorted(tree.sharing_any(logs_read)))
 

@@ -21,7 +21,7 @@ from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Prepared, Sessions
 from palimpsest.stores.engine.trees import Tree, ask_tree, sharers
-from palimpsest.stores.rules import Looks
+from palimpsest.stores.rules import AsyncLook
 
 
 class _Part(NamedTuple):
@@ -71,7 +71,7 @@ class Erasure:
         """The spans of keys of what is erased."""
         return _spans(self._known.keys(self._change.seqs))
 
-    async def read(self, seen: Sequence[Seen], look: Looks) -> None:
+    async def read(self, seen: Sequence[Seen], look: AsyncLook) -> None:
         """Take what was seen of the session, and read its branches."""
         known = self._known
         if not seen:

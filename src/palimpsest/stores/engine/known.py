@@ -26,7 +26,8 @@ KNOWN = 4096
 """Sessions kept in the cache, so that an append need not read what this process wrote last."""
 
 BARRED = "barred"
-"""The space of bars. A bar keeps a branch from being made whose session was made in its own home instead."""
+"""The space of bars. A bar keeps a branch from being made in another home, once a session of its name was made in the
+home of that name."""
 
 LAID = "laid"
 """The space of places that say, by their numbers, which logs are being laid."""
@@ -35,7 +36,7 @@ FAR = chr(0x10FFFF) * 1_100
 """Sorts behind every home."""
 
 PATIENCE = 3_600_000_000
-"""Microseconds for which something begun and unfinished is left alone."""
+"""Microseconds for which work that somebody has begun and not finished is taken to be still under way."""
 
 OWNED = "user/"
 """The prefix of the spaces that list a user's sessions."""

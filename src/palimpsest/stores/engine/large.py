@@ -23,7 +23,7 @@ from palimpsest.log.late import sha256
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import new_log, stamped
 from palimpsest.stores.engine.known import Known
-from palimpsest.stores.rules import Looks, expect_of
+from palimpsest.stores.rules import AsyncLook, expect_of
 
 MARK = b'{"held":'
 """How the stored form of an entry with large contents begins. No other stored form does, whatever its texts."""
@@ -42,10 +42,10 @@ class Large:
     `limit` is how many bytes a string may have before it is kept apart; None keeps everything in place.
     """
 
-    def __init__(self, look: Looks, limit: int | None) -> None:
+    def __init__(self, look: AsyncLook, limit: int | None) -> None:
         self._look, self.limit = look, limit
 
-    def within(self, look: Looks) -> Large:
+    def within(self, look: AsyncLook) -> Large:
         """Return the same over another way to look at the store."""
         return Large(look, self.limit)
 
@@ -87,7 +87,7 @@ class Large:
         ]
         return puts, [await _count_uses(known, use_changes, contents, self._look)] if use_changes else []
 
-    async def let_go(self, known: Known, gone: Sequence[tuple[int, int]]) -> list[Step]:
+    async def release_steps(self, known: Known, gone: Sequence[tuple[int, int]]) -> list[Step]:
         """Return the steps that drop the contents which only the entries at these keys hold."""
         return (await self.split(known, (), gone))[1]
 
@@ -106,7 +106,7 @@ class Large:
             return contents
 
 
-async def _count_uses(known: Known, changes: Mapping[str, int], contents: Mapping[str, bytes], look: Looks) -> Step:
+async def _count_uses(known: Known, changes: Mapping[str, int], contents: Mapping[str, bytes], look: AsyncLook) -> Step:
     """Return the step that changes how many entries hold these contents, and puts or drops contents accordingly."""
     place, keys = known.large, sorted((_key(digest), digest) for digest in changes)
     wanted = Range("uses", [(key, key) for key, _ in keys])
@@ -172,12 +172,12 @@ def take_out(body: bytes, limit: int) -> tuple[bytes, dict[str, bytes]]:
     return (encoded({"held": held, **value}), large) if held else (body, {})
 
 
-def held(body: bytes) -> list[str]:
+def digests_in(body: bytes) -> list[str]:
     """Return the SHA-256 of every content that a stored form refers to."""
     return [place[-1] for place in decoded(body, dict)["held"]] if body.startswith(MARK) else []
 
 
-def whole(body: bytes, contents: Mapping[str, bytes]) -> bytes:
+def put_back(body: bytes, contents: Mapping[str, bytes]) -> bytes:
     """Return the stored form as it was before `take_out`. Raises ValueError if a content is missing."""
     value = decoded(body, dict)
     for *place, digest in value.pop("held", ()):

@@ -22,7 +22,7 @@ from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.sessions import Prepared, Sessions
 from palimpsest.stores.engine.trees import figure_drops, log_drops, logs_read_by, session_drops, spans_of
 from palimpsest.stores.engine.whole_sessions import ask_removal, without_session
-from palimpsest.stores.rules import Looks, expect_of, heads_at
+from palimpsest.stores.rules import AsyncLook, expect_of, heads_at
 from palimpsest.stores.values import Dump
 
 PIECE, BYTES = 1000, 2**22
@@ -70,7 +70,7 @@ class Loading:
     async def _make(self, incoming: Known, dump: Dump, replace: bool, last_piece: Sequence[Cells], laid: int) -> None:
         """Make the session in one step, from the pieces that were laid and from the last one."""
 
-        async def prepare(known: Known, seen: list[Seen], at: int, look: Looks) -> Prepared:
+        async def prepare(known: Known, seen: list[Seen], at: int, look: AsyncLook) -> Prepared:
             if known.place != incoming.place and laid:
                 raise Conflict(f"session {incoming.key.session!r}", "was made anew elsewhere meanwhile: load it again")
             head = msgspec.structs.replace(_imported_head(known, dump, replace), expires=None).renewed(at)
@@ -109,7 +109,7 @@ class Loading:
             (head,) = await heads_at(self._backend, [place])
             if head is None:
                 return
-            large_steps = await self._large.let_go(incoming, spans_of(unread))
+            large_steps = await self._large.release_steps(incoming, spans_of(unread))
             drop = Step(incoming.logs, rows_only=True, drop=log_drops(unread), destroys=True)
             if await self._sessions.write([Step(place, head.hot), drop, *large_steps], self._clock()) is None:
                 return

@@ -24,9 +24,9 @@ from palimpsest.stores.engine.forms import (
     remains,
 )
 from palimpsest.stores.engine.known import Known
-from palimpsest.stores.engine.large import MARK, Large, ask_contents, held, sound_contents, whole
+from palimpsest.stores.engine.large import MARK, Large, ask_contents, digests_in, put_back, sound_contents
 from palimpsest.stores.engine.sessions import Sessions
-from palimpsest.stores.rules import Looks
+from palimpsest.stores.rules import AsyncLook
 from palimpsest.stores.values import Standing
 
 BESIDE = 8
@@ -36,11 +36,11 @@ BESIDE = 8
 class Reading:
     """The verbs of the store that only read."""
 
-    def __init__(self, sessions: Sessions, large: Large, look: Looks | None = None) -> None:
+    def __init__(self, sessions: Sessions, large: Large, look: AsyncLook | None = None) -> None:
         self._sessions, self._large, self._look = sessions, large, look or sessions.backend.look
         self._backend, self._url = sessions.backend, sessions.url
 
-    def within(self, look: Looks) -> Reading:
+    def within(self, look: AsyncLook) -> Reading:
         """Return the same reader for a session that is already known, which looks at the store through `look`."""
         return Reading(self._sessions, self._large.within(look), look)
 
@@ -149,10 +149,12 @@ class Reading:
                     raise StoreCorrupt(self._url, f"{problem} {key & LAST}: it is damaged") from fault
                 entries.append(await self.stand_in(known, row, fault))
         if incomplete:
-            contents = await self._large.load(known, [digest for _, _, body in incomplete for digest in held(body)])
+            contents = await self._large.load(
+                known, [digest for _, _, body in incomplete for digest in digests_in(body)]
+            )
             for i, row, body in incomplete:
                 try:
-                    entries[i] = unpack(whole(body, contents), counts.get(row[0]))
+                    entries[i] = unpack(put_back(body, contents), counts.get(row[0]))
                 except DAMAGED:
                     entries[i] = await self._reread_whole(known, row, entries[i], counts.get(row[0]))
         return entries
@@ -164,7 +166,7 @@ class Reading:
         """
         key, body = row[0], row[1][:-8]
         while True:
-            before, digests = row[1], held(body)
+            before, digests = row[1], digests_in(body)
             asks = [Ask(known.place), known.ask(Range("entry", [(key, key)])), ask_contents(known, digests)]
             try:
                 _, rows, contents = await self._look(asks)
@@ -175,7 +177,7 @@ class Reading:
                 if body[:8] != MARK:
                     return unpack(body, tokens)
                 if row[1] == before:
-                    return unpack(whole(body, sound_contents(contents, digests)), tokens)
+                    return unpack(put_back(body, sound_contents(contents, digests)), tokens)
             except (*DAMAGED, StoreCorrupt) as fault:
                 return await self.stand_in(known, row, fault)
 

@@ -36,7 +36,7 @@ from palimpsest.stores.engine.known import (
     own_place,
     pointer_place,
 )
-from palimpsest.stores.rules import Looks, awaited, heads_at
+from palimpsest.stores.rules import AsyncLook, async_look, heads_at
 
 _replace = msgspec.structs.replace
 
@@ -48,7 +48,7 @@ WAY_OUT = "restore a backup, or destroy the session: `delete_session`, `palimpse
 Prepared = tuple[Batch, Sequence[Known]]
 """A batch, and the sessions as they are after it."""
 
-Prepare = Callable[[Known, list[Seen], int, Looks], Coroutine[Any, Any, Prepared | None]]
+Prepare = Callable[[Known, list[Seen], int, AsyncLook], Coroutine[Any, Any, Prepared | None]]
 """Prepares a change of a session: given the session as known, what was seen of it, the time, and a way to look at the
 store. Returns None if there is nothing to do. Awaits nothing but that look. The session's own step comes first in
 the batch.
@@ -330,7 +330,7 @@ class Sessions:
         ):
             return None
         try:
-            return drive(prepare(current, look(asks(current)) if asks is not None else [], at, awaited(look)))
+            return drive(prepare(current, look(asks(current)) if asks is not None else [], at, async_look(look)))
         except Conflict:  # raised again once the caller has looked up the session
             return None
 

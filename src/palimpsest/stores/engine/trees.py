@@ -30,7 +30,7 @@ from palimpsest.stores.engine.forms import (
 )
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.sessions import Sessions
-from palimpsest.stores.rules import Looks, expect_of
+from palimpsest.stores.rules import AsyncLook, expect_of
 
 Readers = Mapping[tuple[str, int], tuple[int, ...]]
 """Which entries sessions have: seqs by the session's name and the number of its own log."""
@@ -226,7 +226,7 @@ class Sharer(NamedTuple):
     records: Sequence[Cells]
 
 
-async def sharers(sessions: Sessions, known: Known, tree: Tree, seqs: Collection[int], look: Looks) -> list[Sharer]:
+async def sharers(sessions: Sessions, known: Known, tree: Tree, seqs: Collection[int], look: AsyncLook) -> list[Sharer]:
     """Return the other sessions that have some of these entries of a session, as they are now."""
     readers = tree.others(known, seqs)
     seen = await look(_asks(known, readers)) if readers else []

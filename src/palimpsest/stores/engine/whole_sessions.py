@@ -37,7 +37,7 @@ from palimpsest.stores.engine.trees import (
     session_drops,
     spans_of,
 )
-from palimpsest.stores.rules import Looks
+from palimpsest.stores.rules import AsyncLook
 
 RELEASED = b'"released"'
 """Occurs in the JSON of a record that says what a flush has let go of."""
@@ -135,7 +135,7 @@ class WholeSessions:
         """Delete the session; return whether there was one. With `only_expired` delete it only if it has expired."""
         deleted, was_expired = Known(key, own_place(key), 0), False
 
-        async def prepare(known: Known, seen: list[Seen], at: int, look: Looks) -> Prepared | None:
+        async def prepare(known: Known, seen: list[Seen], at: int, look: AsyncLook) -> Prepared | None:
             nonlocal deleted, was_expired
             deleted, was_expired = known, known.head.is_over(at)
             check_expected(key, Head() if was_expired else known.head, expect)
@@ -147,7 +147,7 @@ class WholeSessions:
                 Step(known.place, known.stored.hot, destroys=True),
                 *note_steps(known, None),
                 tree.step(last=last),
-                *await self._large.within(look).let_go(known, spans_of(pieces)),
+                *await self._large.within(look).release_steps(known, spans_of(pieces)),
                 Step(known.logs, rows_only=True, drop=drop, destroys=True),
             ]
             return steps, ()
@@ -174,7 +174,7 @@ class Branching(NamedTuple):
     bar: PlaceHead | None
     expect: Callable[[Head], None]
 
-    async def prepare(self, known: Known, seen: list[Seen], at: int, _: Looks) -> Prepared:
+    async def prepare(self, known: Known, seen: list[Seen], at: int, _: AsyncLook) -> Prepared:
         """Prepare the batch that makes the branch of the session as it is now."""
         url, branch, head, bar = self.url, self.branch, self.head, self.bar
         self.expect(known.head)

@@ -33,7 +33,7 @@ from palimpsest.stores.file.lines import Change, TooLong
 from palimpsest.stores.file.listing import Listing
 from palimpsest.stores.file.scrubbing import Scrubbing
 from palimpsest.stores.options import DiskOptions, on_disk
-from palimpsest.stores.rules import READ_ONLY, by_mark, by_name, page_of, tried
+from palimpsest.stores.rules import READ_ONLY, by_mark, by_name, page_of, try_batch
 
 T = TypeVar("T")
 OpenHomes = dict[str, tuple[Home, int]]
@@ -289,7 +289,7 @@ class FileBackend(BlockingBackend):
             end, change = home.end, Change(home.head, lasting)
             look = partial(_looked, home, fd)
             for i, batch in batches if home.refused is None else ():
-                outcomes[i] = tried(i, batch, change.take, again, look)
+                outcomes[i] = try_batch(i, batch, change.take, again, look)
             if not change.batches and home.refused is None:
                 if not end:
                     remove(path)  # nothing was ever written to it

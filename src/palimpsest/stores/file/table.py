@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from palimpsest.stores.backend import Named, Range
 from palimpsest.stores.file.lines import LONGEST, RowLine
-from palimpsest.stores.rules import in_spans
+from palimpsest.stores.rules import rows_in_spans
 
 OURS, WIDTH = LONGEST + 1, LONGEST.bit_length() + 1
 """A row's spot is one number: the value's length, the bit `OURS` if its checksum is ours, and above, from bit `WIDTH`
@@ -76,7 +76,7 @@ class Table:
         """Return the indices of the rows that are asked for, in that order."""
         if isinstance(ask, Named):
             return sorted({i for id in ask.ids for i in self._named(id)})
-        return in_spans(ask, lambda low, high: range(*self.among(low, high)))
+        return rows_in_spans(ask, lambda low, high: range(*self.among(low, high)))
 
     def line(self, i: int) -> RowLine:
         """Return the row at this index as a line of a log has it."""

@@ -19,7 +19,7 @@ from palimpsest.stores.mongodb.layout import COLLECTION, NUMBER, Known, head_key
 from palimpsest.stores.mongodb.reading import Reader
 from palimpsest.stores.mongodb.updating import Plan, plan_of
 from palimpsest.stores.mongodb.writing import Changing
-from palimpsest.stores.rules import READ_ONLY, asked_again
+from palimpsest.stores.rules import READ_ONLY, ask_again
 from palimpsest.stores.servers import ServerBackend, ServerOptions
 
 T = TypeVar("T")
@@ -110,13 +110,13 @@ class MongoBackend(ServerBackend[Connected]):
             )
             raise StoreUnavailable(self.url, why)
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
-        return faults.told(self.url, fault, writes)
+    def translate(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        return faults.translate(self.url, fault, writes)
 
     # --- reading
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        return await self.asked(lambda connected: self._looked(connected, asks)) if asks else []
+        return await self.run(lambda connected: self._looked(connected, asks)) if asks else []
 
     async def _looked(self, connected: Connected, asks: Sequence[Ask]) -> list[Seen]:
         seen = await connected.reader.look(asks)
@@ -124,8 +124,8 @@ class MongoBackend(ServerBackend[Connected]):
             return seen
         return await connected.transaction(lambda session: connected.within.look_within(asks, session), _ignored)
 
-    async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        return await self.asked(lambda connected: ask(connected.listing))
+    async def list_with(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        return await self.run(lambda connected: ask(connected.listing))
 
     # --- writing
 
@@ -136,7 +136,7 @@ class MongoBackend(ServerBackend[Connected]):
             raise StoreUnavailable(self.url, READ_ONLY)
         call = _Call(again)
         try:
-            return await self.asked(lambda connected: call.write(connected, batches), writes=True)
+            return await self.run(lambda connected: call.write(connected, batches), writes=True)
         except StoreUnavailable as fault:
             if not call.sent:
                 fault.written = False
@@ -148,14 +148,14 @@ class MongoBackend(ServerBackend[Connected]):
         if not (whole and self.writable):
             return Scrubbed((REMAINS,))
         try:
-            return await self.asked(lambda connected: compacted(connected.database))
+            return await self.run(lambda connected: compacted(connected.database))
         except StoreUnavailable as fault:
             if not isinstance(fault.__cause__, TimeoutError):
                 raise
             return Scrubbed((REMAINS, LATE.format(self.seconds)))
 
     async def durability(self) -> str:
-        return await self.asked(lambda connected: connected.durability())
+        return await self.run(lambda connected: connected.durability())
 
     async def close(self) -> None:
         connected = self.release()
@@ -276,7 +276,7 @@ class _Call:
         refusal, changing = await take(batch)
         if refusal is None or self._again is None:
             return refusal, changing
-        instead = await asked_again(
+        instead = await ask_again(
             self._again, number, batch, refusal, lambda asks: connected.within.look_within(asks, session)
         )
         return (refusal, changing) if instead is None else await take(instead)

@@ -41,7 +41,7 @@ _ADVICE = {
 """What to tell the user about an error of the server, by its code."""
 
 
-def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
+def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     """Translate an error of the driver. `writes` says that a write was under way.
 
     StoreUnavailable has `written` None if the write may have happened.

@@ -21,7 +21,7 @@ from palimpsest.stores.mongodb.layout import (
 )
 from palimpsest.stores.mongodb.reading import Reader
 from palimpsest.stores.mongodb.rows import Cell, Doc
-from palimpsest.stores.rules import behind
+from palimpsest.stores.rules import after_prefix
 
 LOOK_BACK = 120 << 32
 """How far `recent` goes back before the mark it is asked from: two minutes, in marks. A write has its mark before
@@ -43,7 +43,7 @@ class Listing:
     ) -> list[Listed]:
         # First the names, then their heads; a head may be gone by then, so a page is filled from several queries.
         prefix = of_names(tenant, beneath=space) if beneath else of_names(tenant, space)
-        bounds, found = {"$gte": prefix, "$lt": behind(prefix)}, list[Listed]()
+        bounds, found = {"$gte": prefix, "$lt": after_prefix(prefix)}, list[Listed]()
         if after is not None and (last := of_names(tenant, after.space, after.name, after.home)) >= prefix:
             bounds = {"$gt": last, "$lt": bounds["$lt"]}
         while len(found) < limit:
@@ -102,7 +102,7 @@ class Listing:
         return Listed(place, head, mark.time << 32 | mark.inc if isinstance(mark, Timestamp) else 0)
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        where: Doc = {"list": {"$gte": "n" if after is None else behind(of_names(after)), "$lt": "o"}}
+        where: Doc = {"list": {"$gte": "n" if after is None else after_prefix(of_names(after)), "$lt": "o"}}
         stages = [{"$match": where}, {"$group": {"_id": "$tenant"}}, {"$sort": {"_id": 1}}, {"$limit": limit}]
         cursor = await self._reader.collection.aggregate(stages)
         return [doc["_id"] for doc in await cursor.to_list()]

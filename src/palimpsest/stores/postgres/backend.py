@@ -13,10 +13,10 @@ import asyncpg
 from palimpsest.errors import PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, Refusal, Scrubbed, Seen
 from palimpsest.stores.postgres.address import PostgresOptions, driver_options
-from palimpsest.stores.postgres.faults import CROSSED, FAULTS, told
+from palimpsest.stores.postgres.faults import CROSSED, FAULTS, translate
 from palimpsest.stores.postgres.layout import prepare
-from palimpsest.stores.postgres.pool import Connection, Do, Pool, connected
-from palimpsest.stores.postgres.reading import Listings, looked
+from palimpsest.stores.postgres.pool import Connection, Do, Pool, open_connection
+from palimpsest.stores.postgres.reading import Listings, look_up
 from palimpsest.stores.postgres.statements import FOREIGN, PLANS_APART, Statements
 from palimpsest.stores.postgres.writing import Writing
 from palimpsest.stores.rules import READ_ONLY
@@ -71,19 +71,21 @@ class PostgresBackend(ServerBackend[Pool]):
         return pool
 
     async def _connection(self) -> Connection:
-        return await connected(self._dsn, self.seconds, self._driver, *([PLANS_APART] if self._sql.foreign else ()))
+        return await open_connection(
+            self._dsn, self.seconds, self._driver, *([PLANS_APART] if self._sql.foreign else ())
+        )
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
-        return told(self.url, fault, writes)
+    def translate(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        return translate(self.url, fault, writes)
 
     async def _with(self, work: Do[T], *, writes: bool = False) -> T:
         """Return what `work` returns for a connection, with the deadline, retry and errors that every verb has."""
-        return await self.asked(lambda pool: pool.using(work, writes=writes), writes=writes)
+        return await self.run(lambda pool: pool.using(work, writes=writes), writes=writes)
 
     async def do(self, work: Do[T], *, writes: bool = False) -> T:
         """Do the work of the search index: see `palimpsest.stores.values.Tables.do`."""
 
-        async def tried(db: Connection) -> T:
+        async def with_retries(db: Connection) -> T:
             for _ in range(TRIES - 1):
                 try:
                     return await work(db)
@@ -92,12 +94,12 @@ class PostgresBackend(ServerBackend[Pool]):
                         await db.execute("ROLLBACK")
             return await work(db)
 
-        return await self._with(tried, writes=writes)
+        return await self._with(with_retries, writes=writes)
 
     # --- the verbs
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        return await self._with(lambda db: looked(db, self._sql, asks))
+        return await self._with(lambda db: look_up(db, self._sql, asks))
 
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
@@ -107,14 +109,14 @@ class PostgresBackend(ServerBackend[Pool]):
         refusals: list[Refusal | None] = []
         for number, batch in enumerate(batches):
             try:
-                refusals.append(await self._written(number, batch, lasting, again) if batch else None)
+                refusals.append(await self._write_batch(number, batch, lasting, again) if batch else None)
             except StoreUnavailable as fault:
                 if any(refusal is None for refusal, earlier in zip(refusals, batches, strict=False) if earlier):
                     fault.written = None  # an earlier batch of this call is written
                 raise
         return refusals
 
-    async def _written(self, number: int, batch: Batch, lasting: bool, again: Again | None) -> Refusal | None:
+    async def _write_batch(self, number: int, batch: Batch, lasting: bool, again: Again | None) -> Refusal | None:
         """Write one batch, again where concurrent writes made it fail. Returns its refusal, or None if it is written
         (or, unless `lasting`, given up)."""
 
@@ -139,7 +141,7 @@ class PostgresBackend(ServerBackend[Pool]):
 
         return await self._with(do, writes=True)
 
-    async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+    async def list_with(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         return await self._with(lambda db: ask(Listings(db, self._sql, self.url)))
 
     # --- the end

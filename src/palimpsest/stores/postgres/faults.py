@@ -71,7 +71,7 @@ def is_unsent(fault: BaseException) -> bool:
     )
 
 
-def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
+def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     """Translate an error of the driver. `writes` says that a write was under way.
 
     StoreUnavailable has `written` None if the write may have happened: it was sent, and no answer of the server came.

@@ -42,7 +42,7 @@ SETTLE = 5.0
 """Seconds that an interrupted statement has to end before its connection is terminated."""
 
 
-async def connected(dsn: str, seconds: float, driver: Mapping[str, Any], *settings: str) -> Connection:
+async def open_connection(dsn: str, seconds: float, driver: Mapping[str, Any], *settings: str) -> Connection:
     """Connect with these options of the driver, then execute `settings`, and those for plans and isolation.
 
     With `statement_cache_size=0` plans and isolation are not set: the driver keeps no plans then, and a pooler, for

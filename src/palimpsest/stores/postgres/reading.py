@@ -26,26 +26,26 @@ from palimpsest.stores.postgres.names import (
 )
 from palimpsest.stores.postgres.pool import Connection
 from palimpsest.stores.postgres.statements import Statements
-from palimpsest.stores.rules import behind
+from palimpsest.stores.rules import after_prefix
 
 ROUND = 1 << 32
 """Transaction numbers repeat after this many in `pg_locks`, which shows only their lower 32 bits."""
 
 
-async def looked(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[Seen]:
+async def look_up(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[Seen]:
     """Answer each ask, in order. Foreign tables are asked home by home, since each home is on one server."""
     if not sql.foreign:
-        return await _looked(db, sql, asks)
+        return await _look_up(db, sql, asks)
     homes: dict[tuple[str, str], list[int]] = {}
     for n, ask in enumerate(asks):
         homes.setdefault(ask.place[:2], []).append(n)
     seen: dict[int, Seen] = {}
     for numbers in homes.values():
-        seen.update(zip(numbers, await _looked(db, sql, [asks[n] for n in numbers]), strict=True))
+        seen.update(zip(numbers, await _look_up(db, sql, [asks[n] for n in numbers]), strict=True))
     return [seen[n] for n in range(len(asks))]
 
 
-async def _looked(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[Seen]:
+async def _look_up(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[Seen]:
     """Answer all asks with one statement.
 
     Its parameters are arrays, a column each: of heads, of ranges (with their spans), and of ids. Each row of the answer
@@ -120,7 +120,7 @@ class Listings:
     ) -> list[Listed]:
         prefix = text_of(tenant) + BETWEEN + text_of(space) + ("" if beneath else BETWEEN)
         low = prefix if after is None else max(prefix, address_of(after))
-        rows = await self._db.fetch(self._sql.places, low, behind(prefix), limit)
+        rows = await self._db.fetch(self._sql.places, low, after_prefix(prefix), limit)
         return [Listed(listed.place, listed.head) for listed in self._listed(rows)]
 
     async def recent(

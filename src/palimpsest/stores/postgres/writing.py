@@ -21,9 +21,9 @@ from typing import Any
 from palimpsest.stores.backend import Again, Ask, Batch, Cells, Place, PlaceHead, Refusal, Step
 from palimpsest.stores.postgres.names import address_of, home_key, place_key, table_key, text_of
 from palimpsest.stores.postgres.pool import Connection
-from palimpsest.stores.postgres.reading import looked
+from palimpsest.stores.postgres.reading import look_up
 from palimpsest.stores.postgres.statements import Statements
-from palimpsest.stores.rules import asked_again, expect_of, is_meant, refused
+from palimpsest.stores.rules import ask_again, expect_of, is_meant, refused
 
 CROWDS = 4096
 """How many heads at which other writers were met are remembered at once."""
@@ -56,21 +56,21 @@ class Writing:
         """
         crowded = bool(self._crowds) and again is not None and any(step.place in self._crowds for step in batch)
         if not lasting and _is_simple(batch):
-            return await self._changed(db, batch, (), HASTY)
+            return await self._change(db, batch, (), HASTY)
         if locked or crowded or not _is_simple(batch):
-            return await self._locked(db, number, batch, again)
+            return await self._write_locked(db, number, batch, again)
         plain = _plain_of(batch) if again is not None else None
         if plain is None:
-            refusal = await self._changed(db, batch, ())
+            refusal = await self._change(db, batch, ())
             if refusal is None or again is None:
                 return refusal
         elif await db.fetchval(self._sql.plain, *plain):
             return None
-        return await self._locked(db, number, batch, again)
+        return await self._write_locked(db, number, batch, again)
 
     # --- in one statement
 
-    async def _changed(
+    async def _change(
         self, db: Connection, batch: Batch, drops: Sequence[Drop], patience: int | None = None
     ) -> Refusal | None:
         """Write a batch with the general statement. Its table patterns in `drop` are resolved to `drops` already."""
@@ -83,7 +83,7 @@ class Writing:
 
     # --- behind locks
 
-    async def _locked(self, db: Connection, number: int, batch: Batch, again: Again | None) -> Refusal | None:
+    async def _write_locked(self, db: Connection, number: int, batch: Batch, again: Again | None) -> Refusal | None:
         """Write a batch in a transaction that locks its heads first, or what `again` returns in its place.
 
         A fault or a cancellation leaves the transaction open: the caller, or the pool, rolls it back.
@@ -94,8 +94,8 @@ class Writing:
             heads = await self._heads(db, batch)
             refusal = refused(batch, [heads.get(step.place) for step in batch])
             if refusal is not None:
-                look = partial(looked, db, self._sql)
-                instead = await asked_again(again, number, batch, refusal, look)
+                look = partial(look_up, db, self._sql)
+                instead = await ask_again(again, number, batch, refusal, look)
                 if instead is None:
                     await db.execute("ROLLBACK")
                     return refusal
@@ -106,14 +106,14 @@ class Writing:
         if plain is not None and _length(plain) <= SHORT and expect_of(heads.get(batch[0].place)) == batch[0].expect:
             await db.execute(f"{_spelt(self._sql.plain, plain)}; COMMIT")
             return None
-        refusal = await self._changed(db, batch, await self._drops(db, batch))
+        refusal = await self._change(db, batch, await self._drops(db, batch))
         await db.execute("COMMIT" if refusal is None else "ROLLBACK")
         return refusal
 
     async def _heads(self, db: Connection, batch: Batch) -> dict[Place, PlaceHead | None]:
         """Read the heads that a batch compares, which are locked, and remember whether another writer was met there."""
         steps = _heads_of(batch)
-        seen = await looked(db, self._sql, [Ask(step.place) for step in steps])
+        seen = await look_up(db, self._sql, [Ask(step.place) for step in steps])
         heads = {step.place: answer.head for step, answer in zip(steps, seen, strict=True)}
         met = any(expect_of(heads[step.place]) != step.expect for step in steps)
         for step in steps:

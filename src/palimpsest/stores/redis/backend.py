@@ -15,12 +15,12 @@ from palimpsest.stores.backend import Again, Ask, Batch, Place, PlaceHead, Refus
 from palimpsest.stores.redis.address import RedisOptions
 from palimpsest.stores.redis.calls import Call, look_call, refusal_of, seen_of, write_call
 from palimpsest.stores.redis.layout import TAGS, VERSION, Damaged, home_of
-from palimpsest.stores.redis.link import FAULTS, Cluster, Link, Server, info, told
+from palimpsest.stores.redis.link import FAULTS, Cluster, Link, Server, info, translate
 from palimpsest.stores.redis.listing import Listings
 from palimpsest.stores.redis.scripts import LOOK, Script
-from palimpsest.stores.redis.scrubbing import scrubbed, told_durability
+from palimpsest.stores.redis.scrubbing import describe_durability, scrubbed
 from palimpsest.stores.redis.writing import DESTROY, WRITE
-from palimpsest.stores.rules import READ_ONLY, asked_again, expect_of
+from palimpsest.stores.rules import READ_ONLY, ask_again, expect_of
 from palimpsest.stores.servers import ServerBackend
 
 T = TypeVar("T")
@@ -71,11 +71,11 @@ class RedisBackend(ServerBackend[Link]):
                 )
             raise StoreTooNew(self.url, int(version), int(VERSION))
 
-    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
-        return told(self.url, fault, writes)
+    def translate(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        return translate(self.url, fault, writes)
 
     async def _with(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:
-        return await self.asked(lambda link: link.using(do, writes=writes), writes=writes)
+        return await self.run(lambda link: link.using(do, writes=writes), writes=writes)
 
     async def _scripts(
         self, script: Script, buckets: Sequence[int], arguments: Sequence[bytes | str | int], writes: bool = False
@@ -95,14 +95,14 @@ class RedisBackend(ServerBackend[Link]):
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         if not asks:
             return []
-        groups = self._grouped(asks, lambda ask: ask.place)
+        groups = self._group(asks, lambda ask: ask.place)
 
         async def do(link: Link) -> list[Seen]:
-            return await self._looked(link, asks, groups)
+            return await self._answer(link, asks, groups)
 
         return await self._with(do)
 
-    async def _looked(self, link: Link, asks: Sequence[Ask], groups: Sequence[Sequence[int]]) -> list[Seen]:
+    async def _answer(self, link: Link, asks: Sequence[Ask], groups: Sequence[Sequence[int]]) -> list[Seen]:
         """Answer the asks, in their order, with a call for each group of their indexes."""
         calls = [look_call([asks[number] for number in group]) for group in groups]
         if len(groups) == 1:  # the common case, without the tasks of `gather`
@@ -118,7 +118,7 @@ class RedisBackend(ServerBackend[Link]):
         answer: bytes = await link.run(LOOK, [self.keys[bucket] for bucket in call.buckets], call.arguments)
         return answer
 
-    def _grouped(self, items: Sequence[T], place_of: Callable[[T], Place]) -> list[list[int]]:
+    def _group(self, items: Sequence[T], place_of: Callable[[T], Place]) -> list[list[int]]:
         """Group the indexes of items by the call they go into: one for all, in a cluster one for each bucket."""
         if not self._in_cluster:
             return [list(range(len(items)))]
@@ -133,29 +133,29 @@ class RedisBackend(ServerBackend[Link]):
     ) -> list[Refusal | None]:
         if not self.writable:
             raise StoreUnavailable(self.url, READ_ONLY)
-        refusals = await self._written(batches)
+        refusals = await self._write_batches(batches)
         if again is not None:
             for number, refusal in enumerate(refusals):
                 if refusal is not None:
                     try:
-                        refusals[number] = await self._anew(again, number, batches[number], refusal)
+                        refusals[number] = await self._write_instead(again, number, batches[number], refusal)
                     except StoreUnavailable as fault:
                         if any(other is None for other, batch in zip(refusals, batches, strict=True) if batch):
                             fault.written = None  # other batches of this call are written
                         raise
         return refusals
 
-    async def _written(self, batches: Sequence[Batch]) -> list[Refusal | None]:
+    async def _write_batches(self, batches: Sequence[Batch]) -> list[Refusal | None]:
         """Write batches, in one call, but in a cluster in one for each bucket. Return the refusal of each, or None."""
         refusals: list[Refusal | None] = [None] * len(batches)
         numbers = [number for number, batch in enumerate(batches) if batch]
         if not numbers:
             return refusals
-        groups = self._grouped([batches[number] for number in numbers], lambda batch: batch[0].place)
+        groups = self._group([batches[number] for number in numbers], lambda batch: batch[0].place)
         for group in groups:
             group_numbers = [numbers[i] for i in group]
             try:
-                answers = await self._sent([batches[number] for number in group_numbers])
+                answers = await self._run_write([batches[number] for number in group_numbers])
             except StoreUnavailable as fault:
                 if group is not groups[0]:
                     fault.written = None  # batches of an earlier group may be written
@@ -164,10 +164,10 @@ class RedisBackend(ServerBackend[Link]):
                 try:
                     refusals[number] = refusal_of(batches[number], answer) if answer else None
                 except Damaged as fault:
-                    raise self.told(fault, False) from fault
+                    raise self.translate(fault, False) from fault
         return refusals
 
-    async def _sent(self, batches: Sequence[Batch]) -> list[Any]:
+    async def _run_write(self, batches: Sequence[Batch]) -> list[Any]:
         """Write batches in one call of the script. Return its answer for each: the present heads if refused, or nil."""
         call = write_call(batches)
         script = DESTROY if any(step.destroys for batch in batches for step in batch) else WRITE
@@ -175,7 +175,7 @@ class RedisBackend(ServerBackend[Link]):
         answers: list[Any] = await self._with(lambda link: link.run(script, keys, call.arguments), writes=True)
         return answers
 
-    async def _anew(self, again: Again, number: int, batch: Batch, refusal: Refusal) -> Refusal | None:
+    async def _write_instead(self, again: Again, number: int, batch: Batch, refusal: Refusal) -> Refusal | None:
         """Write what `again` returns in the place of a refused batch. Return its refusal, or None.
 
         It is tried once only, for other writers may be faster again. They may also write between a look of `again` and
@@ -188,20 +188,20 @@ class RedisBackend(ServerBackend[Link]):
             looked.update({ask.place: answer.head for ask, answer in zip(asks, seen, strict=True) if ask.head})
             return seen
 
-        instead = await asked_again(again, number, batch, refusal, look)
+        instead = await ask_again(again, number, batch, refusal, look)
         if instead is None:
             return refusal
         compared = {step.place for step in instead if not step.rows_only}
         seen_hot = {place: expect_of(head) for place, head in looked.items() if place not in compared}
         guarded = [*instead, *(Step(place, hot, hot) for place, hot in seen_hot.items())]
-        (refused,) = await self._written([guarded])
+        (refused,) = await self._write_batches([guarded])
         return None if refused is None else tuple(refused[: len(instead)])  # without the steps added here
 
-    async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+    async def list_with(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         try:
             return await ask(self._listings)
         except Damaged as fault:
-            raise self.told(fault, False) from fault
+            raise self.translate(fault, False) from fault
 
     # --- the end
 
@@ -211,7 +211,7 @@ class RedisBackend(ServerBackend[Link]):
         return await scrubbed(self._scripts, self._with, self.seconds, whole)
 
     async def durability(self) -> str:
-        return await self._with(told_durability)
+        return await self._with(describe_durability)
 
     async def close(self) -> None:
         link = self.release()

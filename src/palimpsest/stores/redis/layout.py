@@ -155,7 +155,7 @@ def head_of(stored: bytes | None, cold: bytes | None) -> PlaceHead | None:
 # --- listings
 
 
-def listed(member: bytes) -> tuple[Place, int]:
+def listed_place(member: bytes) -> tuple[Place, int]:
     """Return the place that a member `p` or `r` of the index names, and its mark (0 for `p`). Raises Damaged."""
     kind, mark = member[:1], 0
     if kind == b"p":

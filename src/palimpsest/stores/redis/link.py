@@ -225,7 +225,7 @@ def _advice(fault: BaseException) -> str:
     return ""
 
 
-def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
+def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     """Translate an error of the driver. `writes` says that a write was under way.
 
     StoreUnavailable has `written` None if the write may have happened, also in part, where a script failed half way.

@@ -20,12 +20,12 @@ from palimpsest.stores.redis.layout import (
     escaped,
     escaped_beginning,
     head_of,
-    listed,
+    listed_place,
     names,
     read_name,
 )
 from palimpsest.stores.redis.scripts import DUE, LIST, RAISE, TENANTS, Script
-from palimpsest.stores.rules import by_mark, in_order, page_of
+from palimpsest.stores.rules import by_mark, listing_key, page_of
 
 T = TypeVar("T")
 ALL = range(BUCKETS)
@@ -69,7 +69,7 @@ class Listings:
         if after is not None:
             last_member = of_tenant + escaped(after.space) + escaped(after.name) + escaped(after.home)
             low = max(low, b"(" + last_member, key=lambda bound: bound[1:])
-        found, _ = await self._merged(low, b"[" + prefix + BEHIND, limit, lambda listed: in_order(listed.place))
+        found, _ = await self._merged(low, b"[" + prefix + BEHIND, limit, lambda listed: listing_key(listed.place))
         return found
 
     async def recent(
@@ -79,7 +79,7 @@ class Listings:
         low = b"[" + prefix + since.to_bytes(8)
 
         def order(listed: Listed) -> Any:
-            return listed.mark, in_order(listed.place)
+            return listed.mark, listing_key(listed.place)
 
         found, parts = await self._merged(low, b"[" + prefix + BEHIND, limit + BUCKETS, order)
         found = by_mark(found, since, after, limit)
@@ -173,7 +173,7 @@ def _part(answer: Sequence[Any], limit: int) -> Part:
 def _listed(answer: Sequence[Any]) -> Iterator[Listed]:
     """Decode places, each of three values: its member of the index, and the two stored values of its head."""
     for i in range(0, len(answer), 3):
-        place, mark = listed(answer[i])
+        place, mark = listed_place(answer[i])
         head = head_of(answer[i + 1], answer[i + 2])
         if head is None:
             raise Damaged(f"the index names a place without a head, {place.name!r} of {place.space!r}")

@@ -141,7 +141,7 @@ def _value(answer: Any) -> Any:
     return next(iter(answer.values()), b"") if isinstance(answer, dict) else (answer or [b"", b""])[1]
 
 
-async def told_durability(link: Link) -> str:
+async def describe_durability(link: Link) -> str:
     """Say what is lost with a server, by its settings; of several servers, by those of the one that loses most.
 
     A server that hides its settings, as many hosted ones do, still shows whether it has an append-only file.

@@ -23,7 +23,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
-from palimpsest.stores.rules import refused, tried
+from palimpsest.stores.rules import refused, try_batch
 from palimpsest.stores.sqlite.connections import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
 from palimpsest.stores.sqlite.numbers import LOW, Numbers, Remembered, refuse_lost, table_of
@@ -221,14 +221,14 @@ class Tables:
         """Do these batches, as `Backend.write` says."""
         outcomes: list[Refusal | None] = []
         for number, batch in enumerate(batches):
-            if self._moved(batch, at):
+            if self._move_head(batch, at):
                 outcomes.append(None)
                 continue
             self.begin()
-            outcomes.append(tried(number, batch, lambda steps: self._done(steps, at), again, self.look))
+            outcomes.append(try_batch(number, batch, lambda steps: self._do(steps, at), again, self.look))
         return outcomes
 
-    def _moved(self, batch: Batch, at: int) -> bool:
+    def _move_head(self, batch: Batch, at: int) -> bool:
         """Do a batch that moves one head and has rows beside it, like an append, in as few statements as possible.
 
         Return whether it was done. If not, nothing was changed.
@@ -252,7 +252,7 @@ class Tables:
         self._change_rows(rows)
         return True
 
-    def _done(self, batch: Batch, at: int) -> Refusal | None:
+    def _do(self, batch: Batch, at: int) -> Refusal | None:
         """Do a batch if its heads are as expected; else return the heads that are stored."""
         heads = [None if step.rows_only else self._head(step.place) for step in batch]
         if (refusal := refused(batch, heads)) is not None:
