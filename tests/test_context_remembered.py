@@ -21,7 +21,7 @@ from losing import losing
 from palimpsest import AsyncMemory, AsyncSession, BudgetImpossible, ConfigError, Keys, Memory, Session
 from palimpsest.context import layout, reading, window
 from palimpsest.context.asks import Steps
-from palimpsest.context.layout import Recollection
+from palimpsest.context.layout import CachedContext
 from palimpsest.context.result import Context
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Cut, SessionKey
@@ -350,14 +350,14 @@ def laid_out(found: layout.Layout) -> object:
 
 def test_a_cut_lays_out_only_what_it_shows(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cut lays out the new window only, because it is planned from the layout that turned out too large."""
-    session, own, looked = memory.session("s", max_tokens=2_000, counter="o200k_base"), window.look, list[int]()
+    session, own, looked = memory.session("s", max_tokens=2_000, counter="o200k_base"), window.show_entries, list[int]()
 
     def counted(entries: Sequence[Entry], *more: Any, **options: Any) -> window.Window:
         looked.append(len(entries))
         return own(entries, *more, **options)
 
-    monkeypatch.setattr(window, "look", counted)
-    monkeypatch.setattr(layout, "look", counted)
+    monkeypatch.setattr(window, "show_entries", counted)
+    monkeypatch.setattr(layout, "show_entries", counted)
     cuts = 0
     for number in range(120):
         session.add([{"role": "user", "content": f"{number} " * 30}, {"role": "assistant", "content": "yes"}])
@@ -393,8 +393,8 @@ def test_the_cache_does_not_grow_with_the_log(memory: Memory) -> None:
         shown = session.context().report.entries
         kept = session._core._scope.memory.views.of(session._core._scope.key).before
         assert kept is not None
-        view = kept.recollection.view
-        sizes.append(max(len(kept.recollection.stored), len(view.memo) if view is not None else 0) - shown)
+        view = kept.cached.view
+        sizes.append(max(len(kept.cached.stored), len(view.memo) if view is not None else 0) - shown)
 
     assert max(sizes) <= 40
 
@@ -419,7 +419,7 @@ def test_round_robin_over_more_sessions_than_fit_still_hits_the_cache() -> None:
         recall = views.of(key)
         assert recall is not None
         held.append(recall.before is not None)
-        views.keep(key, remembered.Remembered("mark", "counter", (own,), Recollection()), recall.era)
+        views.keep(key, remembered.Remembered("mark", "counter", (own,), CachedContext()), recall.era)
 
     assert 40 < sum(held) < 200
 

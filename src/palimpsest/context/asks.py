@@ -31,7 +31,7 @@ class Page(msgspec.Struct, frozen=True):
     newest_first: bool = False
 
 
-class Places(msgspec.Struct, frozen=True):
+class BySeqs(msgspec.Struct, frozen=True):
     """The entries with these `seqs`, with their counts, in log order. The answer is a list of entries."""
 
     seqs: AbstractSet[int]
@@ -43,15 +43,15 @@ class Compacted(msgspec.Struct, frozen=True):
     revision: int
 
 
-class Recalled(msgspec.Struct, frozen=True):
-    """What is remembered of the session at the head answered last. The answer is a `Recollection`, or None."""
+class Cached(msgspec.Struct, frozen=True):
+    """What is remembered of the session at the head answered last. The answer is a `CachedContext`, or None."""
 
 
 class Long(msgspec.Struct, frozen=True):
     """Announces that the computation from here on may take long, however little was read. The answer is None."""
 
 
-Ask: TypeAlias = Newest | Page | Places | Compacted | Recalled | Long
+Ask: TypeAlias = Newest | Page | BySeqs | Compacted | Cached | Long
 Steps: TypeAlias = Generator[Ask, Any, T]
 """A generator that yields asks and returns a T."""
 

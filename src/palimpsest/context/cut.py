@@ -48,12 +48,12 @@ class Sight(msgspec.Struct, frozen=True):
     """What a cut is planned from.
 
     `groups` are shown as if every old result were whole, oldest first. `partial` says that the first of them belongs to
-    an interaction (or preamble) that began before what was read. `head` are pinned groups and open human messages from
+    an interaction (or preamble) that began before what was read. `ahead` are pinned groups and open human messages from
     before the window. `room` is high water, `target` low water.
     """
 
     groups: Sequence[Group]
-    head: Sequence[Group]
+    ahead: Sequence[Group]
     ends: int
     """Where the window ends: one past the last group, or where the part of it begins that waits for a result. If
     nothing is shown, where the window begins: at the first group whose beginning was read."""
@@ -105,7 +105,7 @@ def plan(sight: Sight) -> CutPlan:
     return _Ladder(msgspec.structs.replace(sight, room=room, target=sight.target.within(room))).climb()
 
 
-def nothing(sight: Sight) -> CutPlan:
+def plan_nothing(sight: Sight) -> CutPlan:
     """Return the cut that shows no interaction at all, only system and pinned entries."""
     ladder = _Ladder(sight)
     ladder.sight = msgspec.structs.replace(sight, target=Room(-1, None))
@@ -122,7 +122,7 @@ class _Ladder:
     def __init__(self, sight: Sight) -> None:
         self.sight = sight
         self.meter = sight.meter
-        shown = [*sight.head, *sight.groups]
+        shown = [*sight.ahead, *sight.groups]
         self.tokens_before = sum(group.cost for group in shown)
         self.mask = sight.groups[-1].seq if sight.groups and sight.masks else sight.cut.mask
         self.clamps: dict[int, Clamp] = {}
@@ -131,8 +131,8 @@ class _Ladder:
             if not _is_whole_message(group):  # a whole message is shown the same under any cut
                 fill(group, self.mask, self.clamps, self.meter)
         self.pins = [group for group in shown if group.pinned]
-        self.head_seqs = {group.seq for group in sight.head}
-        self.groups = [group for group in shown if not group.pinned or group.seq not in self.head_seqs]
+        self.ahead_seqs = {group.seq for group in sight.ahead}
+        self.groups = [group for group in shown if not group.pinned or group.seq not in self.ahead_seqs]
         self.interactions = by_interaction(self.groups)
         self.tokens = sum(group.cost for group in self.pins)
         self.messages = self.count(self.pins)
@@ -150,13 +150,13 @@ class _Ladder:
                 self.tokens += group.cost
                 self.messages += self.count([group])
             self.kept[group.seq] = group
-            if group.seq in self.head_seqs:
+            if group.seq in self.ahead_seqs:
                 self.anchors.extend(entry.seq for entry in group.entries)
 
     def take_from(self, groups: Sequence[Group]) -> None:
         """Keep these groups and let the window begin with them."""
         self.take(groups)
-        in_place = [group.seq for group in groups if group.seq not in self.head_seqs]
+        in_place = [group.seq for group in groups if group.seq not in self.ahead_seqs]
         if in_place:
             self.start = in_place[0]
 
@@ -229,12 +229,12 @@ class _Ladder:
             kept.append(group)
         if following and not kept:
             self.rungs.append(NEWEST)
-        in_place = [group for group in (*human, *following) if group.seq not in self.head_seqs]
+        in_place = [group for group in (*human, *following) if group.seq not in self.ahead_seqs]
         if len(kept) == len(following) and in_place:
             self.start = in_place[0].seq
         elif kept:
             self.start = kept[-1].seq
-        self.anchors.extend(group.seq for group in human if group.seq < self.start and group.seq not in self.head_seqs)
+        self.anchors.extend(group.seq for group in human if group.seq < self.start and group.seq not in self.ahead_seqs)
 
     def squeeze(self, group: Group, target: Room) -> bool:
         """Clamp the items of the newest group until it fits the room. Return False if it does not fit even then."""
@@ -264,7 +264,7 @@ class _Ladder:
         for group in self.open_humans():
             if group.seq not in self.kept and group.seq < self.start and self.fits([group], sight.target):
                 self.take([group])
-                if group.seq not in self.head_seqs:
+                if group.seq not in self.ahead_seqs:
                     self.anchors.append(group.seq)
         evicted = [group for group in self.groups if group.seq not in self.kept and not group.pinned]
         if not evicted and not sight.more:

@@ -155,7 +155,7 @@ class Group:
         self.last = entries[-1].seq
         self.items: list[CostedEntry] = []
 
-    def again(self) -> Group:
+    def copy(self) -> Group:
         """Return a shallow copy. (Importing the module `copy` would add a millisecond to each cold start.)"""
         other = Group.__new__(Group)
         vars(other).update(vars(self))
@@ -182,7 +182,7 @@ def counted_anew(groups: Iterable[Group], cut: Cut, meter: Meter) -> list[Group]
     recounted = []
     for group in groups:
         if group.bounded:
-            exact = group.again()  # the original may be shared with remembered views
+            exact = group.copy()  # the original may be shared with remembered views
             fill(exact, cut.mask, clamps, meter)
             recounted.append(exact)
         else:

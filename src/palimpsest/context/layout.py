@@ -17,7 +17,7 @@ from palimpsest.context.reading import CHUNK, WindowReader, waiting_in
 from palimpsest.context.rendering import Ready
 from palimpsest.context.result import ahead
 from palimpsest.context.terms import Terms
-from palimpsest.context.window import BY_CONDITION, BY_CUT, Window, look, look_on
+from palimpsest.context.window import BY_CONDITION, BY_CUT, Window, extend_window, show_entries
 from palimpsest.formats import Format
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
@@ -139,7 +139,7 @@ class View(msgspec.Struct, frozen=True):
         return waiting == self.waiting or not ahead.intersection((waiting, self.waiting))
 
 
-class Recollection(msgspec.Struct, frozen=True):
+class CachedContext(msgspec.Struct, frozen=True):
     """What is remembered of a session: its view, and counts by `seq` that were stored after its entries were read."""
 
     stored: Mapping[int, int] = {}
@@ -166,7 +166,7 @@ class LayoutReader:
         self.meter = Meter(terms.counter, terms.format, terms.model, stored)
         self.reader = reader(self.meter, masks=terms.masks, whole=terms.keeps_newest)
 
-    def again(self, head: Head, cut: Cut, view: View) -> Steps[Layout | None]:
+    def extend(self, head: Head, cut: Cut, view: View) -> Steps[Layout | None]:
         """Lay out the same cut as `view` by adding the entries that have come since.
 
         None if that is not possible, and everything has to be laid out anew.
@@ -182,7 +182,7 @@ class LayoutReader:
             yield Long()
         self.meter.guessed, self.meter.memo = view.guessed, view.memo
         rules = self._static_rules(cut)
-        window = look_on(view.layout.window, new_entries, cut, self.meter, now=self._now, conditions=rules)
+        window = extend_window(view.layout.window, new_entries, cut, self.meter, now=self._now, conditions=rules)
         if window is None:
             return None
         reckoned = self._reckoned(cut)
@@ -252,7 +252,7 @@ class LayoutReader:
         if planning and before.groups:  # reading may have stopped inside a group that now comes first, whole
             ahead = {group.seq for group in before.groups}
             entries = [entry for entry in entries if entry.group not in ahead]
-        window = look(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
+        window = show_entries(entries, cut, self.meter, now=self._now, conditions=rules, newest=newest)
         expires = min(before.expires, window.expires)
         window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale], expires=expires)
         summaries = (yield from self.reader.summaries(cut.summaries)) if cut.summaries else []
@@ -273,7 +273,7 @@ class LayoutReader:
         if not (alone and begins_at_start and same_cut and self.reader.is_one_page(head, cut)):
             return (yield from self.view(head, cut, planning=True))
         reckoned = self._reckoned(cut)
-        copies = [group.again() for group in groups]  # planning changes groups, and these may be remembered
+        copies = [group.copy() for group in groups]  # planning changes groups, and these may be remembered
         window = msgspec.structs.replace(layout.window, groups=copies)
         return msgspec.structs.replace(layout, cut=cut, reckoned=reckoned, window=window)
 

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from palimpsest.context.asks import Long, Newest, Recalled, Steps
-from palimpsest.context.layout import Recollection
+from palimpsest.context.asks import Cached, Long, Newest, Steps
+from palimpsest.context.layout import CachedContext
 from palimpsest.context.result import Context
 from palimpsest.context.settle import Settled, Settler
 from palimpsest.context.terms import Terms
@@ -44,28 +44,28 @@ def newest(
     since some of the texts may then be older than others; the last try returns a context of no epoch instead.
     """
     head: Head = yield Newest()
-    recalled: Recollection | None = yield Recalled()
+    cached: CachedContext | None = yield Cached()
     held_terms = before(head) if before is not None else None
-    settled = (yield from _settled_by(held_terms, now, head, recalled)) if held_terms is not None else None
+    settled = (yield from _settled_by(held_terms, now, head, cached)) if held_terms is not None else None
     if settled is None:
         terms = terms if held_terms is None else msgspec.structs.replace(terms, due=REDEFINED)
-        settled = yield from Settler(terms, now, recalled=recalled).settle(head)
+        settled = yield from Settler(terms, now, cached=cached).settle(head)
     if settled.reason is not None:
         return settled, None
-    context = settled.given(head, head.epoch)
+    context = settled.build_context(head, head.epoch)
     if (yield Newest()).epoch == head.epoch:
         return settled, context
     if not last_try:
         return settled, None
     yield Long()
     note = "others began new epochs meanwhile, so this context belongs to none"
-    return settled, settled.given(head, None, (note,))
+    return settled, settled.build_context(head, None, (note,))
 
 
-def _settled_by(terms: Terms, now: int, head: Head, recalled: Recollection | None) -> Steps[Settled | None]:
+def _settled_by(terms: Terms, now: int, head: Head, cached: CachedContext | None) -> Steps[Settled | None]:
     """Settle by the older terms. None if they make a cut due, or have no room for what may not be left out."""
     try:
-        settled = yield from Settler(terms, now, recalled=recalled).settle(head)
+        settled = yield from Settler(terms, now, cached=cached).settle(head)
     except BudgetImpossible:
         return None
     return settled if settled.reason is None else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest.context.budget import refuse_fixed
-from palimpsest.context.cut import CutPlan, Room, Sight, nothing, plan
+from palimpsest.context.cut import CutPlan, Room, Sight, plan, plan_nothing
 from palimpsest.context.groups import Meter
 from palimpsest.context.layout import Layout
 from palimpsest.context.terms import Terms
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from palimpsest.context.short_term import MaxTokens
 
 
-def planned_of(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> CutPlan:
+def plan_cut(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> CutPlan:
     """Return the plan of a cut of this layout, down to `target` (None: the whole room).
 
     With a `strategy` the plan is one step of an exact walk. Raises BudgetImpossible if no cut fits.
     """
     sight = _sight_of(terms, layout, target, strategy, meter)
     if strategy is not None and strategy.memory_max_tokens is not None and strategy.memory_max_tokens <= 0:
-        return nothing(sight)
+        return plan_nothing(sight)
     return plan(sight)
 
 
@@ -51,7 +51,7 @@ def _sight_of(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTo
     room, oldest = layout.beside_summaries(room), layout.entries[0] if layout.entries else None
     return Sight(
         groups=layout.window.groups,
-        head=layout.before,
+        ahead=layout.before,
         ends=_window_end(layout),
         partial=layout.more and oldest is not None and oldest.turn != oldest.seq,
         more=layout.more,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from palimpsest.context.asks import Compacted, Page, Places, Steps
+from palimpsest.context.asks import BySeqs, Compacted, Page, Steps
 from palimpsest.context.groups import CostedEntry, Group, Meter
-from palimpsest.context.window import NEWER_VERSION, Rule, Window, look
+from palimpsest.context.window import NEWER_VERSION, Rule, Window, show_entries
 from palimpsest.formats.wording import is_maskable, summary_entry, summary_entry_tokens
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
@@ -100,7 +100,7 @@ class WindowReader:
         cuts = [cut, replace(cut, mask=entries[-1].seq + 1)] if self._meter.exact and self._masks else [cut]
         whole_groups, last = entries[first_whole:], entries[-1].group
         shown = [
-            look(whole_groups, candidate, self._meter, now=0, conditions=rules, open_group=last).groups
+            show_entries(whole_groups, candidate, self._meter, now=0, conditions=rules, open_group=last).groups
             for candidate in cuts
         ]
         return min(sum(group.cost for group in groups) for groups in shown)
@@ -214,7 +214,7 @@ class WindowReader:
         *,
         whole: bool,
     ) -> Steps[Window]:
-        """Show pinned entries and open human messages from before the window; `newest` as in `look`.
+        """Show pinned entries and open human messages from before the window; `newest` as in `show_entries`.
 
         With `whole` their whole groups are shown, else only the entries that the cut names. An older version of a named
         context is stale, wherever the newer version is.
@@ -225,7 +225,7 @@ class WindowReader:
         by_seq = {entry.seq: entry for entry in known if entry.seq in seqs}
         missing = seqs - by_seq.keys()
         if missing:
-            fetched: list[Entry] = yield Places(missing)
+            fetched: list[Entry] = yield BySeqs(missing)
             by_seq.update({entry.seq: entry for entry in fetched})
         if whole:
             groups = {entry.group: entry for entry in by_seq.values() if not entry.is_human and entry.role != "system"}
@@ -233,7 +233,7 @@ class WindowReader:
                 group = yield from whole_group(head, entry)
                 by_seq.update({other.seq: other for other in group})
         members = [by_seq[seq] for seq in sorted(by_seq)]
-        window = look(members, cut, self._meter, now=now, newest=newest, open_group=waiting_in(head))
+        window = show_entries(members, cut, self._meter, now=now, newest=newest, open_group=waiting_in(head))
         shown = [entry for group in window.groups for entry in group.entries if entry.kind == "context"]
         outdated = [(entry.seq, NEWER_VERSION) for entry in shown if head.has_newer(entry.name, entry.seq)]
         return replace(window, stale=[*window.stale, *outdated]) if outdated else window

@@ -15,8 +15,8 @@ from palimpsest.context.asks import Long, Steps
 from palimpsest.context.cold import cold_share, holds, is_crowded
 from palimpsest.context.cut import CutPlan, Room
 from palimpsest.context.groups import Meter
-from palimpsest.context.layout import Layout, LayoutReader, Recollection, View, is_unshown
-from palimpsest.context.planning import is_worth, planned_of
+from palimpsest.context.layout import CachedContext, Layout, LayoutReader, View, is_unshown
+from palimpsest.context.planning import is_worth, plan_cut
 from palimpsest.context.reading import WindowReader
 from palimpsest.context.result import Context, CutOutcome
 from palimpsest.context.terms import SUMMARY_SHARE, Terms
@@ -52,7 +52,7 @@ class Settled(msgspec.Struct, frozen=True):
     walked: bool = False
     """Whether a strategy, which walked the log anew, bounds it."""
 
-    def given(self, head: Head, epoch: int | None, notes: Sequence[str] = ()) -> Context:
+    def build_context(self, head: Head, epoch: int | None, notes: Sequence[str] = ()) -> Context:
         """Build the context of this head, and of this epoch if its cut is stored.
 
         Raises InvalidContext if a rule of the provider is broken, which is a fault of this library.
@@ -60,8 +60,8 @@ class Settled(msgspec.Struct, frozen=True):
         layout, plan, reason = self.layout, self.plan, self.reason
         over = plan.over if plan is not None else reason is None and not layout.fits
         rungs, before = (plan.rungs, plan.tokens_before) if plan is not None else ((), None)
-        told = (over, tuple(notes), self.margin, self.walked)
-        outcome = CutOutcome(layout.cut, head, epoch, reason, rungs, before, *told)
+        notes, margin = tuple(notes), self.margin
+        outcome = CutOutcome(layout.cut, head, epoch, reason, rungs, before, over, notes, margin, self.walked)
         ready = self.view.ready if self.view is not None else None
         shown = (layout.window, layout.before, layout.summaries, layout.reckoned, self.meter)
         return Context(*shown, outcome, ready, self.lead, self.tail)
@@ -75,10 +75,10 @@ class Settler:
         terms: Terms,
         now: int,
         reader: type[WindowReader] = WindowReader,
-        recalled: Recollection | None = None,
+        cached: CachedContext | None = None,
     ) -> None:
-        self._terms, self._now, self._recalled = terms, now, recalled
-        self._layouts = LayoutReader(terms, now, reader, recalled.stored if recalled is not None else None)
+        self._terms, self._now, self._cached = terms, now, cached
+        self._layouts = LayoutReader(terms, now, reader, cached.stored if cached is not None else None)
         self._meter, self.reader = self._layouts.meter, self._layouts.reader
         self._leads: dict[tuple[int, object], Lead] = {}
 
@@ -87,7 +87,7 @@ class Settler:
         if self._terms.exact:
             self._meter.exact = True
             return (yield from self._walk((yield from self._to_plan(head, Cut(start=head.first_seq)))))
-        layout, reason = (yield from self._continued(head)), None
+        layout, reason = (yield from self._continue_view(head)), None
         if isinstance(layout, Settled):
             return layout
         if layout is None:
@@ -116,12 +116,12 @@ class Settler:
             return self._with_view(layout)
         return _replace(settled, view=self._layouts.remembered(settled.layout, None))
 
-    def _continued(self, head: Head) -> Steps[Settled | Layout | None]:
+    def _continue_view(self, head: Head) -> Steps[Settled | Layout | None]:
         """Continue the remembered view: return what is shown if it fits, else its exact layout (None: no view)."""
-        view = self._recalled.view if self._recalled is not None else None
+        view = self._cached.view if self._cached is not None else None
         if view is None:
             return None
-        layout = yield from self._layouts.again(head, head.cut_of(self._terms.view), view)
+        layout = yield from self._layouts.extend(head, head.cut_of(self._terms.view), view)
         if layout is not None and self._due_reason(layout) is None:
             cold = self._cold_share(layout)
             if holds(layout, cold, self._terms.tag_shares):
@@ -331,12 +331,12 @@ class Settler:
     ) -> Steps[Settled]:
         """Cut with the summaries, or without them if they leave no room for what may not be left out."""
         try:
-            planned = planned_of(self._terms, layout, target, strategy, self._meter)
+            planned = plan_cut(self._terms, layout, target, strategy, self._meter)
         except BudgetImpossible:
             if not layout.summaries:
                 raise
             cut = layout.cut.showing(())  # recall still finds what the summaries cover
             layout = yield from (self._to_plan(layout.head, cut) if strategy is None else self._relaid(layout, cut))
-            planned = planned_of(self._terms, layout, target, strategy, self._meter)
+            planned = plan_cut(self._terms, layout, target, strategy, self._meter)
         layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries or None)
         return self._settled(layout, reason, planned)

@@ -63,7 +63,7 @@ class Window(msgspec.Struct, frozen=True):
     end: End = End()
 
 
-def look(
+def show_entries(
     entries: Sequence[Entry],
     cut: Cut,
     meter: Meter,
@@ -104,10 +104,10 @@ def look(
     return Window(groups, builder.pending, builder.left_out, builder.stale, builder.expires, end)
 
 
-def look_on(
+def extend_window(
     window: Window, entries: Sequence[Entry], cut: Cut, meter: Meter, *, now: float, conditions: Sequence[Rule] = ()
 ) -> Window | None:
-    """Extend a window by `entries`, with the same result as `look` at all of them. None if only `look` can tell.
+    """Extend a window by `entries`, with the result that `show_entries` has for all of them. None if it must be called.
 
     The window itself is not changed. It cannot be extended if anything in it has expired by `now`.
     """
@@ -119,7 +119,7 @@ def look_on(
     if end.entries and any(entry.group < end.entries[0].group for entry in entries):
         return None
     newest = dict(end.newest)
-    continued = look([*end.entries, *entries], cut, meter, now=now, conditions=conditions, newest=newest)
+    continued = show_entries([*end.entries, *entries], cut, meter, now=now, conditions=conditions, newest=newest)
     last = continued.end
     return Window(
         [*window.groups[: end.groups], *continued.groups],

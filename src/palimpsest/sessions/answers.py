@@ -12,13 +12,13 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TypeVar
 
-from palimpsest.context.asks import Ask, Compacted, Done, Long, Newest, Page, Places, Recalled, Steps, advance
-from palimpsest.context.layout import Recollection
+from palimpsest.context.asks import Ask, BySeqs, Cached, Compacted, Done, Long, Newest, Page, Steps, advance
+from palimpsest.context.layout import CachedContext
 from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.log.summary import Compaction
-from palimpsest.sessions.remembered import Recall, Stretch, weight_of
+from palimpsest.sessions.remembered import CacheUse, Stretch, weight_of
 from palimpsest.stores import Store
 from palimpsest.stores.values import Standing
 
@@ -29,13 +29,13 @@ LIGHT = 176 * 1024
 half a millisecond as a rule and two at most, which is as long as changing to another thread and back delays others."""
 
 
-async def answered(
-    store: Store, key: SessionKey, counter: str, begin: Callable[[], Steps[T]], recall: Recall | None = None
+async def run_steps(
+    store: Store, key: SessionKey, counter: str, begin: Callable[[], Steps[T]], cache: CacheUse | None = None
 ) -> T:
     """Run the steps that `begin` returns and return their result. Entries come with their counts by this counter.
 
-    Parts of the log that `recall` remembers are not read again, if they still hold; afterwards `recall` has what was
-    read. Nothing is read twice.
+    Parts of the log that `cache` has from the session's last context are not read again, if they still hold; afterwards
+    `cache` also has what was read. Nothing is read twice.
 
     All reads happen in one go, where the store's verbs run. Computing between two reads does not block an event loop:
     it is done in a thread, unless it works on few entries (`LIGHT`) and the steps have not asked for `Long`.
@@ -45,28 +45,28 @@ async def answered(
     """
 
     async def read() -> T:
-        done = await _Answers(store, key, counter, store.seen(key), recall).run(begin())
+        done = await _Answers(store, key, counter, store.seen(key), cache).run(begin())
         while done is None:  # the head that was seen last was outdated: now it is read first
-            done = await _Answers(store, key, counter, None, recall).run(begin())
+            done = await _Answers(store, key, counter, None, cache).run(begin())
         return done.value
 
     return await store.together(read, reads=True)
 
 
-def at_hand(
-    store: Store, key: SessionKey, counter: str, begin: Callable[[], Steps[T]], recall: Recall
+def run_cached(
+    store: Store, key: SessionKey, counter: str, begin: Callable[[], Steps[T]], cache: CacheUse
 ) -> Done[T] | None:
     """Run the steps that `begin` returns if everything they ask for is remembered and small; None if it is not.
 
     They run on the calling thread, since changing to another thread and back would take as long.
     """
-    before = recall.before
+    before = cache.before
     if before is None or before.weight > LIGHT:
         return None
     standing = store.glance(key)
     if standing is None or not before.holds(standing.mark, counter):
         return None
-    return _Answers(store, key, counter, standing, recall).at_hand(begin(), standing)
+    return _Answers(store, key, counter, standing, cache).run_cached(begin(), standing)
 
 
 class _Answers:
@@ -77,10 +77,10 @@ class _Answers:
     """
 
     def __init__(
-        self, store: Store, key: SessionKey, counter: str, assumed: Standing | None, recall: Recall | None
+        self, store: Store, key: SessionKey, counter: str, assumed: Standing | None, cache: CacheUse | None
     ) -> None:
-        self._store, self._key, self._counter, self._assumed, self._recall = store, key, counter, assumed, recall
-        self._before = recall or Recall(None, 0)
+        self._store, self._key, self._counter, self._assumed, self._cache = store, key, counter, assumed, cache
+        self._before = cache or CacheUse(None, 0)
         self._confirmed = assumed is None
         self._edge: Entry | None = None  # the last remembered entry, if it is yet to be seen that the store has it
         self._asked = False  # whether the steps have asked for the head
@@ -97,9 +97,9 @@ class _Answers:
         answer: object = None
         was_newest = False
         while True:  # a blocking store is in its own thread here
-            here = store.blocking or was_newest or not (self._long or self._weight > LIGHT)
+            on_this_thread = store.blocking or was_newest or not (self._long or self._weight > LIGHT)
             try:
-                ask = advance(steps, answer) if here else await store.apart(self._onward, steps, answer)
+                ask = advance(steps, answer) if on_this_thread else await store.apart(self._advance, steps, answer)
             except PalimpsestError:  # an outdated head may be the cause
                 if self._asked and await self._is_outdated():
                     return None
@@ -107,14 +107,14 @@ class _Answers:
             if isinstance(ask, Done):
                 if self._asked and await self._is_outdated():
                     return None
-                if self._recall is not None and self._assumed is not None:
-                    self._recall.read(self._assumed.mark, self._stretches)
+                if self._cache is not None and self._assumed is not None:
+                    self._cache.read(self._assumed.mark, self._stretches)
                 return ask
             was_newest = isinstance(ask, Newest)
             if isinstance(ask, Long):
                 self._long, answer = True, None
-            elif isinstance(ask, Recalled):
-                answer = self._recalled()
+            elif isinstance(ask, Cached):
+                answer = self._cached()
             elif isinstance(ask, Newest):
                 if self._asked and await self._is_outdated():
                     return None
@@ -124,15 +124,15 @@ class _Answers:
                 if answer is None:
                     return None
 
-    def at_hand(self, steps: Steps[T], standing: Standing) -> Done[T] | None:
+    def run_cached(self, steps: Steps[T], standing: Standing) -> Done[T] | None:
         """Return the result of the steps for this standing, without any read; None if one is needed."""
         ask = advance(steps, None)
         while not isinstance(ask, Done):
             match ask:
                 case Newest():
                     answer: tuple[object] | None = (standing.head,)
-                case Recalled():
-                    answer = (self._recalled(),)
+                case Cached():
+                    answer = (self._cached(),)
                 case Long():
                     answer = None
                 case _:
@@ -140,11 +140,11 @@ class _Answers:
             if answer is None:
                 return None
             ask = advance(steps, answer[0])
-        if self._recall is not None:
-            self._recall.read(standing.mark, self._stretches)
+        if self._cache is not None:
+            self._cache.read(standing.mark, self._stretches)
         return ask
 
-    def _onward(self, steps: Steps[T], answer: object) -> Ask | Done[T]:
+    def _advance(self, steps: Steps[T], answer: object) -> Ask | Done[T]:
         """Advance the steps up to the next ask that needs a read.
 
         This runs in a thread, so that everything between two reads takes a single change of threads.
@@ -163,23 +163,23 @@ class _Answers:
                 seen = self._store.seen(self._key)
                 return (seen.head,) if seen is not None else None
             case Page():
-                entries, rest = self._known(ask)
+                entries, rest = self._already_read(ask)
                 return (entries,) if rest is None else None
             case Compacted(revision) if revision in self._compacted:
                 return (self._compacted[revision],)
         return None
 
-    def _recalled(self) -> Recollection | None:
+    def _cached(self) -> CachedContext | None:
         """Return what was remembered of the last context, if it holds for the assumed standing."""
-        before = self._recall.before if self._recall is not None else None
+        before = self._cache.before if self._cache is not None else None
         if before is None or self._assumed is None or not before.holds(self._assumed.mark, self._counter):
             return None
         head, edge = self._assumed.head, before.edge if self._store.remote else None
         if edge is not None and (edge.seq, edge.revision) != (head.next_seq - 1, head.revision):
             self._edge = edge
-        self._stretches, self._has_view = list(before.stretches), before.recollection.view is not None
+        self._stretches, self._has_view = list(before.stretches), before.cached.view is not None
         self._weight = before.weight
-        return before.recollection
+        return before.cached
 
     async def _newest(self) -> Standing:
         """Return how the session is: first as assumed, later as the store has seen it in the meantime."""
@@ -196,7 +196,7 @@ class _Answers:
         """Whether the session is not as the steps assumed. Looks at the store if no read has confirmed it yet."""
         if self._edge is not None:
             edge = self._edge.seq
-            self._confirmed = await self._paged(Page(edge, edge + 1, 1), 0) is not None
+            self._confirmed = await self._read_and_confirm(Page(edge, edge + 1, 1), 0) is not None
         if not self._confirmed:
             self._confirmed = _is_same(self._assumed, await self._store.standing(self._key))
             self._read = self._confirmed
@@ -207,13 +207,13 @@ class _Answers:
         match ask:
             case Page():
                 return await self._page(ask)
-            case Places(seqs):
+            case BySeqs(seqs):
                 entries = await self._store.fetch(self._key, seqs, counter=self._counter)
                 self._weight += weight_of(entries)
                 return entries
             case Compacted(revision):
                 empty = Page(0, 1, 1)  # reads no entries, but the record, and how the session is
-                if revision not in self._compacted and await self._paged(empty, revision) is None:
+                if revision not in self._compacted and await self._read_and_confirm(empty, revision) is None:
                     return None
                 return self._compacted[revision]
         raise AssertionError(f"nobody asks {ask}")
@@ -223,15 +223,15 @@ class _Answers:
         entries: list[Entry] = []
         rest: Page | None = ask
         while rest is not None:
-            known, rest = self._known(rest)
+            known, rest = self._already_read(rest)
             entries += known
             if rest is not None:
-                piece = self._unknown(rest)
+                piece = self._next_unread(rest)
                 read = await self._read_page(piece)
                 if read is None:
                     return None
                 entries += read
-                rest = _behind(rest, piece, len(read))
+                rest = _rest_of(rest, piece, len(read))
         return entries
 
     async def _read_page(self, ask: Page) -> list[Entry] | None:
@@ -240,10 +240,10 @@ class _Answers:
         revision = self._assumed.head.compaction if self._assumed is not None and ahead else 0
         if revision:
             with suppress(StoreCorrupt):  # a damaged record raises when the steps ask for it
-                return await self._paged(ask, revision)
-        return await self._paged(ask, 0)
+                return await self._read_and_confirm(ask, revision)
+        return await self._read_and_confirm(ask, 0)
 
-    async def _paged(self, ask: Page, revision: int) -> list[Entry] | None:
+    async def _read_and_confirm(self, ask: Page, revision: int) -> list[Entry] | None:
         """Read a page and the compaction of this revision; None if the assumed standing is outdated."""
         with_edge = int(self._edge is not None and self._edge.seq == ask.after)
         now, entries, records = await self._store.page(
@@ -255,8 +255,8 @@ class _Answers:
             counter=self._counter,
             revision=revision,
         )
-        if self._recall is not None and self._assumed is not None and self._assumed.mark != now.mark:
-            self._recall = None  # the reads belong to different marks, so they must not be remembered together
+        if self._cache is not None and self._assumed is not None and self._assumed.mark != now.mark:
+            self._cache = None  # the reads belong to different marks, so they must not be remembered together
         if self._asked and not self._confirmed:
             self._confirmed = _is_same(self._assumed, now)
             if not self._confirmed:
@@ -292,9 +292,9 @@ class _Answers:
         whole = len(entries) < ask.limit
         low = ask.after if whole or not ask.newest_first else entries[0].seq - 1
         high = ask.before if whole or ask.newest_first else entries[-1].seq + 1
-        if self._recall is not None and any(entry.damaged for entry in entries):
-            self._recall = None  # a damaged entry may be repaired, or be readable the next time
-        weighed = self._recall is not None or not self._store.blocking
+        if self._cache is not None and any(entry.damaged for entry in entries):
+            self._cache = None  # a damaged entry may be repaired, or be readable the next time
+        weighed = self._cache is not None or not self._store.blocking
         new = Stretch(low, high, entries, weight_of(entries) if weighed else 0)
         self._weight += new.weight
         others = []
@@ -305,7 +305,7 @@ class _Answers:
                 others.append(other)
         self._stretches = [*others, new]
 
-    def _known(self, page: Page) -> tuple[list[Entry], Page | None]:
+    def _already_read(self, page: Page) -> tuple[list[Entry], Page | None]:
         """Return the entries from the beginning of a page that were read before, and the rest of the page, if any."""
         at = page.before - 1 if page.newest_first else page.after + 1
         for stretch in self._stretches:
@@ -314,10 +314,10 @@ class _Answers:
                 first = bisect_left(entries, max(page.after, low) + 1, key=_seq)
                 known = entries[first : bisect_left(entries, min(page.before, high), key=_seq)]
                 known = known[: -page.limit - 1 : -1] if page.newest_first else known[: page.limit]
-                return known, _behind(page, Page(low, high, page.limit, page.newest_first), len(known))
+                return known, _rest_of(page, Page(low, high, page.limit, page.newest_first), len(known))
         return [], page
 
-    def _unknown(self, page: Page) -> Page:
+    def _next_unread(self, page: Page) -> Page:
         """Return the part of a page to read next: from its beginning up to the next entries that were read before."""
         if page.newest_first:
             after = max((one.high - 1 for one in self._stretches if one.high < page.before), default=0)
@@ -326,7 +326,7 @@ class _Answers:
         return Page(page.after, min(before, page.before), page.limit)
 
 
-def _behind(page: Page, piece: Page, count: int) -> Page | None:
+def _rest_of(page: Page, piece: Page, count: int) -> Page | None:
     """Return the rest of a page after a piece of it that had `count` entries; None if nothing is left."""
     if count == page.limit:
         return None

@@ -27,7 +27,7 @@ from palimpsest.stores import Store, best_effort
 from palimpsest.tokens.counter import Encoding, TokenCounter
 
 if TYPE_CHECKING:
-    from palimpsest.context.layout import Recollection
+    from palimpsest.context.layout import CachedContext
     from palimpsest.context.result import Context
 
 VIEW_BYTES = 64 * 1024 * 1024
@@ -120,7 +120,7 @@ class Remembered(msgspec.Struct, frozen=True):
     mark: object
     counter: str
     stretches: tuple[Stretch, ...]
-    recollection: Recollection
+    cached: CachedContext
     unstored: Mapping[int, int] = {}
     """Counts of tokens by `seq`, by this counter, that are not stored yet."""
     ahead: int = 0
@@ -162,7 +162,7 @@ async def stored(store: Store, counts: Sequence[Unstored]) -> None:
             break
 
 
-class Recall:
+class CacheUse:
     """What one context takes from the cache (`before`), and after it was computed, what it has read."""
 
     def __init__(self, before: Remembered | None, era: int) -> None:
@@ -192,9 +192,9 @@ class Views:
         self._kept: OrderedDict[SessionKey, Remembered] = OrderedDict()
         self._lock = allocate_lock()
 
-    def of(self, key: SessionKey) -> Recall | None:
+    def of(self, key: SessionKey) -> CacheUse | None:
         """Return what a context of this session starts from; None if the cache is switched off."""
-        return Recall(self._kept.get(key), self._era) if self._most else None
+        return CacheUse(self._kept.get(key), self._era) if self._most else None
 
     def keep(self, key: SessionKey, new: Remembered, era: int) -> None:
         """Remember this of a session instead of what was remembered before.
@@ -253,8 +253,8 @@ class Views:
                 stretches = tuple(stretch.joined(new) or stretch for stretch in old.stretches)
                 self._kept[key] = msgspec.structs.replace(old, stretches=stretches, ahead=old.ahead + count)
                 self._weigh(weight)
-                if counts and old.recollection.view is not None:
-                    _note(entries, counts, old.recollection.view.memo)
+                if counts and old.cached.view is not None:
+                    _note(entries, counts, old.cached.view.memo)
 
     def unstored(self) -> list[Unstored]:
         """Return the sessions with counts that are not stored yet."""

@@ -20,7 +20,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
-from palimpsest.sessions.answers import answered
+from palimpsest.sessions.answers import run_steps
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, compaction_of
 
@@ -135,5 +135,5 @@ async def pinned_groups(store: Store, options: Options, head: Head, seqs: Collec
     for entry in await store.fetch(options.key, members) if members else ():
         if not entry.is_human and entry.role != "system":  # these two are always groups of one entry
             group = partial(whole_group, head, entry)
-            members.update(other.seq for other in await answered(store, options.key, options.counter.name, group))
+            members.update(other.seq for other in await run_steps(store, options.key, options.counter.name, group))
     return members

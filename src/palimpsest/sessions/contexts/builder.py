@@ -17,7 +17,7 @@ import msgspec
 from palimpsest.context.asks import Steps
 from palimpsest.context.budget import Reckoned
 from palimpsest.context.cold import cold_level
-from palimpsest.context.layout import Recollection
+from palimpsest.context.layout import CachedContext
 from palimpsest.context.newest import NotRead, newest
 from palimpsest.context.result import Context
 from palimpsest.context.settle import COLD, Settled
@@ -25,10 +25,10 @@ from palimpsest.context.terms import Terms
 from palimpsest.errors import Conflict, StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.log.head import Head
-from palimpsest.sessions.answers import answered, at_hand
+from palimpsest.sessions.answers import run_cached, run_steps
 from palimpsest.sessions.contexts.request import ContextRequest, terms_of, why_unstored
 from palimpsest.sessions.options import Options
-from palimpsest.sessions.remembered import Recall, Remembered, Views
+from palimpsest.sessions.remembered import CacheUse, Remembered, Views
 from palimpsest.stores import Store, best_effort
 from palimpsest.tokens.counter import Encoding
 
@@ -92,17 +92,17 @@ class ContextBuilder:
         On an event loop this takes a single call of the store's worker thread, or none if everything that the context
         is made of is remembered.
         """
-        recall, counter = self._recall(), self._options.counter
-        if recall is not None and isinstance(counter, Encoding):  # a counter of the user's may be slow
+        cache, counter = self._cache(), self._options.counter
+        if cache is not None and isinstance(counter, Encoding):  # a counter of the user's may be slow
             with suppress(NotRead):
                 steps = self._steps(last_try=False)
-                done = at_hand(self._store, self._options.key, counter.name, steps, recall)
-                context = await self._finished(*done.value, recall, last_try=False) if done is not None else None
+                done = run_cached(self._store, self._options.key, counter.name, steps, cache)
+                context = await self._finish(*done.value, cache, last_try=False) if done is not None else None
                 if context is not None:
                     return context
         return await self._store.together(self._read_and_build, reads=True)
 
-    def _recall(self) -> Recall | None:
+    def _cache(self) -> CacheUse | None:
         return self._views.of(self._options.key) if self._views is not None else None
 
     def _steps(self, *, last_try: bool) -> Callable[[], Steps[tuple[Settled, Context | None]]]:
@@ -112,31 +112,31 @@ class ContextBuilder:
     async def _read_and_build(self) -> Context:
         key, counter = self._options.key, self._options.counter.name
         for last_try in (False, True):
-            steps, recall = self._steps(last_try=last_try), self._recall()
+            steps, cache = self._steps(last_try=last_try), self._cache()
             try:
-                settled, context = await answered(self._store, key, counter, steps, recall)
+                settled, context = await run_steps(self._store, key, counter, steps, cache)
             except NotRead as missing:
                 assert self._definitions is not None, "only declared sessions have definitions to read"
                 await self._definitions.read(missing.digest)
-                settled, context = await answered(self._store, key, counter, steps, recall)
-            context = await self._finished(settled, context, recall, last_try=last_try)
+                settled, context = await run_steps(self._store, key, counter, steps, cache)
+            context = await self._finish(settled, context, cache, last_try=last_try)
             if context is not None:
                 return context
         raise AssertionError("the second try returns")
 
-    async def _finished(
-        self, settled: Settled, context: Context | None, recall: Recall | None, *, last_try: bool
+    async def _finish(
+        self, settled: Settled, context: Context | None, cache: CacheUse | None, *, last_try: bool
     ) -> Context | None:
         """Store the counts and the cut of a computed context, remember it and return it; None: read everything anew."""
         self.seen, self.reckoned = settled.layout.head, settled.layout.reckoned
-        stored, notes = await self._store_counts(settled, recall)
+        stored, notes = await self._store_counts(settled, cache)
         if context is None and settled.reason is not None:
             context = await self._recut(settled, notes, last_try=last_try)
         elif context is not None:
             for note in (*notes, *[PROVISIONAL] * settled.meter.is_provisional):
                 context.noted(note)
-        if context is not None and self._views is not None and recall is not None:
-            self._keep(self._views, recall, settled, stored=stored)
+        if context is not None and self._views is not None and cache is not None:
+            self._remember(self._views, cache, settled, stored=stored)
         return context
 
     def _before(self, head: Head) -> Terms | None:
@@ -152,7 +152,7 @@ class ContextBuilder:
         is_own = call.view in (None, own.view) and call.max_tokens is call.max_messages is None
         return self._definitions if is_own and not call.dry_run and not own.readonly and self._store.writable else None
 
-    async def _adopted(self, head: Head) -> None:
+    async def _adopt(self, head: Head) -> None:
         """Put the session under its own definition without a cut, because this call stores none."""
         if self._adopts is None or not self._adopts.differs(head):
             return
@@ -168,13 +168,13 @@ class ContextBuilder:
         provisional = f"{PROVISIONAL}, so the cut was not stored" if settled.meter.is_provisional else None
         if (why := provisional or self._unstored) is not None:
             if self._unstored is not None:
-                await self._adopted(head)
-            return await self._given(settled, head, None, why)
+                await self._adopt(head)
+            return await self._build(settled, head, None, why)
         if self._yields and plan is not None and plan.evicted and layout.budget is not None:
             cold = settled.reason == COLD
             level = layout.budget.down_to(cold_level(self.terms.low_water))[0] if cold else layout.budget.room
             self.overflow = Overflow(plan.tokens_before, level, cold)
-            return await self._given(settled, head, None, "what does not fit is summarised first")
+            return await self._build(settled, head, None, "what does not fit is summarised first")
         change = _change(self.terms.view, settled)
         try:
             if self._adopts is not None and head.definition != self._adopts.own:
@@ -188,21 +188,21 @@ class ContextBuilder:
             if not last_try:
                 return None
             note = "other writers were first twice, so the cut was not stored"
-            return await self._given(settled, head, None, *notes, note)
+            return await self._build(settled, head, None, *notes, note)
         except StoreUnavailable as fault:  # a full disk must not stop a model call: the context can still be sent
-            return await self._given(settled, head, None, *notes, f"the cut was not stored: {fault}")
+            return await self._build(settled, head, None, *notes, f"the cut was not stored: {fault}")
         self.changed, self.committed = change, after
-        return await self._given(settled, after, after.epoch, *notes)
+        return await self._build(settled, after, after.epoch, *notes)
 
-    def _keep(self, views: Views, recall: Recall, settled: Settled, *, stored: bool) -> None:
+    def _remember(self, views: Views, cache: CacheUse, settled: Settled, *, stored: bool) -> None:
         """Remember what was read for this context and how it was rendered, if the next context can build on it.
 
         `stored` says that the counts made for it are stored, or remembered to be stored later.
         """
-        key, counter, mark = self._options.key, self._options.counter.name, recall.mark
-        if not self._is_kept or settled.meter.is_provisional:
+        key, counter, mark = self._options.key, self._options.counter.name, cache.mark
+        if not self._may_cache or settled.meter.is_provisional:
             return  # so that what is remembered for the session's own contexts is not replaced
-        start, before, view, cut = 0, recall.before, settled.view, settled.layout.cut
+        start, before, view, cut = 0, cache.before, settled.view, settled.layout.cut
         if self.committed is not None:
             seen, start = self._store.seen(key), cut.start
             mark = seen.mark if seen is not None and seen.head is self.committed else None
@@ -210,30 +210,28 @@ class ContextBuilder:
         if mark is None:
             return
         new_counts = settled.meter.counted
-        holds = before is not None and before.holds(recall.mark, counter)
-        old_counts = before.recollection.stored if before is not None and holds else {}
+        holds = before is not None and before.holds(cache.mark, counter)
+        old_counts = before.cached.stored if before is not None and holds else {}
         if new_counts and not stored:
             view = None  # its counts are stored nowhere, so whoever reads the log would make them again
         counts = {**old_counts, **new_counts} if new_counts and stored else old_counts
         if start:  # drop the counts of what the cut has passed, except what it still shows
             shown = {*cut.pins, *cut.anchors}
             counts = {seq: count for seq, count in counts.items() if seq >= start or seq in shown}
-        recollection = Recollection(counts, view)
-        stretches = tuple(stretch.since(start) for stretch in recall.stretches if stretch.high > start)
-        views.keep(
-            key, Remembered(mark, counter, stretches, recollection, recall.unstored if holds else {}), recall.era
-        )
+        cached = CachedContext(counts, view)
+        stretches = tuple(stretch.since(start) for stretch in cache.stretches if stretch.high > start)
+        views.keep(key, Remembered(mark, counter, stretches, cached, cache.unstored if holds else {}), cache.era)
 
     @property
-    def _is_kept(self) -> bool:
+    def _may_cache(self) -> bool:
         """Whether to remember what was read and computed for this call: not if it has its own budget, or is dry."""
         call = self._call
         return not call.dry_run and call.max_tokens is call.max_messages is None
 
-    async def _given(self, settled: Settled, head: Head, epoch: int | None, *notes: str) -> Context:
-        return await self._store.apart(settled.given, head, epoch, notes)
+    async def _build(self, settled: Settled, head: Head, epoch: int | None, *notes: str) -> Context:
+        return await self._store.apart(settled.build_context, head, epoch, notes)
 
-    async def _store_counts(self, settled: Settled, recall: Recall | None) -> tuple[bool, tuple[str, ...]]:
+    async def _store_counts(self, settled: Settled, cache: CacheUse | None) -> tuple[bool, tuple[str, ...]]:
         """Store the new counts, or remember them until there are enough to store.
 
         Returns whether that was done, and notes that say why not. A failure is no error, since counts can be made
@@ -242,13 +240,13 @@ class ContextBuilder:
         meter = settled.meter
         if not meter.counted or not self._store.writable or self._options.readonly or self._call.dry_run:
             return False, ()
-        counts, name, mark = meter.counted, meter.counter.name, recall.mark if recall is not None else None
-        if recall is not None and self._is_kept:
-            if recall.before is not None and recall.before.holds(recall.mark, name):
-                counts = recall.unstored = {**recall.before.unstored, **counts}
+        counts, name, mark = meter.counted, meter.counter.name, cache.mark if cache is not None else None
+        if cache is not None and self._may_cache:
+            if cache.before is not None and cache.before.holds(cache.mark, name):
+                counts = cache.unstored = {**cache.before.unstored, **counts}
                 if len(counts) < TOGETHER:
                     return True, ()
-            recall.unstored = {}
+            cache.unstored = {}
         epoch = settled.layout.head.epoch
         fault = await best_effort(self._store.count(self._options.key, name, counts, mark, epoch=epoch))
         return fault is None, (f"counts were not stored: {fault}",) if fault is not None else ()

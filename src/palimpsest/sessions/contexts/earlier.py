@@ -24,7 +24,7 @@ from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Cut, Head
-from palimpsest.sessions.answers import answered
+from palimpsest.sessions.answers import run_steps
 from palimpsest.sessions.contexts.request import ContextRequest, is_another, terms_of
 from palimpsest.sessions.history import History, Point
 from palimpsest.sessions.options import Options
@@ -64,7 +64,7 @@ class EarlierContext:
         if not is_own_cut and (exceeds or _was_due(settled.layout)):
             return await self._anew(head, then)
         if is_own_cut or settled.layout.fits:
-            return await self._store.apart(settled.given, then, None)
+            return await self._store.apart(settled.build_context, then, None)
         raise self._unknown(
             "this budget does not hold what the cut stored by then shows; bring the budget of then, or ask with "
             "dry_run=True what this one would have been given"
@@ -91,7 +91,7 @@ class EarlierContext:
             await self._check(head, reader, early, late, estimates=not terms.exact)
             raise
         notes = () if settled.reason is None else (ANEW,)
-        context = await self._store.apart(settled.given, whole, None, notes)
+        context = await self._store.apart(settled.build_context, whole, None, notes)
         if context.is_bounded or terms.strategies:  # otherwise no entry was chosen by its cost or content
             recut = settled.reason is not None and not terms.exact
             await self._check(head, reader, early, late, estimates=recut)
@@ -133,7 +133,7 @@ class EarlierContext:
             yield Long()  # so that laying out an old context does not block an event loop
             return (yield from steps)
 
-        return await answered(self._store, self._options.key, self._options.counter.name, begin)
+        return await run_steps(self._store, self._options.key, self._options.counter.name, begin)
 
     def _unknown(self, reason: str) -> PastUnknown:
         return PastUnknown(self._options.key.session, self._at, reason)

@@ -81,19 +81,19 @@ class Contexts:
             from palimpsest.sessions.contexts.earlier import EarlierContext  # a millisecond, rarely needed
 
             earlier = EarlierContext(self._scope.store, self._options_for(model), call, self._scope.clock())
-            return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
+            return await self._tell(earlier, await self._scope.store.together(earlier.context, reads=True))
         call = await self._with_facts_and_tail(call, tail, recall)
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
             await (await self._auto.loaded()).turn_ended()
         whole, revision = await self._with_withheld()
         if whole is not None:
-            context = await self._unstored(msgspec.structs.replace(call, warm=True), whole, revision)
+            context = await self._unstored_context(msgspec.structs.replace(call, warm=True), whole, revision)
             self._scope.sent = Sent.of(context)  # only its numbers: it shows withheld text, which must not be kept
         else:
-            context = await self._stored(call, mode)
+            context = await self._stored_context(call, mode)
         if not context.is_bounded and all(shown.memory_max_tokens is None for shown in self._options.strategies):
-            self._scope.memory.tell_unbounded()
+            self._scope.memory.warn_unbounded()
         if mode != "shown":
             await self._note_prompt(context)
         return context
@@ -173,31 +173,31 @@ class Contexts:
         """Whether the call asks for the session's own view."""
         return call.view in (None, self._options.view)
 
-    async def _stored(self, call: ContextRequest, mode: Mode) -> Context:
+    async def _stored_context(self, call: ContextRequest, mode: Mode) -> Context:
         """Return the context of the session as it is stored; have what its cut evicts summarised, as the mode says."""
         if mode == "background":  # a cut for a cold cache would begin a prefix that the later summary breaks again
             call = msgspec.structs.replace(call, warm=True)
         yields = mode == "inline" and any(strategy.summarizes for strategy in self._options.long_term)
-        builder, context = await self._built(call, self._scope.store, yields=yields)
+        builder, context = await self._build(call, self._scope.store, yields=yields)
         if (over := builder.overflow) is not None:
             await (await self._auto.loaded()).overflowed(over.tokens, over.level, cold=over.cold)
             if over.cold:  # the log fits: if no summary was made, nothing is left out for a cold cache
                 call = msgspec.structs.replace(call, warm=True)
-            builder, context = await self._built(call, self._scope.store)
-        self._scope.sent = await self._told(builder, context)
+            builder, context = await self._build(call, self._scope.store)
+        self._scope.sent = await self._tell(builder, context)
         cut = builder.changed.detail if builder.changed is not None else {}
         if mode == "background" and cut.get("evicted") and context.budget:
             await (await self._auto.loaded()).overflowed(cut["tokens_before"], context.budget.room, cold=False)
         return context
 
-    async def _unstored(self, call: ContextRequest, whole: Store, revision: int) -> Context:
+    async def _unstored_context(self, call: ContextRequest, whole: Store, revision: int) -> Context:
         """Return the context of the session together with what is withheld of it. Nothing of it is stored."""
-        builder, context = await self._built(call, whole)
+        builder, context = await self._build(call, whole)
         builder.changed = None
         context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
-        return await self._told(builder, context)
+        return await self._tell(builder, context)
 
-    async def _built(
+    async def _build(
         self, call: ContextRequest, store: Store, *, yields: bool = False
     ) -> tuple[ContextBuilder, Context]:
         """Build a context and return it with its builder."""
@@ -229,7 +229,7 @@ class Contexts:
             self._scope.let_go()
         return whole, head.revision
 
-    async def _told(self, builder: ContextBuilder | EarlierContext, context: Context) -> Context:
+    async def _tell(self, builder: ContextBuilder | EarlierContext, context: Context) -> Context:
         """Tell observers of the context and its cut, and return it."""
         observers, redact = self._scope.observers, self._scope.gate.redact
         for text, failure in builder.terms.failures.items():
