@@ -16,7 +16,7 @@ from palimpsest.log.values import MOST, is_whole
 _TAKING = ("cover", "evict", "erase")
 
 
-def planned(strategy: Strategy, snapshot: Snapshot) -> Plan:
+def checked_plan(strategy: Strategy, snapshot: Snapshot) -> Plan:
     """Return the strategy's plan. Raises ConfigError, naming the strategy, if it raises or breaks a rule."""
     where = f"strategy {strategy.name}"
     try:

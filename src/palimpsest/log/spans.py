@@ -111,6 +111,6 @@ def hiding(hidden: Sequence[Span], first: int, last: int) -> tuple[Span, ...]:
     return (*spans, (first, last)) if first <= last else tuple(spans)
 
 
-def told(spans: Iterable[Span]) -> str:
+def in_words(spans: Iterable[Span]) -> str:
     """Return the spans as words, such as `2, 5 to 7`."""
     return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in spans)

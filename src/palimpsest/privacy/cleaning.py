@@ -195,10 +195,10 @@ class Cleaner:
         """Return the text with what the recognisers find replaced. Raises RuleFailed."""
         if not self.uses or not text:
             return text
-        scan, asked = self._prefilter.asked(text)
-        if scan is None or not asked:
+        scan, uses = self._prefilter.candidates(text)
+        if scan is None or not uses:
             return text
-        spans = [(span, use) for use in asked for span in self._spans_of(use, scan)]
+        spans = [(span, use) for use in uses for span in self._spans_of(use, scan)]
         if not spans:
             return text
         outside = set(self._outside(text, [(span.start, span.end) for span, _ in spans], tally.numbering))

@@ -82,10 +82,12 @@ class Gate:
         redactor = self.redactor
         if redactor is None:
             return [Admitted(entry) for entry in entries]
-        verdicts = await (self._numbered(store, key, entries, about) if redactor.numbers else self._verdicts(entries))
+        verdicts = await (
+            self._numbered_verdicts(store, key, entries, about) if redactor.numbers else self._verdicts(entries)
+        )
         return [Admitted(verdict.entry, entries[i] if verdict.withheld else None) for i, verdict in enumerate(verdicts)]
 
-    async def _numbered(
+    async def _numbered_verdicts(
         self, store: HeadStore, key: SessionKey, entries: Sequence[Entry], about: About | None
     ) -> Sequence[Verdict]:
         """Return the verdicts on entries, once their pseudonyms are in the session's head."""
@@ -175,21 +177,21 @@ class Gate:
         title = about.title and self.text(about.title)
         return msgspec.structs.replace(about, user=user, title=title, metadata=self.value(about.metadata))
 
-    def said(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def admit_about(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a caller says of a session, any fields of `About`, as it may be kept.
 
         Raises ConfigError for what is not accepted, and for a user id that holds something private.
         """
-        said = checked_about(given)
+        fields = checked_about(given)
         if self.redactor is None:
-            return said
-        if said.get("user") is not None:
-            self.refuse([said["user"]], "user", "; give users ids that say nothing of them")
-        if said.get("title") is not None:
-            said["title"] = self.text(said["title"])[:TITLE]
-        if "metadata" in said:
-            said["metadata"] = self.value(said["metadata"])
-        return said
+            return fields
+        if fields.get("user") is not None:
+            self.refuse([fields["user"]], "user", "; give users ids that say nothing of them")
+        if fields.get("title") is not None:
+            fields["title"] = self.text(fields["title"])[:TITLE]
+        if "metadata" in fields:
+            fields["metadata"] = self.value(fields["metadata"])
+        return fields
 
     def summary(self, summary: Summary) -> Summary:
         """Return a summary without what is private. Raises PrivacyRefused."""

@@ -29,7 +29,7 @@ class Prefilter:
         self._places = [self._patterns.index(sign) for sign in self._signs]
         self._set = _set_of(self._patterns) if linear and uses else None
 
-    def asked(self, text: str) -> tuple[Scan | None, list[Use]]:
+    def candidates(self, text: str) -> tuple[Scan | None, list[Use]]:
         """Return the scan of a text, and the recognisers that may find something in it, in order; (None, []) if
         none."""
         uses: Sequence[Use] = self._uses

@@ -11,7 +11,7 @@ from palimpsest.recall.embedders import Embedder
 from palimpsest.recall.follower import Progress
 from palimpsest.recall.fusion import NEAREST
 from palimpsest.recall.index import LAST_PART, LAST_SEQ, Cursor, Index
-from palimpsest.recall.parts import parts_of, said
+from palimpsest.recall.parts import parts_of, searchable_text
 from palimpsest.recall.postings import key_of, place_of
 from palimpsest.recall.vectors import State, VectorRows, Vectors
 from palimpsest.runtime.logs import log_failure, warn
@@ -152,7 +152,7 @@ class Embedding:
             entries = await self._store.fetch(SessionKey(self._tenant, session), [place & LAST_SEQ for place in page])
             texts = dict[int, str]()
             for entry in entries:
-                text = said(entry)
+                text = searchable_text(entry)
                 for i, part in enumerate(parts_of(entry)):
                     key = key_of(number, entry.seq, i)
                     if i <= LAST_PART and key in wanted:

@@ -20,7 +20,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.spans import Span
 from palimpsest.recall.index import LAST_SEQ, Cursor, Document, Index, Update
-from palimpsest.recall.parts import said
+from palimpsest.recall.parts import searchable_text
 from palimpsest.runtime.logs import warn
 from palimpsest.stores import SessionInfo, Store
 
@@ -299,7 +299,7 @@ class _Pace:
 
     def read(self, entries: Sequence[Entry]) -> None:
         """Set the size of the next page by how many characters this one had."""
-        chars = sum(len(said(entry)) for entry in entries)
+        chars = sum(len(searchable_text(entry)) for entry in entries)
         self.limit = min(2 * self.limit, PAGE) if chars < CHARS else max(1, len(entries) * CHARS // (2 * chars))
 
 

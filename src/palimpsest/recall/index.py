@@ -16,7 +16,7 @@ from palimpsest.log.codec import ready
 from palimpsest.log.entry import Entry
 from palimpsest.log.spans import Span
 from palimpsest.recall.analysis import terms
-from palimpsest.recall.parts import parts_of, said
+from palimpsest.recall.parts import parts_of, searchable_text
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS
 from palimpsest.recall.ranking import Facts
 
@@ -70,7 +70,7 @@ class Document(msgspec.Struct, frozen=True, gc=False):
     def of(cls, entry: Entry) -> Document:
         """Return the document of an entry. The same entry always gives the same document."""
         parts = [[term for term in part.terms if term not in SILENT] for part in parts_of(entry)]
-        facts = Facts(entry.at, entry.kind, entry.role, len(said(entry)), entry.name)
+        facts = Facts(entry.at, entry.kind, entry.role, len(searchable_text(entry)), entry.name)
         return cls(entry.seq, facts, parts)
 
 

@@ -41,14 +41,14 @@ _ESCAPE = re.compile(r"(\\+)(?:u([0-9a-fA-F]{4})|([nrtbf])([0-9A-Za-z\x80-\U0010
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """A piece of an entry: its `terms` in order, and which characters of the entry's `said` text it covers."""
+    """A piece of an entry: its `terms` in order, and which characters of the entry's `searchable_text` it covers."""
 
     terms: list[str]
     start: int
     end: int
 
 
-def said(entry: Entry) -> str:
+def searchable_text(entry: Entry) -> str:
     """Return the text of an entry as a reader sees it.
 
     That is its own text, followed by the texts in items that are kept in their provider's form, such as what a tool run
@@ -94,7 +94,7 @@ def parts_of(entry: Entry) -> list[Part]:
     """
     if entry.erased or entry.is_reasoning:
         return []
-    text = said(entry)
+    text = searchable_text(entry)
     escaped = text.lstrip()[:1] in {"{", "["}
     parts: list[Part] = []
     for start, end in _pieces_of_parts(entry):
@@ -133,13 +133,13 @@ def pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def span_of(entry: Entry, part: int) -> tuple[int, int]:
-    """Return where a part begins and ends in the `said` text of its entry.
+    """Return where a part begins and ends in the `searchable_text` of its entry.
 
     Args:
         entry: The entry.
         part: Which of its parts, from 0. A number beyond the last means the last one.
     """
-    spans = list(_pieces_of_parts(entry)) or [(0, len(said(entry)))]
+    spans = list(_pieces_of_parts(entry)) or [(0, len(searchable_text(entry)))]
     return spans[min(part, len(spans) - 1)]
 
 
@@ -149,7 +149,7 @@ def _pieces_of_parts(entry: Entry) -> Iterator[tuple[int, int]]:
 
     Parts are numbered, and found by their number, in this order.
     """
-    text, named = said(entry), bool(entry.name)
+    text, named = searchable_text(entry), bool(entry.name)
     for start, end in pieces(text):
         if named or _SAYS.search(text, start, end):
             yield start, end

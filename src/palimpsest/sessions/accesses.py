@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from palimpsest.transfer.writing import Access
 
 
-async def accessed(store: Store, key: SessionKey, seqs: Sequence[int]) -> None:
+async def note_accesses(store: Store, key: SessionKey, seqs: Sequence[int]) -> None:
     """Record that entries were fetched, in this order. Best effort, like counts of tokens: a failure is ignored."""
     fetches, when = figure_of(FETCHES, key.session), figure_of(ACCESSES, key.session)
     before = await store.noted(key, fetches)

@@ -314,7 +314,7 @@ class Unmaking:
 
     async def __aenter__(self) -> Self:
         try:
-            await self.again()
+            await self.tell_again()
         except PalimpsestError:
             if self._derivations is not None:
                 await self._derivations.settle(self.told)
@@ -331,7 +331,7 @@ class Unmaking:
             if self._derivations is not None:
                 await self._derivations.settle(self.told)
 
-    async def again(self) -> None:
+    async def tell_again(self) -> None:
         """Tell again, for entries that were added meanwhile and that the step destroyed, too."""
         if self._derivations is not None:
             names, done = await self._derivations.tell(self)

@@ -39,7 +39,7 @@ class Describing:
         scope = self._scope
         scope.may_write()
         values = {"user": user, "title": title, "metadata": metadata, "lifetime": lifetime}
-        changes = scope.gate.said({name: value for name, value in values.items() if value is not UNSET})
+        changes = scope.gate.admit_about({name: value for name, value in values.items() if value is not UNSET})
         stored = await scope.store.head(scope.key) if scope.about is not None or not changes else None
         head = stored or Head()
         if scope.about is not None and head.about is None and head.next_seq == 1:  # this creates the session

@@ -960,7 +960,7 @@ def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Opti
     values.known("session option", given, GivenOptions.__struct_fields__)
     options = Options(key, **given)
     if about := {name: given.get(name) for name in ABOUT if given.get(name) is not None}:
-        options.about = About(**gate.said(about))
+        options.about = About(**gate.admit_about(about))
     if options.definition is not None:
         from palimpsest.sessions.declared import Declared  # only needed by declared sessions
 

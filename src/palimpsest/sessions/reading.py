@@ -19,7 +19,7 @@ from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Definition, Head, Usage
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Spent
-from palimpsest.sessions.accesses import accessed
+from palimpsest.sessions.accesses import note_accesses
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import BATCH, batches_of, entries_of
 from palimpsest.stores import Store, best_effort, compaction_of
@@ -138,7 +138,7 @@ class LogReader:
         """Return the entry like `named`, and note the access."""
         entry = await self.named(id)
         if self._store.writable and not self._options.readonly:
-            await accessed(self._store, self._options.key, [entry.seq])
+            await note_accesses(self._store, self._options.key, [entry.seq])
         return entry
 
     async def entries(

@@ -67,7 +67,7 @@ class MemoryScope:
         check_whole(view_bytes, "view_bytes")
         self.views = Views(view_bytes)
 
-    def tell_unbounded(self) -> None:
+    def warn_unbounded(self) -> None:
         """Warn, once, that nothing limits the size of a context."""
         if not self._shared.warned:
             self._shared.warned = True
@@ -172,7 +172,7 @@ class MemoryScope:
         self.views.clear()
         return partial(self._shared.close, self.runner, held, counts)
 
-    def over(self, store: Store) -> MemoryScope:
+    def with_store(self, store: Store) -> MemoryScope:
         """Return the scope of the same memory over another store, without observers."""
         scope = MemoryScope(self.tenant, self.runner, self.clock, self.gate)
         scope.opened = store
@@ -192,7 +192,7 @@ class MemoryScope:
         """Return a block that first removes what was derived from these entries of a session (None: from all of it)."""
         return self.derivations.unmaking(self.store, key, seqs, branches=False)
 
-    async def end_over(self, key: SessionKey, leaving: Leaving | None = None) -> bool:
+    async def end_expired(self, key: SessionKey, leaving: Leaving | None = None) -> bool:
         """Destroy a session whose lifetime is over, and before that what was derived from it; return whether it was
         over.
 
@@ -332,4 +332,4 @@ async def _ended(of: ref[MemoryScope], store: Store, key: SessionKey) -> None:
     if scope is None:
         await store.end(key)
     else:
-        await scope.sharing(key.tenant).end_over(key)
+        await scope.sharing(key.tenant).end_expired(key)

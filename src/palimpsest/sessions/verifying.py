@@ -182,10 +182,10 @@ def _of_state(state: Compaction, head: Head) -> list[str]:
     problems = []
     both = spans.common(state.covered, spans.union(state.evicted, state.hidden))
     if both:
-        problems.append(f"entries {spans.told(both)} are covered and evicted at once")
+        problems.append(f"entries {spans.in_words(both)} are covered and evicted at once")
     beyond = spans.minus(state.inactive, [(1, head.next_seq - 1)])
     if beyond:
-        problems.append(f"entries {spans.told(beyond)} are covered or evicted and do not exist")
+        problems.append(f"entries {spans.in_words(beyond)} are covered or evicted and do not exist")
     return problems
 
 
@@ -204,12 +204,12 @@ def _of_records(records: Sequence[Record], head: Head, state: Compaction) -> lis
             continue
         twice = spans.common(spans.union(*covers), summary.covers)
         if twice:
-            problems.append(f"entries {spans.told(twice)} are covered by two summaries")
+            problems.append(f"entries {spans.in_words(twice)} are covered by two summaries")
         covers.append(summary.covers)
         problems += _of_lineage(summary, by_revision)
     loose = spans.minus(state.covered, spans.union(*covers))
     if loose:
-        problems.append(f"entries {spans.told(loose)} are covered by no current summary")
+        problems.append(f"entries {spans.in_words(loose)} are covered by no current summary")
     return problems
 
 
@@ -223,5 +223,7 @@ def _of_lineage(summary: Summary, by_revision: dict[int, Compaction]) -> list[st
             problems.append(f"summary {summary.id} supersedes that of revision {parent}, which has no record")
         elif spans.minus(parent_summary.covers, summary.covers):
             not_covered = spans.minus(parent_summary.covers, summary.covers)
-            problems.append(f"summary {summary.id} does not cover entries {spans.told(not_covered)}, as its parent did")
+            problems.append(
+                f"summary {summary.id} does not cover entries {spans.in_words(not_covered)}, as its parent did"
+            )
     return problems

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from palimpsest.compaction import Plan, Reason, Strategy, TriggerDecision
-from palimpsest.compaction.guard import planned
+from palimpsest.compaction.guard import checked_plan
 from palimpsest.compaction.triggers import TOOL_RULES
 from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, SummarizerFailed
 from palimpsest.log import spans
@@ -81,7 +81,7 @@ class Compactor:
         self._loaded.append(loaded)
         return loaded
 
-    async def released(self, work: Awaitable[T]) -> T:
+    async def free_after(self, work: Awaitable[T]) -> T:
         """Await work with this compactor, then free in a thread what was loaded for it, and return the work's result.
 
         Freeing megabytes of objects takes tens of milliseconds, which would block an event loop. The work must keep no
@@ -89,10 +89,10 @@ class Compactor:
         """
         result = await work
         self.committed = None
-        await self._scope.runner.read(self._let_go)
+        await self._scope.runner.read(self._free_loaded)
         return result
 
-    def _let_go(self) -> None:
+    def _free_loaded(self) -> None:
         self._loaded.clear()
         self._maker.held.clear()
 
@@ -113,21 +113,21 @@ class Compactor:
         loaded = loaded or await self.load(strategy, dry_run=dry_run)
         try:
             for _ in range(REPLANS):
-                if automatic and (why := self._paused(loaded)):
+                if automatic and (why := self._why_paused(loaded)):
                     return nothing(PlannedCompaction(strategy, loaded, decision, Plan()), "paused", why)
                 try:
                     job = await self._job(strategy, loaded, decision)
                 except ConfigError as fault:
                     if not automatic:
                         raise
-                    return await self._failed(
+                    return await self._note_failure(
                         PlannedCompaction(strategy, loaded, decision, Plan()), "failed", str(fault)
                     )
                 if dry_run or job.plan.does_nothing:
                     if automatic and decision is not None and decision.rule in TOOL_RULES:
-                        await self._ran(job)
+                        await self._note_run(job)
                     return result_of(job, dry_run=dry_run)
-                result = await self._once(job, automatic=automatic)
+                result = await self._attempt(job, automatic=automatic)
                 if result is not None:
                     return result
                 loaded = await self.load(strategy)
@@ -137,14 +137,14 @@ class Compactor:
             await self._lease.give_back()
 
     async def _job(self, strategy: Strategy, loaded: Loaded, decision: TriggerDecision | None) -> PlannedCompaction:
-        plan = await self._store.apart(planned, strategy, loaded.snapshot)
+        plan = await self._store.apart(checked_plan, strategy, loaded.snapshot)
         doomed = await self._doomed(loaded, plan) if plan.erase else ()
         job = PlannedCompaction(strategy, loaded, decision, plan, doomed)
         if plan.erase and not (doomed or job.folded):
             return PlannedCompaction(strategy, loaded, decision, Plan(reason="nothing_to_compact"))
         return job
 
-    def _paused(self, loaded: Loaded) -> str | None:
+    def _why_paused(self, loaded: Loaded) -> str | None:
         """Return why automatic compaction of the session pauses now, or None if it does not."""
         attempts = loaded.head.attempts
         seconds = (attempts.paused_until - self._clock()) / 1e6 if attempts is not None else 0
@@ -152,13 +152,13 @@ class Compactor:
             return None
         return f"{attempts.failures} failures in a row; the next try is in {seconds:.0f} seconds"
 
-    async def _once(self, job: PlannedCompaction, *, automatic: bool) -> CompactionResult | None:
+    async def _attempt(self, job: PlannedCompaction, *, automatic: bool) -> CompactionResult | None:
         """Carry out a plan; None if the session has changed so that a new plan is needed."""
         attempts, summary = job.loaded.head.attempts, None
         if automatic and attempts is not None and attempts.fingerprint == fingerprint(job):
             return nothing(job, "paused", "the same has brought nothing before")
         if job.plan.cover or job.plan.fold:
-            outcome = await self._summarised(job)
+            outcome = await self._summarise(job)
             if outcome is None or isinstance(outcome, CompactionResult):
                 return outcome
             summary = outcome
@@ -178,7 +178,7 @@ class Compactor:
             )
         return result
 
-    async def _summarised(self, job: PlannedCompaction) -> Summary | CompactionResult | None:
+    async def _summarise(self, job: PlannedCompaction) -> Summary | CompactionResult | None:
         """Return the summary that the plan asks for, or a result that says why there is none; None to plan anew."""
         if self._maker.pays:
             if not await self._lease.take_at_once(self._scope.memory.compactions):
@@ -189,9 +189,9 @@ class Compactor:
         try:
             summary = await self._maker.fold(job.strategy, job.loaded, job.plan, self._lease.renew)
         except Rejected as fault:
-            return await self._failed(job, fault.reason, self._maker.gate.redact(fault.why))
+            return await self._note_failure(job, fault.reason, self._maker.gate.redact(fault.why))
         except (SummarizerFailed, PrivacyRefused) as fault:
-            return await self._failed(job, "failed", self._maker.gate.redact(str(fault)))
+            return await self._note_failure(job, "failed", self._maker.gate.redact(str(fault)))
         if self._maker.pays and not await self._lease.renew():
             return None  # the lease ran out: its new holder may have made the same summary
         return summary
@@ -216,7 +216,9 @@ class Compactor:
                     kind="erase", reason=job.strategy.name, seqs=job.doomed, also=job.plan.erase, evicted=out
                 )
             else:
-                change = Change(kind="compact", reason="compaction", compaction=await self._after(job, head, summary))
+                change = Change(
+                    kind="compact", reason="compaction", compaction=await self._state_after(job, head, summary)
+                )
             change = msgspec.structs.replace(
                 change, created=head.created, unpinned=True, attempts=attempts, detail=detail_of(result)
             )
@@ -236,7 +238,7 @@ class Compactor:
         kinds = await kinds_since(self._store, self._options.key, before, head)
         return kinds is not None and kinds <= ({"cut"} if job.plan.erase else {"cut", "pin"})
 
-    async def _after(self, job: PlannedCompaction, head: Head, summary: Summary | None) -> Compaction:
+    async def _state_after(self, job: PlannedCompaction, head: Head, summary: Summary | None) -> Compaction:
         """Return the compaction state that the plan leads to from this head."""
         state, plan = job.loaded.state, job.plan
         current = [revision for revision in state.current if revision not in plan.fold]
@@ -267,7 +269,7 @@ class Compactor:
         older = spans.minus([(head.first_seq, last)], spans.of([*kept, *pinned]))
         return tuple(entry.seq for entry in await self._snapshots.read(older) if entry.is_there)
 
-    async def _ran(self, job: PlannedCompaction) -> None:
+    async def _note_run(self, job: PlannedCompaction) -> None:
         """Record that a strategy ran but found nothing to do, so that the same tool results do not fire it again."""
         cursor = {job.strategy.name: job.loaded.head.next_seq}
 
@@ -287,7 +289,7 @@ class Compactor:
             except Conflict:
                 continue
 
-    async def _failed(self, job: PlannedCompaction, reason: Reason, why: str) -> CompactionResult:
+    async def _note_failure(self, job: PlannedCompaction, reason: Reason, why: str) -> CompactionResult:
         """Record a failure, so that the same is not tried again before something is added, and pauses grow longer."""
         spent = self._maker.spent
 

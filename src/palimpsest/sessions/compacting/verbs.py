@@ -75,7 +75,7 @@ class Compacting:
         self._scope.gate.refuse([chosen.name], "strategy.name")
         decides = threshold is not None or not force
         work = self._compacted(compactor, chosen, dry_run=dry_run, threshold=threshold, decides=decides)
-        return await compactor.released(work)
+        return await compactor.free_after(work)
 
     async def _compacted(
         self, compactor: Compactor, chosen: Strategy, *, dry_run: bool, threshold: float | None, decides: bool
@@ -142,7 +142,7 @@ class Compacting:
         entries = await self._snapshots.read(summary.covers)
         destroyed = spans.of(entry.seq for entry in entries if entry.erased and not entry.damaged)
         if destroyed:
-            told = f"entries {spans.told(destroyed)} of this one, and it alone tells of them"
+            told = f"entries {spans.in_words(destroyed)} of this one, and it alone tells of them"
             raise ConfigError("summary", summary.id, f"a summary whose entries are there: a flush has destroyed {told}")
 
     async def verify(self) -> Verification:

@@ -29,7 +29,7 @@ async def is_damaged(store: Store, key: SessionKey) -> bool:
     return False
 
 
-async def destroyed(scope: MemoryScope, store: Store, name: str, leaving: Leaving, *, dry_run: bool) -> Erased:
+async def destroy_damaged(scope: MemoryScope, store: Store, name: str, leaving: Leaving, *, dry_run: bool) -> Erased:
     """Destroy a damaged session and what was derived from it.
 
     If the store cannot tell its entries from those of its branches, the session stays and the report says so.
@@ -49,11 +49,11 @@ async def destroyed(scope: MemoryScope, store: Store, name: str, leaving: Leavin
     return done
 
 
-async def destroyed_of(scope: MemoryScope, store: Store, user: str, leaving: Leaving, *, dry_run: bool) -> Erased:
+async def destroy_damaged_of(scope: MemoryScope, store: Store, user: str, leaving: Leaving, *, dry_run: bool) -> Erased:
     """Destroy the damaged sessions of a user."""
     done = Erased()
     for name in [info.session async for info in sessions_of(store, scope.tenant, user) if info.damaged]:
-        done += await destroyed(scope, store, name, leaving, dry_run=dry_run)
+        done += await destroy_damaged(scope, store, name, leaving, dry_run=dry_run)
     return done
 
 

@@ -88,7 +88,7 @@ class Eraser:
             silenced = await self._mentioning_records(look, selection.mentions)
             silenced_about = _mentioning_about(look, selection.mentions)
             if found or silenced or silenced_about:
-                report, newly_lost = await self._committed(look, found, silenced, silenced_about, reason, detail)
+                report, newly_lost = await self._commit(look, found, silenced, silenced_about, reason, detail)
                 done, lost = done + report, _merged(lost, newly_lost)
         lost = _merged(lost, await self._silence_branches(selection.mentions, reason))
         return done + Erased(withdrawn=sum(map(len, lost.values()))), lost
@@ -118,7 +118,7 @@ class Eraser:
         find = partial(records_mentioning, self._store, options, look.head, mentions, look.seen)
         return await self._store.together(find, reads=True)
 
-    async def _committed(
+    async def _commit(
         self,
         look: _Look,
         found: Sequence[Entry],
@@ -141,7 +141,7 @@ class Eraser:
             detail=dict(detail or {}),
         )
         async with self._scope.drop_derived(seqs) as unmaking:
-            before = await self.standing([key.session, *branches])
+            before = await self.shown_summaries([key.session, *branches])
             look.found = True
             try:
                 after = await self._store.commit(key, change)
@@ -180,7 +180,7 @@ class Eraser:
             silenced = await self._mentioning_records(look, mentions)
             silenced_about = _mentioning_about(look, mentions)
             if silenced or silenced_about:
-                _, newly_lost = await self._committed(look, (), silenced, silenced_about, reason)
+                _, newly_lost = await self._commit(look, (), silenced, silenced_about, reason)
                 lost = _merged(lost, newly_lost)
         return lost
 
@@ -193,7 +193,7 @@ class Eraser:
         remembered = scope.store.seen(scope.key) if scope.key == self._scope.key else None  # this session was just read
         return await snapshots.summaries(await snapshots.state(remembered.head if remembered else await scope.head()))
 
-    async def standing(self, sessions: Iterable[str]) -> Lost:
+    async def shown_summaries(self, sessions: Iterable[str]) -> Lost:
         """Return the summaries that contexts of these sessions show, by session."""
         return {name: await self.summaries(name) for name in sessions}
 
@@ -206,7 +206,7 @@ class Eraser:
                 lost[name] = missing
         return lost
 
-    async def finished(self, done: Erased, lost: Lost, mentions: Mentions | None) -> Erased:
+    async def finish(self, done: Erased, lost: Lost, mentions: Mentions | None) -> Erased:
         """Rebuild the lost summaries and scrub the store. Return the report completed by both."""
         done += Erased(rebuilt=await self.rebuild(lost, mentions))
         return done + Erased(remains=await self._scope.memory.scrub(self._store))
@@ -225,7 +225,7 @@ class Eraser:
             for summary in summaries:
                 compactor = Compactor.of(scope, without=mentions)
                 strategy = Rebuild(where=summary.covers, summary_tokens=summary.tokens, **fields)
-                result = await compactor.released(_run(scope, compactor, strategy))
+                result = await compactor.free_after(_run(scope, compactor, strategy))
                 rebuilt += result.done
             await self._scope.memory.derivations.summarised(name)
         return rebuilt

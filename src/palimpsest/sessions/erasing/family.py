@@ -10,7 +10,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.privacy.mentions import Mentions
 from palimpsest.sessions.erased import Erased, media_in
-from palimpsest.sessions.erasing.damaged import destroyed, is_damaged
+from palimpsest.sessions.erasing.damaged import destroy_damaged, is_damaged
 from palimpsest.sessions.erasing.eraser import Eraser, Lost
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import Picked, SelectedAll, SelectedByQuery
@@ -44,30 +44,30 @@ class FamilyEraser:
     def _eraser(self, name: str) -> Eraser:
         return Eraser(self._session(name))
 
-    async def removed(self, name: str, *, everywhere: bool) -> Erased:
+    async def remove_session(self, name: str, *, everywhere: bool) -> Erased:
         """Delete a session, including what others add to it meanwhile.
 
         With `everywhere` its entries are erased before, so that they go from branches, too. That reaches branches that
         are forked meanwhile, since all is erased before anything is deleted.
         """
         if await is_damaged(self._store, self._scope.key(name)):
-            return await destroyed(self._scope, self._store, name, self._leaving, dry_run=self._dry_run)
+            return await destroy_damaged(self._scope, self._store, name, self._leaving, dry_run=self._dry_run)
         done, lost = Erased(), Lost()
         if everywhere:
             done, lost = await self._eraser(name).erase(SelectedAll(), self._reason)
-        done += await self._facts_dropped(name)
+        done += await self._drop_facts(name)
         for number in range(PASSES):
             head = await self._store.head(self._scope.key(name))
             if head is None:
                 break
-            deleted = await self._deleted(name, head, certainly=number == PASSES - 1)
+            deleted = await self._delete(name, head, certainly=number == PASSES - 1)
             if deleted is not None:
                 done += deleted
                 break
         lost.pop(name, None)
-        return done + await self._rebuilt(name, lost, None)
+        return done + await self._rebuild(name, lost, None)
 
-    async def _emptied(self, name: str) -> Erased:
+    async def _delete_if_emptied(self, name: str) -> Erased:
         """Delete a session if forgetting a user has emptied it, as the mark in one of its records says."""
         for _ in range(PASSES):
             head = await self._store.head(self._scope.key(name))
@@ -75,25 +75,25 @@ class FamilyEraser:
                 break
             if not any(record.detail.get(MARK) is True for record in await self._store.records(self._scope.key(name))):
                 break
-            facts = await self._facts_dropped(name)
-            deleted = await self._deleted(name, head)
+            facts = await self._drop_facts(name)
+            deleted = await self._delete(name, head)
             if deleted is not None:
                 return deleted + facts
         return Erased()
 
-    async def _facts_dropped(self, name: str) -> Erased:
+    async def _drop_facts(self, name: str) -> Erased:
         """Destroy the facts of a session. Called before the session goes: if the process were killed after that,
         nothing would tell whose the facts were."""
         return Erased(items=await self._leaving.drop(name, self._store))
 
-    async def _deleted(self, name: str, head: Head, *, certainly: bool = False) -> Erased | None:
+    async def _delete(self, name: str, head: Head, *, certainly: bool = False) -> Erased | None:
         """Delete a session and return the report; None if somebody has written to it since `head`.
 
         With `certainly` it is deleted all the same, with what was written since.
         """
         session = self._session(name)
         entries = await SelectedAll().find(self._store, session.options, head)
-        own_entries = await self._alone(name, entries)
+        own_entries = await self._unshared(name, entries)
         async with session.drop_derived(None) as unmaking:
             try:
                 await self._store.delete(session.key, expect=head.revision)
@@ -101,19 +101,19 @@ class FamilyEraser:
                 if not certainly:
                     return None
                 await self._store.delete(session.key)
-                await unmaking.again()
+                await unmaking.tell_again()
         if entries:
             facts = {"seqs": tuple(entry.seq for entry in entries), "reason": self._reason, "branches": ()}
             await session.tell("erased", **facts)
         return Erased(entries=len(own_entries), sessions=(name,), media=sum(map(media_in, own_entries))) + unmaking.done
 
-    async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:
+    async def _unshared(self, name: str, found: list[Entry]) -> list[Entry]:
         """Return those of these entries that no other session shares."""
         sharing = await self._store.sharing(self._scope.key(name), [entry.seq for entry in found])
         shared = {seq for seqs in sharing.values() for seq in seqs}
         return [entry for entry in found if entry.seq not in shared]
 
-    async def forgotten(
+    async def forget(
         self,
         family: list[str],
         query: Query,
@@ -140,20 +140,20 @@ class FamilyEraser:
             found[name] = await self._store.together(find, reads=True)
             seen[name] = head
         mentions = choices[family[0]].mentions
-        own = {name: await self._alone(name, entries) for name, entries in found.items()} if len(family) > 1 else {}
+        own = {name: await self._unshared(name, entries) for name, entries in found.items()} if len(family) > 1 else {}
         steps = [(name, Picked([entry.id for entry in entries])) for name, entries in own.items() if entries]
         steps += [(name, Picked([entry.id for entry in each], mentions)) for name, each in found.items()]
-        done, lost = await self._erased(steps, whole=whole)
+        done, lost = await self._erase_picked(steps, whole=whole)
         for name in family if whole else ():
-            if emptied := await self._emptied(name):
+            if emptied := await self._delete_if_emptied(name):
                 done += emptied
                 lost.pop(name, None)
-        done += await self._rebuilt(family[0], lost, mentions)
+        done += await self._rebuild(family[0], lost, mentions)
         if any(found.values()):  # freeing thousands of entries takes milliseconds: not on the event loop
             await self._store.apart(_clear, found, own, lost)
         return done
 
-    async def _erased(self, steps: list[tuple[str, Picked]], *, whole: bool) -> tuple[Erased, Lost]:
+    async def _erase_picked(self, steps: list[tuple[str, Picked]], *, whole: bool) -> tuple[Erased, Lost]:
         """Erase what was picked in each of these sessions, one after the other."""
         done, lost = Erased(), Lost()
         for name, picked in steps:
@@ -164,7 +164,7 @@ class FamilyEraser:
             }
         return done, lost
 
-    async def _rebuilt(self, name: str, lost: Lost, mentions: Mentions | None) -> Erased:
+    async def _rebuild(self, name: str, lost: Lost, mentions: Mentions | None) -> Erased:
         """Make lost summaries anew; in a dry run make none."""
         if self._dry_run or not lost:
             return Erased()

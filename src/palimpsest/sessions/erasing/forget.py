@@ -21,14 +21,14 @@ from palimpsest.log.head import Head
 from palimpsest.log.ids import check_id
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased
-from palimpsest.sessions.erasing.damaged import UNREAD, destroyed_of, out_of_reach, unread
+from palimpsest.sessions.erasing.damaged import UNREAD, destroy_damaged_of, out_of_reach, unread
 from palimpsest.sessions.erasing.eraser import checked_reason
 from palimpsest.sessions.erasing.facts import forget_facts
 from palimpsest.sessions.erasing.family import PASSES, FamilyEraser
 from palimpsest.sessions.erasing.knowledge import forget_knowledge
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedByQuery
-from palimpsest.sessions.erasing.sweep import end_those_over
+from palimpsest.sessions.erasing.sweep import end_expired_sessions
 from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope
@@ -93,7 +93,7 @@ async def forget(
         done += Erased(unknown=f"there is no session {session!r}")
     if dry_run:
         return done + Erased(dry_run=True)
-    await end_those_over(scope)  # expired sessions: no search reaches their entries
+    await end_expired_sessions(scope)  # expired sessions: no search reaches their entries
     return done + Erased(remains=await scope.scrub(scope.store))
 
 
@@ -151,12 +151,12 @@ class Forgetting:
         """Return an eraser for sessions that share entries. In a dry run it writes to an overlay of the store only."""
         scope = self._scope
         if self._dry_run:
-            scope = scope.over(Overlay(self._store, scope.clock))
+            scope = scope.with_store(Overlay(self._store, scope.clock))
         return FamilyEraser(scope, self._reason, self._leaving, dry_run=self._dry_run)
 
     async def session(self, name: str) -> Erased:
         """Forget a session: its entries go wherever they are shared, then it is deleted."""
-        done = await self._family_eraser().removed(name, everywhere=True)
+        done = await self._family_eraser().remove_session(name, everywhere=True)
         self._progress(1, 1)
         return done
 
@@ -171,7 +171,7 @@ class Forgetting:
             async for family, _ in self._families(infos, damaged):
                 eraser = self._family_eraser()
                 for name in family:
-                    done += await eraser.removed(name, everywhere=False)
+                    done += await eraser.remove_session(name, everywhere=False)
                     removed_count += 1
                     self._progress(removed_count, max(removed_count, len(infos)))
         else:
@@ -185,7 +185,7 @@ class Forgetting:
         """Forget what meets a query. With a `user` also delete the user's sessions, and sessions emptied by this."""
         done, choices, seen, damaged = Erased(), dict[str, SelectedByQuery](), dict[str, Head](), set[str]()
         if user is not None:
-            done += await destroyed_of(self._scope, self._store, user, self._leaving, dry_run=self._dry_run)
+            done += await destroy_damaged_of(self._scope, self._store, user, self._leaving, dry_run=self._dry_run)
         for number in range(1 if self._dry_run else PASSES):
             infos = await self._listed()
             damaged = {info.session for info in infos if info.damaged}.difference(done.sessions)
@@ -195,10 +195,10 @@ class Forgetting:
             async for family, passed in self._families(todo, damaged):
                 eraser, others = self._family_eraser(), [name for name in family if name not in owned]
                 for name in owned.intersection(family):
-                    pass_report += await eraser.removed(name, everywhere=True)
+                    pass_report += await eraser.remove_session(name, everywhere=True)
                 try:
                     pass_report += (
-                        await eraser.forgotten(others, query, choices, seen, whole=user is not None)
+                        await eraser.forget(others, query, choices, seen, whole=user is not None)
                         if others
                         else Erased()
                     )

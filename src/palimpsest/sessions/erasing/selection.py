@@ -155,7 +155,7 @@ class SelectedByQuery:
 
 
 def _named(seqs: Collection[int]) -> str:
-    return f"{'entry' if len(seqs) == 1 else 'entries'} {spans.told(spans.of(seqs))}"
+    return f"{'entry' if len(seqs) == 1 else 'entries'} {spans.in_words(spans.of(seqs))}"
 
 
 def walk(store: Store, options: Options, head: Head, seen: Head | None = None) -> AsyncIterator[Entry]:

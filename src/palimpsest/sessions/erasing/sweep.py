@@ -32,19 +32,19 @@ async def sweep(
     """Implement `AsyncMemory.sweep`."""
     check_progress(progress)
     values.switch("dry_run", dry_run)
-    deleted = await untouched(scope, untouched_for, progress, dry_run=dry_run)
+    deleted = await delete_untouched(scope, untouched_for, progress, dry_run=dry_run)
     if dry_run:
         due = await scope.store.due(scope.tenant, scope.clock())
         return deleted + sum(len(seqs) or 1 for _, seqs in due)
-    return deleted + await _expired(scope)
+    return deleted + await _sweep_expired(scope)
 
 
-async def _expired(scope: MemoryScope) -> int:
+async def _sweep_expired(scope: MemoryScope) -> int:
     """Erase what has expired, and return how many entries and sessions that were."""
     now = scope.clock()
     due = await scope.store.due(scope.tenant, now)
     await scope.derivations.catch_up()
-    standing, ended = [], await _ended(scope, due)
+    standing, ended = [], await _end_expired(scope, due)
     due = [(key, seqs) for key, seqs in due if seqs]
     async with AsyncExitStack() as unmaking:
         for key, seqs in due:
@@ -52,7 +52,7 @@ async def _expired(scope: MemoryScope) -> int:
         for key, _ in due:
             eraser = Eraser(SessionScope(scope, Options(key)))
             with suppress(StoreCorrupt):  # the sweep itself reports it
-                standing.append((eraser, await eraser.standing([key.session])))
+                standing.append((eraser, await eraser.shown_summaries([key.session])))
         swept = await scope.store.sweep(scope.tenant, now)
     for eraser, before in standing:
         await eraser.rebuild(await eraser.lost(before), None)
@@ -60,21 +60,21 @@ async def _expired(scope: MemoryScope) -> int:
     return swept + ended
 
 
-async def end_those_over(scope: MemoryScope) -> int:
+async def end_expired_sessions(scope: MemoryScope) -> int:
     """Destroy the sessions whose time is over, and return how many there were."""
-    return await _ended(scope, await scope.store.due(scope.tenant, scope.clock()))
+    return await _end_expired(scope, await scope.store.due(scope.tenant, scope.clock()))
 
 
-async def _ended(scope: MemoryScope, due: Iterable[tuple[SessionKey, Sequence[int]]]) -> int:
+async def _end_expired(scope: MemoryScope, due: Iterable[tuple[SessionKey, Sequence[int]]]) -> int:
     ended, leaving = 0, Leaving(scope.store, scope.tenant)
     for key, seqs in due:
         if not seqs:
-            ended += await scope.end_over(key, leaving)
+            ended += await scope.end_expired(key, leaving)
     await leaving.late()
     return ended
 
 
-async def untouched(
+async def delete_untouched(
     scope: MemoryScope, length: timedelta | float | str | None, progress: Progress | None, *, dry_run: bool
 ) -> int:
     """Delete the sessions that were not written to for this length of time, and return how many those are."""
@@ -83,14 +83,14 @@ async def untouched(
     unused = await _used_before(scope, scope.clock() - values.microseconds("untouched_for", length))
     deleted, leaving = 0, Leaving(scope.store, scope.tenant)
     for number, info in enumerate(unused, 1):
-        deleted += dry_run or await _deleted(scope, info, leaving)
+        deleted += dry_run or await _delete_if_unchanged(scope, info, leaving)
         if progress is not None:
             progress(number, len(unused))
     await leaving.late()
     return deleted
 
 
-async def _deleted(scope: MemoryScope, info: SessionInfo, leaving: Leaving) -> bool:
+async def _delete_if_unchanged(scope: MemoryScope, info: SessionInfo, leaving: Leaving) -> bool:
     """Delete a session unless it was written to since it was listed. Return whether it was deleted."""
     key, deleted = scope.key(info.session), False
     head = await scope.store.head(key)

@@ -37,7 +37,7 @@ class Erasing:
         if isinstance(selection, SelectedByQuery):
             done += Erased(remains=selection.remains(self._scope.key.session))
         self._scope.let_go()
-        return await eraser.finished(done, lost, selection.mentions)
+        return await eraser.finish(done, lost, selection.mentions)
 
     async def repair(self) -> Erased:
         """Erase every entry that cannot be read."""
@@ -45,7 +45,7 @@ class Erasing:
         eraser = Eraser(self._scope)
         done, lost = await eraser.erase(SelectedDamaged(), "damaged")
         self._scope.let_go()
-        return await eraser.finished(done, lost, None)
+        return await eraser.finish(done, lost, None)
 
     async def clear(self, seen: Context | int | None) -> int:
         """Destroy every entry of the session and return how many there were.
@@ -71,7 +71,8 @@ class Erasing:
                     raise
                 return 0  # the session was deleted meanwhile
             if after.revision != head.revision + 1:
-                await unmaking.again()  # entries added meanwhile were destroyed, too: remove what was derived of them
+                # Entries added meanwhile were destroyed, too: remove what was derived from them.
+                await unmaking.tell_again()
         records = await self._scope.store.records(self._scope.key, after=after.revision - 1, before=after.revision + 1)
         entries = (
             int(records[0].detail["entries"]) if records else head.entries

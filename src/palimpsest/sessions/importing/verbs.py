@@ -134,7 +134,7 @@ class Checking:
         own = piece.conversation.id if piece.conversation is not None else None
         try:
             if piece.export is not None:
-                scope = self._scope.over(Overlay(self._scope.store, self._scope.clock))
+                scope = self._scope.with_store(Overlay(self._scope.store, self._scope.clock))
                 await import_session(scope, piece.export, session_id=self._given, on_conflict="merge")
             if own is not None and self._given is None:
                 check_id(own, "session")

@@ -13,7 +13,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.recall.follower import is_found
 from palimpsest.recall.opening import Recall
-from palimpsest.recall.parts import said
+from palimpsest.recall.parts import searchable_text
 from palimpsest.recall.questions import question
 from palimpsest.recall.search import Hit, Nearest, search, unnamed
 from palimpsest.sessions.recalling.asked import Asked
@@ -120,7 +120,7 @@ def _marks(entry: Entry) -> set[object]:
 
     Branches share entries, and people repeat themselves.
     """
-    return {entry.id, (entry.kind, entry.role, entry.name, said(entry))}
+    return {entry.id, (entry.kind, entry.role, entry.name, searchable_text(entry))}
 
 
 async def living(

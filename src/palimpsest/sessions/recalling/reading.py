@@ -12,7 +12,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import unfit
 from palimpsest.log.entry import Entry
-from palimpsest.recall.parts import said
+from palimpsest.recall.parts import searchable_text
 from palimpsest.sessions.recalling.recalled import LETTERS, Passage, Recalled, rendered
 
 MOST = 1000
@@ -90,7 +90,7 @@ def _cut(whole: Passage, chars: int) -> Passage:
 
 
 def _passage(session: str, entry: Entry, start: int) -> Passage:
-    text = said(entry)
+    text = searchable_text(entry)
     end = len(text)
     start = min(start, end)
     return Passage(

@@ -18,10 +18,10 @@ from palimpsest.log.ids import check_id
 from palimpsest.log.spans import Span
 from palimpsest.recall.follower import Progress
 from palimpsest.recall.opening import Indexes
-from palimpsest.recall.parts import said, span_of
+from palimpsest.recall.parts import searchable_text, span_of
 from palimpsest.recall.questions import question
 from palimpsest.recall.search import highlighted
-from palimpsest.sessions.accesses import accessed
+from palimpsest.sessions.accesses import note_accesses
 from palimpsest.sessions.counting import counter_of, model_of
 from palimpsest.sessions.recalling.asked import Asked, ends, some_of
 from palimpsest.sessions.recalling.finding import Finder, Found, living
@@ -53,8 +53,8 @@ class Recalling:
 
     async def in_session(self, asked: Asked) -> Recalled:
         """Find entries of the session that answer, within the budget."""
-        finder, found, scope = await self._found(asked)
-        return await self._noted(await passages(finder, asked, found, scope.options.counter), scope.store)
+        finder, found, scope = await self._search(asked)
+        return await self._note_hits(await passages(finder, asked, found, scope.options.counter), scope.store)
 
     async def passages(self, entries: object, max_tokens: int | None, start: int) -> Recalled:
         """Return these entries of the session as passages, within the budget."""
@@ -67,7 +67,7 @@ class Recalling:
         count = scope.options.counter.count
         result = await scope.store.apart(read, scope.key.session, entries_found, start, max_tokens, count)
         if scope.store.writable and not scope.options.readonly:
-            await accessed(scope.store, scope.key, [passage.seq for passage in result.passages])
+            await note_accesses(scope.store, scope.key, [passage.seq for passage in result.passages])
         return result
 
     async def recollection(self, query: object) -> Recollection:
@@ -79,7 +79,7 @@ class Recalling:
             query = ends(query).encode("utf-8", "replace").decode()
         hidden = await self._hidden()
         asked = Asked.of(query, None, RECALLED + spans.size(hidden), None, None, None, None, None, 0)
-        finder, found, _ = await self._found(asked)
+        finder, found, _ = await self._search(asked)
         found = [each for each in found if not spans.within(hidden, each.entry.seq)]
         terms = question(asked.query).terms
         return Recollection(await finder.apart(_passages, found, terms), terms)
@@ -91,7 +91,7 @@ class Recalling:
         head = await scope.head()
         return (await compaction_of(scope.store, scope.key, head.compaction)).hidden
 
-    async def _found(self, asked: Asked) -> tuple[Finder, list[Found], SessionScope]:
+    async def _search(self, asked: Asked) -> tuple[Finder, list[Found], SessionScope]:
         """Search the session. Return the finder, the entries found, and the session's scope."""
         scope = self._session
         assert scope is not None, "it is asked of a session"
@@ -130,7 +130,7 @@ class Recalling:
         names = await _searched_sessions(scope, sessions, user)
         finder = Finder(scope, scope.store, await scope.recall())
         found = await finder.find(asked, names)
-        return await self._noted(await passages(finder, asked, found, counting), scope.store)
+        return await self._note_hits(await passages(finder, asked, found, counting), scope.store)
 
     async def status(self) -> IndexStatus:
         """Return the state of the tenant's index."""
@@ -168,7 +168,7 @@ class Recalling:
             await recall.embedding.complete(progress)
         return await self.status()
 
-    async def _noted(self, result: Recalled, store: Store) -> Recalled:
+    async def _note_hits(self, result: Recalled, store: Store) -> Recalled:
         """Note an access to each entry that was found, and return the result."""
         if store.writable and not (self._session is not None and self._session.options.readonly):
             await store.together(partial(self._note, result, store), reads=True)
@@ -177,7 +177,7 @@ class Recalling:
     async def _note(self, result: Recalled, store: Store) -> None:
         for session in dict.fromkeys(hit.session for hit in result.hits):
             seqs = [hit.seq for hit in reversed(result.hits) if hit.session == session]  # the best is the freshest
-            await accessed(store, SessionKey(self._memory.tenant, session), seqs)
+            await note_accesses(store, SessionKey(self._memory.tenant, session), seqs)
 
 
 async def _searched_sessions(
@@ -225,7 +225,7 @@ def _passage(session: str, entry: Entry, score: float, part: int | None, terms: 
 
     `part` is None for a neighbour of a hit: of a long one the beginning is taken.
     """
-    whole, start = said(entry), 0
+    whole, start = searchable_text(entry), 0
     end = len(whole)
     if end > WHOLE:
         start, end = span_of(entry, part or 0)
@@ -281,11 +281,11 @@ def _neighbour_passages(
     found: Sequence[Found], wanted: Mapping[tuple[str, int], set[int]], entries: Mapping[tuple[str, int], Entry]
 ) -> list[Passage]:
     """Make passages of the wanted neighbours that are in the interaction of their hit and do not repeat other words."""
-    known_words = {(hit.entry.role, said(hit.entry)) for hit in found}
+    known_words = {(hit.entry.role, searchable_text(hit.entry)) for hit in found}
     beside = list[Passage]()
     for place, turns in wanted.items():
         entry = entries.get(place)
-        text = said(entry) if entry is not None and entry.turn in turns else ""
+        text = searchable_text(entry) if entry is not None and entry.turn in turns else ""
         if entry is not None and text and (entry.role, text) not in known_words:
             known_words.add((entry.role, text))
             beside.append(_passage(place[0], entry, 0.0, None, ()))

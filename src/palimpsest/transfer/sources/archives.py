@@ -42,7 +42,7 @@ class Archive:
             raise ImportFailed(name, f"the archive cannot be read ({fault})") from fault
         members = self._archive.infolist()
         if len(members) > limits.members:
-            raise ImportFailed(name, f"the archive holds {limits.told('members', 'files')}")
+            raise ImportFailed(name, f"the archive holds {limits.more_than('members', 'files')}")
         conversations = sorted(
             (member for member in members if _CONVERSATIONS.fullmatch(member.filename)),
             key=lambda member: member.filename,
@@ -63,9 +63,9 @@ class Archive:
                 reason = "is packed in a way that is not read here; unpack it, and import the conversations.json"
                 raise ImportFailed(member.filename, reason)
         if self.size > self._limits.unpacked:
-            raise ImportFailed(self._name, f"unpacked, it has {self._limits.told('unpacked', 'bytes')}")
+            raise ImportFailed(self._name, f"unpacked, it has {self._limits.more_than('unpacked', 'bytes')}")
         if self.size > max(FREE, packed * self._limits.ratio):
-            excess = self._limits.told("ratio", "times the bytes of the archive")
+            excess = self._limits.more_than("ratio", "times the bytes of the archive")
             raise ImportFailed(self._name, f"unpacked, it has {excess}")
 
     def __enter__(self) -> Self:
@@ -101,5 +101,5 @@ class _Bounded:
 
     def read(self, size: int = -1, /) -> bytes:
         if size > max(self._limits.members * PER_MEMBER, MEBIBYTE):
-            raise ImportFailed(self._name, f"the archive names {self._limits.told('members', 'files')}")
+            raise ImportFailed(self._name, f"the archive names {self._limits.more_than('members', 'files')}")
         return self._raw.read(size)

@@ -167,11 +167,11 @@ class Tree:
         messages = 0
         for number, leaf in enumerate(leaves, 1):
             if number > limits.branches:
-                raise TooManyBranches(limits.told("branches", "branches"))
+                raise TooManyBranches(limits.more_than("branches", "branches"))
             path = self.path(leaf)
             messages += len(path)
             if messages > limits.branch_messages:
-                raise TooManyBranches(limits.told("branch_messages", "messages in its branches"))
+                raise TooManyBranches(limits.more_than("branch_messages", "messages in its branches"))
             yield path
 
 

@@ -60,7 +60,7 @@ class Document:
             if over or values:
                 return head, values
             if size > most + CHUNK:
-                return head, [Value(1, fault=self._limits.told("value", VALUE))]
+                return head, [Value(1, fault=self._limits.more_than("value", VALUE))]
             size *= 4
 
     def sample(self) -> list[Any]:
@@ -108,7 +108,7 @@ class Document:
 
     def _line(self, place: int, raw: bytes | None, end: int, over: bool) -> Iterator[Value]:
         if raw is None:
-            yield Value(place, fault=self._limits.told("value", "bytes in one line"), end=end)
+            yield Value(place, fault=self._limits.more_than("value", "bytes in one line"), end=end)
             return
         text = raw.removeprefix(BOM).strip() if place == 1 else raw.strip()
         if text and (over or raw.endswith(b"\n")):
@@ -121,7 +121,7 @@ class Document:
             pieces.append(chunk)
             length += len(chunk)
             if length > self._limits.value:
-                yield Value(1, fault=self._limits.told("value", VALUE), end=stream.taken)
+                yield Value(1, fault=self._limits.more_than("value", VALUE), end=stream.taken)
                 return
         body = b"".join(pieces)
         del pieces  # do not hold the bytes twice while they are decoded
@@ -129,7 +129,7 @@ class Document:
 
     def _read_whole(self, body: bytes, end: int) -> Iterator[Value]:
         if len(body) > self._limits.value:
-            yield Value(1, fault=self._limits.told("value", VALUE), end=end)
+            yield Value(1, fault=self._limits.more_than("value", VALUE), end=end)
         elif body and not body.isspace():
             yield read(1, body.removeprefix(BOM), end, self._limits, whole=True)
 

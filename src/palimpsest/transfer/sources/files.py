@@ -185,7 +185,7 @@ class SourceFile:
                 self._held += chunk
                 if len(self._held) > self.limits.database:
                     hint = "it is held in memory, as it comes as a stream: give its path, or "
-                    excess = self.limits.told("database", "bytes").replace("; ", f"; {hint}", 1)
+                    excess = self.limits.more_than("database", "bytes").replace("; ", f"; {hint}", 1)
                     raise ImportFailed(name, f"is an SQLite database of {excess}")
         return databases.loaded(self._held, name, self.limits)
 

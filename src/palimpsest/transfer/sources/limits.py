@@ -36,7 +36,7 @@ class Limits(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
     database: int = 256 * MEBIBYTE
     refused: int = 10_000
 
-    def told(self, name: str, what: str) -> str:
+    def more_than(self, name: str, what: str) -> str:
         """Say for an error that the limit `name` is exceeded, and how to raise it. `what` names what is counted."""
         most = getattr(self, name)
         return f"more than {most:,} {what} (the limit {name!r}; {RAISE.format(name=name)})"

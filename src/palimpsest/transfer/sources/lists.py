@@ -132,9 +132,9 @@ class ListReader:
         if self._beyond:
             return
         if end - self._begin > self._limits.value:
-            self._beyond = self._limits.told("value", VALUE)
+            self._beyond = self._limits.more_than("value", VALUE)
         elif self._brackets > 2 * self._limits.values:
-            self._beyond = self._limits.told("values", VALUES)
+            self._beyond = self._limits.more_than("values", VALUES)
 
     def _drop(self, to: int) -> None:
         """Begin the next item at `to`; the bytes before are not needed any more."""

@@ -88,7 +88,7 @@ class OpenAIAgents:
             has_rows, limit = False, self._file.limits.branches
             for branch, (query, arguments) in enumerate(self._queries(db, session), 1):
                 if branch > limit + 1:
-                    yield Piece(place=session, fault=self._file.limits.told("branches", "branches"))
+                    yield Piece(place=session, fault=self._file.limits.more_than("branches", "branches"))
                     break
                 own = session if branch == 1 else f"{session}~{branch}"
                 conversation = Conversation(id=own, number=str(number))
@@ -124,7 +124,7 @@ class OpenAIAgents:
             reason = f"{where}: {fault.reason}" if where else fault.reason
             return Piece(place=place, conversation=conversation, fault=reason, end=end)
         except sqlite3.DataError:  # SQLite does not read a row beyond the limit
-            reason = self._file.limits.told("value", "bytes in one row")
+            reason = self._file.limits.more_than("value", "bytes in one row")
             return Piece(place=place, conversation=conversation, fault=reason, end=end)
         key = f"{NAME} {id}"
         return Piece(place=place, conversation=conversation, entries=tuple(entries), key=key, shared=True, end=end)

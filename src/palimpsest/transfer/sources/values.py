@@ -44,12 +44,12 @@ def loads(text: bytes, limits: Limits) -> Any:
     """
     count = text.count(b"[") + text.count(b"{")
     if len(text) > limits.values and count + text.count(b",") > limits.values:
-        raise TooLarge(limits.told("values", VALUES))
+        raise TooLarge(limits.more_than("values", VALUES))
     if count > LEVELS and _is_too_deep(text):
         raise RecursionError
     value = _decoded(text)
     if len(text) > limits.string and not _strings_fit(value, limits.string):
-        raise TooLarge(limits.told("string", "characters in one string"))
+        raise TooLarge(limits.more_than("string", "characters in one string"))
     return value
 
 
