@@ -385,7 +385,7 @@ def test_rows_of_an_unfinished_import_go_from_a_copy_too(
         dump = session.export()
         session.clear()
         monkeypatch.setattr(Loading, "_make", None)  # dies behind its first piece
-        monkeypatch.setattr(Loading, "taken_away", suspended)
+        monkeypatch.setattr(Loading, "remove_laid", suspended)
         with pytest.raises(TypeError):
             memory.import_session(dump, on_conflict="replace")
     monkeypatch.undo()

@@ -27,7 +27,7 @@ from palimpsest.stores.backend import Ask, Backend, Named, Place, Range, Row, St
 from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.mongodb import open_mongodb
-from palimpsest.stores.mongodb.backend import DENIED, REMAINS, UNKNOWN, compacted
+from palimpsest.stores.mongodb.backend import DENIED, REMAINS, UNKNOWN, compact_collection
 from palimpsest.stores.mongodb.faults import may_pass
 from palimpsest.stores.mongodb.writing import Changing
 from palimpsest.stores.opening import open_store
@@ -384,7 +384,7 @@ def test_a_vacuum_runs_compact_on_the_server(answer: dict[str, Any] | int, freed
     """A vacuum runs `compact` and returns what it freed, or why the server did not run it."""
     database = Answering(answer)
 
-    report = drive(compacted(database))
+    report = drive(compact_collection(database))
 
     assert database.asked == [{"compact": "palimpsest", "force": True}]
     assert (report.freed, report.remains) == (freed, (*KEEPS, *told))

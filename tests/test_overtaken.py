@@ -72,7 +72,7 @@ class Retried(Overtaken):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         database: Any = self._database
-        written = database._written
+        written = database._write_once
 
         def twice(body: Callable[[Any], Any], relaxed: bool) -> Any:
             def cut(bound: Any) -> Any:
@@ -85,11 +85,11 @@ class Retried(Overtaken):
 
             return written(body if self._inside or self.before is None else cut, relaxed)
 
-        database._written = twice
+        database._write_once = twice
         try:
             return await super().write(batches, at, lasting=lasting, again=again)
         finally:
-            database._written = written
+            database._write_once = written
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -207,7 +207,7 @@ class KeyedBackend(BlockingBackend):
             head = step.after(_head(kept))
             kept_after.head = None if head is None else (head.hot, head.cold)
             kept_after.expires, kept_after.mark = None if head is None else step.expires, mark
-            _time(pairs, kept.expires, kept_after.expires, step.place)
+            _move_expiry(pairs, kept.expires, kept_after.expires, step.place)
         if kept_after.head is None and not tables:
             pairs.delete(_at(step.place))
         elif kept_after != kept:
@@ -220,7 +220,7 @@ class KeyedBackend(BlockingBackend):
         pairs.put(b"r%b%b" % (sums, at), _encode((value, id, expires)))
         if id:
             pairs.put(b"i%b%b%b" % (sums, _sum(id), at), b"")
-        _time(pairs, None, expires, place, table, key)
+        _move_expiry(pairs, None, expires, place, table, key)
 
     def _drop(self, pairs: Pairs, place: Place, table: str, low: int, high: int) -> None:
         sums = _sums(place, table)
@@ -229,10 +229,12 @@ class KeyedBackend(BlockingBackend):
             pairs.delete(at)
             if id:
                 pairs.delete(b"i%b%b%b" % (sums, _sum(id), at[-8:]))
-            _time(pairs, expires, None, place, table, key)
+            _move_expiry(pairs, expires, None, place, table, key)
 
 
-def _time(pairs: Pairs, before: int | None, after: int | None, place: Place, table: str = "", key: int = 0) -> None:
+def _move_expiry(
+    pairs: Pairs, before: int | None, after: int | None, place: Place, table: str = "", key: int = 0
+) -> None:
     """Store when a row, or a head, expires, and remove its earlier expiry."""
     if before is not None:
         pairs.delete(_timed(before, place, table, key))

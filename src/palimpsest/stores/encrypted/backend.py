@@ -62,8 +62,8 @@ class SealedBackend(Wrapper):
     # --- reading
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        looking = self.rows.looking(asks, self._heads.by_place)
-        return self._opened(looking, await self.below.look(looking.below), self._heads)
+        looking = self.rows.translate(asks, self._heads.by_place)
+        return self._open(looking, await self.below.look(looking.below), self._heads)
 
     def glance(self, place: Place) -> PlaceHead | None:
         """Answer only if the stored head is still the one remembered here: any other must be checked with its log's."""
@@ -72,7 +72,7 @@ class SealedBackend(Wrapper):
             return None
         return remembered.plain
 
-    def _opened(self, looking: Looking, seen: Sequence[Seen], opener: Heads) -> list[Seen]:
+    def _open(self, looking: Looking, seen: Sequence[Seen], opener: Heads) -> list[Seen]:
         """Open what the backend below has `seen`, and return the answers to the asks of `looking`.
 
         Raises StoreCorrupt when the heads of a session and its log disagree, WrongKey for a missing key. A look for
@@ -82,10 +82,10 @@ class SealedBackend(Wrapper):
         alone = not any(ask.rows for ask in looking.asks)
         for ask, answer, floor in zip(looking.below, seen, looking.floors, strict=True):
             if ask.head:
-                heads[ask.place] = opener.seen(ask.place, answer.head, floor, alone=alone)
+                heads[ask.place] = opener.open_or_unread(ask.place, answer.head, floor, alone=alone)
         if not agrees(list(heads.items())):
             sessions = [(place, head.stored) for place, head in heads.items() if head and place.space == SESSION]
-            stale = f"{', '.join(rows.what(place) for place, _ in sessions)} is of an earlier time"
+            stale = f"{', '.join(rows.describe(place) for place, _ in sessions)} is of an earlier time"
             fault = StoreCorrupt(self.url, f"{stale}, or what is noted of its rows is")
             if not alone:
                 raise fault
@@ -93,7 +93,7 @@ class SealedBackend(Wrapper):
         answers = []
         for ask, place, answer in zip(looking.asks, looking.places, seen, strict=False):
             head = heads.get(place)
-            opened = [rows.opened(place, want, found, head) for want, found in zip(ask.rows, answer.rows, strict=True)]
+            opened = [rows.open(place, want, found, head) for want, found in zip(ask.rows, answer.rows, strict=True)]
             answers.append(Seen(head.plain if head is not None and ask.head else None, opened))
         return answers
 
@@ -110,7 +110,7 @@ class SealedBackend(Wrapper):
             attempts: list[tuple[int, Sealing]] = []  # what is written in this round, by the batch's number
             ahead: dict[Place, SealedHead | None] = {}
             for i in pending:
-                sealing, outcomes[i] = await self._prepared(batches[i], ahead)
+                sealing, outcomes[i] = await self._prepare(batches[i], ahead)
                 if outcomes[i] is None:
                     sealing.finish()
                     attempts.append((i, sealing))
@@ -120,13 +120,13 @@ class SealedBackend(Wrapper):
             by_steps = {id(sealing.steps): sealing for _, sealing in attempts}
             replace = None
             if again is not None:
-                replace = partial(self._replaced, batches, attempts, by_steps, again, list[Looking]())
+                replace = partial(self._replacement, batches, attempts, by_steps, again, list[Looking]())
             results = await self.below.write(steps, at, lasting=lasting, again=replace) if attempts else []
             pending = []
             for (i, sealing), refusal in zip(attempts, results, strict=True):
                 if refusal is None:
                     outcomes[i] = None
-                    await self._committed(sealing)
+                    await self._remember_written(sealing)
                     continue
                 heads, untried = self._plain_refusal(sealing, refusal, self._heads), batches[i] is not sealing.batch
                 # The engine's heads may be as expected all the same: they were sealed again by a change of keys, or
@@ -143,7 +143,7 @@ class SealedBackend(Wrapper):
         heads = iter(await heads_at(self, [step.place for step in batch if not step.rows_only]))
         return tuple(None if step.rows_only else next(heads) for step in batch)
 
-    def _replaced(
+    def _replacement(
         self,
         batches: list[Batch],
         attempts: list[tuple[int, Sealing]],
@@ -180,9 +180,9 @@ class SealedBackend(Wrapper):
         def look_inside(asks: Sequence[Ask]) -> list[Seen]:
             looking = next(earlier, None)
             if looking is None or looking.asks != asks:
-                looking = self.rows.looking(asks, self._heads.by_place)
+                looking = self.rows.translate(asks, self._heads.by_place)
                 looked.append(looking)
-            return self._opened(looking, look(looking.below), inside)
+            return self._open(looking, look(looking.below), inside)
 
         batch = again(i, sealing.batch, self._plain_refusal(sealing, refusal, inside), look_inside)
         if batch is None:
@@ -195,7 +195,7 @@ class SealedBackend(Wrapper):
         attempts[number], by_steps[id(replacement.steps)] = (i, replacement), replacement
         return replacement.steps
 
-    async def _prepared(self, batch: Batch, ahead: dict[Place, SealedHead | None]) -> tuple[Sealing, Refusal | None]:
+    async def _prepare(self, batch: Batch, ahead: dict[Place, SealedHead | None]) -> tuple[Sealing, Refusal | None]:
         """Return the batch with its heads, under the key to write with, and the refusal if these are not as expected.
 
         When one of its heads is under another key, the mark is read again, after that head was seen. Otherwise another
@@ -206,7 +206,7 @@ class SealedBackend(Wrapper):
         while True:
             sealing, refusal = Sealing(self.rows, self.markings.writing, batch, ahead), None
             while refusal is None and not sealing.begin(self._heads.by_place):
-                refusal = await self._looked_up(sealing, ahead)
+                refusal = await self._look_up(sealing, ahead)
             others = self._other_keys(sealing, self._heads)
             if others:
                 await self.markings.refresh()
@@ -220,7 +220,7 @@ class SealedBackend(Wrapper):
         known = [*sealing.before, *(heads.by_place.get(self.rows.at(step.place)) for step in sealing.batch)]
         return {head.key_id for head in known if head is not None} - {"", sealing.key_id}
 
-    async def _looked_up(self, sealing: Sealing, ahead: dict[Place, SealedHead | None]) -> Refusal | None:
+    async def _look_up(self, sealing: Sealing, ahead: dict[Place, SealedHead | None]) -> Refusal | None:
         """Look at the heads of a batch, which remembers them; return the refusal if they are not as it expects."""
         unknown = [
             step.place
@@ -239,11 +239,11 @@ class SealedBackend(Wrapper):
         plain: list[PlaceHead | None] = []
         for step, place, stored, floor in zip(sealing.batch, sealing.places, refusal, sealing.before, strict=True):
             stored_place = place if step.rows_only else self.rows.at(step.place)
-            head = opener.opened(stored_place, stored, floor) if stored_place is not None else None
+            head = opener.open(stored_place, stored, floor) if stored_place is not None else None
             plain.append(head.plain if head is not None and not step.rows_only else None)
         return tuple(plain)
 
-    async def _committed(self, sealing: Sealing) -> None:
+    async def _remember_written(self, sealing: Sealing) -> None:
         """Remember the heads that a batch wrote. A new one is sealed anew if its key was retired meanwhile."""
         is_new = False
         for place, before, after in zip(sealing.places, sealing.before, sealing.after, strict=True):
@@ -291,7 +291,7 @@ class SealedBackend(Wrapper):
         return [self._listed(row, floors) for row in page]
 
     def _listed(self, row: Listed, floors: dict[Place, SealedHead]) -> Listed:
-        head = self._heads.seen(row.place, row.head, floors.get(row.place), alone=True)
+        head = self._heads.open_or_unread(row.place, row.head, floors.get(row.place), alone=True)
         assert head is not None, "what is listed has a head"
         return Listed(_named(row.place, head), head.plain, row.mark)
 
@@ -321,7 +321,7 @@ class SealedBackend(Wrapper):
         named: dict[Place, Place | None] = {}
         for place, stored, floor in zip(places, stored_heads, floors, strict=True):
             try:
-                head = self._heads.opened(place, stored, floor)
+                head = self._heads.open(place, stored, floor)
                 named[place] = _named(place, head) if head is not None else place
             except StoreCorrupt as fault:
                 named[place] = None

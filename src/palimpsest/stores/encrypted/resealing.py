@@ -10,7 +10,7 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Rang
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.sealed_batch import NO_HEAD
 from palimpsest.stores.encrypted.sealed_bytes import LIFE, SealedHead, Unsealed, key_of
-from palimpsest.stores.encrypted.sealed_rows import LOG, Heads, Rows, is_clear, what_row
+from palimpsest.stores.encrypted.sealed_rows import LOG, Heads, Rows, describe_row, is_clear
 from palimpsest.stores.rules import expect_of, heads_at
 
 STRETCH = 256
@@ -31,7 +31,7 @@ class Resealer:
         while not is_clear(place):
             floor = self._heads.by_place.get(place)
             (stored,) = await heads_at(self._below, [place])
-            before = self._heads.opened(place, stored, floor)
+            before = self._heads.open(place, stored, floor)
             if before is None or before.key_id == self._markings.writing:
                 break
             after = self._rows.values.head(place, before._replace(bound=None), self._markings.writing)
@@ -87,7 +87,7 @@ class Resealer:
                 try:
                     plain, token = open_row(row)
                 except Unsealed as fault:
-                    bad.append(fault.as_error(self._below.url, what_row(place, table, row[0])))
+                    bad.append(fault.as_error(self._below.url, describe_row(place, table, row[0])))
                 else:
                     resealed.append(self._rows.values.row(place, table, plain, token, own, row[2]))
         return resealed, bad

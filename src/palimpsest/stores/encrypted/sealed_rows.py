@@ -71,11 +71,11 @@ class Rows:
             return str(space)
         return OWNED + self._token("user", tenant, space)
 
-    def found_by(self, place: Place, table: str, id: str) -> str:
+    def id_token(self, place: Place, table: str, id: str) -> str:
         """Return the keyed token under which the store below finds rows of this id; "" for none."""
         return self._token("id", *place[:3], table, id) if id else ""
 
-    def what(self, place: Place, head: SealedHead | None = None) -> str:
+    def describe(self, place: Place, head: SealedHead | None = None) -> str:
         """Describe a stored place for messages; an item by the name in its `head`, if that is given."""
         if hides(place):
             return f"the item {place.home}/{head.name if head is not None else place.name}"
@@ -85,7 +85,7 @@ class Rows:
             return f"what is noted of the logs of session {place.home!r}"
         return f"the head of {place.space} {place.name or place.home!r}"
 
-    def looking(self, asks: Sequence[Ask], known: Mapping[Place, SealedHead]) -> Looking:
+    def translate(self, asks: Sequence[Ask], known: Mapping[Place, SealedHead]) -> Looking:
         """Translate asks for the backend below, and ask for the heads that vouch for the answers as well."""
         places = [self.at(ask.place) for ask in asks]
         below, vouching = list[Ask](), dict[Place, bool]()  # each vouching place, and whether `below` asks for its head
@@ -105,15 +105,15 @@ class Rows:
             return rows
         if place.space != LOG and place.space in VOUCHED:  # a missing row is noticed only when all are read
             return Range(rows.table, [(0, LAST_KEY)])
-        return Named(rows.table, [self.found_by(place, rows.table, id) for id in rows.ids])
+        return Named(rows.table, [self.id_token(place, rows.table, id) for id in rows.ids])
 
     def sealed(self, place: Place, table: str, row: Cells, token: bytes, key_id: str) -> Row:
         """Return a row as it is stored."""
-        return self.values.row(place, table, row, token, key_id, self.found_by(place, table, row[2]))
+        return self.values.row(place, table, row, token, key_id, self.id_token(place, table, row[2]))
 
     # --- rows that were read
 
-    def opened(
+    def open(
         self, place: Place, asked: Range | Named, rows: Sequence[Cells], head: SealedHead | None
     ) -> Sequence[Cells]:
         """Open the rows that the store below gave for `asked`, of a stored place that has this head.
@@ -144,10 +144,10 @@ class Rows:
                 _check(row_token, noted if listed else noted or b"")
             except Unsealed as fault:
                 if fault.key_id or in_tree:
-                    raise fault.as_error(self._url, what_row(place, table, row[0])) from None
+                    raise fault.as_error(self._url, describe_row(place, table, row[0])) from None
                 opened.append((row[0], Spoilt.of(b"", f"it {fault.why}"), "", row[3]))
                 continue
-            if row[3] != plain[3] or ((row[2] or plain[2]) and row[2] != self.found_by(place, table, plain[2])):
+            if row[3] != plain[3] or ((row[2] or plain[2]) and row[2] != self.id_token(place, table, plain[2])):
                 reason = "what it is found by, or when it expires, was changed"
                 plain = plain[0], Spoilt.of(plain[1], reason), plain[2], plain[3]
             opened.append(plain)
@@ -163,7 +163,7 @@ class Heads:
         self._url, self._rows = url, rows
         self.by_place: dict[Place, SealedHead] = {}
 
-    def opened(self, place: Place, stored: PlaceHead | None, floor: SealedHead | None) -> SealedHead | None:
+    def open(self, place: Place, stored: PlaceHead | None, floor: SealedHead | None) -> SealedHead | None:
         """Open the head of a stored place, and remember it; None if there is none.
 
         `floor` is the head that was known before this one was asked for. Raises StoreCorrupt when this one is older or
@@ -181,23 +181,23 @@ class Heads:
             try:
                 head = self._rows.values.opened(place, stored, head)
             except Unsealed as fault:
-                raise fault.as_error(self._url, self._rows.what(place, head)) from None
+                raise fault.as_error(self._url, self._rows.describe(place, head)) from None
         if floor is not None and head.is_before(floor):
             reason = "is of an earlier time: a later one was there before; if you know why, open the memory anew"
-            raise StoreCorrupt(self._url, f"{self._rows.what(place, head)} {reason}")
+            raise StoreCorrupt(self._url, f"{self._rows.describe(place, head)} {reason}")
         self.remember(place, head)
         return head
 
-    def seen(
+    def open_or_unread(
         self, place: Place, stored: PlaceHead | None, floor: SealedHead | None, *, alone: bool
     ) -> SealedHead | None:
-        """Open a head like `opened`, but return `SealedHead.unread` for a damaged session head instead of raising.
+        """Open a head like `open`, but return `SealedHead.unread` for a damaged session head instead of raising.
 
         So one damaged session does not stop a listing of the others. Only when heads are looked at `alone`: rows of the
         same look could not be checked against a head that cannot be opened, so StoreCorrupt is raised then.
         """
         try:
-            return self.opened(place, stored, floor)
+            return self.open(place, stored, floor)
         except StoreCorrupt as fault:
             if not alone or place.space != SESSION or stored is None:
                 raise
@@ -255,7 +255,7 @@ def is_noted(step: Step) -> bool:
     )
 
 
-def what_row(place: Place, table: str, key: int) -> str:
+def describe_row(place: Place, table: str, key: int) -> str:
     """Describe a row for messages."""
     what = {"entry": f"entry {key & 0xFFFFFFFF}", "record": f"the record of revision {key & 0xFFFFFFFF}"}
     return f"{what.get(table, f'{table} {key}')} of session {place.home!r}"

@@ -217,7 +217,7 @@ class Items:
                 return
             heads = await heads_at(self._backend, places)
 
-    async def swept(self, place: Place, now: int) -> int:
+    async def sweep(self, place: Place, now: int) -> int:
         """Remove an item if it has expired; return how many were removed."""
         (head,) = await heads_at(self._backend, [place])
         if head is None:
@@ -319,17 +319,17 @@ class Leases:
             return False
         return now >= seen[1] + held.length / 1_000_000
 
-    async def swept(self, place: Place) -> None:
+    async def sweep(self, place: Place) -> None:
         """Remove a lease that is over, unless somebody has taken or renewed it meanwhile."""
         (head,) = await heads_at(self._backend, [place])
         held = self._held(place, head)
         if head is not None and held is not None and held.until + LATE <= self._clock():
-            await self.ended(place, head)
+            await self.end(place, head)
 
     async def end_all(self, tenant: str) -> None:
         """End all leases of the tenant."""
         async for listed in all_places(self._backend, tenant, LEASES):
-            await self.ended(listed.place, listed.head)
+            await self.end(listed.place, listed.head)
 
     def _held(self, place: Place, head: PlaceHead | None) -> Held | None:
         """Decode a lease. An unreadable one counts as over: its holder is refused when it renews."""
@@ -341,7 +341,7 @@ class Leases:
             warn("%s", f"{fault}: it begins anew")
             return Held("", 0, 0, 0)
 
-    async def ended(self, place: Place, head: PlaceHead) -> None:
+    async def end(self, place: Place, head: PlaceHead) -> None:
         """End a lease. It is kept as long as its fence is needed to give out a greater one."""
         before, now = self._held(place, head), self._clock()
         assert before is not None, "what is listed is there"

@@ -51,7 +51,7 @@ class Loading:
             await self._make(incoming, dump, replace, pending, laid)
         except BaseException:
             if laid:
-                await self._backend.surely(lambda: self.taken_away(_laid_at(incoming)))
+                await self._backend.surely(lambda: self.remove_laid(_laid_at(incoming)))
             raise
 
     async def _lay(self, incoming: Known, number: int, piece: Sequence[Cells]) -> None:
@@ -100,7 +100,7 @@ class Loading:
 
     # --- what nobody has finished
 
-    async def taken_away(self, place: Place) -> None:
+    async def remove_laid(self, place: Place) -> None:
         """Remove a log that was being laid, unless a session has been made of it."""
         owner = Place(place.tenant, place.home, "session", place.home)
         incoming = Known(SessionKey(place.tenant, place.home), owner, int(place.name))
@@ -118,7 +118,7 @@ class Loading:
         """Remove all logs of a tenant that are being laid; loads under way are told by a Conflict."""
         while page := await self._backend.places(tenant, LAID):
             for one in page:
-                await self.taken_away(one.place)
+                await self.remove_laid(one.place)
 
 
 def _laid_at(incoming: Known) -> Place:

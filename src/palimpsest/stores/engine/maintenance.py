@@ -38,7 +38,7 @@ class Maintenance:
     def __init__(self, sessions: Sessions, changing: Changing, large: Large, items: Items, leases: Leases) -> None:
         self._changing, self.wholes, self.loading = changing, WholeSessions(sessions, large), Loading(sessions, large)
         self._sessions, self._items, self._leases, self._backend = sessions, items, leases, sessions.backend
-        self._told = set[SessionKey]()
+        self._warned = set[SessionKey]()
 
     # --- listing
 
@@ -83,8 +83,8 @@ class Maintenance:
         try:
             return SessionInfo.of(key.session, self._sessions.read(key, listed.place, listed.head).head)
         except StoreCorrupt as fault:
-            if key not in self._told:
-                self._told.add(key)
+            if key not in self._warned:
+                self._warned.add(key)
                 warn("%s", fault)
             return SessionInfo.unread(key.session, user)
 
@@ -140,12 +140,12 @@ class Maintenance:
     async def _sweep_head(self, place: Place, now: int) -> int:
         """Remove what a place with an expired head stands for; return how many items or sessions that were."""
         if place.space.startswith(ITEMS):
-            return await self._items.swept(place, now)
+            return await self._items.sweep(place, now)
         if place.space == LEASES:
-            await self._leases.swept(place)
+            await self._leases.sweep(place)
             return 0
         if place.space == LAID:
-            await self.loading.taken_away(place)
+            await self.loading.remove_laid(place)
         elif place.space == BARRED:  # the branch that it bars was given up long ago
             (head,) = await heads_at(self._backend, [place])
             if head is not None:

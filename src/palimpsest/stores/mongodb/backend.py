@@ -14,7 +14,7 @@ from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.mongodb import faults
 from palimpsest.stores.mongodb.address import ADDRESS
-from palimpsest.stores.mongodb.connected import Connected, is_router, prepared
+from palimpsest.stores.mongodb.connected import Connected, is_router, prepare
 from palimpsest.stores.mongodb.layout import COLLECTION, NUMBER, Known, head_key
 from palimpsest.stores.mongodb.reading import Reader
 from palimpsest.stores.mongodb.updating import Plan, plan_of
@@ -95,7 +95,7 @@ class MongoBackend(ServerBackend[Connected]):
             hello = await client.admin.command("hello")
             self._has_transactions(hello)
             connected = Connected(self.url, client, self._name, is_router(hello))
-            await prepared(self.url, connected, writable=self.writable)
+            await prepare(self.url, connected, writable=self.writable)
             return connected
         except BaseException:
             await client.close()
@@ -116,9 +116,9 @@ class MongoBackend(ServerBackend[Connected]):
     # --- reading
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        return await self.run(lambda connected: self._looked(connected, asks)) if asks else []
+        return await self.run(lambda connected: self._look(connected, asks)) if asks else []
 
-    async def _looked(self, connected: Connected, asks: Sequence[Ask]) -> list[Seen]:
+    async def _look(self, connected: Connected, asks: Sequence[Ask]) -> list[Seen]:
         seen = await connected.reader.look(asks)
         if seen is not None:
             return seen
@@ -148,7 +148,7 @@ class MongoBackend(ServerBackend[Connected]):
         if not (whole and self.writable):
             return Scrubbed((REMAINS,))
         try:
-            return await self.run(lambda connected: compacted(connected.database))
+            return await self.run(lambda connected: compact_collection(connected.database))
         except StoreUnavailable as fault:
             if not isinstance(fault.__cause__, TimeoutError):
                 raise
@@ -177,18 +177,18 @@ class _Call:
         """Write the batches, one after the other. Return the refusal of each, or None."""
         refusals = list[Refusal | None]()
         for number, batch in enumerate(batches):
-            refusals.append(await self._one(connected, number, batch))
+            refusals.append(await self._write_batch(connected, number, batch))
             self.done = self.sent = self.done or refusals[-1] is None
         return refusals
 
-    async def _one(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
+    async def _write_batch(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
         """Write a batch: by updates of one document as long as that is enough, else in a transaction."""
         refusal: Refusal | None = None
         for _ in range(TRIES):
             plan = plan_of(batch)
             if plan is None:
                 break
-            done, present = await self._updated(connected, plan)
+            done, present = await self._update(connected, plan)
             if done:
                 return None
             if present is None:
@@ -197,7 +197,7 @@ class _Call:
             if self._again is None:
                 return refusal
             try:
-                instead = self._again(number, batch, refusal, _unseen)
+                instead = self._again(number, batch, refusal, _needs_transaction)
             except _Looks:
                 break
             if instead is None:
@@ -205,9 +205,9 @@ class _Call:
             batch = instead
         else:
             return refusal
-        return await self._transacted(connected, number, batch)
+        return await self._write_in_transaction(connected, number, batch)
 
-    async def _updated(self, connected: Connected, plan: Plan) -> tuple[bool, Seen | None]:
+    async def _update(self, connected: Connected, plan: Plan) -> tuple[bool, Seen | None]:
         """Write a batch by one update. Return whether it is done, and if it is refused, the present head.
 
         (False, None) means that it takes a transaction.
@@ -246,13 +246,13 @@ class _Call:
             return None
         return whole[0]
 
-    async def _transacted(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
+    async def _write_in_transaction(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
         """Write a batch in a transaction, and remember how the documents are afterwards."""
         changing: Changing | None = None
 
         async def taken(session: Any) -> Refusal | None:
             nonlocal changing
-            refusal, changing = await self._taken(connected, number, batch, session)
+            refusal, changing = await self._take(connected, number, batch, session)
             return refusal
 
         refusal = await connected.transaction(taken, self._commits)
@@ -263,7 +263,7 @@ class _Call:
     def _commits(self, begun: bool) -> None:
         self.sent = begun or self.done
 
-    async def _taken(
+    async def _take(
         self, connected: Connected, number: int, batch: Batch, session: Any
     ) -> tuple[Refusal | None, Changing]:
         """Write a batch within a transaction, or what `again` returns in its place. Also returns what wrote it."""
@@ -286,11 +286,11 @@ class _Looks(Exception):
     """Raised when `again` looks at the store, which it may only do in a transaction."""
 
 
-def _unseen(_: Sequence[Ask]) -> list[Seen]:
+def _needs_transaction(_: Sequence[Ask]) -> list[Seen]:
     raise _Looks
 
 
-async def compacted(database: Any) -> Scrubbed:
+async def compact_collection(database: Any) -> Scrubbed:
     """Have the server return free space in the collection's files to the disk, as far as `compact` does so.
 
     It blocks no reads and writes of sessions. In a replica set of several servers only this one does it.

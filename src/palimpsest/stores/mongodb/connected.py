@@ -127,7 +127,7 @@ MIGRATIONS: tuple[Migration, ...] = (_first,)
 """The migrations: each makes the next version of the one before. It can be run twice, and by several at once."""
 
 
-async def prepared(
+async def prepare(
     url: str, connected: Connected, *, writable: bool, migrations: tuple[Migration, ...] = MIGRATIONS
 ) -> None:
     """Bring the store in this database to the present version, and make it if there is none.

@@ -108,7 +108,7 @@ class SQLiteBackend(BlockingBackend):
         return scrubbed
 
     def _scrub(self) -> tuple[str, ...]:
-        return self._database.alone(
+        return self._database.outside_transaction(
             lambda connection: self._scrubbing.scrub(connection, self._patience), self._patience
         )
 

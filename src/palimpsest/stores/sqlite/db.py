@@ -103,7 +103,7 @@ class Database:
         """Call `body` in a reading transaction, where it sees one state of the file, and return its result."""
         if self._glances and self._links.glancer.bound is None:
             self._glanced(NOWHERE)
-        return self._retried(partial(self._read, body), self.busy_seconds)
+        return self._retry(partial(self._read, body), self.busy_seconds)
 
     def glance(self, place: Place) -> PlaceHead | None:
         """Return the head of a place without waiting for anybody.
@@ -143,18 +143,18 @@ class Database:
             return self._in_turn(body, relaxed)
         except FAULTS as fault:
             self._pause(fault, since + self.busy_seconds)
-        return self._retried(partial(self._in_turn, body, relaxed), self.busy_seconds, since)
+        return self._retry(partial(self._in_turn, body, relaxed), self.busy_seconds, since)
 
     def _in_turn(self, body: Callable[[Tables], T], relaxed: bool) -> T:
         with self.turn:
-            result = self._written(body, relaxed)
+            result = self._write_once(body, relaxed)
         return result
 
     def hastily(self, body: Callable[[Tables], T], patience: float) -> T:
         """Write what may be lost: without waiting for the disk, and at most `patience` seconds for other processes."""
-        return self._retried(partial(self._written, body, True), patience)
+        return self._retry(partial(self._write_once, body, True), patience)
 
-    def _written(self, body: Callable[[Tables], T], relaxed: bool) -> T:
+    def _write_once(self, body: Callable[[Tables], T], relaxed: bool) -> T:
         """Run one writing transaction with the writing connection."""
         writer = self._writer
         with writer.lock:
@@ -180,13 +180,13 @@ class Database:
 
     def prepare(self, body: Callable[[sqlite3.Connection], object]) -> None:
         """Call `body`, which begins its own transactions, again and again until nobody is in its way."""
-        self._retried(partial(self._prepared, body), self.busy_seconds)
+        self._retry(partial(self._prepare, body), self.busy_seconds)
 
-    def _prepared(self, body: Callable[[sqlite3.Connection], object]) -> None:
+    def _prepare(self, body: Callable[[sqlite3.Connection], object]) -> None:
         with self._writer.lock:
             body(self._writer.use().connection)
 
-    def _retried(self, act: Callable[[], T], patience: float, since: float | None = None) -> T:
+    def _retry(self, act: Callable[[], T], patience: float, since: float | None = None) -> T:
         """Call `act` until no other process is in its way, for `patience` seconds from `since` (None: from now).
 
         No lock is held between two tries. Any other fault is raised, translated.
@@ -207,7 +207,7 @@ class Database:
             raise Closed(self._url) from None
         time.sleep(PAUSE)
 
-    def alone(self, body: Callable[[sqlite3.Connection], T], patience: float = 0) -> T:
+    def outside_transaction(self, body: Callable[[sqlite3.Connection], T], patience: float = 0) -> T:
         """Call `body` with the writing connection, outside a transaction.
 
         Each of its statements waits at most `patience` seconds for other connections.
