@@ -61,7 +61,7 @@ class Scope(Protocol):
         ...
 
 
-class Known:
+class KnownDefinitions:
     """What a memory remembers of the definitions in its store, by tenant and digest."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Known:
 class Definitions:
     """The definition of one declared session, and the earlier one that it may still be under."""
 
-    def __init__(self, scope: Scope, declared: Declared, known: Known) -> None:
+    def __init__(self, scope: Scope, declared: Declared, known: KnownDefinitions) -> None:
         self._scope, self._known, self._declared = scope, known, declared
         self.own = declared.definition
         self._held: dict[tuple[str, str | None], Options | None] = {}
@@ -160,13 +160,13 @@ class Definitions:
         facts = {"memory": self.own.memory, "before": msgspec.to_builtins(before)}
         await self._scope.tell("config:changed", **facts, now=msgspec.to_builtins(self.own))
 
-    def said(self) -> tuple[About, tuple[str, ...]]:
+    def change_fields(self) -> tuple[About, tuple[str, ...]]:
         """Return the fields `about` and `said` of a change that puts the session under this definition."""
         return About(definition=self.own), ("definition",)
 
-    def adopted(self, created: int) -> Change:
+    def adoption(self, created: int) -> Change:
         """Return a change that puts the session under this definition without a cut."""
-        about, said = self.said()
+        about, said = self.change_fields()
         return Change(kind="about", reason="about", created=created, about=about, said=said)
 
 

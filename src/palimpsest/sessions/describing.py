@@ -52,7 +52,7 @@ class Describing:
             raise SessionNotFound(scope.key.session)
         if before is not None and before.compaction and before.user != head.user:
             await (await scope.memory.keeper(joins=False)).handed_over(scope.key.session)
-            scope.brought.clear()
+            scope.summaries_added.clear()
         if scope.about is not None:  # from now on this object expects the new user
             scope.about = msgspec.structs.replace(scope.about, user=head.user if scope.about.user else None)
         return SessionInfo.of(scope.key.session, head)

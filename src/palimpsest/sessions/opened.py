@@ -18,7 +18,7 @@ from palimpsest.stores import Store
 if TYPE_CHECKING:
     from palimpsest.recall.embedders import Embedder
     from palimpsest.recall.opening import Indexes
-    from palimpsest.sessions.definitions import Known
+    from palimpsest.sessions.definitions import KnownDefinitions
     from palimpsest.sessions.derived import Derivations
     from palimpsest.sessions.shelves.keeping import Keeper
 
@@ -38,7 +38,7 @@ class Opened:
         self.observers: dict[str, Observers] = {}
         self.derivations: dict[str, Derivations] = {}
         self.keepers: dict[str, Keeper] = {}
-        self.definitions: Known | None = None
+        self.definitions: KnownDefinitions | None = None
 
     def __del__(self) -> None:
         if self.store is not None and self.store.left_open:  # nothing refers to it any more that could close it

@@ -155,9 +155,9 @@ class MemoryScope:
 
     def definitions(self, scope: SessionScope, declared: Declared) -> Definitions:
         """Return the definition of a declared session."""
-        from palimpsest.sessions.definitions import Definitions, Known  # only needed by declared sessions
+        from palimpsest.sessions.definitions import Definitions, KnownDefinitions  # only needed by declared sessions
 
-        self._shared.definitions = self._shared.definitions or Known()
+        self._shared.definitions = self._shared.definitions or KnownDefinitions()
         return Definitions(scope, declared, self._shared.definitions)
 
     def end(self) -> None:
@@ -228,8 +228,8 @@ class SessionScope:
     """What the parts of one open session share.
 
     These attributes change: `about`, the description that the session is expected to have; `store`, which an EPHEMERAL
-    session replaces after each turn; `sent` and `reckoned`, the last context and its budget; and `brought`, which says,
-    by knowledge base, up to which epoch (and since which creation) the session's summaries were added to it.
+    session replaces after each turn; `sent` and `reckoned`, the last context and its budget; and `summaries_added`,
+    which says, by knowledge base, up to which epoch (and since which creation) the session's summaries were added.
     """
 
     def __init__(self, memory: MemoryScope, options: Options, store: Store | None = None) -> None:
@@ -241,7 +241,7 @@ class SessionScope:
         self.about = options.about
         self.sent: Context | Sent | None = None
         self.reckoned: Reckoned | None = None
-        self.brought: dict[str, tuple[int, int]] = {}
+        self.summaries_added: dict[str, tuple[int, int]] = {}
 
     @lazy
     def store(self) -> Store:

@@ -63,11 +63,11 @@ class Overlay(Store):
         self._below.check()
 
 
-class Taken(NamedTuple):
-    """A head below as it was first seen, as it is there now, and the rows below that are therefore hidden."""
+class HeadBelow(NamedTuple):
+    """The head that a place has below: as it was first seen, as it is now, and the rows below that are hidden since."""
 
-    then: PlaceHead | None
-    now: PlaceHead | None
+    first: PlaceHead | None
+    current: PlaceHead | None
     hidden: Sequence[Hidden]
 
 
@@ -79,19 +79,19 @@ class OverBackend(RunsBelow, MemoryBackend):
         self.url, self.blocking, self.gathers = f"an overlay of {below.url}", below.blocking, below.gathers
         self.inline = below.inline
         self.lacking: set[Place] = set()
-        self.below, self._taken, self._mark = below, dict[Place, Taken](), ABOVE
+        self.below, self._heads_below, self._mark = below, dict[Place, HeadBelow](), ABOVE
 
     # --- what is here
 
     def at(self, place: Place) -> Stored:
         stored = self._places.get(place)
         if stored is None:
-            taken = self._taken.get(place)
-            return NOTHING if taken is None else NOTHING._replace(head=taken.then, mark=ABOVE)
+            head_below = self._heads_below.get(place)
+            return NOTHING if head_below is None else NOTHING._replace(head=head_below.first, mark=ABOVE)
         return stored
 
     def all(self) -> list[tuple[Place, Stored]]:
-        return [(place, self.at(place)) for place in {**self._taken, **self._places}]
+        return [(place, self.at(place)) for place in {**self._heads_below, **self._places}]
 
     def after_step(self, step: Step, before: Stored, mark: int) -> Stored:
         after, hidden = super().after_step(step, before, mark), dict(before.hidden)
@@ -102,15 +102,15 @@ class OverBackend(RunsBelow, MemoryBackend):
     def is_none(self, place: Stored) -> bool:
         return False  # even an empty place is kept, as it hides the one below
 
-    def _take(self, place: Place, now: PlaceHead | None) -> None:
+    def _note_head_below(self, place: Place, now: PlaceHead | None) -> None:
         """Note the head that a place has below now."""
         with self._lock:
-            before = self._taken.setdefault(place, Taken(now, now, hidden_by(place, now, now)))
-            if before.now != now:
-                taken = Taken(before.then, now, hidden_by(place, before.then, now))
-                if taken.hidden != before.hidden:
+            before = self._heads_below.setdefault(place, HeadBelow(now, now, hidden_by(place, now, now)))
+            if before.current != now:
+                head_below = HeadBelow(before.first, now, hidden_by(place, before.first, now))
+                if head_below.hidden != before.hidden:
                     self.lacking.add(place)
-                self._taken[place] = taken
+                self._heads_below[place] = head_below
 
     # --- reading
 
@@ -122,7 +122,7 @@ class OverBackend(RunsBelow, MemoryBackend):
             below_seen = await self.below.look(asked) if asked else []
             for ask, place_seen in zip(asked, below_seen, strict=True):
                 if ask.head:
-                    self._take(ask.place, place_seen.head)
+                    self._note_head_below(ask.place, place_seen.head)
             if asked == [self._asked(ask, asks) for ask in shared]:
                 break  # no rows became hidden during the look, by a write here or below
         here, below = await super().look(asks), iter(below_seen)
@@ -145,7 +145,7 @@ class OverBackend(RunsBelow, MemoryBackend):
     def _hidden(self, place: Place, table: str, asks: Sequence[Ask]) -> tuple[Span, ...]:
         """Return the keys of hidden rows: those dropped here, and those that a head asked for together hides."""
         dropped = [(name, *span) for name, spans in self.at(place).hidden.items() for span in spans]
-        heads = [self._taken.get(ask.place) for ask in asks if ask.head and ask.place[:2] == place[:2]]
+        heads = [self._heads_below.get(ask.place) for ask in asks if ask.head and ask.place[:2] == place[:2]]
         by_heads = [
             hidden_rows[1:] for head in heads if head for hidden_rows in head.hidden if hidden_rows[0] == place.space
         ]
@@ -188,7 +188,7 @@ class OverBackend(RunsBelow, MemoryBackend):
             after = page[-1].place
 
     def _is_here(self, place: Place) -> bool:
-        return place in self._places or place in self._taken or place.space == LEASES
+        return place in self._places or place in self._heads_below or place.space == LEASES
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
@@ -221,19 +221,19 @@ class OverBackend(RunsBelow, MemoryBackend):
         return await super().write(batches, at, lasting=lasting, again=again)
 
 
-def hidden_by(place: Place, then: PlaceHead | None, now: PlaceHead | None) -> list[Hidden]:
-    """Return the rows below that must not be seen beside a head that was `then` when it was taken and is `now` today.
+def hidden_by(place: Place, first: PlaceHead | None, current: PlaceHead | None) -> list[Hidden]:
+    """Return the rows below that must not be seen beside a head that was `first` when first seen, and is `current` now.
 
-    These are rows that came after `then`, and rows that are no longer the session's according to `now`.
+    These are rows that came after `first`, and rows that are no longer the session's according to `current`.
     """
-    if then is None or place.space not in ("session", "tree"):
+    if first is None or place.space not in ("session", "tree"):
         return []
     try:
         if place.space == "tree":
-            return [("tree", "*", int(then.hot), LAST_KEY)]
-        hot, cold = read_hot(then.hot), read_cold(then.cold)
-        still_there = now is not None and (now is then or read_hot(now.hot).log == hot.log)
-        first_seq = read_cold(now.cold).head.first_seq if now is not None and now.cold != then.cold else 0
+            return [("tree", "*", int(first.hot), LAST_KEY)]
+        hot, cold = read_hot(first.hot), read_cold(first.cold)
+        still_there = current is not None and (current is first or read_hot(current.hot).log == hot.log)
+        first_seq = read_cold(current.cold).head.first_seq if current is not None and current.cold != first.cold else 0
     except DAMAGED:  # reported when the head is read
         return []
     log, logs = hot.log, (hot.log, *(log for _, log in cold.shares))

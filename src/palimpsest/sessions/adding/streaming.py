@@ -96,12 +96,12 @@ class Streaming:
         stream.end()
 
         async def store(*, again: bool = False) -> None:
-            answer.entries = await self._stored(stream, cut_off, key, metadata, again=again)
+            answer.entries = await self._store(stream, cut_off, key, metadata, again=again)
 
         with quietly(self._redact):
             await self._runner.surely(store, partial(store, again=True))
 
-    async def _stored(
+    async def _store(
         self,
         stream: AnswerStream,
         cut_off: CutOff,

@@ -158,7 +158,7 @@ class ContextBuilder:
             return
         try:
             await self._adopts.keep()
-            await self._store.commit(self._options.key, self._adopts.adopted(head.created), expect_epoch=head.epoch)
+            await self._store.commit(self._options.key, self._adopts.adoption(head.created), expect_epoch=head.epoch)
         except (Conflict, StoreUnavailable):
             return  # the next call tries again
 
@@ -179,7 +179,7 @@ class ContextBuilder:
         try:
             if self._adopts is not None and head.definition != self._adopts.own:
                 await self._adopts.keep()
-                about, said = self._adopts.said()
+                about, said = self._adopts.change_fields()
                 change = msgspec.structs.replace(change, about=about, said=said)
             after = await self._store.commit(
                 self._options.key, change, expect_revision=head.revision, expect_epoch=head.epoch

@@ -17,7 +17,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.runtime.logs import log_failure
 from palimpsest.sessions.knowledge.asking import hits_of
-from palimpsest.sessions.knowledge.shown import Known
+from palimpsest.sessions.knowledge.shown import KnowledgePart
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.shelves.records import Link, Place, places_of
 from palimpsest.tokens.counter import Encoding
@@ -27,7 +27,7 @@ class SessionKnowledge:
     """The knowledge bases that the strategies of one open session name."""
 
     def __init__(self, scope: SessionScope) -> None:
-        self._scope, self._brought = scope, scope.brought
+        self._scope, self._summaries_added = scope, scope.summaries_added
 
     @property
     def _bases(self) -> list[Linked]:
@@ -50,7 +50,7 @@ class SessionKnowledge:
         """
         for base, splitter in self._bases:
             if base.write:
-                await self._guarded(self._linked, base, splitter)
+                await self._guarded(self._link, base, splitter)
 
     async def keep(self) -> None:
         """Put the session's summaries into its knowledge bases. A failure is reported, and tried again later."""
@@ -59,7 +59,7 @@ class SessionKnowledge:
             return
         for base, splitter in self._bases:
             if base.write:
-                await self._guarded(self._kept, base, splitter)
+                await self._guarded(self._keep_in, base, splitter)
 
     async def _guarded(self, work: Any, base: KnowledgeBase, splitter: TextSplitter) -> None:
         try:
@@ -70,7 +70,7 @@ class SessionKnowledge:
             why = briefly(scope.gate.redact(words_of(fault)))
             await scope.tell("knowledge:deferred", collection=base.collection_id, why=why)
 
-    async def _linked(self, base: KnowledgeBase, splitter: TextSplitter) -> Link:
+    async def _link(self, base: KnowledgeBase, splitter: TextSplitter) -> Link:
         """Store the link to the shelf that the session's summaries go to, and return it."""
         scope = self._scope
         user, counter = await self.user(), scope.options.counter
@@ -84,26 +84,26 @@ class SessionKnowledge:
         await (await scope.memory.keeper()).link(scope.key.session, link)
         return link
 
-    async def _kept(self, base: KnowledgeBase, splitter: TextSplitter) -> None:
+    async def _keep_in(self, base: KnowledgeBase, splitter: TextSplitter) -> None:
         """Bring the shelf of a knowledge base up to date with the session, unless that was done in this epoch."""
         scope = self._scope
         head = await scope.memory.store.head(scope.key)
         state = (head.epoch, head.created) if head is not None else (0, 0)
-        if head is None or self._brought.get(base.collection_id) == state:
+        if head is None or self._summaries_added.get(base.collection_id) == state:
             return
-        if not head.compaction and not self._brought:
+        if not head.compaction and not self._summaries_added:
             keeper = await scope.memory.keeper(joins=False)
             if not await keeper.links(scope.key.session):
                 return  # there never was a summary
-        link = await self._linked(base, splitter)
+        link = await self._link(base, splitter)
         keeper = await scope.memory.keeper()
         await keeper.drop_former_owners(scope.key.session, link)
         await keeper.bring_up_to_date(scope.key.session, link, base.embedder, scope.options.counter.count)
-        self._brought[base.collection_id] = state
+        self._summaries_added[base.collection_id] = state
 
     # --- contexts from them
 
-    async def parts(self, *, keeps: bool) -> list[Known]:
+    async def parts(self, *, keeps: bool) -> list[KnowledgePart]:
         """Return what each knowledge base contributes to the next context.
 
         With `keeps` the session's summaries are put into the knowledge bases first.
@@ -116,7 +116,7 @@ class SessionKnowledge:
         newest, head = await self._newest(), await self._scope.head()
         if newest is None or not newest.text.strip():
             return []
-        parts = list[Known]()
+        parts = list[KnowledgePart]()
         for base in bases:
             if base.search_mode not in MODES and not await self._holds(base.search_mode, newest, head):
                 continue
@@ -124,7 +124,7 @@ class SessionKnowledge:
             places = places_of(base.collection(self._scope.key.session, user), user)
             memory, own = self._scope.memory, self._scope.key.session
             if hits := await hits_of(memory, base, newest.text, places, without=own):
-                parts.append(Known(hits, base.max_tokens))
+                parts.append(KnowledgePart(hits, base.max_tokens))
         return parts
 
     async def _newest(self) -> Entry | None:

@@ -11,7 +11,7 @@ from palimpsest.sessions.shelves.records import KnowledgeHit
 NAME = "knowledge"
 
 
-class Known:
+class KnowledgePart:
     """Chunks of a knowledge base, best first, of at most `max_tokens` together. A part of a context's tail."""
 
     name = NAME
@@ -19,7 +19,7 @@ class Known:
     def __init__(self, hits: Sequence[KnowledgeHit], max_tokens: int | None) -> None:
         self._texts, self._most = [hit.shown for hit in hits], max_tokens
 
-    def beside(self, shown: Collection[int]) -> Known:
+    def beside(self, shown: Collection[int]) -> KnowledgePart:
         """Return the same chunks: they are of other sessions, so the context shows none of them already."""
         return self
 

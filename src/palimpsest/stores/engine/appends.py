@@ -24,7 +24,7 @@ from palimpsest.stores.values import Appended
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
 """Errors with which an append can be refused before anything of it is written."""
 
-Prepared = tuple[Known, Known, Batch]
+PreparedAppends = tuple[Known, Known, Batch]
 """A session before the appends, the session after them, and the batch that takes it from one to the other."""
 
 Sent = tuple[Known, Sequence[Entry], Appended | None]
@@ -82,7 +82,7 @@ class Appends:
         known_by_key = {key: None if self.crowds.is_at(key) else self._sessions.remembered(key) for key in pending}
         while pending:
             at = self._clock()
-            prepared_batches = list[Prepared]()
+            prepared_batches = list[PreparedAppends]()
             for key, appends in pending.items():
                 prepared = await self._batch(key, appends, known_by_key[key], at)
                 if prepared is not None:
@@ -134,7 +134,7 @@ class Appends:
 
     def _batch_again(
         self,
-        prepared_batches: list[Prepared],
+        prepared_batches: list[PreparedAppends],
         appends: Mapping[SessionKey, list[Append]],
         at: int,
         number: int,
@@ -153,7 +153,7 @@ class Appends:
         prepared_batches[number] = prepared
         return prepared[2]
 
-    def _plain_batch(self, appends: Sequence[Append], known: Known, at: int) -> Prepared | None:
+    def _plain_batch(self, appends: Sequence[Append], known: Known, at: int) -> PreparedAppends | None:
         """Prepare appends that need nothing from the store; None if any of them does."""
         head, log = known.head, known.log
         if known.stored is None and (known.pointer is not None or known.expired is not None):
@@ -185,7 +185,9 @@ class Appends:
             return known, after, (*steps, *creation, *note_steps(known, after))
         return known, after, steps
 
-    async def _batch(self, key: SessionKey, appends: list[Append], known: Known | None, at: int) -> Prepared | None:
+    async def _batch(
+        self, key: SessionKey, appends: list[Append], known: Known | None, at: int
+    ) -> PreparedAppends | None:
         """Prepare the appends to one session; None if nothing is left to write.
 
         The session is looked up if it is not known, or if ids must be checked.
@@ -194,7 +196,9 @@ class Appends:
             known = await self._sessions.find(key)
         return await self._batch_over(appends, known, at, self._backend.look)
 
-    async def _batch_over(self, appends: list[Append], known: Known, at: int, look: AsyncLook) -> Prepared | None:
+    async def _batch_over(
+        self, appends: list[Append], known: Known, at: int, look: AsyncLook
+    ) -> PreparedAppends | None:
         """Prepare appends over a session as it is known; None if nothing is left to write.
 
         Settles appends whose outcome follows from what is already stored. An append that fails only after others of
