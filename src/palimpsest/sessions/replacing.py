@@ -173,7 +173,7 @@ class Replacing:
         self._scope.let_go()
         if held is not None and added == len(change.entries):
             following = held
-            await self._scope.store.together(lambda: following.replace(change, fresh, stored, first))
+            await self._scope.store.together(lambda: following.replace(change, fresh, stored, after))
             if self._appender.turn.is_open or not held.interaction_ended:
                 self._scope.withheld[self._scope.place] = held
         await self._appender.follow_up(Appended(after, tuple(stored), added))

@@ -1,8 +1,9 @@
 """Withheld entries: what a policy forbids to store, but this process may use until the interaction ends.
 
 Until then this process sees the session as a branch in memory. It has the stored entries in order, the withheld ones
-between them, and a withheld result in the place of its stored stub. The branch is updated with each append and never
-stored. It is dropped when the interaction is over, or when something in the log was rewound, erased or cleared.
+between them, and a withheld result in the place of its stored stub. The branch follows what is appended, hidden,
+pinned, compacted and reported of usage in the stored session. It is never stored. It is dropped when the interaction is
+over, or when something in the log was rewound, erased, cleared, replaced or redacted.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from typing import TypeAlias
 
 import msgspec
 
@@ -18,8 +20,14 @@ from palimpsest.log.entry import Entry, Text, new_ids
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.replacing import says_the_same
 from palimpsest.privacy.gate import Admitted
+from palimpsest.sessions.branch_places import Places
 from palimpsest.stores import Store
 from palimpsest.stores.overlay import Overlay
+
+Placed: TypeAlias = tuple[int, Entry]
+"""An entry of the branch, and the seq of what is stored of it (0: nothing is)."""
+
+_replace = msgspec.structs.replace
 
 
 class Withheld:
@@ -31,7 +39,8 @@ class Withheld:
         self._lock: AbstractContextManager[object] = allocate_lock() if store.blocking else nullcontext()
         self._turn: AbstractAsyncContextManager[object] = nullcontext() if store.blocking else _task_lock()
         self._seen = head.next_seq - 1
-        self._begun, self._created = _state(head), head.created
+        self._places, self._revisions = Places(self._seen), dict[int, int]()
+        self._followed, self._created = head, head.created
         self._own: dict[str, Entry] = {}
         self._back: list[Entry] = []
         self._ids: set[str] = set()
@@ -72,7 +81,7 @@ class Withheld:
 
     def _marked(self, entry: Entry) -> Entry:
         said = next((own.metadata for own in self._back if _repeats(entry, own)), None)
-        return entry if not said else msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), **said})
+        return entry if not said else _replace(entry, metadata={**(entry.metadata or {}), **said})
 
     async def follow(self, slots: Sequence[Admitted], stored: Sequence[Entry], revision: int) -> None:
         """Add a batch to the branch: its stored entries, which this `revision` added, and its withheld ones.
@@ -89,18 +98,18 @@ class Withheld:
 
     async def _add(self, places: Sequence[tuple[Entry | None, Entry | None]]) -> None:
         """Add entries in order. Each has what is stored of it and what was withheld, either of them possibly None."""
-        waiting: list[Entry] = []
+        waiting: list[Placed] = []
         self._back += [own for _, own in places if own is not None]
         for entry, own in places:
             self.holds |= own is not None
             if entry is None:
-                waiting += self._once(own)
+                waiting += [(0, entry) for entry in self._once(own)]
             elif entry.seq > self._seen:
                 if entry.seq > self._seen + 1:  # others have added entries in between
                     await self._take(waiting)
                     waiting = []
                     await self._catch_up(entry.seq)
-                waiting.append(self._as_said(entry))
+                waiting.append((entry.seq, self._as_said(entry)))
                 self._seen = entry.seq
         await self._take(waiting)
         last = max((i for i, (_, own) in enumerate(places) if own is not None), default=-1)
@@ -108,37 +117,73 @@ class Withheld:
         answers = [i for i, kind in enumerate(kinds) if kind == _ANSWER]
         self._passed = bool(answers) and ("message", "user") in kinds[answers[0] :]
 
-    async def replace(self, change: Change, slots: Sequence[Admitted], stored: Sequence[Entry], first: int) -> None:
-        """Apply a committed replacement to the branch: `stored` are the stored entries of `slots`, from seq `first` on.
+    async def replace(self, change: Change, slots: Sequence[Admitted], stored: Sequence[Entry], after: Head) -> None:
+        """Apply a committed replacement to the branch: `stored` are the stored entries of `slots`, `after` is its head.
 
         Call it where `follow` is called, on a branch that was begun right before that commit.
         """
         async with self._turn:
             with self._lock:
-                await self._catch_up(first)
+                await self._catch_up(after.next_seq - len(stored))
+                await self._follow_records(after.revision - 1)
                 unused = iter(stored)
-                said = [slot.own if slot.kept is None else self._as_said(next(unused)) for slot in slots]
-                entries = tuple(_bare(entry) for entry in said if entry is not None)
+                said: list[Placed] = []
+                for slot in slots:
+                    entry = next(unused) if slot.kept is not None else None
+                    said.append((0, slot.own or Entry()) if entry is None else (entry.seq, self._as_said(entry)))
+                entries = tuple(_bare(entry) for _, entry in said)
                 self._back += [slot.own for slot in slots if slot.own is not None]
                 self.holds = True
-                head = await self._branch.commit(self._key, msgspec.structs.replace(change, entries=entries))
-                self._seen = max([self._seen, *(entry.seq for entry in stored)])
+                head = await self._branch.commit(self._key, _replace(change, entries=entries))
+                added = await self._branch.read(self._key, after=head.next_seq - len(entries) - 1)
+                for (seq, _), entry in zip(said, added, strict=True):
+                    self._places.add(seq, entry)
+                self._seen, self._followed = after.next_seq - 1, after
                 self._newest, self._waiting, self._passed = entries[-1], bool(head.calls), False
 
-    async def session(self, head: Head) -> Overlay | None:
-        """Return the branch, in which the session includes what is withheld.
+    async def session(self) -> tuple[Overlay | None, int]:
+        """Return the branch, in which the session includes what is withheld, and the revision of the stored session.
 
-        None if the session was erased from, rewound, cleared or replaced, so that the branch is no longer valid. Call
-        it where `follow` is called.
+        The branch is None if it is no longer valid, because the session was erased from, rewound, cleared, replaced or
+        redacted. Call it where `follow` is called.
         """
         async with self._turn:
-            with self._lock:
+            with self._lock:  # the head is read here: a head of before the last `follow` would seem to be another one's
+                head = await self._store.head(self._key) or Head()
                 is_another = self._created and head.created != self._created
-                if _state(head) != self._begun or head.next_seq <= self._seen or is_another:
-                    return None
+                if _state(head) != _state(self._followed) or head.next_seq <= self._seen or is_another:
+                    return None, head.revision
                 self._created = head.created
                 await self._catch_up(head.next_seq)
-                return self._branch
+                return self._branch if await self._follow_changes(head) else None, head.revision
+
+    async def _follow_changes(self, head: Head) -> bool:
+        """Apply what changed in the stored session, except for entries; return whether the branch can follow it."""
+        followed = self._followed
+        moved = (head.epoch, head.pinned) != (followed.epoch, followed.pinned)
+        if moved and not await self._follow_records(head.revision):
+            return False
+        if head.usage is not None and head.usage != followed.usage:
+            await self._branch.commit(self._key, Change(kind="usage", reason="usage", usage=head.usage))
+        self._followed = head
+        return True
+
+    async def _follow_records(self, revision: int) -> bool:
+        """Apply the changes of the stored session up to a revision; return whether the branch can follow all of them.
+
+        Cuts are not applied, since the branch has its own.
+        """
+        for record in await self._store.records(self._key, after=self._followed.revision, before=revision + 1):
+            change = Change(kind="pin", reason=record.reason, unpin=record.unpin)
+            if record.kind == "pin":
+                await self._branch.commit(self._key, _replace(change, seqs=self._places.seqs(record.seqs)))
+            elif record.kind == "compact" and record.compaction is not None:
+                state = self._places.state(record.compaction, {**self._revisions, record.revision: 0})
+                change = _replace(change, kind="compact", compaction=state)
+                self._revisions[record.revision] = (await self._branch.commit(self._key, change)).revision
+            elif record.kind != "cut":
+                return False
+        return True
 
     def _once(self, own: Entry | None) -> list[Entry]:
         """Return the withheld entry unless the branch has it: a batch may be added again under its key."""
@@ -151,18 +196,20 @@ class Withheld:
         """Add what others have appended before this seq."""
         if self._seen + 1 < before:
             entries = await self._store.read(self._key, after=self._seen, before=before)
-            await self._take([self._as_said(entry) for entry in entries if not entry.erased])
+            await self._take([(entry.seq, self._as_said(entry)) for entry in entries if not entry.erased])
             self._seen = before - 1
 
-    async def _take(self, batch: Sequence[Entry]) -> None:
+    async def _take(self, batch: Sequence[Placed]) -> None:
         if batch:
-            appended = await self._branch.append(self._key, batch)
+            appended = await self._branch.append(self._key, [entry for _, entry in batch])
+            for (seq, _), entry in zip(batch, appended.entries, strict=True):
+                self._places.add(seq, entry)
             self._newest, self._waiting = appended.entries[-1], bool(appended.head.calls)
 
     def _as_said(self, entry: Entry) -> Entry:
         """Return the entry, or the withheld one that belongs in the place of this stub."""
         own = self._own.get(entry.id)
-        return entry if own is None else msgspec.structs.replace(own, id=entry.id, at=entry.at)
+        return entry if own is None else _replace(own, id=entry.id, at=entry.at)
 
 
 _ANSWER = ("message", "assistant")
@@ -188,12 +235,12 @@ def _repeats(entry: Entry, own: Entry) -> bool:
 
 
 def _with_id(entry: Entry, id: str) -> Entry:
-    return entry if entry.id else msgspec.structs.replace(entry, id=id)
+    return entry if entry.id else _replace(entry, id=id)
 
 
 def _bare(entry: Entry) -> Entry:
     """Return the entry without the links that hold only where it is stored, so that it can be added to the branch."""
-    return msgspec.structs.replace(entry, seq=0, answers=0)
+    return _replace(entry, seq=0, answers=0)
 
 
 def _state(head: Head) -> tuple[object, ...]:

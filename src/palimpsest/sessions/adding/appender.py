@@ -223,7 +223,7 @@ class Appender:
         withholds = any(map(_is_withheld, slots))
         withheld = self._scope.withheld.get(self._scope.place)
         if withholds:
-            withheld = withheld or await self._hold()
+            withheld = await self._hold()
             slots = withheld.expecting(slots)
         kept = [slot.kept for slot in slots if slot.kept is not None]
         if withheld is None:
@@ -262,11 +262,16 @@ class Appender:
             await (await self._auto.loaded()).appended(appended, in_turn=self.turn.is_open)
 
     async def _hold(self) -> Withheld:
-        """Begin to keep what is withheld of the session's open interaction."""
+        """Return what keeps the withheld entries of the session's open interaction, begun anew if it is not valid."""
         from palimpsest.sessions.withheld import Withheld  # loads the memory store; needed only if texts are withheld
 
-        begun = await Withheld.begin(*self._scope.place, self._scope.clock)
-        return self._scope.withheld.setdefault(self._scope.place, begun)  # another thread may have been first
+        scope = self._scope
+        if (withheld := scope.withheld.get(scope.place)) is not None:
+            if (await scope.store.together(withheld.session, reads=True))[0] is not None:
+                return withheld
+            scope.let_go()
+        begun = await Withheld.begin(*scope.place, scope.clock)
+        return scope.withheld.setdefault(scope.place, begun)  # another thread may have been first
 
 
 def _identified(entries: Sequence[Entry], ids: Sequence[str], *, own: bool = False) -> list[Entry]:

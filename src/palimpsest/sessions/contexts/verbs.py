@@ -223,11 +223,10 @@ class Contexts:
         withheld = self._scope.withheld.get(self._scope.place)
         if withheld is None:
             return None, 0
-        head = await self._scope.head()
-        whole = await self._scope.store.together(lambda: withheld.session(head), reads=True)
+        whole, revision = await self._scope.store.together(withheld.session, reads=True)
         if whole is None:
             self._scope.let_go()
-        return whole, head.revision
+        return whole, revision
 
     async def _tell(self, builder: ContextBuilder | EarlierContext, context: Context) -> Context:
         """Tell observers of the context and its cut, and return it."""
