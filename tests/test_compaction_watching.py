@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -585,3 +586,39 @@ def test_wrong_types_are_named(mixed: Session) -> None:
     with pytest.raises(EntryNotFound):
         mixed.expand("nobody")
     assert {**mixed.export(), "exported_at": ""} == before
+
+
+@pytest.mark.parametrize("how", ["erase", "erase a call", "clear", "delete", "delete and begin anew", "replace"])
+def test_an_ephemeral_session_is_whole_whatever_is_destroyed_beside_it(memory: Memory, how: str) -> None:
+    """What it has lost of the stored session is no problem of it, and what is damaged in it still is one."""
+    stored = memory.session("s", counter=words)
+    for number in range(4):
+        stored.add_user_message(f"question {number} " + "word " * 40)
+        stored.add_tool_call("look", {}, call_id=f"c{number}")
+        stored.add_tool_result("look", "found", call_id=f"c{number}")
+        stored.add_assistant_message(f"answer {number} " + "word " * 40)
+    stored.add_tool_call("look", {}, call_id="open")
+    stored.rewind(stored.add_user_message("taken back").revision - 1)
+    assert stored.compact({"strategy": "summarizer", "interaction_keep": 2, "summary_floor": 5}).done
+    export = stored.export()
+    guest = memory.session("s", counter=words, persistence="ephemeral")
+    guest.add_user_message("for now")
+    guest.add_tool_result("look", "late", call_id="open")
+    assert guest.verify().ok
+
+    verbs: dict[str, Callable[[], object]] = {
+        "erase": lambda: stored.erase([1, 18]),
+        "erase a call": lambda: stored.erase([14, 17]),
+        "clear": stored.clear,
+        "delete": lambda: memory.delete_session("s"),
+        "delete and begin anew": lambda: (memory.delete_session("s"), stored.add_user_message("anew")),
+        "replace": lambda: memory.import_session(export, on_conflict="replace"),
+    }
+    verbs[how]()
+    assert guest.verify().problems == ()
+    guest.add_user_message("more")
+    guest.pin(guest.entries()[-1])
+    assert guest.verify().problems == ()
+    assert guest.context().messages
+    guest.end_turn()
+    assert guest.verify().problems == ()

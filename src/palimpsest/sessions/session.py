@@ -855,7 +855,8 @@ class AsyncSession:
         """Check the whole log, and return how many entries are in each state and which problems were found.
 
         Every entry must be active, covered, evicted, erased, rewound or expired, and in exactly one of these states.
-        `problems` lists whatever is inconsistent, lost or doubled, and is empty for an intact session.
+        `problems` lists whatever is inconsistent, lost or doubled, and is empty for an intact session. What was
+        erased or cleared in the stored session beside an "ephemeral" one is no problem of that one.
         """
         return await (await self._compacting()).verify()
 

@@ -50,21 +50,23 @@ async def verify(store: Store, options: Options, now: int) -> Verification:
     """Walk the whole log and every record of compaction, and report the state of each entry.
 
     A walk that finds problems is repeated if the session `moved` meanwhile. Raises Conflict if that happens `TRIES`
-    times.
+    times. Once an EPHEMERAL session has lost entries of the stored session, it is not checked for what is missing.
     """
     for _ in range(TRIES):
         head = await store.head(options.key) or Head()
-        verification = await _walked(store, options, head, now)
-        if verification.ok or not moved(head, await store.head(options.key) or Head()):
+        has_lost = store.has_lost(options.key)
+        verification = await _walked(store, options, head, now, has_lost=has_lost)
+        after = await store.head(options.key) or Head()
+        if verification.ok or not (moved(head, after) or store.has_lost(options.key) != has_lost):
             return verification
     raise Conflict(f"session {options.key.session!r}", "is changed faster than it can be verified: try again, or later")
 
 
-async def _walked(store: Store, options: Options, head: Head, now: int) -> Verification:
+async def _walked(store: Store, options: Options, head: Head, now: int, *, has_lost: bool) -> Verification:
     states = await states_of(store, options, head)
     state = states.compaction
     records = await store.records(options.key, before=head.revision + 1)
-    problems = [*_of_records(records, head, state), *_of_state(state, head)]
+    problems, missing = _of_state(state, head), list[str]()
     walk, last_seq = Walk(states, now), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
     links = _Links(left_out(records))
@@ -73,7 +75,7 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
         nonlocal covered_groups, last_seq
         for entry in batch:
             if entry.seq != last_seq + 1:
-                problems.append(f"entries {last_seq + 1} to {entry.seq - 1} are missing")
+                missing.append(f"entries {last_seq + 1} to {entry.seq - 1} are missing")
             last_seq = entry.seq
             if entry.damaged:
                 problems.append(f"entry {entry.seq} is damaged and cannot be read")
@@ -88,13 +90,11 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
     async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)]):
         await store.apart(follow, batch)
     if last_seq < head.next_seq - 1:
-        problems.append(f"entries {last_seq + 1} to {head.next_seq - 1} are missing")
+        missing.append(f"entries {last_seq + 1} to {head.next_seq - 1} are missing")
     _split(covered_groups, None, problems)
-    problems, counts = [*problems, *links.broken(head)], walk.counts
-    if counts["erased"] != head.erased:
-        problems.append(f"{counts['erased']} entries are erased where the head knows of {head.erased}")
-    if counts["rewound"] != head.hidden:
-        problems.append(f"{counts['rewound']} entries are rewound where the head knows of {head.hidden}")
+    counts = walk.counts
+    if not has_lost:
+        problems += [*_of_records(records, head, state), *missing, *links.broken(head), *_of_counts(counts, head)]
     versions = [record.compaction.summary for record in records if record.compaction and record.compaction.summary]
     return Verification(
         total=sum(counts.values()),
@@ -175,6 +175,16 @@ def _split(groups: dict[int, set[bool]], still: int | None, problems: list[str])
         if len(covered) > 1 and group != still:
             problems.append(f"the group of entry {group} is covered in part")
     return {group: covered for group, covered in groups.items() if group == still}
+
+
+def _of_counts(counts: dict[str, int], head: Head) -> list[str]:
+    """Return how the numbers of erased and rewound entries differ between the log and the head."""
+    known = {"erased": head.erased, "rewound": head.hidden}
+    return [
+        f"{counts[state]} entries are {state} where the head knows of {number}"
+        for state, number in known.items()
+        if counts[state] != number
+    ]
 
 
 def _of_state(state: Compaction, head: Head) -> list[str]:

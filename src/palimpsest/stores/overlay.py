@@ -15,6 +15,7 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from palimpsest.log.entry import now_us
+from palimpsest.log.head import SessionKey
 from palimpsest.log.spans import Span, union, visible, within
 from palimpsest.runtime.runner import Inline
 from palimpsest.stores.backend import (
@@ -53,10 +54,16 @@ class Overlay(Store):
     """The engine over an `OverBackend` of a store, which may be read-only. Closing it leaves that store open."""
 
     def __init__(self, store: Store, clock: Callable[[], int] = now_us) -> None:
-        super().__init__(OverBackend(store.backend), clock)
+        self._over = OverBackend(store.backend)
+        super().__init__(self._over, clock)
         self._below = store
 
     left_open = False  # it holds nothing but memory
+
+    def has_lost(self, key: SessionKey) -> bool:
+        """Return whether entries were erased, cleared or deleted below since the session was first seen here."""
+        known = self._sessions.remembered(key)
+        return known is not None and self._over.has_lost(known.place)
 
     def check(self) -> None:
         super().check()
@@ -111,6 +118,11 @@ class OverBackend(RunsBelow, MemoryBackend):
                 if head_below.hidden != before.hidden:
                     self.lacking.add(place)
                 self._heads_below[place] = head_below
+
+    def has_lost(self, place: Place) -> bool:
+        """Return whether entries of a session were erased, cleared or deleted below since it was first seen here."""
+        below = self._heads_below.get(place)
+        return below is not None and below.first is not None and _has_lost(below.first, below.current)
 
     # --- reading
 
@@ -232,7 +244,7 @@ def hidden_by(place: Place, first: PlaceHead | None, current: PlaceHead | None) 
         if place.space == "tree":
             return [("tree", "*", int(first.hot), LAST_KEY)]
         hot, cold = read_hot(first.hot), read_cold(first.cold)
-        still_there = current is not None and (current is first or read_hot(current.hot).log == hot.log)
+        still_there = current is not None and _is_same(first, current)
         first_seq = read_cold(current.cold).head.first_seq if current is not None and current.cold != first.cold else 0
     except DAMAGED:  # reported when the head is read
         return []
@@ -244,3 +256,19 @@ def hidden_by(place: Place, first: PlaceHead | None, current: PlaceHead | None) 
     if first_seq > cold.head.first_seq:
         hidden += entry_drops(*((key_of(log, 0), key_of(log, first_seq - 1)) for log in logs))
     return [("log", *drop) for drop in hidden]
+
+
+def _is_same(first: PlaceHead, current: PlaceHead) -> bool:
+    """Return whether two heads are of the same session, and not of another one that has taken its place."""
+    return current is first or read_hot(current.hot).log == read_hot(first.hot).log
+
+
+def _has_lost(first: PlaceHead, current: PlaceHead | None) -> bool:
+    """Return whether a session has lost entries between two of its heads."""
+    try:
+        if current is None or not _is_same(first, current):
+            return True
+        before, after = read_cold(first.cold).head, read_cold(current.cold).head
+        return (before.first_seq, before.erased) != (after.first_seq, after.erased)
+    except DAMAGED:  # reported when the head is read
+        return False

@@ -107,6 +107,10 @@ class Store(Opened):
         self.check()
         return known.standing if (known := self._sessions.remembered(key)) is not None else None
 
+    def has_lost(self, key: SessionKey) -> bool:
+        """Return whether the session has lost entries without its head knowing it. That happens to an overlay alone."""
+        return False
+
     def glance(self, key: SessionKey) -> Standing | None:
         """Return a session that this process has seen as it is now, if that can be told without waiting; else None."""
         self.check()
@@ -183,8 +187,7 @@ class Store(Opened):
         """Store token counts by seq, of entries that have none by this counter. A lost count is counted again.
 
         Counts of entries that do not exist are left out. If all of them existed while the session had the `mark`, and
-        it still has that, they are not looked for. Nothing is stored if the session has left this `epoch`: the entries
-        may have other texts since they were counted.
+        it still has that, they are not looked for. Nothing is stored after this `epoch`, as texts may have changed.
         """
         self.check()
         if self.writable and counts:
@@ -341,8 +344,7 @@ class Store(Opened):
         """Make sure that no byte of what was destroyed is left where the store keeps things.
 
         Without `whole`, slow work is left for another time. With it that is done piece by piece, so that others can go
-        on, and unused room is given back. `progress` is called with about how many bytes were gone through, and of how
-        many.
+        on, and unused room is given back. `progress` is called with the bytes gone through and with all, both roughly.
         """
         await self._loaded("_maintenance")
         return await self._maintenance.scrub(whole, progress, self.check)
