@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, Conflict, Entry, Memory, Session, Text
+from palimpsest import AsyncMemory, Conflict, Entry, Memory, Redactor, Session, Text
 from palimpsest.formats import find_format
 from palimpsest.sessions.withheld import Withheld
 from palimpsest.strategies import CallableSummarizer
@@ -477,6 +477,92 @@ def test_replace_with_a_context_stores_nothing_that_was_withheld(memory: Memory,
     assert SECRET not in shown(session, format=format)
     assert is_nowhere(memory, session)
     assert session.verify().problems == ()
+
+
+FORMATS = ["openai", "openai-responses", "anthropic", "gemini"]
+
+
+def withheld_in_every_way(session: Session) -> None:
+    """Add what is withheld by its role, kind, metadata, tags or mapping: messages, a context, a call and its result."""
+    call = {"id": "c1", "type": "function", "function": {"name": "record", "arguments": f'{{"who":"{SECRET} of 1"}}'}}
+    session.add_user_message("may I?")
+    session.add_entries([Entry(content=f"{SECRET} <system_message> 2", role="system")])
+    session.add_entries([Entry(kind="context", content=f"{SECRET} 3", name="notes", metadata={"tags": "health"})])
+    session.add({"role": "user", "content": f"{SECRET} 4", "metadata": TYPED})
+    session.add({"role": "assistant", "content": f"{SECRET} 5", "tool_calls": [call], "tags": ["health"]})
+    session.add({"role": "tool", "tool_call_id": "c1", "content": f"{SECRET} 6", **TYPED})
+    session.add_user_message([Text(text=f"a part of {SECRET}"), Text(text="another")], metadata=TYPED)
+
+
+@pytest.mark.parametrize("marked", [TYPED, {"tags": ["health"]}, {"metadata": TYPED}])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_mapping_is_withheld_whatever_the_format_of_the_session(
+    memory: Memory, format: Any, marked: dict[str, Any]
+) -> None:
+    """Also where the format takes it for an item of a type that it does not know."""
+    session = chat(memory, format=format)
+    session.add_user_message("may I?")
+    session.add({"role": "user", "content": SECRET, **marked})
+    assert is_nowhere(memory, session)
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["open", "ended"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_whatever_is_withheld_stays_so_in_a_context_that_is_given_back(
+    memory: Memory, format: Any, ended: bool
+) -> None:
+    """In the open interaction, and with `seen` after its end, too: whatever a format makes of it."""
+    session = chat(memory, format=format)
+    withheld_in_every_way(session)
+    for _ in range(2):
+        given = session.context()
+        assert str(given.messages).count(SECRET) >= 5  # a system text may be beside them
+        assert {SECRET in str(entry.content) for entry in given.withheld} == {True}
+        if ended:
+            session.add_assistant_message("you may")
+            assert session.context().withheld == ()
+        session.replace(given.messages, seen=given)
+        assert is_nowhere(memory, session)
+    session.add_assistant_message("you may")
+
+    assert SECRET not in shown(session, format=format)
+    assert is_nowhere(memory, session)
+    assert session.verify().problems == ()
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["with seen", "without seen"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_withheld_and_shortened_stays_so_when_it_is_given_back(memory: Memory, format: Any, seen: bool) -> None:
+    """A context that has cut a withheld text short has another text than what is withheld."""
+    session = chat(memory, format=format, max_tokens=600)
+    session.add_user_message("may I?")
+    session.add_tool_call("look", {}, call_id="c1")
+    session.add_tool_result("look", f"{SECRET} found " * 400, call_id="c1", metadata=TYPED)
+    given = session.context()
+    assert "tokens left out" in str(given.messages)
+    assert SECRET in str(given.messages)
+    session.replace(given.messages, seen=given if seen else None)
+
+    assert is_nowhere(memory, session)
+    session.add_assistant_message("you may")
+    assert SECRET not in shown(session, format=format)
+    assert is_nowhere(memory, session)
+
+
+def test_no_number_is_given_to_what_is_withheld_and_given_back() -> None:
+    """What is private in it leaves no pseudonym in the session's head."""
+    redactor = Redactor(
+        {"recognisers": {"email": "pseudonym"}, "non_persistable_message_types": ["health"]}, key=b"k" * 32
+    )
+    with Memory.open("memory://", privacy=redactor) as memory:
+        session = chat(memory)
+        session.add_user_message("hello")
+        session.add_user_message("I am jane@example.com", metadata=TYPED)
+        given = session.context()
+        session.replace(given.messages, seen=given)
+        assert "jane" in shown(session)
+        session.add_user_message("I am joe@example.com")
+        assert session.entries()[-1].text == "I am [EMAIL_1]"
 
 
 def test_an_import_brings_no_summary_where_these_are_withheld(memory: Memory) -> None:

@@ -54,7 +54,8 @@ class Context:
     (what comes behind it) are the same messages before neighbours of one role are merged for providers that require
     this. `revision` is the session's revision that this context shows. `epoch` is the epoch that it belongs to, or None
     if its cut was not stored (another budget than the view's, a past revision, a read-only store). `pending` are ids of
-    calls still open. `problems` names what a user's own option lets through (`over_budget`).
+    calls still open. `problems` names what a user's own option lets through (`over_budget`). `withheld` are those of
+    `entries` that the privacy policy keeps out of the store.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Context:
         self.format = meter.format.name
         self.revision, self.epoch = outcome.head.revision, outcome.epoch
         self.problems: tuple[str, ...] = ("over_budget",) if outcome.over else ()
+        self.withheld: tuple[Entry, ...] = ()
         fmt = meter.format
         self._lead: Sequence[Group] = lead.groups if lead is not None else ()
         self.head_messages: list[Message] = [m for group in (*self._lead, *self._ahead) for m in rendered(group, fmt)]

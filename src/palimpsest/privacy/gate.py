@@ -87,6 +87,10 @@ class Gate:
         )
         return [Admitted(verdict.entry, entries[i] if verdict.withheld else None) for i, verdict in enumerate(verdicts)]
 
+    def as_withheld(self, entry: Entry) -> Entry:
+        """Return the entry as one that is withheld, whatever it says of itself."""
+        return entry if self.redactor is None else self.redactor.as_withheld(entry)
+
     async def _numbered_verdicts(
         self, store: HeadStore, key: SessionKey, entries: Sequence[Entry], about: About | None
     ) -> Sequence[Verdict]:

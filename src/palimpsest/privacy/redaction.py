@@ -15,7 +15,7 @@ import msgspec
 
 from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.formats import known_format
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, Opaque
 from palimpsest.privacy.cleaning import Cleaner, Finding, RuleFailed, Tally
 from palimpsest.privacy.policy import Policy, load, rules_of
 from palimpsest.privacy.pseudonyms import Numbering, Pseudonyms
@@ -164,13 +164,26 @@ class Redactor:
             return False
         return self._is_named([entry.role, entry.kind, *_types_of(entry.metadata)]) or self._is_marked(entry)
 
+    def as_withheld(self, entry: Entry) -> Entry:
+        """Return the entry as one of a type that may not be kept; the same entry if there is no such type."""
+        if not self._rules.types or self.is_withheld(entry):
+            return entry
+        return msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), "type": min(self._rules.types)})
+
     def _is_marked(self, entry: Entry) -> bool:
         """Return whether the mapping that `entry` came as says that it is of such a type."""
         keep = entry.native.keep if entry.native is not None else None
-        if keep is None:
-            return False
-        said = (keep, *(one for one in keep.values() if isinstance(one, Mapping)))  # as some formats have the message
-        return self._is_named([name for one in said for name in (*_types_of(one), *_types_of(one.get("metadata")))])
+        said: list[Mapping[str, Any]] = []
+        if keep is not None:
+            said = [
+                keep,
+                *(one for one in keep.values() if isinstance(one, Mapping)),
+            ]  # as some formats have the message
+        if not isinstance(entry.content, str):  # a format keeps an item of a type that it does not know as it is
+            said += [part.item for part in entry.content if isinstance(part, Opaque) and isinstance(part.item, Mapping)]
+        return bool(said) and self._is_named(
+            [name for one in said for name in (*_types_of(one), *_types_of(one.get("metadata")))]
+        )
 
     def _is_named(self, names: Sequence[object]) -> bool:
         """Return whether one of `names` is a type that may not be kept."""

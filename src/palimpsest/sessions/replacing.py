@@ -25,6 +25,7 @@ from palimpsest.sessions.adding.verbs import Adding, checked_key
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.history import History, revision_of
 from palimpsest.sessions.reading import LogReader
+from palimpsest.sessions.repeated import repeated
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.withheld import Withheld
 from palimpsest.stores import Appended
@@ -81,9 +82,7 @@ class Replacing:
         entries, key = self._adding.decoded(messages, format, statuses, metadata), checked_key(key)
         for entry in entries:
             check_names(entry, "messages")
-        if (held := self._scope.withheld.get(self._scope.place)) is not None:
-            entries = held.said_again(entries)
-        slots, mark = await self._appender.admitted(entries), _mark(key) if key is not None else 0
+        slots, mark = await self._admitted(entries, seen), _mark(key) if key is not None else 0
         first = await self._scope.head()
         since = (
             first.next_seq
@@ -105,6 +104,21 @@ class Replacing:
                 return await self._replace(head, plan, plan.change, alone=tries < PATIENCE and _is_open(head))
             except Conflict:  # another writer was first: plan again from the new state
                 tries += 1
+
+    async def _admitted(self, entries: Sequence[Entry], seen: Context | int | None) -> Sequence[Admitted]:
+        """Apply the privacy policy to the entries. Those that repeat withheld ones are withheld, too.
+
+        Such ones are of the open interaction, or of the context that was `seen`, whenever that was.
+        """
+        held = self._scope.withheld.get(self._scope.place)
+        withheld: list[Entry] = [*(held.entries if held is not None else ()), *getattr(seen, "withheld", ())]
+        own_entries = [repeated(entry, withheld) for entry in entries]
+        return await self._appender.admitted(
+            [
+                entry if own is None else self._scope.gate.as_withheld(_with_metadata(entry, own))
+                for entry, own in zip(entries, own_entries, strict=True)
+            ]
+        )
 
     async def _planned(self, head: Head, slots: Sequence[Admitted], seen: int, mark: int) -> _Plan:
         """Plan the replacement for the session at this head.
@@ -219,6 +233,13 @@ class Replacing:
                 return
             except Conflict:  # the session was deleted, and a new one may be in its place: find the entries again
                 continue
+
+
+def _with_metadata(entry: Entry, own: Entry) -> Entry:
+    """Return the entry with the metadata of the withheld one that it repeats."""
+    return (
+        msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), **own.metadata}) if own.metadata else entry
+    )
 
 
 def _is_open(head: Head) -> bool:

@@ -11,18 +11,20 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from palimpsest.log.change import Change
-from palimpsest.log.entry import Entry, Text, new_ids
+from palimpsest.log.entry import Entry, new_ids
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.log.replacing import says_the_same
 from palimpsest.privacy.gate import Admitted
 from palimpsest.sessions.branch_places import Places
 from palimpsest.stores import Store
 from palimpsest.stores.overlay import Overlay
+
+if TYPE_CHECKING:
+    from palimpsest.context.result import Context
 
 Placed: TypeAlias = tuple[int, Entry]
 """An entry of the branch, and the seq of what is stored of it (0: nothing is)."""
@@ -43,6 +45,8 @@ class Withheld:
         self._followed, self._created = head, head.created
         self._own: dict[str, Entry] = {}
         self._back: list[Entry] = []
+        self._withheld_seqs: set[int] = set()
+        self._shown: dict[int, Entry] = {}
         self._ids: set[str] = set()
         self._newest: Entry | None = None
         self._waiting, self._passed = False, False
@@ -75,13 +79,16 @@ class Withheld:
         self._own |= {slot.kept.id: slot.own for slot in identified if slot.kept is not None and slot.own is not None}
         return identified
 
-    def said_again(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries, those that say again what is held back with its metadata: by that they are held back, too."""
-        return [self._marked(entry) for entry in entries]
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The entries that were withheld, and as which text contexts have shown them where that was shortened."""
+        return [*self._back, *self._shown.values()]
 
-    def _marked(self, entry: Entry) -> Entry:
-        said = next((own.metadata for own in self._back if _repeats(entry, own)), None)
-        return entry if not said else _replace(entry, metadata={**(entry.metadata or {}), **said})
+    def shown(self, context: Context) -> tuple[Entry, ...]:
+        """Return the withheld entries that a context of the branch shows, as it shows them."""
+        shown = tuple(entry for entry in context.entries if entry.seq in self._withheld_seqs)
+        self._shown |= {entry.seq: entry for entry in shown}
+        return shown
 
     async def follow(self, slots: Sequence[Admitted], stored: Sequence[Entry], revision: int) -> None:
         """Add a batch to the branch: its stored entries, which this `revision` added, and its withheld ones.
@@ -136,8 +143,7 @@ class Withheld:
                 self.holds = True
                 head = await self._branch.commit(self._key, _replace(change, entries=entries))
                 added = await self._branch.read(self._key, after=head.next_seq - len(entries) - 1)
-                for (seq, _), entry in zip(said, added, strict=True):
-                    self._places.add(seq, entry)
+                self._note_places(said, added)
                 self._seen, self._followed = after.next_seq - 1, after
                 self._newest, self._waiting, self._passed = entries[-1], bool(head.calls), False
 
@@ -202,9 +208,15 @@ class Withheld:
     async def _take(self, batch: Sequence[Placed]) -> None:
         if batch:
             appended = await self._branch.append(self._key, [entry for _, entry in batch])
-            for (seq, _), entry in zip(batch, appended.entries, strict=True):
-                self._places.add(seq, entry)
+            self._note_places(batch, appended.entries)
             self._newest, self._waiting = appended.entries[-1], bool(appended.head.calls)
+
+    def _note_places(self, batch: Sequence[Placed], added: Sequence[Entry]) -> None:
+        """Note where the entries of a batch are in the branch."""
+        for (seq, given), entry in zip(batch, added, strict=True):
+            self._places.add(seq, entry)
+            if not seq or given.id in self._own:
+                self._withheld_seqs.add(entry.seq)
 
     def _as_said(self, entry: Entry) -> Entry:
         """Return the entry, or the withheld one that belongs in the place of this stub."""
@@ -223,15 +235,6 @@ def _task_lock() -> AbstractAsyncContextManager[object]:
     import asyncio  # only under an event loop
 
     return asyncio.Lock()
-
-
-def _repeats(entry: Entry, own: Entry) -> bool:
-    """Whether an entry says what another one does, be it in one part of several, as where neighbours were merged."""
-    if says_the_same(own, entry):
-        return True
-    parts = entry.content if isinstance(entry.content, tuple) and entry.role == own.role else ()
-    texts = {own.text} if isinstance(own.content, str) else {one.text for one in own.content if isinstance(one, Text)}
-    return any(isinstance(part, Text) and part.text in texts for part in parts)
 
 
 def _with_id(entry: Entry, id: str) -> Entry:

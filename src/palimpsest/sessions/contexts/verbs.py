@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.contexts.facts import ScopedFacts
     from palimpsest.sessions.knowledge.linking import SessionKnowledge
     from palimpsest.sessions.recalling.verbs import Recalling
+    from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Store
 
 LEFT_OUT = "the newest calls have no room, nor their results: the model may call the same for ever; raise max_tokens"
@@ -86,9 +87,10 @@ class Contexts:
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
             await (await self._auto.loaded()).turn_ended()
-        whole, revision = await self._with_withheld()
-        if whole is not None:
+        withheld, whole, revision = await self._with_withheld()
+        if withheld is not None and whole is not None:
             context = await self._unstored_context(msgspec.structs.replace(call, warm=True), whole, revision)
+            context.withheld = withheld.shown(context)
             self._scope.sent = Sent.of(context)  # only its numbers: it shows withheld text, which must not be kept
         else:
             context = await self._stored_context(call, mode)
@@ -215,18 +217,18 @@ class Contexts:
             self._scope.reckoned = builder.reckoned
         return builder, context
 
-    async def _with_withheld(self) -> tuple[Store | None, int]:
-        """Return a store with the session and what is withheld of its open interaction, and the session's revision.
+    async def _with_withheld(self) -> tuple[Withheld | None, Store | None, int]:
+        """Return what is withheld of the open interaction, a store with the session and that, and its revision.
 
         The store is None if nothing is withheld.
         """
         withheld = self._scope.withheld.get(self._scope.place)
         if withheld is None:
-            return None, 0
+            return None, None, 0
         whole, revision = await self._scope.store.together(withheld.session, reads=True)
         if whole is None:
             self._scope.let_go()
-        return whole, revision
+        return withheld, whole, revision
 
     async def _tell(self, builder: ContextBuilder | EarlierContext, context: Context) -> Context:
         """Tell observers of the context and its cut, and return it."""
