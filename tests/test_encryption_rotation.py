@@ -13,7 +13,7 @@ import pytest
 from commands import run, write_lines
 from on_servers import KINDS as ON_SERVERS
 from on_servers import SERVERS
-from palimpsest import ConfigError, Conflict, Memory, WrongKey
+from palimpsest import ConfigError, Conflict, Keys, Memory, WrongKey
 from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
@@ -33,6 +33,7 @@ from sealed import (
     LAST,
     NEW,
     OLD,
+    OTHER,
     RING,
     address,
     below,
@@ -293,6 +294,28 @@ def test_a_damaged_head_keeps_its_key(kind: str, tmp_path: Path) -> None:
             rotate_keys(memory, progress=progress)
         assert [key_of(value) for value in stored(memory.store, "good")] == ["new"]
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_what_is_under_a_key_that_is_not_given_is_named_in_the_end(kind: str, tmp_path: Path) -> None:
+    """As where a session of an old backup was put back: all the rest is done, and with that key that is done, too."""
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
+        for name in ("bad", "good"):
+            session_of(memory, name).add_user_message("hello")
+    old = {slot: row for slot, row in vault.contents().items() if slot.place.home == "bad"}
+    with vault.memory(BOTH) as memory:
+        rotate_keys(memory)
+    vault.put(old)
+
+    with vault.memory(Keys({"third": OTHER, "new": NEW})) as memory:
+        with pytest.raises(WrongKey, match="All the rest is done") as caught:
+            rotate_keys(memory)
+        assert caught.value.key_id == "old"
+        assert [key_of(value) for value in stored(memory.store, "good")] == ["third"]
+    with vault.memory(Keys({"third": OTHER, "new": NEW, "old": OLD})) as memory:
+        assert rotate_keys(memory).texts == 1
+        assert [entry.text for entry in session_of(memory, "bad").entries()] == ["hello"]
 
 
 @pytest.mark.sampled

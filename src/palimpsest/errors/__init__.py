@@ -332,9 +332,9 @@ class StoreTooNew(StoreError):
 class WrongKey(StoreError):
     """The store is encrypted, and the given keys do not fit. `key_id` is the id of the key in question."""
 
-    def __init__(self, store: str, key_id: str, reason: str) -> None:
+    def __init__(self, store: str, key_id: str, reason: str, outcome: str = "Nothing was changed") -> None:
         self.key_id = key_id
-        super().__init__(store, f"the key {key_id!r}: {reason}. Nothing was changed")
+        super().__init__(store, f"the key {key_id!r}: {reason}. {outcome}")
 
 
 class ConditionFailed(PalimpsestError, ValueError):

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
+from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, WrongKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Place
@@ -61,9 +61,9 @@ def rotate_keys(memory: HasStore, *, progress: Progress | None = None) -> Rotate
 
     Other processes may go on reading and writing meanwhile if they have both keys. Afterwards the other keys are not
     needed any more. If it is interrupted, call it again: it goes on where it was. Raises ConfigError for a store that
-    is not encrypted, Conflict when a change to another key begins meanwhile, and StoreCorrupt for data that cannot be
-    read, after everything else is done: the old keys are kept for that. In an `AsyncMemory`, await
-    `rotate(memory.store)`.
+    is not encrypted, and Conflict when a change to another key begins meanwhile. Raises StoreCorrupt for data that
+    cannot be read, and WrongKey for data under a key that was not given, both after everything else is done: the old
+    keys are kept for that. In an `AsyncMemory`, await `rotate(memory.store)`.
     """
     return drive(rotate(memory.store, progress))
 
@@ -78,7 +78,7 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     own = markings.writing
     if not (begun or markings.others):
         return Rotated(key_id=own)
-    sessions, texts, items, damaged = 0, 0, 0, list[StoreCorrupt]()
+    sessions, texts, items, unread = 0, 0, 0, list[StoreCorrupt | WrongKey]()
     failed = set[Place]()
     remaining = await backend.together(lambda: _places(backend))
     while remaining:
@@ -87,8 +87,8 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
             try:
                 items_done, texts_done = await backend.together(partial(_home, backend, places))
                 items, texts = items + items_done, texts + texts_done
-            except StoreCorrupt as fault:
-                damaged.append(fault)
+            except (StoreCorrupt, WrongKey) as fault:
+                unread.append(fault)
                 failed.update(places)  # a head that cannot be opened keeps its key, and would be listed for ever
             _check_not_overtaken(markings, own)
             for _ in range(sum(place.space == SESSION for place in places)):
@@ -97,12 +97,24 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
                     progress(sessions, total)
         remaining = await backend.together(lambda: _places(backend, own))  # those that came into being meanwhile
         remaining = [place for place in remaining if place not in failed]
-    unread = await backend.together(backend.unread)
-    if damaged or unread:
-        raise next(iter(damaged), None) or StoreCorrupt(store.url, f"{next(iter(unread))}. Its keys are kept")
+    out_of_reach = await backend.together(backend.unread)
+    if unread or out_of_reach:
+        unread += [StoreCorrupt(store.url, f"{why}. Its keys are kept") for why in out_of_reach]
+        raise _after_the_rest(store, unread[0])
     await backend.together(markings.finish)
     remains = (await store.scrub(whole=False)).remains  # the rest would take long, and keep others waiting
     return Rotated(key_id=own, sessions=sessions, texts=texts, items=items, remains=remains)
+
+
+def _after_the_rest(store: Store, fault: StoreCorrupt | WrongKey) -> StoreCorrupt | WrongKey:
+    """Return the error to raise for data that was left as it is, once everything else is done."""
+    if isinstance(fault, StoreCorrupt):
+        return fault
+    reason, outcome = (
+        "some data is under it, and it was not given",
+        "All the rest is done: give it, and call this again",
+    )
+    return WrongKey(store.url, fault.key_id, reason, outcome)
 
 
 def _check_not_overtaken(markings: Markings, own: str) -> None:
