@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from knowledge_process import OPTIONS, strategy, talk
-from palimpsest import ConfigError, Memory, Session
+from palimpsest import ConfigError, Entry, Memory, Session
 from palimpsest.errors import EmbedderFailed, InvalidResource
+from palimpsest.log.head import SessionKey
 from palimpsest.resources import Resources
+from palimpsest.runtime.runner import drive
+from palimpsest.sessions.shelves.shelf import shelves
 from palimpsest.strategies import CallableSummarizer, KnowledgeBase, Neuralyzer, Summarize, Triggers
 from test_resources import BARE_SUMMARIZER
 from writer import quarters
@@ -87,6 +90,29 @@ def test_adding_the_same_document_again_changes_nothing(memory: Memory) -> None:
     assert base.remove("refunds")
     assert not base.remove("refunds")
     assert base.search("refunds") == base.documents() == []
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_all_leftover_versions_of_a_document_are_deleted(memory: Memory, removes: bool) -> None:
+    """Removing or replacing a document deletes every version that killed processes have left."""
+    base = memory.knowledge("handbook", counter=quarters)
+    base.add("refunds", REFUNDS)
+    base.add("refunds and more", REFUNDS)
+    scope = memory._core._scope
+    (shelf,) = drive(shelves(scope))
+    record = drive(shelf.record("document", "refunds"))
+    assert record is not None
+    for number in range(40):
+        left = SessionKey(shelf.tenant, f"{record.key}{number:02}")
+        drive(scope.store.append(left, [Entry(content="left by a killed process")]))
+    if removes:
+        assert base.remove("refunds")
+    else:
+        base.add("refunds", "Refunds are paid within thirty days.")
+
+    sessions = [info.session for info in drive(scope.store.sessions(shelf.tenant))]
+    assert len(sessions) == (1 if removes else 2)
+    assert not any(session.startswith(f"{record.key}0") for session in sessions)
 
 
 def test_documents_are_not_conversations(memory: Memory) -> None:

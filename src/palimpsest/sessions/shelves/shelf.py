@@ -40,6 +40,10 @@ class Home(Protocol):
     async def scrub(self, store: Store) -> tuple[str, ...]: ...
 
 
+VERSIONS = 16
+"""How many versions of a document are listed at once. Usually there are two, the new one and the one before."""
+
+
 class Shelf:
     """The documents of one place. `scope` is the memory scope of the shelf's own tenant."""
 
@@ -109,11 +113,18 @@ class Shelf:
 
     async def _drop_versions(self, key: str, but: str = "") -> int:
         """Delete the versions of a document except the session `but`; return how many chunks they had."""
-        infos = await self._home.store.sessions(self.tenant, begin=key, limit=16)
-        versions = [info for info in infos if info.session.startswith(key) and info.session != but]
-        for info in versions:
-            await self._drop(info.session)
-        return sum(info.entries for info in versions)
+        removed, after = 0, ""
+        while infos := await self._home.store.sessions(self.tenant, after=after, begin=key, limit=VERSIONS):
+            for info in infos:
+                if not info.session.startswith(key):
+                    return removed
+                if info.session != but:
+                    await self._drop(info.session)
+                    removed += info.entries
+            if len(infos) < VERSIONS:
+                return removed
+            after = infos[-1].session
+        return removed
 
     async def _drop(self, session: str) -> None:
         key = SessionKey(self.tenant, session)
