@@ -320,6 +320,22 @@ def test_what_was_not_seen_stays(memory: Memory) -> None:
         session.replace([], seen=10_000)
 
 
+def test_a_list_of_before_a_clear_conflicts(memory: Memory) -> None:
+    """Who has cleared the session was first, as with every other change; nothing is written."""
+    session, other = memory.session("one"), memory.session("one")
+    session.add([user("one"), assistant("two")])
+    context = session.context()
+    other.clear()
+    other.add([user("anew")])
+
+    for seen in (context, context.revision):
+        with pytest.raises(Conflict, match="cleared"):
+            session.replace([user("all in one")], seen=seen)
+        assert texts(session.active_entries()) == ["anew"]
+    session.replace([user("all in one")], seen=session.context())
+    assert texts(session.active_entries()) == ["all in one"]
+
+
 def test_a_key_makes_it_once(memory: Memory) -> None:
     """Again under its key it changes nothing, whatever came since; other messages conflict; a rewind forgets it."""
     session = memory.session("one")

@@ -87,7 +87,7 @@ class Replacing:
         since = (
             first.next_seq
             if seen is None
-            else (await History(self._scope.store, self._scope.key).point(first, revision_of(seen), "seen")).next_seq
+            else await History(self._scope.store, self._scope.key).seen(first, revision_of(seen))
         )
         tries = 0
         while True:

@@ -366,9 +366,10 @@ class Session:
         `entry`, `expand` and exports still return what was archived, and a rewind makes it active again.
 
         Entries that others add meanwhile stay active. With `seen`, so do all entries that were added after that context
-        or revision: pass the one from which you made the list. With `key` the replacement happens once: repeating it
-        returns the same entries and changes nothing, and repeating it with other messages raises Conflict. Raises
-        InvalidEntry for a malformed message, and ConfigError inside an atomic turn; nothing is changed then.
+        or revision: pass the one from which you made the list. If the session was cleared since, Conflict is raised.
+        With `key` the replacement happens once: repeating it returns the same entries and changes nothing, and
+        repeating it with other messages raises Conflict. Raises InvalidEntry for a malformed message, and ConfigError
+        inside an atomic turn; nothing is changed then.
 
         Args:
             messages: the whole new list, as in `add`; an empty list leaves nothing active.
