@@ -1082,6 +1082,28 @@ def test_the_policy_applies_to_summarizers() -> None:
         assert "ann@example.org" not in (conversations.get_summary("c") or "ann@example.org")
 
 
+@pytest.mark.parametrize("metadata", [{"type": "health"}, {"tags": ["x", "Health"]}])
+def test_a_turn_that_the_policy_withholds_is_not_stored(metadata: dict[str, Any]) -> None:
+    """The type and tags of a turn's metadata count as those of a message do, also when turns are imported."""
+    secret, policy = "walrus-and-carpenter", {"non_persistable_message_types": ["health"]}
+    other = memory()
+    for given in (None, metadata, None):
+        other.add_turn("c", secret if given else "hello", secret if given else "hi", [], metadata=given)
+    assert secret in str(other.export_conversation("c"))
+    with Memory.open("memory://", privacy=policy) as private:
+        conversations = memory(store=private)
+        conversations.add_turn("c", "hello", "hi", [])
+        turn = conversations.add_turn("c", secret, secret, [{"role": "user", "content": secret}], metadata=metadata)
+        assert (turn.user_prompt, turn.turn_id) == (secret, 1)
+        conversations.add_turn("c", "hello again", "hi", [])
+        conversations.import_conversation(other.export_conversation("c"), conversation_id="imported")
+
+        for name in ("c", "imported"):
+            assert secret not in str(conversations.export_conversation(name))
+            assert [turn.assistant_response for turn in conversations.get_turns(name)] == ["hi", "hi"]
+            assert secret not in repr(private.session(name).export())
+
+
 # --- what is left open
 
 

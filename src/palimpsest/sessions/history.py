@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from palimpsest.errors import ConfigError, Conflict, EntryNotFound
+from palimpsest.errors import ConfigError, EntryNotFound
 from palimpsest.log import spans
 from palimpsest.log.change import Record
 from palimpsest.log.checks import unfit
@@ -83,25 +83,11 @@ class History:
 
     async def _point_of(self, head: Head, revision: int, where: str) -> Point:
         """Return the time of a revision. Raises ConfigError for one before the session was cleared."""
-        if cleared := await self._cleared_since(revision):
-            raise ConfigError(where, revision, f"a revision from {cleared} on: what was before was cleared")
-        return Point(revision, await self.end(head, revision))
-
-    async def _cleared_since(self, revision: int) -> int:
-        """Return the revision of the last clear after this one; 0 if there was none."""
         later = await self._store.records(self._key, after=revision)
-        return next((record.revision for record in reversed(later) if record.kind == "clear"), 0)
-
-    async def seen(self, head: Head, revision: int) -> int:
-        """Return the `next_seq` of the session that a caller has seen at this revision.
-
-        Raises Conflict if the session was cleared since, and ConfigError for a revision that never was.
-        """
-        if not 0 <= revision <= head.revision:
-            raise ConfigError("seen", revision, _revisions(head, revision))
-        if await self._cleared_since(revision):
-            raise Conflict(f"session {self._key.session!r}", f"was cleared since revision {revision}: read it again")
-        return await self.end(head, revision)
+        cleared = [record.revision for record in later if record.kind == "clear"]
+        if cleared:
+            raise ConfigError(where, revision, f"a revision from {cleared[-1]} on: what was before was cleared")
+        return Point(revision, await self.end(head, revision))
 
     async def end(self, head: Head, revision: int) -> int:
         """Return the `next_seq` that the session had at this revision."""

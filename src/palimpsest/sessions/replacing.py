@@ -84,11 +84,7 @@ class Replacing:
             check_names(entry, "messages")
         slots, mark = await self._admitted(entries, seen), _mark(key) if key is not None else 0
         first = await self._scope.head()
-        since = (
-            first.next_seq
-            if seen is None
-            else await History(self._scope.store, self._scope.key).seen(first, revision_of(seen))
-        )
+        since = first.next_seq if seen is None else await self._seen_upto(first, revision_of(seen))
         tries = 0
         while True:
             head = await self._scope.head()
@@ -104,6 +100,19 @@ class Replacing:
                 return await self._replace(head, plan, plan.change, alone=tries < PATIENCE and _is_open(head))
             except Conflict:  # another writer was first: plan again from the new state
                 tries += 1
+
+    async def _seen_upto(self, head: Head, revision: int) -> int:
+        """Return the seq before which the caller has seen everything at this revision.
+
+        Raises Conflict if the session was cleared since, and ConfigError for a revision that never was.
+        """
+        try:
+            return (await History(self._scope.store, self._scope.key).point(head, revision, "seen")).next_seq
+        except ConfigError:
+            if not 0 <= revision <= head.revision:
+                raise
+            reason = f"was cleared since revision {revision}, from which the list was made"
+            raise Conflict(f"session {self._scope.key.session!r}", reason) from None
 
     async def _admitted(self, entries: Sequence[Entry], seen: Context | int | None) -> Sequence[Admitted]:
         """Apply the privacy policy to the entries. Those that repeat withheld ones are withheld, too.

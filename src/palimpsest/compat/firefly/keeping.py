@@ -142,7 +142,8 @@ class Keeper:
                 conversation = self.conversation(conversation_id)  # another thread's failed save may have dropped it
                 turn = self._append(conversation, given, raw, bound)
                 try:
-                    self._mirror.save(conversation_id, turn)
+                    if turn.entry.seq:
+                        self._mirror.save(conversation_id, turn)
                 except BaseException:
                     self._mirror.undo(conversation_id)
                     self._forget(conversation_id)
@@ -155,6 +156,8 @@ class Keeper:
     def _append(self, conversation: Conversation, given: list[Entry], raw: Raw, bound: int) -> Kept:
         entries = conversation.session.add_entries(given)
         with conversation.lock:
+            if not entries[0].seq:  # a privacy policy withholds it: the turn is over, so no context shows it either
+                return conversation.unstored(entries, raw, bound)
             return conversation.added(entries, raw, given[0], bound)
 
     def _make_room(self, conversation_id: str, conversation: Conversation) -> None:

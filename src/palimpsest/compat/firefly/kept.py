@@ -145,6 +145,13 @@ class Conversation:
 
     # --- adding
 
+    def unstored(self, entries: Sequence[Entry], raw: Raw, bound: int) -> Kept:
+        """Return a turn that is not in the log, with the number that the next turn will get."""
+        self.refresh()
+        turn = kept_of(entries[0], entries[1].text, raw, bound)
+        turn.turn_id = self._next_number
+        return turn
+
     def added(self, entries: Sequence[Entry], raw: Raw, given: Entry, bound: int) -> Kept:
         """Cache a turn that was just appended to the log, and return it.
 

@@ -110,11 +110,10 @@ class Given:
             log.append({"kind": "context", "role": "user", "content": EARLIER, "name": "earlier", "at": now})
         leading = len(log)
         for turn in self.turns:
-            first, second = turn.entries()
             at = turn.at or now
             log += (
-                {"kind": "message", "role": "user", "content": first.content, "metadata": first.metadata, "at": at},
-                {"kind": "message", "role": "assistant", "content": second.content, "at": at},
+                {"kind": "message", "role": e.role, "content": e.content, "metadata": e.metadata, "at": at}
+                for e in turn.entries()
             )
         return log, list(range(1, min(leading + 2 * gone, len(log)) + 1))
 

@@ -175,8 +175,14 @@ def entries_of(
     if metadata:
         about["metadata"] = dict(metadata) if tagged else _kept_metadata(metadata)
     about |= more
-    first = Entry(role="user", content=user, metadata={MARK: about}) if about else Entry(role="user", content=user)
-    return [first, Entry(role="assistant", content=response)]
+    types = _types_of(about.get("metadata", {}))
+    first = Entry(role="user", content=user, metadata={MARK: about, **types} if about else None)
+    return [first, Entry(role="assistant", content=response, metadata=types or None)]
+
+
+def _types_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the type and tags in a turn's metadata, by which a privacy policy may withhold both of its entries."""
+    return {name: metadata[name] for name in ("type", "tags") if isinstance(metadata.get(name), str | list)}
 
 
 def _kept_metadata(metadata: object) -> dict[str, Any]:
