@@ -330,7 +330,7 @@ class StoreTooNew(StoreError):
 
 
 class WrongKey(StoreError):
-    """The store is encrypted, and the given keys do not fit. `key_id` is the id of the key in question."""
+    """The store is encrypted, and the key `key_id` is not given or does not fit. `outcome` says what was done then."""
 
     def __init__(self, store: str, key_id: str, reason: str, outcome: str = "Nothing was changed") -> None:
         self.key_id = key_id

@@ -165,7 +165,7 @@ class Redactor:
         return self._is_named([entry.role, entry.kind, *_types_of(entry.metadata)]) or self._is_marked(entry)
 
     def as_withheld(self, entry: Entry) -> Entry:
-        """Return the entry as one of a type that may not be kept; the same entry if there is no such type."""
+        """Return `entry` as one of a type that may not be kept, or unchanged if there is no such type."""
         if not self._rules.types or self.is_withheld(entry):
             return entry
         return msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), "type": min(self._rules.types)})
