@@ -56,8 +56,10 @@ async def verify(store: Store, options: Options, now: int) -> Verification:
         head = await store.head(options.key) or Head()
         has_lost = store.has_lost(options.key)
         verification = await _walked(store, options, head, now, has_lost=has_lost)
+        if verification.ok:
+            return verification
         after = await store.head(options.key) or Head()
-        if verification.ok or not (moved(head, after) or store.has_lost(options.key) != has_lost):
+        if not moved(head, after) and store.has_lost(options.key) == has_lost:
             return verification
     raise Conflict(f"session {options.key.session!r}", "is changed faster than it can be verified: try again, or later")
 
