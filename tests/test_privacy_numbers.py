@@ -134,7 +134,7 @@ def text_of(rng: random.Random) -> str:
 
 def quick(text: str, kind: str, glance: Prefilter) -> list[tuple[int, int]]:
     """Return what the recogniser finds, if the prefilter asks it at all."""
-    scan, asked = glance.asked(text)
+    scan, asked = glance.candidates(text)
     if scan is None or kind not in [use.name for use in asked]:
         return []
     return sorted({(span.start, span.end) for span in BUILT_IN[kind].find(scan)})
@@ -255,7 +255,7 @@ def test_json_full_of_ordinary_numbers_asks_no_recogniser() -> None:
         "url": "https://api.example.com/v2/orders/436665542?page=2",
     }
 
-    scan, asked = GLANCES[0].asked(json.dumps([row] * 20))
+    scan, asked = GLANCES[0].candidates(json.dumps([row] * 20))
 
     assert (scan, asked) == (None, [])
     assert Redactor({"recognisers": "default"}).text(json.dumps(row)) == json.dumps(row)

@@ -28,7 +28,7 @@ def found(text: str) -> set[str]:
 
 def asked(glance: Prefilter, text: str) -> set[str]:
     """Return the recognisers that the prefilter asks."""
-    return {use.name for use in glance.asked(text)[1]}
+    return {use.name for use in glance.candidates(text)[1]}
 
 
 def varied(text: str, chance: random.Random, span: tuple[int, int]) -> Iterator[str]:
