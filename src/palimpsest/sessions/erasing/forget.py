@@ -55,16 +55,8 @@ async def forget(
 ) -> Erased:
     """Implement `AsyncMemory.forget`."""
     subjects = {"user": user, "session": session, "tenant": tenant, "matches": matches}
-    given = [name for name, value in subjects.items() if value is not None]
-    if len(given) != 1:
-        raise ConfigError(
-            "forget", " and ".join(given) or "nothing", "exactly one of user, session, tenant and matches"
-        )
+    _check_subject(scope, {name: value for name, value in subjects.items() if value is not None})
     check_progress(progress)
-    if given[0] != "matches":
-        check_id(subjects[given[0]], given[0])
-    if tenant is not None and tenant != scope.tenant:
-        raise ConfigError("tenant", tenant, f"{scope.tenant!r}, whose memory this is; open one of the other tenant")
     values.switch("dry_run", dry_run)
     if not (dry_run or scope.store.writable):
         raise ConfigError("readonly", True, "False, for a memory that forgets; with dry_run nothing is written")
@@ -95,6 +87,18 @@ async def forget(
         return done + Erased(dry_run=True)
     await end_expired_sessions(scope)  # expired sessions: no search reaches their entries
     return done + Erased(remains=await scope.scrub(scope.store))
+
+
+def _check_subject(scope: MemoryScope, given: dict[str, str | Query]) -> None:
+    """Raise ConfigError unless exactly one subject is given, as an id where it is one, and the tenant is this one."""
+    if len(given) != 1:
+        subjects = " and ".join(given) or "nothing"
+        raise ConfigError("forget", subjects, "exactly one of user, session, tenant and matches")
+    ((name, value),) = given.items()
+    if name != "matches":
+        check_id(value, name)
+    if name == "tenant" and value != scope.tenant:
+        raise ConfigError("tenant", value, f"{scope.tenant!r}, whose memory this is; open one of the other tenant")
 
 
 def _finder(text: str) -> Mentions:

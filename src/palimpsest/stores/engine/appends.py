@@ -248,12 +248,8 @@ class Appends:
         rows = [entry_row(log, entry) for entry in entered]
         after_all, step = known.append_step(head.renewed(at))
         puts, large_steps = await self._large.within(look).split(known, rows)
-        steps = [step, Step(known.logs, rows_only=True, put=puts), *large_steps]
-        return (
-            known,
-            after_all,
-            [*steps, *note_steps(known, after_all), *await self._sessions.creation_steps(known, at)],
-        )
+        steps = [step, Step(known.logs, rows_only=True, put=puts), *large_steps, *note_steps(known, after_all)]
+        return known, after_all, [*steps, *await self._sessions.creation_steps(known, at)]
 
     async def was_done(self, own: Append, fault: PalimpsestError) -> bool:
         """Return whether an append was written although its answer was lost; if not, say so in `fault.written`.
