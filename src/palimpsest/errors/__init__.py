@@ -4,6 +4,7 @@ PalimpsestError
 ├── ConfigError            (ValueError)      an option, a resource or a condition is wrong
 │   └── InvalidResource                      declared memories have mistakes; none was loaded
 ├── InvalidEntry           (ValueError)      an entry or a provider message is malformed; nothing was stored
+│   └── TooLarge                             what is written by key is over a size limit; nothing was stored
 ├── InvalidContext         (ValueError)      a rendered context breaks a rule of its provider (our own fault)
 ├── ImportFailed           (ValueError)      an export is inconsistent; nothing was imported
 ├── EntryNotFound          (LookupError)     no such entry in this session
@@ -70,6 +71,7 @@ __all__ = [
     "StoreTooNew",
     "StoreUnavailable",
     "SummarizerFailed",
+    "TooLarge",
     "WrongKey",
     "WrongUser",
 ]
@@ -119,6 +121,10 @@ class InvalidEntry(PalimpsestError, ValueError):
     def __init__(self, where: str, reason: str) -> None:
         self.where, self.reason = bounded(where), bounded(reason, LONGEST_REASON)
         super().__init__(f"{self.where}: {self.reason}")
+
+
+class TooLarge(InvalidEntry):
+    """What is written to a declared memory by key is over a size limit. Nothing was stored."""
 
 
 class InvalidContext(PalimpsestError, ValueError):
