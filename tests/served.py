@@ -17,7 +17,7 @@ import httpx2
 
 from commands import START
 from palimpsest.resources import AsyncResources
-from palimpsest.service import application
+from palimpsest.resources.service import application
 
 BASE = "/api/v0"
 

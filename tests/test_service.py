@@ -20,9 +20,9 @@ from palimpsest.errors import MissingExtra
 from palimpsest.log.entry import Entry
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources, Resources
 from palimpsest.resources.clearing import held
-from palimpsest.service import application
-from palimpsest.service.faults import ANSWERS, refusal_of
-from palimpsest.service.metrics import NAMES
+from palimpsest.resources.service import application
+from palimpsest.resources.service.faults import ANSWERS, refusal_of
+from palimpsest.resources.service.metrics import NAMES
 from palimpsest.sessions.lease import Lease
 from palimpsest.types import CompactionResult
 from served import BASE, Called, called

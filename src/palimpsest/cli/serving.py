@@ -74,7 +74,7 @@ def serve_command(
     Programs in any language can read, write, flush and clear the memories in --config by their keys. Without a token
     the service only listens on this machine. SIGTERM and Ctrl-C end it once the requests under way are answered.
     """
-    from palimpsest.service import serve  # an extra's, which `--help` must not need
+    from palimpsest.resources.service import serve  # an extra's, which `--help` must not need
 
     def ready(address: str, resources: AsyncResources) -> None:
         if as_json:

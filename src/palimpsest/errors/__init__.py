@@ -4,7 +4,6 @@ PalimpsestError
 ├── ConfigError            (ValueError)      an option, a resource or a condition is wrong
 │   └── InvalidResource                      declared memories have mistakes; none was loaded
 ├── InvalidEntry           (ValueError)      an entry or a provider message is malformed; nothing was stored
-│   └── TooLarge                             what is written by key is over a size limit; nothing was stored
 ├── InvalidContext         (ValueError)      a rendered context breaks a rule of its provider (our own fault)
 ├── ImportFailed           (ValueError)      an export is inconsistent; nothing was imported
 ├── EntryNotFound          (LookupError)     no such entry in this session
@@ -71,7 +70,6 @@ __all__ = [
     "StoreTooNew",
     "StoreUnavailable",
     "SummarizerFailed",
-    "TooLarge",
     "WrongKey",
     "WrongUser",
 ]
@@ -116,15 +114,12 @@ class InvalidEntry(PalimpsestError, ValueError):
     """The input of `add` is not a message or entry. Nothing was stored.
 
     `where` is the place in the input (`messages[3].tool_calls[0].id`), `reason` says what is wrong and what to do.
+    `too_large` says that the input is over a limit of size.
     """
 
-    def __init__(self, where: str, reason: str) -> None:
-        self.where, self.reason = bounded(where), bounded(reason, LONGEST_REASON)
+    def __init__(self, where: str, reason: str, *, too_large: bool = False) -> None:
+        self.where, self.reason, self.too_large = bounded(where), bounded(reason, LONGEST_REASON), too_large
         super().__init__(f"{self.where}: {self.reason}")
-
-
-class TooLarge(InvalidEntry):
-    """What is written to a declared memory by key is over a size limit. Nothing was stored."""
 
 
 class InvalidContext(PalimpsestError, ValueError):

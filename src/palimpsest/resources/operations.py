@@ -77,7 +77,7 @@ class AsyncDeclaredMemory:
     async def append(self, key: str, payload: object, *, idempotency_key: str | None = None) -> int:
         """Add messages to a key, all of them or none, and return how many there were.
 
-        Raises InvalidEntry for a payload that is no message, TooLarge for one over a limit, and Conflict for an
+        Raises InvalidEntry for a payload that is no message, or over a limit (`too_large`), and Conflict for an
         idempotency key that came with other messages before.
 
         Args:

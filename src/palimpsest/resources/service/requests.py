@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from palimpsest.log.codec import ready
-from palimpsest.service.faults import Refusal
+from palimpsest.resources.service.faults import Refusal
 
 MOST_KEYS = 10_000
 

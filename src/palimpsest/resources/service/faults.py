@@ -20,7 +20,6 @@ from palimpsest.errors import (
     SessionNotFound,
     StoreError,
     SummarizerFailed,
-    TooLarge,
     WrongUser,
 )
 
@@ -28,7 +27,6 @@ RETRY_SECONDS = 5
 """After how many seconds a client is told to try again, where a store or a model fails."""
 
 ANSWERS: tuple[tuple[type[PalimpsestError], int, str], ...] = (
-    (TooLarge, 413, "too_large"),
     (InvalidEntry, 400, "invalid_message"),
     (ConfigError, 400, "invalid_request"),
     (BudgetImpossible, 400, "over_budget"),
@@ -71,6 +69,8 @@ def refusal_of(fault: PalimpsestError) -> Refusal | None:
     """Return the refusal that an error of the library stands for; None if it is a fault of the service's own."""
     for kind, status, code in ANSWERS:
         if isinstance(fault, kind):
+            if isinstance(fault, InvalidEntry) and fault.too_large:
+                status, code = 413, "too_large"  # noqa: PLW2901
             details = _details(fault)
             message = f"{details['field']}: {details['rule']}" if isinstance(fault, InvalidEntry) else str(fault)
             return Refusal(status, code, message, **details)

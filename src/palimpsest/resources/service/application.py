@@ -17,14 +17,13 @@ from starlette.types import ASGIApp
 from palimpsest.errors import PalimpsestError
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources
 from palimpsest.resources.replies import Reply
-from palimpsest.runtime.logs import log_failure
-from palimpsest.service.answers import answered, refused
-from palimpsest.service.faults import Refusal, refusal_of
-from palimpsest.service.guard import BODY_BYTES, Guard, too_large
-from palimpsest.service.metrics import Metrics
-from palimpsest.service.openapi import document
-from palimpsest.service.operations import Operations
-from palimpsest.service.requests import (
+from palimpsest.resources.service.answers import answered, refused
+from palimpsest.resources.service.faults import Refusal, refusal_of
+from palimpsest.resources.service.guard import BODY_BYTES, Guard, too_large
+from palimpsest.resources.service.metrics import Metrics
+from palimpsest.resources.service.openapi import document
+from palimpsest.resources.service.operations import Operations
+from palimpsest.resources.service.requests import (
     ClearRequest,
     DeleteRequest,
     FlushRequest,
@@ -36,7 +35,8 @@ from palimpsest.service.requests import (
     of_body,
     of_query,
 )
-from palimpsest.service.routes import BASE, Operation
+from palimpsest.resources.service.routes import BASE, Operation
+from palimpsest.runtime.logs import log_failure
 
 ACCESS = logging.getLogger("palimpsest.service")
 """Has a line for each request: method, operation, memory, status and milliseconds. Keys and tokens are not in it."""

@@ -6,8 +6,8 @@
 from palimpsest.errors import MissingExtra
 
 try:
-    from palimpsest.service.application import application
-    from palimpsest.service.running import serve
+    from palimpsest.resources.service.application import application
+    from palimpsest.resources.service.running import serve
 except ModuleNotFoundError as missing:
     if (missing.name or "").partition(".")[0] not in {"starlette", "uvicorn", "prometheus_client"}:
         raise

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from palimpsest.resources import AsyncDeclaredMemory
 from palimpsest.resources.replies import Reply
-from palimpsest.service.requests import RequestFields
+from palimpsest.resources.service.requests import RequestFields
 
 BASE = "/api/v0"
 """The path under which all routes are."""

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from palimpsest.service.faults import ANSWERS
-from palimpsest.service.requests import REQUESTS
-from palimpsest.service.routes import BASE, Operation
+from palimpsest.resources.service.faults import ANSWERS
+from palimpsest.resources.service.requests import REQUESTS
+from palimpsest.resources.service.routes import BASE, Operation
 
 Schema = dict[str, Any]
 

@@ -15,8 +15,8 @@ import uvicorn
 from palimpsest.errors import ConfigError
 from palimpsest.log.values import is_whole
 from palimpsest.resources import AsyncResources
-from palimpsest.service.application import application
-from palimpsest.service.guard import is_loopback
+from palimpsest.resources.service.application import application
+from palimpsest.resources.service.guard import is_loopback
 
 GRACE_SECONDS = 10
 """How long requests under way may take after a signal to stop."""

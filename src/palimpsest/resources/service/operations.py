@@ -21,8 +21,8 @@ from palimpsest.resources.replies import (
     stats_reply,
     write_reply,
 )
-from palimpsest.service.faults import Refusal, refusal_of
-from palimpsest.service.requests import (
+from palimpsest.resources.service.faults import Refusal, refusal_of
+from palimpsest.resources.service.requests import (
     ClearRequest,
     DeleteRequest,
     FlushRequest,
@@ -31,7 +31,7 @@ from palimpsest.service.requests import (
     StatsRequest,
     WriteRequest,
 )
-from palimpsest.types import CompactionResult
+from palimpsest.sessions.compacting.result import CompactionResult
 
 NO_KEY = "-"
 """A key for a check of the store alone."""
