@@ -115,6 +115,9 @@ async def test_a_repeated_append_adds_nothing(chat: Called) -> None:
     elsewhere = await chat.ask("/memory/chat/append", {**body, "key": "m"}, once)
 
     assert [answer.data for answer in answers] == [answers[0].data] * 3
+    bad = await chat.ask("/memory/chat/append", body, {"Idempotency-Key": "x" * 257})
+
+    assert bad.body["error"]["details"]["field"] == "Idempotency-Key"
     assert other.code == (409, "conflict")
     assert elsewhere.data["total_count"] == 2
     assert (await chat.ask("/memory/chat/read", key="k")).data["total_count"] == 2
@@ -586,9 +589,17 @@ async def test_the_log_of_requests_has_no_keys(chat: Called, caplog: pytest.LogC
     with caplog.at_level(logging.INFO, "palimpsest.service"):
         await chat.ask("/memory/chat/append", {"key": "user:ann", "messages": "a secret"}, {"Idempotency-Key": "seven"})
         await chat.ask("/memory/user:ann/read", key="user:ann")
+        await chat.ask("/user:ann")
+        await chat.ask("/memory/health", None, {"Host": "user-ann.example"})
     lines = [record.getMessage() for record in caplog.records if record.name == "palimpsest.service"]
 
-    assert [re.sub(r"\d+ ms", "", line).strip() for line in lines] == ["POST append chat 200", "GET read - 404"]
+    assert [re.sub(r"\d+ ms", "", line).strip() for line in lines] == [
+        "POST append chat 200",
+        "GET read - 404",
+        "GET - - 404",
+        "GET - - 400",
+    ]
+    assert 'palimpsest_operations_total{operation="-",outcome="wrong_host"} 1.0' in (await chat.ask("/metrics")).body
 
 
 # --- what describes the service

@@ -15,6 +15,7 @@ import pytest
 
 from commands import read, start
 from palimpsest.resources import Resources
+from palimpsest.resources.service.running import listening
 from served import Served, called, served
 from servers import started
 
@@ -173,6 +174,12 @@ def test_a_start_that_cannot_be_is_refused(
     assert "secret" not in done.stderr
 
 
+def test_small_answers_are_sent_at_once() -> None:
+    """The socket says that it speaks TCP, so that asyncio does not hold small packets back for 40 milliseconds."""
+    with listening("127.0.0.1", 0) as one:
+        assert one.proto == socket.IPPROTO_TCP
+
+
 def test_a_port_in_use_is_named(config: Path) -> None:
     """A port that another program has is an error that names it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -227,6 +234,7 @@ async def test_a_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> No
                     refused = await service.ask(path, asked, **query)
                     assert refused.code == (503, "store_unavailable")
                     assert int(refused.headers["retry-after"]) > 0
+                    assert refused.body["error"]["details"]["written"] in {False, None}
             unhealthy = await service.ask("/memory/health")
             assert unhealthy.code == (503, "unhealthy")
             assert unhealthy.body["error"]["details"]["checks"][0]["healthy"] is False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -20,7 +19,7 @@ from palimpsest.resources.replies import Reply
 from palimpsest.resources.service.answers import answered, refused
 from palimpsest.resources.service.faults import Refusal, refusal_of
 from palimpsest.resources.service.guard import BODY_BYTES, Guard, too_large
-from palimpsest.resources.service.metrics import Metrics
+from palimpsest.resources.service.metrics import NOTHING, Metrics
 from palimpsest.resources.service.openapi import document
 from palimpsest.resources.service.operations import Operations
 from palimpsest.resources.service.requests import (
@@ -37,9 +36,6 @@ from palimpsest.resources.service.requests import (
 )
 from palimpsest.resources.service.routes import BASE, Operation
 from palimpsest.runtime.logs import log_failure
-
-ACCESS = logging.getLogger("palimpsest.service")
-"""Has a line for each request: method, operation, memory, status and milliseconds. Keys and tokens are not in it."""
 
 
 def application(
@@ -77,19 +73,9 @@ def application(
             Route(f"{BASE}/metrics", service.exposition, methods=["GET"]),
             Route(f"{BASE}/openapi.json", service.description, methods=["GET"]),
         ],
-        exception_handlers={HTTPException: _not_found},
+        exception_handlers={HTTPException: service.lost},
     )
-    return Guard(app, token, hosts, body_bytes)
-
-
-async def _not_found(request: Request, fault: Exception) -> Response:
-    """Answer a request for a path or a method that there is not."""
-    assert isinstance(fault, HTTPException), "registered for these"
-    code = {404: "unknown_route", 405: "wrong_method"}.get(fault.status_code, "invalid_request")
-    message = f"{request.method} {request.url.path}: {fault.detail}; {BASE}/openapi.json lists the routes"
-    response = refused(Refusal(fault.status_code, code, message))
-    response.headers.update(fault.headers or {})
-    return response
+    return Guard(app, metrics.note, token, hosts, body_bytes)
 
 
 class _Service:
@@ -143,6 +129,16 @@ class _Service:
         """Answer with the OpenAPI document, which lists routes and what requests say."""
         return document(self.operations)
 
+    async def lost(self, request: Request, fault: Exception) -> Response:
+        """Answer a request for a path or a method that there is not."""
+        assert isinstance(fault, HTTPException), "registered for these"
+        code = {404: "unknown_route", 405: "wrong_method"}.get(fault.status_code, "invalid_request")
+        message = f"{request.method} {request.url.path}: {fault.detail}; {BASE}/openapi.json lists the routes"
+        response = refused(Refusal(fault.status_code, code, message))
+        response.headers.update(fault.headers or {})
+        self._metrics.note(request.method, fault.status_code, code)
+        return response
+
     def _answering(
         self, name: str, act: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
@@ -150,7 +146,7 @@ class _Service:
 
         async def endpoint(request: Request) -> Response:
             started = time.perf_counter()
-            ref = str(request.path_params.get("ref", "-"))
+            ref = str(request.path_params.get("ref", NOTHING))
             try:
                 response, outcome = await act(request), "ok"
             except (Refusal, PalimpsestError) as fault:
@@ -159,9 +155,9 @@ class _Service:
             except Exception as fault:  # noqa: BLE001 (a boundary: one request's fault must not end the service)
                 response, outcome = refused(self._own_fault(fault, ref)), "internal"
             seconds = time.perf_counter() - started
-            self._metrics.note(name, outcome, seconds)
-            known = ref if ref in self._resources else "-"
-            ACCESS.info("%s %s %s %s %.0f ms", request.method, name, known, response.status_code, seconds * 1e3)
+            known = ref if ref in self._resources else NOTHING
+            status = response.status_code
+            self._metrics.note(request.method, status, outcome, seconds, operation=name, memory=known)
             return response
 
         return endpoint

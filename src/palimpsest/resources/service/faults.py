@@ -19,6 +19,7 @@ from palimpsest.errors import (
     PrivacyRefused,
     SessionNotFound,
     StoreError,
+    StoreUnavailable,
     SummarizerFailed,
     WrongUser,
 )
@@ -86,4 +87,4 @@ def _details(fault: PalimpsestError) -> dict[str, Any]:
         return {"field": fault.where, "rule": fault.allowed}
     if isinstance(fault, PrivacyRefused):
         return {"field": "messages", "rule": f"{fault.rule}: {fault.why}"}
-    return {}
+    return {"written": fault.written} if isinstance(fault, StoreUnavailable) else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,17 +40,23 @@ class Guard:
     """Refuses requests without the `token`, or if there is none, those that name another host than this machine.
 
     It also refuses changes that are not JSON, and bodies over `body_bytes`. `hosts` are further names by which the
-    service may be asked. Raises ConfigError for a token that is too short.
+    service may be asked. `note` is called with the method, the status and the code of what is refused. Raises
+    ConfigError for a token that is too short.
     """
 
     def __init__(
-        self, app: ASGIApp, token: str | None, hosts: Collection[str] = (), body_bytes: int = BODY_BYTES
+        self,
+        app: ASGIApp,
+        note: Callable[[str, int, str], None],
+        token: str | None,
+        hosts: Collection[str] = (),
+        body_bytes: int = BODY_BYTES,
     ) -> None:
         if token is not None and (not isinstance(token, str) or len(token) < LEAST_TOKEN or not token.isascii()):
             raise ConfigError("token", "a token", f"ASCII text of at least {LEAST_TOKEN} characters")
         if not is_whole(body_bytes, 1):
             raise ConfigError("body_bytes", body_bytes, "a whole number of at least 1")
-        self._app, self._hosts, self._most = app, {host.lower() for host in hosts}, body_bytes
+        self._app, self._note, self._hosts, self._most = app, note, {host.lower() for host in hosts}, body_bytes
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,6 +69,7 @@ class Guard:
             if scope["method"] == "POST":
                 self._check_body(headers)
         except Refusal as refusal:
+            self._note(scope["method"], refusal.status, refusal.code)
             await refused(refusal)(scope, receive, send)
             return
         scope.setdefault("state", {})["body_bytes"] = self._most

@@ -1,7 +1,11 @@
-"""`Metrics`: what happened in the service, in the text format of Prometheus. Only what is recorded is exposed."""
+"""`Metrics`: what happened in the service, in the text format of Prometheus. Only what is recorded is exposed.
+
+Each request also has a line in the log `palimpsest.service`, without keys, tokens, and what was said.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -9,6 +13,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
 from palimpsest import AsyncMemory
+
+ACCESS = logging.getLogger("palimpsest.service")
+"""Has a line for each request: method, operation, memory, status and milliseconds."""
+
+NOTHING = "-"
+"""Stands for an operation, or a memory, that there is not."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 """The bounds of the histograms of durations."""
@@ -67,10 +77,20 @@ class Metrics:
     def _failed(self, *_: object) -> None:
         self._failures.inc()
 
-    def note(self, operation: str, outcome: str, seconds: float) -> None:
-        """Count a request."""
+    def note(
+        self,
+        method: str,
+        status: int,
+        outcome: str,
+        seconds: float = 0.0,
+        *,
+        operation: str = NOTHING,
+        memory: str = NOTHING,
+    ) -> None:
+        """Count a request, and log it. `outcome` is "ok", or the code of its error."""
         self._operations.labels(operation, outcome).inc()
         self._seconds.labels(operation).observe(seconds)
+        ACCESS.info("%s %s %s %s %.0f ms", method, operation, memory, status, seconds * 1e3)
 
     def exposition(self) -> Response:
         """Return all metrics in the text format."""

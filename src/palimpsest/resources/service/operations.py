@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from palimpsest.errors import PalimpsestError
+from palimpsest.log.ids import ID_RULE, is_id
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources
 from palimpsest.resources.failing import OF_ONE_KEY
 from palimpsest.resources.replies import (
@@ -73,6 +74,9 @@ class Operations:
 
     async def append(self, memory: AsyncDeclaredMemory, ask: WriteRequest, idempotency_key: str | None) -> Reply:
         """Add messages to a key."""
+        if idempotency_key is not None and not is_id(idempotency_key):
+            rule = ID_RULE
+            raise Refusal(400, "invalid_request", f"Idempotency-Key: {rule}", field="Idempotency-Key", rule=rule)
         appended = await memory.append(ask.key, ask.messages, idempotency_key=idempotency_key)
         return append_reply(ask.key, appended, (await memory.read(ask.key, limit=0)).total)
 

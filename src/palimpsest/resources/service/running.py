@@ -55,7 +55,7 @@ async def serve(
         raise ConfigError("host", host, "without a token only this machine, such as 127.0.0.1: give a token")
     async with AsyncResources.load(config, **options) as resources:
         app = application(resources, token=token, read_only=read_only, hosts=hosts)
-        with closing(_listening(host, port)) as listening:
+        with closing(listening(host, port)) as at:
             server = _Server(
                 uvicorn.Config(
                     app,
@@ -67,9 +67,9 @@ async def serve(
                 )
             )
             if ready is not None:
-                address, number = listening.getsockname()[:2]
+                address, number = at.getsockname()[:2]
                 ready(f"http://{f'[{address}]' if ':' in address else address}:{number}", resources)
-            await server.serve([listening])
+            await server.serve([at])
 
 
 class _Server(uvicorn.Server):
@@ -90,21 +90,20 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens. Raises ConfigError for an address that cannot be listened at."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        listening = socket.socket(family, kind)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        at = socket.socket(family, kind, protocol)  # asyncio sends small answers at once only if it is told TCP
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-            listening.listen(1024)
+            at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            at.bind(address)
+            at.listen(1024)
         except BaseException:
-            listening.close()
+            at.close()
             raise
     except OSError as fault:
         allowed = f"an address that this machine can listen at, with a free port ({fault.strerror or fault})"
         raise ConfigError("host and port", f"{host}:{port}", allowed) from fault
-    return listening
+    return at
