@@ -84,7 +84,10 @@ async def test_what_is_appended_is_read(chat: Called) -> None:
         ("assistant", "On its way."),
         ("user", "Thanks."),
     ]
-    assert all(message.keys() >= {"id", "kind", "role", "content", "created_at"} for message in read.data["messages"])
+    assert all(
+        message.keys() >= {"id", "kind", "role", "content", "created_at", "metadata"}
+        for message in read.data["messages"]
+    )
     assert {**read.data, "messages": []} == {
         "key": "user:ann", "messages": [], "total_count": 3, "has_more": False, "limit": 50, "offset": 0,
     }  # fmt: skip

@@ -69,6 +69,12 @@ def test_service_library_and_command_line_see_the_same(service: Served, config: 
         read("memory", "flush", "chat", key, "--dry-run", "--force", *where)
         == service.ask("/memory/chat/flush", dry).data
     )
+    for name in ("x:1", "x:2"):
+        service.ask("/memory/chat/append", {"key": name, "messages": "x"})
+    by_service = service.ask("/memory/chat/delete", {"key": "x:*"}).data
+    for name in ("x:1", "x:2"):
+        service.ask("/memory/chat/append", {"key": name, "messages": "x"})
+    assert read("memory", "delete", "chat", "x:*", "--yes", *where) == by_service
     assert read("memory", "stats", "chat", "user:*", *where) == service.ask("/memory/chat/stats", key="user:*").data
 
 

@@ -231,9 +231,13 @@ def delete_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
     """Destroy KEY, and all entries under it."""
     with opened(config, ref, tenant) as memory:
         _confirm(memory, key, as_json, max_keys, yes=yes)
+        keys = memory.keys(key, max_keys=max_keys)
         deleted = memory.delete(key, max_keys=max_keys)
     _expect(deleted, key)
-    _print(as_json, delete_reply(key, deleted), f"Deleted {counted(deleted, 'key')}.")
+    reply = delete_reply(key, deleted)
+    if "*" in key:
+        reply = {**_reply(key, {name: delete_reply(name, 1) for name in keys}, more=keys.more), "deleted": deleted}
+    _print(as_json, reply, f"Deleted {counted(deleted, 'key')}.")
 
 
 @memory_command.command("stats", epilog=examples("palimpsest memory stats chat 'user:*' --json"))

@@ -21,7 +21,7 @@ def page_reply(key: str, page: KeyPage, offset: int, limit: int | None) -> Reply
     """Return the answer of `read`."""
     return {
         "key": key,
-        "messages": list(map(entry_json, page.entries)),
+        "messages": [{"metadata": None, **entry_json(entry)} for entry in page.entries],
         "total_count": page.total,
         "has_more": offset + len(page.entries) < page.total,
         "limit": limit,
