@@ -480,12 +480,13 @@ async def test_a_clear_that_waits_too_long_is_refused(chat: Called) -> None:
 async def test_waits_for_a_lock_are_a_metric(chat: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an operation waited for another caller's lock is recorded."""
     await filled(chat, "k", 1)
-    memory, waits, try_to_take = chat.resources.memory("chat"), asyncio.Event(), Lease.try_to_take
+    memory, loop = chat.resources.memory("chat"), asyncio.get_running_loop()
+    waits, try_to_take = asyncio.Event(), Lease.try_to_take
 
     async def watched(lease: Lease) -> bool:
         taken = await try_to_take(lease)
         if not taken:
-            waits.set()
+            loop.call_soon_threadsafe(waits.set)
         return taken
 
     async with held(memory, "default/chat/k", 60):
