@@ -29,6 +29,7 @@ LITTLE: dict[str, tuple[str, ...]] = {
     "redis_store": ("--calls", "12", "--large", "2000"),
     "resources": (),
     "search": ("--large", "2000"),
+    "service": ("--calls", "5"),
     "sessions": ("--cycles", "4"),
     "storage": (),
     "stores": ("--calls", "20"),

@@ -668,6 +668,7 @@ SILENT = {
     "rotate-keys": "names keys alone",
     "copy": "tells numbers",
     "memory": "keys are printable, and texts are tried by its own tests",
+    "serve": "keys are not printed, and ids of declared memories are printable",
     "sweep": "tells numbers",
     "worker": "names sessions of declared memories, whose keys are printable",
 }

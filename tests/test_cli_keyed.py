@@ -49,16 +49,16 @@ def test_appended_messages_are_read_in_order() -> None:
     assert run("memory", "append", "chat", "user:ann", "My SSN is 123-45-6789").stdout == "Added 1 message.\n"
     messages = json.dumps([{"role": "assistant", "content": "Noted."}, "Thanks."])
     piped = run("memory", "append", "chat", "user:ann", "--file", "-", "--json", given=messages)
-    assert json.loads(piped.stdout) == {"key": "user:ann", "added": 2}
+    assert json.loads(piped.stdout) == {"success": True, "key": "user:ann", "appended": 2, "total_count": 3}
     shown = run("memory", "read", "chat", "user:ann")
     assert shown.stdout == "user: My SSN is [REDACTED]\nassistant: Noted.\nuser: Thanks.\n"
     assert "3 of 3 messages" in shown.stderr
     page = read("memory", "read", "chat", "user:ann", "--offset", "1", "--limit", "1")
-    assert ([one["content"] for one in page["messages"]], page["total"]) == (["Noted."], 3)
+    assert ([one["content"] for one in page["messages"]], page["total_count"]) == (["Noted."], 3)
     assert (page["offset"], page["limit"], page["has_more"]) == (1, 1, True)
     assert read("memory", "read", "chat", "user:ann", "--offset", "1")["has_more"] is False
-    assert read("memory", "read", "chat", "unknown")["total"] == 0
-    assert read("memory", "read", "chat", "user:ann", "--tenant", "other")["total"] == 0
+    assert read("memory", "read", "chat", "unknown")["total_count"] == 0
+    assert read("memory", "read", "chat", "user:ann", "--tenant", "other")["total_count"] == 0
 
 
 def test_json_has_all_fields_of_an_entry() -> None:
@@ -94,8 +94,8 @@ def test_a_write_replaces_the_messages() -> None:
     """`memory write` replaces the messages under a key and archives the earlier ones."""
     filled("k", 3)
     assert run("memory", "write", "chat", "k", "anew").stdout == "1 message now under k.\n"
-    stats = read("memory", "stats", "chat", "*")["k"]
-    assert (stats["messages"], stats["archived"], stats["roles"]) == (1, 3, {"user": 1})
+    (stats,) = read("memory", "stats", "chat", "*")["results"]
+    assert (stats["message_count"], stats["archived_count"], stats["role_distribution"]) == (1, 3, {"user": 1})
     assert "k" in run("memory", "stats", "chat", "k").stdout
 
 
@@ -104,14 +104,17 @@ def test_flush_reports_what_it_did() -> None:
     filled("a:1", 80)
     filled("a:2", 5)
     tried = read("memory", "flush", "chat", "a:*", "--dry-run")
-    assert (tried["a:1"]["messages_after"], tried["a:1"]["dry_run"]) == (50, True)
-    assert tried["a:1"]["tokens_saved"] == tried["a:1"]["tokens_before"] - tried["a:1"]["tokens_after"] > 0
-    assert "not >=" in tried["a:2"]["why"]
-    assert read("memory", "read", "chat", "a:1")["total"] == 80
+    first, second = tried["results"]
+    assert (first["message_count"], first["would_flush"], first["flushed"]) == (50, True, False)
+    assert first["tokens_saved"] > 0
+    assert "not >=" in second["why"]
+    assert (tried["success"], tried["max_keys_reached"]) == (True, False)
+    assert read("memory", "flush", "chat", "a:*", "--dry-run", "--max-keys", "1")["max_keys_reached"] is True
+    assert read("memory", "read", "chat", "a:1")["total_count"] == 80
     shown = run("memory", "flush", "chat", "a:*").stdout
     assert "80 → 50" in shown
     assert "below_threshold" in shown
-    assert read("memory", "flush", "chat", "a:2", "--force", "--strategy", "lru")["a:2"]["strategy"] == "lru"
+    assert read("memory", "flush", "chat", "a:2", "--force", "--strategy", "lru")["actual_strategy"] == "lru"
     assert run("memory", "flush", "chat", "nothing").exit_code == 3
     assert run("memory", "flush", "chat", "a:1", "--strategy", "magic").exit_code == 2
     assert run("memory", "flush", "chat", "a:1", "--max-keys", "10001").exit_code == 2
@@ -149,9 +152,9 @@ def test_clear_and_delete_need_consent() -> None:
     assert run("memory", "clear", "chat", "k").exit_code == 2
     assert run("memory", "delete", "chat", "k").exit_code == 2
     cleared = read("memory", "clear", "chat", "k", "--backup", "--yes")
-    assert cleared["entries"] == {"k": 3}
-    assert list(cleared["backups"]) == ["k"]
-    assert read("memory", "read", "chat", "k")["total"] == 0
+    assert (cleared["messages_cleared"], cleared["backup_created"]) == (3, True)
+    assert "/chat/~" in cleared["backup_id"]
+    assert read("memory", "read", "chat", "k")["total_count"] == 0
     assert run("memory", "delete", "chat", "k", "--yes").stdout == "Deleted 1 key.\n"
     assert run("memory", "delete", "chat", "k:*", "--yes").stdout == "Deleted 0 keys.\n"
     assert run("memory", "delete", "chat", "k", "--yes").exit_code == 3
@@ -166,10 +169,11 @@ def test_clear_and_delete_need_consent() -> None:
 def test_health_names_keys_near_their_limit() -> None:
     """`memory health` says that the store works and names the keys near their limit, of all keys or of a pattern."""
     assert read("memory", "health", "chat", "*") == {
-        "works": True,
-        "error": None,
+        "healthy": True,
+        "key": "*",
+        "checks": [{"name": "store", "healthy": True, "error": None}],
+        "actual_strategy": "simple_fifo",
         "near_limit": [],
-        "failed": {},
     }
     assert run("memory", "health", "chat", "*").stdout == "The store works.\n"
     run("memory", "append", "chat", "full", "word " * 900)
@@ -188,13 +192,20 @@ def test_a_damaged_key_costs_no_other_key_of_a_pattern() -> None:
         db.execute("UPDATE place SET hot = zeroblob(length(hot)) WHERE name LIKE '%a:2'")
     db.close()
     flushed = run("memory", "flush", "chat", "a:*", "--json")
-    assert (flushed.exit_code, json.loads(flushed.stdout)["a:2"]["reason"]) == (1, "failed")
+    assert (flushed.exit_code, json.loads(flushed.stdout)["results"][1]["reason"]) == (1, "failed")
     health = run("memory", "health", "chat", "*", "--json")
-    assert (health.exit_code, json.loads(health.stdout)["works"]) == (1, True)
+    checks = {check["name"]: check["healthy"] for check in json.loads(health.stdout)["checks"]}
+    assert (health.exit_code, checks) == (1, {"store": True, "a:2": False})
     assert "a:2 cannot be read" in run("memory", "health", "chat", "*").stderr
     cleared = run("memory", "clear", "chat", "a:*", "--yes", "--json")
-    assert (cleared.exit_code, json.loads(cleared.stdout)["entries"]) == (1, {"a:1": 3, "a:3": 3})
-    assert list(json.loads(cleared.stdout)["failed"]) == ["a:2"]
+    results = json.loads(cleared.stdout)["results"]
+    assert cleared.exit_code == 1
+    assert [(one["key"], one["success"], one.get("messages_cleared")) for one in results] == [
+        ("a:1", True, 3),
+        ("a:2", False, None),
+        ("a:3", True, 3),
+    ]
+    assert "cannot be read" in results[1]["error"]["message"]
     assert "a:2" in cleared.stderr
 
 
@@ -211,11 +222,11 @@ def test_delete_names_a_damaged_key_and_deletes_it(key: str, monkeypatch: pytest
     assert kept.exit_code == 1
     assert "all that is under a:2, which cannot be read" in kept.stdout
     assert ("a:1" in kept.stdout) == (key == "a:*")
-    assert read("memory", "read", "chat", "a:1")["total"] == 3
+    assert read("memory", "read", "chat", "a:1")["total_count"] == 3
     gone = run("memory", "delete", "chat", key, given="y\n")
     assert (gone.exit_code, "Deleted" in gone.stdout) == (0, True)
     assert run("memory", "stats", "chat", "a:2").exit_code == 3
-    assert read("memory", "read", "chat", "b")["total"] == 3
+    assert read("memory", "read", "chat", "b")["total_count"] == 3
 
 
 @pytest.mark.parametrize(
@@ -253,8 +264,8 @@ def test_a_tenant_before_the_command_applies() -> None:
     filled("k", 2)
     assert run("--tenant", "other", "memory", "append", "chat", "k", "theirs").exit_code == 0
     assert run("--tenant", "other", "memory", "delete", "chat", "k", "--yes").exit_code == 0
-    assert read("memory", "read", "chat", "k")["total"] == 2
-    assert read("memory", "read", "chat", "k", "--tenant", "other")["total"] == 0
+    assert read("memory", "read", "chat", "k")["total_count"] == 2
+    assert read("memory", "read", "chat", "k", "--tenant", "other")["total_count"] == 0
 
 
 @pytest.mark.parametrize("command", [("memory", "read", "chat", "k"), ("config", "check", "chat.yaml"), ("demo",)])

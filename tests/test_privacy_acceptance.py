@@ -207,6 +207,26 @@ def test_three_failures_store_nothing_and_tell_so(tmp_path: Path, caplog: pytest
     assert found_in(bytes_of(tmp_path) + f"{told} {refused.value} {caplog.text}".encode(), "something private") == []
 
 
+def test_observers_hear_how_many_entries_were_redacted() -> None:
+    """`privacy:redacted` says of how many entries of a batch private text was redacted or withheld, not which text."""
+    told = list[object]()
+    policy = {"redact_patterns": ["secret-[0-9]+"], "non_persistable_message_types": ["system"]}
+    with Memory.open("memory://", privacy=policy) as memory:
+        memory.on("privacy:redacted", lambda session, facts: told.append((session, facts)))
+        session = memory.session("s", counter=quarters)
+        session.add_user_message("nothing private")
+        session.add(
+            [
+                {"role": "system", "content": "be kind"},
+                {"role": "user", "content": "secret-1 and secret-2"},
+                {"role": "assistant", "content": "fine"},
+            ]
+        )
+        session.replace([{"role": "user", "content": "secret-3"}])
+
+    assert told == [("s", {"entries": 2}), ("s", {"entries": 1})]
+
+
 def test_the_breaker_opens_and_recovers() -> None:
     """After ten refusals in a row nothing is tried for five seconds; then one try closes or reopens the breaker."""
     now = [100.0]

@@ -20,6 +20,7 @@ from palimpsest import AsyncMemory, ConfigError, Conflict, LockTimeout, Memory, 
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.threads import apart
 from palimpsest.sessions.adding import gathered
+from palimpsest.sessions.lease import Lease
 from palimpsest.testing import FakeClock
 from processes import Process
 from sealed import FIRST, address
@@ -751,3 +752,46 @@ def test_an_atomic_turn_stores_what_was_added_as_it_was_then(memory: Memory) -> 
 def _cached(value: object) -> dict[str, Any]:
     """Return a message with a key that only its provider knows."""
     return {"role": "user", "content": [{"type": "text", "text": "Hello", "cache": {"for": value}}]}
+
+
+async def _hold_until_another_waits(memory: AsyncMemory) -> list[tuple[str, dict[str, Any]]]:
+    """Have one session object hold a turn until another one waits for it; return what the memory told of waits."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    memory.on("lock:waited", lambda session, facts: told.append((session, facts)))
+    loop, held, waits = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    try_to_take = Lease.try_to_take
+
+    async def watched(lease: Lease) -> bool:
+        taken = await try_to_take(lease)
+        if not taken:
+            loop.call_soon_threadsafe(waits.set)
+        return taken
+
+    async def second() -> None:
+        await held.wait()
+        async with memory.session("s").turn():
+            pass
+
+    Lease.try_to_take = watched  # type: ignore[method-assign]
+    waiting = asyncio.create_task(second())  # begun outside of the turn, which may not wait for a turn inside it
+    try:
+        async with memory.session("s").turn():
+            held.set()
+            await waits.wait()
+        await waiting
+    finally:
+        Lease.try_to_take = try_to_take  # type: ignore[method-assign]
+    return told
+
+
+def test_observers_hear_how_long_a_turn_was_waited_for() -> None:
+    """`lock:waited` says which lock was waited for, and for how many seconds; who waits for nobody is not told of."""
+
+    async def run() -> list[tuple[str, dict[str, Any]]]:
+        async with AsyncMemory.open("memory://") as memory:
+            return await _hold_until_another_waits(memory)
+
+    ((session, facts),) = asyncio.run(run())
+
+    assert (session, facts["lock"]) == ("s", "turn")
+    assert facts["seconds"] > 0

@@ -219,6 +219,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "index": "it stores terms of what is stored, and `search` tries it",
     "repair": "it takes out what cannot be read",
     "rotate-keys": "it seals anew what is there",
+    "serve": "it keeps what the policy lets pass that is declared with the memory",
     "sessions": "it reads",
     "show": "it reads",
     "stats": "it reads, and stores counts",

@@ -50,6 +50,7 @@ COMMANDS = {
     "rotate-keys": "keys",
     "scan": "scan",
     "search": "search",
+    "serve": "serving",
     "sessions": "sessions",
     "show": "sessions",
     "stats": "sessions",
@@ -80,6 +81,7 @@ OTHER_NAMES = {
     "redact": "scan",
     **dict.fromkeys(("find", "grep", "recall", "query"), "search"),
     **dict.fromkeys(("reindex", "rebuild"), "index"),
+    **dict.fromkeys(("http", "server", "service"), "serve"),
     **dict.fromkeys(("configuration", "resources", "schema", "validate"), "config"),
 }
 """Names that other programs use for a command: they are suggested, not accepted."""
@@ -91,6 +93,7 @@ OUT_OF_PLACE = {
     },
     "demo": dict.fromkeys(("--store", "--tenant", "--privacy"), "it makes a memory of its own"),
     "memory": dict.fromkeys(("--store", "--privacy"), "the files of --config declare it"),
+    "serve": dict.fromkeys(("--store", "--privacy"), "the files of --config declare it"),
 }
 """Root options that a command has no use for, with the reason. They are refused, as ignoring them could mislead."""
 F = TypeVar("F", bound=Callable[..., Any])

@@ -15,8 +15,9 @@ from palimpsest.cli.app import Whole, examples, json_option, require_interactive
 from palimpsest.cli.failing import Conflicting, OperationFailed
 from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument, session_ids
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table, warn
-from palimpsest.cli.sessions import entry_json, print_entries
+from palimpsest.cli.sessions import print_entries
 from palimpsest.errors import StoreCorrupt
+from palimpsest.log.outward import entry_json
 from palimpsest.types import Verification
 
 if TYPE_CHECKING:

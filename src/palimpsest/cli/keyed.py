@@ -14,9 +14,20 @@ from palimpsest.cli.defined import expect_memory
 from palimpsest.cli.failing import Conflicting, InputRefused, Missing, OperationFailed
 from palimpsest.cli.opening import resolve
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
-from palimpsest.cli.sessions import entry_json
 from palimpsest.errors import StoreCorrupt
-from palimpsest.resources import DeclaredMemory, KeyStats, Resources
+from palimpsest.resources import DeclaredMemory, Resources
+from palimpsest.resources.replies import (
+    Reply,
+    append_reply,
+    clear_reply,
+    delete_reply,
+    flush_reply,
+    health_reply,
+    page_reply,
+    pattern_reply,
+    stats_reply,
+    write_reply,
+)
 from palimpsest.types import CompactionResult
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -111,8 +122,7 @@ def read_command(ref: str, key: str, config: str, tenant: str, as_json: bool, of
     with opened(config, ref, tenant) as memory:
         page = memory.read(key, offset=offset, limit=limit)
     if as_json:
-        position = {"offset": offset, "limit": limit, "has_more": offset + len(page.entries) < page.total}
-        print_json({"key": key, "messages": list(map(entry_json, page.entries)), "total": page.total, **position})
+        print_json(page_reply(key, page, offset, limit))
         return
     for entry in page.entries:
         click.echo(f"{entry.role}: {line(entry.text)}")
@@ -130,7 +140,8 @@ def append_command(
     messages = payload(text, file)
     with opened(config, ref, tenant) as memory:
         added = memory.append(key, messages)
-    _print(as_json, {"key": key, "added": added}, f"Added {counted(added, 'message')}.")
+        total = memory.read(key, limit=0).total if as_json else 0
+    _print(as_json, append_reply(key, added, total), f"Added {counted(added, 'message')}.")
 
 
 @memory_command.command("write", epilog=examples("palimpsest memory write chat user:ann --file chat.json"))
@@ -144,7 +155,7 @@ def write_command(
     messages = payload(text, file)
     with opened(config, ref, tenant) as memory:
         written = memory.write(key, messages)
-    _print(as_json, {"key": key, "written": written}, f"{counted(written, 'message')} now under {line(key)}.")
+    _print(as_json, write_reply(key, written), f"{counted(written, 'message')} now under {line(key)}.")
 
 
 @memory_command.command("flush", epilog=examples("palimpsest memory flush chat 'user:*' --dry-run"))
@@ -171,9 +182,11 @@ def flush_command(
         results = memory.flush(
             key, strategy=strategy, dry_run=dry_run, force=force, threshold=threshold, max_keys=max_keys
         )
+        replies = {flushed: flush_reply(flushed, done, memory.strategy) for flushed, done in results.items()}
+        more = as_json and memory.keys(key, max_keys=max_keys).more
     _expect(results, key)
     if as_json:
-        print_json({flushed: _result_json(done) for flushed, done in results.items()})
+        print_json(_reply(key, replies, more=more))
         _raise_if_failed(results)
         return
     rows = table("key", "strategy", "messages", "tokens", "why not", right=("messages", "tokens"))
@@ -199,11 +212,12 @@ def clear_command(
     with opened(config, ref, tenant) as memory:
         _confirm(memory, key, as_json, max_keys, yes=yes)
         cleared = memory.clear(key, confirm=True, backup=backup, max_keys=max_keys)
+        more = as_json and memory.keys(key, max_keys=max_keys).more
     _expect(cleared.entries or cleared.failed, key)
     destroyed = sum(cleared.entries.values())
     text = f"Destroyed {counted(destroyed, 'entry')} under {counted(len(cleared.entries), 'key')}."
-    data = {"entries": dict(cleared.entries), "backups": dict(cleared.backups), "failed": dict(cleared.failed)}
-    _print(as_json, data, text)
+    replies = {name: clear_reply(name, count, cleared.backups.get(name)) for name, count in cleared.entries.items()}
+    _print(as_json, _reply(key, replies, cleared.failed, more=more), text)
     for copied, copy in () if as_json else cleared.backups.items():
         note(f"the copy of {line(copied)} is the session {line(copy)}")
     _exit_if_any(cleared.failed)
@@ -217,9 +231,13 @@ def delete_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
     """Destroy KEY, and all entries under it."""
     with opened(config, ref, tenant) as memory:
         _confirm(memory, key, as_json, max_keys, yes=yes)
+        keys = memory.keys(key, max_keys=max_keys)
         deleted = memory.delete(key, max_keys=max_keys)
     _expect(deleted, key)
-    _print(as_json, {"deleted": deleted}, f"Deleted {counted(deleted, 'key')}.")
+    reply = delete_reply(key, deleted)
+    if "*" in key:
+        reply = {**_reply(key, {name: delete_reply(name, 1) for name in keys}, more=keys.more), "deleted": deleted}
+    _print(as_json, reply, f"Deleted {counted(deleted, 'key')}.")
 
 
 @memory_command.command("stats", epilog=examples("palimpsest memory stats chat 'user:*' --json"))
@@ -229,9 +247,10 @@ def stats_command(ref: str, key: str, config: str, tenant: str, as_json: bool, m
     """Print how much is under KEY: messages, tokens, and how much of the limit that is."""
     with opened(config, ref, tenant) as memory:
         stats_by_key = memory.stats(key, max_keys=max_keys)
+        more = as_json and memory.keys(key, max_keys=max_keys).more
     _expect(stats_by_key, key)
     if as_json:
-        print_json({matched: _as_json(stats) for matched, stats in stats_by_key.items()})
+        print_json(_reply(key, {name: stats_reply(name, stats) for name, stats in stats_by_key.items()}, more=more))
         return
     rows = table("key", "messages", "tokens", "of limit", "archived", "last flush (UTC)", right=("messages", "tokens"))
     for matched, stats in stats_by_key.items():
@@ -248,11 +267,13 @@ def health_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
     """Check the store by writing, reading and deleting something, and list the keys that are near their limit."""
     with opened(config, ref, tenant) as memory:
         health = memory.health(key, max_keys=max_keys)
+        stats = (
+            memory.stats(key).get(key) if as_json and health.works and "*" not in key and not health.failed else None
+        )
+        reply = health_reply(key, health, stats, memory.strategy)
     near_limit, failed = list(health.near_limit), dict(health.failed)
-    values = {"works": health.works, "error": health.error, "near_limit": near_limit, "failed": failed}
-    _print(
-        as_json, values, "The store works." if health.works else f"The store does not work: {line(str(health.error))}"
-    )
+    text = "The store works." if health.works else f"The store does not work: {line(str(health.error))}"
+    _print(as_json, reply, text)
     for near in () if as_json else near_limit:
         note(f"{line(near)} is near its limit")
     for unreadable, why in () if as_json else failed.items():
@@ -269,11 +290,17 @@ def _print(as_json: bool, data: dict[str, Any], text: str) -> None:
         click.echo(text)
 
 
-def _result_json(done: CompactionResult) -> dict[str, Any]:
-    """Return the result of flushing a key as JSON values."""
-    figures = ("messages_before", "messages_after", "tokens_before", "tokens_after", "tokens_saved")
-    names = ("strategy", "reason", "why", "dry_run", *figures)
-    return {name: getattr(done, name) for name in names} | {"summary": done.summary.id if done.summary else None}
+def _reply(
+    key: str, replies: Mapping[str, Reply], failed: Mapping[str, str] | None = None, *, more: bool = False
+) -> Reply:
+    """Return the JSON output for a key, or for the keys of a pattern, with the reasons of those that failed."""
+    if "*" not in key:
+        return replies[key]
+    failures = {
+        name: {"success": False, "key": name, "error": {"message": why}} for name, why in (failed or {}).items()
+    }
+    results = {**replies, **failures}
+    return pattern_reply(key, [results[name] for name in sorted(results)], more=more)
 
 
 def _raise_if_failed(results: Mapping[str, CompactionResult]) -> None:
@@ -314,9 +341,3 @@ def _confirm(memory: DeclaredMemory, key: str, as_json: bool, max_keys: int, *, 
     unreadable = [matched for matched in keys if matched not in stats_by_key]
     more = f", and all that is under {', '.join(map(line, unreadable))}, which cannot be read" if unreadable else ""
     click.confirm(f"Destroy {counted(entries, 'entry')}{more}? It cannot be undone.", abort=True)
-
-
-def _as_json(stats: KeyStats) -> dict[str, Any]:
-    flushed = None if stats.last_flush is None else stats.last_flush.isoformat()
-    values = {name: getattr(stats, name) for name in ("messages", "tokens", "limit", "utilization", "archived")}
-    return {**values, "roles": dict(stats.roles), "last_flush": flushed}

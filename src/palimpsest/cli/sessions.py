@@ -16,6 +16,7 @@ from palimpsest import Entry, Session
 from palimpsest.cli.app import Whole, examples, json_option, store_options
 from palimpsest.cli.opening import all_entries, named_entry, open_memory, open_to_note, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
+from palimpsest.log.outward import entry_json
 from palimpsest.types import SessionInfo
 
 TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S")
@@ -183,33 +184,6 @@ def show_command(
     print_entries(newest, as_json=as_json, full=full)
     if newest and newest[0].seq > 1 and not as_json:
         note(f"{counted(len(newest), 'entry')}, the newest; --all shows the whole log.")
-
-
-def entry_json(entry: Entry) -> dict[str, Any]:
-    """Return an entry as JSON values, without fields that are not set."""
-    values = {
-        "seq": entry.seq,
-        "id": entry.id,
-        "kind": entry.kind,
-        "role": entry.role,
-        "name": entry.name,
-        "call_id": entry.call_id,
-        "answers": entry.answers or None,
-        "status": entry.status,
-        "content": msgspec.to_builtins(entry.content),
-        "created_at": entry.created_at.isoformat(),
-        "revision": entry.revision,
-        "turn": entry.turn,
-        "group": entry.group,
-        "tokens": entry.tokens,
-        "importance": entry.importance,
-        "pinned": entry.pinned or None,
-        "erased": entry.erased or None,
-        "damaged": entry.damaged or None,
-        "expires_at": entry.expires_at.isoformat() if entry.expires_at else None,
-        "metadata": entry.metadata,
-    }
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def print_entries(entries: Any, *, as_json: bool = False, full: bool = False, single: bool = False) -> None:

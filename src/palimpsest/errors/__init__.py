@@ -114,10 +114,11 @@ class InvalidEntry(PalimpsestError, ValueError):
     """The input of `add` is not a message or entry. Nothing was stored.
 
     `where` is the place in the input (`messages[3].tool_calls[0].id`), `reason` says what is wrong and what to do.
+    `too_large` says that the input is over a limit of size.
     """
 
-    def __init__(self, where: str, reason: str) -> None:
-        self.where, self.reason = bounded(where), bounded(reason, LONGEST_REASON)
+    def __init__(self, where: str, reason: str, *, too_large: bool = False) -> None:
+        self.where, self.reason, self.too_large = bounded(where), bounded(reason, LONGEST_REASON), too_large
         super().__init__(f"{self.where}: {self.reason}")
 
 

@@ -50,10 +50,14 @@ class HeadStore(Protocol):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """One entry of a batch: what of it is stored (None: nothing), and what this process may use instead of that."""
+    """One entry of a batch: what of it is stored (None: nothing), and what this process may use instead of that.
+
+    `redacted` says that private text was found in it, or that it is withheld.
+    """
 
     kept: Entry | None
     own: Entry | None = None
+    redacted: bool = False
 
 
 class Gate:
@@ -85,7 +89,10 @@ class Gate:
         verdicts = await (
             self._numbered_verdicts(store, key, entries, about) if redactor.numbers else self._verdicts(entries)
         )
-        return [Admitted(verdict.entry, entries[i] if verdict.withheld else None) for i, verdict in enumerate(verdicts)]
+        return [
+            Admitted(verdict.entry, given if verdict.withheld else None, verdict.withheld or bool(verdict.findings))
+            for verdict, given in zip(verdicts, entries, strict=True)
+        ]
 
     def as_withheld(self, entry: Entry) -> Entry:
         """Return the entry as one that is withheld, whatever it says of itself."""

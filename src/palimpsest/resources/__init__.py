@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from palimpsest.resources.definition import StorePlace as StorePlace
     from palimpsest.resources.figures import Health as Health
     from palimpsest.resources.figures import KeyCleared as KeyCleared
+    from palimpsest.resources.figures import KeyList as KeyList
     from palimpsest.resources.figures import KeyPage as KeyPage
     from palimpsest.resources.figures import KeyStats as KeyStats
     from palimpsest.resources.keys import Template as Template
@@ -37,6 +38,7 @@ _HOMES = {
     "DeclaredMemory": "resources.operations_sync",
     "Health": "resources.figures",
     "KeyCleared": "resources.figures",
+    "KeyList": "resources.figures",
     "KeyPage": "resources.figures",
     "KeyStats": "resources.figures",
     "Limits": "resources.payloads",

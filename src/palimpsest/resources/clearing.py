@@ -34,7 +34,8 @@ async def held(memory: AsyncMemory, session: str, seconds: float) -> AsyncIterat
     renewals = Renewals(scope.runner, seconds)
     lease = Lease(scope.store, scope.runner, scope.key(session), "clear", seconds, scope.clock)
     try:
-        await lease.take(renewals, WAIT_SECONDS)
+        if waited := await lease.take(renewals, WAIT_SECONDS):
+            await scope.tell("lock:waited", session, lock="clear", seconds=waited)
         yield
     finally:
         await lease.give_back()

@@ -21,6 +21,12 @@ def is_flush(record: Record) -> bool:
     return record.kind == "compact" and record.reason != "restore"
 
 
+class KeyList(list[str]):
+    """Keys of a declared memory, in order. `more` says that the pattern matches more keys than it may."""
+
+    more: bool = False
+
+
 class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of the active entries of a key: `entries`, oldest first, and how many there are in all (`total`)."""
 

@@ -6,26 +6,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from palimpsest.compaction.loading import FLUSHES
-from palimpsest.errors import (
-    ConfigError,
-    Conflict,
-    ErasureFailed,
-    LockTimeout,
-    PalimpsestError,
-    SessionNotFound,
-    StoreCorrupt,
-)
+from palimpsest.errors import ConfigError, Conflict, PalimpsestError, SessionNotFound, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.entry import moment
 from palimpsest.log.values import plain_text
 from palimpsest.resources.clearing import held_inline
 from palimpsest.resources.definition import Resource
-from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyPage, KeyStats, is_flush
+from palimpsest.resources.failing import noted, raise_or_warn, reasons
+from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyList, KeyPage, KeyStats, is_flush
 from palimpsest.resources.keys import check_pattern, matcher
 from palimpsest.resources.payloads import Limits
 from palimpsest.runtime.hushing import hushed
@@ -35,9 +27,6 @@ from palimpsest.sessions.sync import Memory, Session
 
 COPIES = 10
 """How often a backup is tried of a session that others keep changing."""
-
-OF_ONE_KEY = (Conflict, ErasureFailed, LockTimeout, SessionNotFound, StoreCorrupt)
-"""Errors of a single key, after which the other keys of a pattern are still worth trying."""
 
 
 @hushed(lambda self: self._memory.redact)
@@ -64,6 +53,12 @@ class DeclaredMemory:
         """
         return self._memory.session(self._resource.session_id(key), **self._options)
 
+    @property
+    def strategy(self) -> str | None:
+        """The name of the strategy by which the memory flushes; None: it declares none."""
+        declared = self._strategy(None)
+        return None if declared is None else str(declared["type"])
+
     # --- one key
 
     def read(self, key: str, *, offset: int = 0, limit: int | None = None) -> KeyPage:
@@ -80,17 +75,20 @@ class DeclaredMemory:
         end = None if limit is None else offset + limit
         return KeyPage(entries=tuple(entries[offset:end]), total=len(entries))
 
-    def append(self, key: str, payload: object) -> int:
+    def append(self, key: str, payload: object, *, idempotency_key: str | None = None) -> int:
         """Add messages to a key, all of them or none, and return how many there were.
 
-        Raises InvalidEntry for a payload that is too large, or that is no message.
+        Raises InvalidEntry for a payload that is no message, or over a limit (`too_large`), and Conflict for an
+        idempotency key that came with other messages before.
 
         Args:
             key: the key.
             payload: a text (of the user), a mapping with `content` and `role`, or a list of these.
+            idempotency_key: a text that names this call: repeating the call with it adds nothing. None: every call
+                adds.
         """
         messages = self._limits.checked(payload)
-        self.session(key).add(messages)
+        self.session(key).add(messages, key=idempotency_key)
         return len(messages)
 
     def write(self, key: str, payload: object) -> int:
@@ -118,7 +116,7 @@ class DeclaredMemory:
         """
         deleted, failed = 0, dict[str, PalimpsestError]()
         for found in self._keys(key, max_keys):
-            with _noted(found, failed):
+            with noted(found, failed):
                 deleted += self._deleted(self._resource.session_id(found))
         for fault in failed.values():
             raise fault
@@ -147,11 +145,11 @@ class DeclaredMemory:
         values.switch("backup", backup)
         entries, backups, failed = dict[str, int](), dict[str, str](), dict[str, PalimpsestError]()
         for found in self._keys(key, max_keys):
-            with _noted(found, failed):
+            with noted(found, failed):
                 copy, entries[found] = self._cleared(self.session(found), backup=backup)
                 backups |= {found: copy} if copy else {}
-        _raise_or_warn(failed, key)
-        return KeyCleared(entries=entries, backups=backups, failed=_reasons(failed))
+        raise_or_warn(failed, key)
+        return KeyCleared(entries=entries, backups=backups, failed=reasons(failed))
 
     def _cleared(self, session: Session, *, backup: bool) -> tuple[str, int]:
         """Clear a session; return the id of its copy ("": there is none) and how many entries were destroyed."""
@@ -213,13 +211,13 @@ class DeclaredMemory:
         share = None if force else threshold
         results, failed = dict[str, CompactionResult](), dict[str, PalimpsestError]()
         for found in self._keys(key, max_keys):
-            with _noted(found, failed):
+            with noted(found, failed):
                 session = self.session(found)
                 results[found] = session.compact(chosen, dry_run=dry_run, force=force, threshold=share)
             if found in failed:
                 name = str((chosen or {}).get("type", ""))
                 results[found] = CompactionResult(strategy=name, reason="failed", why=str(failed[found]))
-        _raise_or_warn(failed, key)
+        raise_or_warn(failed, key)
         return results
 
     def _strategy(self, name: str | None) -> dict[str, Any] | None:
@@ -243,14 +241,14 @@ class DeclaredMemory:
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         figures, failed = self._figures(key, max_keys)
-        _raise_or_warn(failed, key)
+        raise_or_warn(failed, key)
         return figures
 
     def _figures(self, key: str, max_keys: int) -> tuple[dict[str, KeyStats], dict[str, PalimpsestError]]:
         """Return figures by key, and by key the errors of those that cannot be read."""
         figures, failed = dict[str, KeyStats](), dict[str, PalimpsestError]()
         for found in self._keys(key, max_keys):
-            with _noted(found, failed):
+            with noted(found, failed):
                 figures[found] = self._stats(self.session(found))
         return figures, failed
 
@@ -287,12 +285,13 @@ class DeclaredMemory:
             return Health(works=False, error=str(fault), near_limit=())
         full = tuple(found for found, stats in figures.items() if (stats.utilization or 0) >= NEAR)
         error = None if works else "what was written was not read again"
-        return Health(works=works, error=error, near_limit=full, failed=_reasons(failed))
+        return Health(works=works, error=error, near_limit=full, failed=reasons(failed))
 
     # --- keys
 
-    def keys(self, key: str = "*", *, max_keys: int = 0) -> list[str]:
-        """Return the keys that have a session, in order, also those that cannot be read.
+    def keys(self, key: str = "*", *, max_keys: int = 0) -> KeyList:
+        """Return the keys that have a session, in order, also those that cannot be read. `more` of the result says
+        whether the pattern matches further ones.
 
         Args:
             key: a key, or a pattern, of the keys to return.
@@ -300,11 +299,11 @@ class DeclaredMemory:
         """
         return self._keys(key, max_keys)
 
-    def _keys(self, key: str, max_keys: int) -> list[str]:
+    def _keys(self, key: str, max_keys: int) -> KeyList:
         """Return the keys with a session that a key or pattern stands for, in order. Warns of more than `max_keys`."""
         most, key = check_pattern(key, max_keys), plain_text(key)
         if "*" not in key:
-            return [key] if self._exists(key) else []
+            return KeyList([key] if self._exists(key) else [])
         prefix = f"{self._resource.project}/{self._resource.id}/"
         matches = matcher(key)
         found, after = list[str](), ""
@@ -315,9 +314,11 @@ class DeclaredMemory:
             if page.next is None:
                 break
             after = page.next
+        keys = KeyList(found[:most])
         if len(found) > most:
+            keys.more = True
             warn("the pattern %s means more than %s keys: the first %s are done; give `max_keys`", key, most, most)
-        return found[:most]
+        return keys
 
     def _exists(self, key: str) -> bool:
         try:
@@ -327,24 +328,3 @@ class DeclaredMemory:
         except StoreCorrupt:  # a damaged session exists, and can be destroyed
             return True
         return True
-
-
-@contextmanager
-def _noted(key: str, failed: dict[str, PalimpsestError]) -> Iterator[None]:
-    """Note an error of this key in `failed` instead of raising it, so that the other keys have their turn."""
-    try:
-        yield
-    except OF_ONE_KEY as fault:
-        failed[key] = fault
-
-
-def _raise_or_warn(failed: Mapping[str, PalimpsestError], key: str) -> None:
-    """Raise the error of a single key; for the failed keys of a pattern, log a warning each."""
-    for fault in () if "*" in key else failed.values():
-        raise fault
-    for failed_key, fault in failed.items():
-        warn("the key %s fails, and those beside it do not: %s", failed_key, fault)
-
-
-def _reasons(failed: Mapping[str, PalimpsestError]) -> dict[str, str]:
-    return {key: str(fault) for key, fault in failed.items()}

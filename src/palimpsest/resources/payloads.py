@@ -65,7 +65,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return given
 
     def checked(self, payload: object) -> list[dict[str, Any]]:
-        """Return the messages of a payload. Raises InvalidEntry, naming the place, for an invalid or too large one.
+        """Return the messages of a payload. Raises InvalidEntry, naming the place, for one that is invalid, or
+        over a limit (`too_large`).
 
         Args:
             payload: a text (a message of the user), a mapping with `content` (and `role`, "user" by default), or a list
@@ -73,7 +74,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """
         many = payload if isinstance(payload, Sequence) and not isinstance(payload, str | bytes) else [payload]
         if (given := _length(many)) > self.messages:
-            raise InvalidEntry("payload", f"it has {given:,} messages; at most {self.messages:,} are taken at once")
+            raise InvalidEntry(
+                "payload", f"it has {given:,} messages; at most {self.messages:,} are taken at once", too_large=True
+            )
         total, messages = 0, []
         for i, item in enumerate(many):
             where = f"payload[{i}]" if many is payload else "payload"
@@ -82,11 +85,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidEntry(where, "it is no message: give a text, or a mapping with content and role")
             size = _size(message["content"], where)
             if size > self.content_bytes:
-                raise InvalidEntry(where, f"its content has {size:,} bytes; at most {self.content_bytes:,} are taken")
+                raise InvalidEntry(
+                    where, f"its content has {size:,} bytes; at most {self.content_bytes:,} are taken", too_large=True
+                )
             total += size + sum(_size(value, where) for key, value in message.items() if key not in MEASURED)
             messages.append({"role": "user", **message})
         if total > self.total_bytes:
-            raise InvalidEntry("payload", f"it has {total:,} bytes in all; at most {self.total_bytes:,} are taken")
+            raise InvalidEntry(
+                "payload", f"it has {total:,} bytes in all; at most {self.total_bytes:,} are taken", too_large=True
+            )
         return messages
 
 

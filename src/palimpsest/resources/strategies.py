@@ -159,9 +159,7 @@ def check_summarizer(given: object) -> None:
     for name in ("model", "base_url", "api_key_env"):
         values.text(f"summarizer.{name}", block.get(name))
     if block.get("base_url") is not None:
-        from palimpsest.summaries.models.chat_model import check_base_url  # only when needed, like `_models`
-
-        check_base_url(block["base_url"], "summarizer.base_url")
+        _models().chat_model.check_base_url(block["base_url"], "summarizer.base_url")
     for name in ("timeout", "allowance"):
         if block.get(name) is not None and not (values.is_number(block[name]) and block[name] > 0):
             raise ConfigError(f"summarizer.{name}", block[name], "seconds, over 0")

@@ -83,18 +83,21 @@ class Lease:
         """
         return self._clock() + int(self._seconds * 1_000_000), monotonic() + self._seconds
 
-    async def take(self, renewals: Renewals, wait: float | None = None) -> None:
-        """Take the lease as soon as no other holder has it, and have it renewed until it is given back.
+    async def take(self, renewals: Renewals, wait: float | None = None) -> float:
+        """Take the lease as soon as no other holder has it, and have it renewed until it is given back. Returns how
+        many seconds were waited for it.
 
         Raises LockTimeout after waiting for `wait` seconds (None: never), and ConfigError if the caller itself holds
         the lease already and so would wait for ever.
         """
         self._renewals, self._caller = renewals, self._runner.caller()
+        waited = 0.0
         if not await self.try_to_take():
             renewals.check(self)
             waiting_for = f"the {self._what} of session {self._key.session!r}"
-            await waited_for(self.try_to_take, self._runner, waiting_for, wait)
+            waited = await waited_for(self.try_to_take, self._runner, waiting_for, wait)
         renewals.keep(self)
+        return waited
 
     async def take_at_once(self, renewals: Renewals) -> bool:
         """Take the lease, or keep it, without waiting, and have it renewed; return whether this object holds it."""

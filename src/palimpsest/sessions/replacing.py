@@ -122,12 +122,14 @@ class Replacing:
         held = self._scope.withheld.get(self._scope.place)
         withheld: list[Entry] = [*(held.entries if held is not None else ()), *getattr(seen, "withheld", ())]
         own_entries = [repeated(entry, withheld) for entry in entries]
-        return await self._appender.admitted(
+        slots = await self._appender.admitted(
             [
                 entry if own is None else self._scope.gate.as_withheld(_with_metadata(entry, own))
                 for entry, own in zip(entries, own_entries, strict=True)
             ]
         )
+        await self._appender.tell_redacted(slots)
+        return slots
 
     async def _planned(self, head: Head, slots: Sequence[Admitted], seen: int, mark: int) -> _Plan:
         """Plan the replacement for the session at this head.

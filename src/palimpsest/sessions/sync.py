@@ -1673,9 +1673,9 @@ class Memory:
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
         summarizer:failed, session:cleared, session:forked, session:imported, session:replaced, session:rewound,
-        context:over_budget, condition:error, knowledge:deferred, privacy:refused, redacted, usage:recorded, turn:ended,
-        config:changed. A handler may be a coroutine function. If it raises, the error is logged, and the operation that
-        caused the event goes on.
+        context:over_budget, condition:error, knowledge:deferred, privacy:redacted, privacy:refused, lock:waited,
+        redacted, usage:recorded, turn:ended, config:changed. A handler may be a coroutine function. If it raises, the
+        error is logged, and the operation that caused the event goes on.
 
         Args:
             event: the event's name.

@@ -91,7 +91,8 @@ class OpenTurn:
         held = [one.lease for one in outer if one.lease and one.lease.held and one.thread == get_ident()]
         if wait is None and any(map(block.lease.is_same, held)):
             raise ConfigError("turn", "a turn inside a turn", NESTED)
-        await block.lease.take(renewals, wait)
+        if waited := await block.lease.take(renewals, wait):
+            await scope.tell("lock:waited", lock="turn", seconds=waited)
         self.lease = block.lease  # only now: adds beside a turn that still waits belong to no turn
 
     async def close(self, block: Block) -> None:
@@ -188,6 +189,7 @@ class Appender:
         committed = Committed((), None)
         if entries or buffer is not None:
             slots = await self.admitted(entries)
+            await self.tell_redacted(slots)
             if buffer is not None and buffer.take(slots, given_ids=given_ids, keyed=keyed, note_usage=note_usage):
                 return tuple(slot.kept or slot.own or given for slot, given in zip(slots, entries, strict=True))
             committed = await self.commit(slots, given_ids=given_ids)
@@ -217,6 +219,11 @@ class Appender:
         except PrivacyRefused as fault:
             await self._scope.tell("privacy:refused", rule=fault.rule, kind=fault.kind, why=fault.why)
             raise
+
+    async def tell_redacted(self, slots: Sequence[Admitted]) -> None:
+        """Tell observers how many entries of a batch were redacted or withheld, if any was."""
+        if self._scope.observers.wants("privacy:redacted") and (count := sum(slot.redacted for slot in slots)):
+            await self._scope.tell("privacy:redacted", entries=count)
 
     async def commit(self, slots: Sequence[Admitted], *, given_ids: bool) -> Committed:
         """Store what may be stored of a batch, and keep the withheld rest in memory until the interaction ends."""

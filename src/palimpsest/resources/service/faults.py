@@ -1,0 +1,90 @@
+"""Which answer an error gives: its status, its code, and the field and the rule that it names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from palimpsest.errors import (
+    BudgetImpossible,
+    Closed,
+    ConfigError,
+    Conflict,
+    EmbedderFailed,
+    EntryNotFound,
+    ErasureFailed,
+    InvalidEntry,
+    LockTimeout,
+    PalimpsestError,
+    PrivacyRefused,
+    SessionNotFound,
+    StoreError,
+    StoreUnavailable,
+    SummarizerFailed,
+    WrongUser,
+)
+
+RETRY_SECONDS = 5
+"""After how many seconds a client is told to try again, where a store or a model fails."""
+
+ANSWERS: tuple[tuple[type[PalimpsestError], int, str], ...] = (
+    (InvalidEntry, 400, "invalid_message"),
+    (ConfigError, 400, "invalid_request"),
+    (BudgetImpossible, 400, "over_budget"),
+    (WrongUser, 403, "forbidden"),
+    (SessionNotFound, 404, "unknown_key"),
+    (EntryNotFound, 404, "unknown_entry"),
+    (Conflict, 409, "conflict"),
+    (PrivacyRefused, 422, "privacy_refused"),
+    (LockTimeout, 423, "locked"),
+    (SummarizerFailed, 503, "summarizer_failed"),
+    (EmbedderFailed, 503, "embedder_failed"),
+    (ErasureFailed, 503, "erasure_failed"),
+    (StoreError, 503, "store_unavailable"),
+    (Closed, 503, "closing"),
+)
+"""Errors of the library, the more special ones first, with status and code."""
+
+
+class Refusal(Exception):
+    """Ends a request with this status, code and message. `details` name what was wrong, such as `field` and `rule`."""
+
+    def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.details = status, code, message, details
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error as a JSON value."""
+        return {"code": self.code, "message": self.message, "details": self.details}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the answer."""
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
+        return {"Retry-After": str(RETRY_SECONDS)} if self.status == 503 else {}
+
+
+def refusal_of(fault: PalimpsestError) -> Refusal | None:
+    """Return the refusal that an error of the library stands for; None if it is a fault of the service's own."""
+    for kind, status, code in ANSWERS:
+        if isinstance(fault, kind):
+            if isinstance(fault, InvalidEntry) and fault.too_large:
+                status, code = 413, "too_large"  # noqa: PLW2901
+            details = _details(fault)
+            message = f"{details['field']}: {details['rule']}" if isinstance(fault, InvalidEntry) else str(fault)
+            return Refusal(status, code, message, **details)
+    return None
+
+
+def _details(fault: PalimpsestError) -> dict[str, Any]:
+    if isinstance(fault, InvalidEntry):  # in a request the payload is the field `messages`
+        where = fault.where
+        where = f"messages{where.removeprefix('payload')}" if where.startswith("payload") else where
+        return {"field": where, "rule": fault.reason}
+    if isinstance(fault, ConfigError):
+        return {"field": fault.where, "rule": fault.allowed}
+    if isinstance(fault, PrivacyRefused):
+        return {"field": "messages", "rule": f"{fault.rule}: {fault.why}"}
+    return {"written": fault.written} if isinstance(fault, StoreUnavailable) else {}
