@@ -34,8 +34,9 @@ ANYWHERE = "0.0.0.0"  # noqa: S104 (a host that other machines reach, for which 
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A file that declares one memory."""
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that declares one memory, in the current folder, where its store is, too."""
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "chat.yaml"
     path.write_text(CHAT)
     return path

@@ -17,6 +17,7 @@ from palimpsest.cli.output import console, counted, line, moment, note, print_js
 from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.resources import DeclaredMemory, Resources
 from palimpsest.resources.replies import (
+    UNWRITTEN,
     Reply,
     append_reply,
     clear_reply,
@@ -268,7 +269,9 @@ def health_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
     with opened(config, ref, tenant) as memory:
         health = memory.health(key, max_keys=max_keys)
         stats = (
-            memory.stats(key).get(key) if as_json and health.works and "*" not in key and not health.failed else None
+            memory.stats(key).get(key, UNWRITTEN)
+            if as_json and health.works and "*" not in key and not health.failed
+            else None
         )
         reply = health_reply(key, health, stats, memory.strategy)
     near_limit, failed = list(health.near_limit), dict(health.failed)
