@@ -126,6 +126,20 @@ async def test_a_repeated_append_adds_nothing(chat: Called) -> None:
     assert (await chat.ask("/memory/chat/read", key="k")).data["total_count"] == 2
 
 
+async def test_an_append_that_is_stored_is_never_denied(chat: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the store fails between an append and the counting, the answer says what was added, without a count."""
+
+    async def away(*_: object, **__: object) -> Any:
+        raise errors.StoreUnavailable("redis://", "it went away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AsyncDeclaredMemory, "read", away)
+        answer = await chat.ask("/memory/chat/append", {"key": "k", "messages": "hello"})
+
+    assert answer.data == {"success": True, "key": "k", "appended": 1, "total_count": None}
+    assert (await chat.ask("/memory/chat/read", key="k")).data["total_count"] == 1
+
+
 async def test_a_write_replaces(chat: Called) -> None:
     """`write` puts messages in the place of the active ones, which go to the archive."""
     await filled(chat, "k", 3)
@@ -303,11 +317,13 @@ async def test_health_checks_the_store_and_the_key(chat: Called) -> None:
     health = (await chat.ask("/memory/chat/health", key="k")).data
     bare = (await chat.ask("/memory/chat/health", key="k", include_stats="false")).data
     every = (await chat.ask("/memory/chat/health")).data
+    unknown = (await chat.ask("/memory/chat/health", key="nobody")).data
 
     assert (health["healthy"], health["near_limit"], health["message_count"]) == (True, ["k"], 90)
     assert health["checks"] == [{"name": "store", "healthy": True, "error": None}]
     assert health["actual_strategy"] == "simple_fifo"
     assert "message_count" not in bare
+    assert (unknown["healthy"], unknown["message_count"], unknown["token_count"]) == (True, 0, 0)
     assert (every["key"], every["near_limit"]) == ("*", ["k"])
 
 

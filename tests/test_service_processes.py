@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -33,8 +34,9 @@ ANYWHERE = "0.0.0.0"  # noqa: S104 (a host that other machines reach, for which 
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A file that declares one memory."""
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that declares one memory, in the current folder, where its store is, too."""
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "chat.yaml"
     path.write_text(CHAT)
     return path
@@ -97,6 +99,23 @@ def test_many_clients_and_another_service_lose_nothing(service: Served, config: 
     texts = [entry["content"] for entry in entries]
     assert sorted(texts[::2]) == sorted(f"{i} asks" for i in range(20))
     assert [text.replace("is answered", "asks") for text in texts[1::2]] == texts[::2]
+
+
+def test_a_client_that_goes_away_is_no_fault(config: Path, tmp_path: Path) -> None:
+    """A client that goes away in the middle of its request stores nothing, and the log has no fault."""
+    log = tmp_path / "log"
+    with served(config, "--access-log", log=log) as service:
+        where = urlsplit(service.address)
+        with socket.create_connection((where.hostname, where.port)) as connection:
+            head = "POST /api/v0/memory/chat/append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            connection.sendall(f'{head}Content-Length: 100\r\n\r\n{{"key": "k", "messages": "x"'.encode())
+        while "disconnected" not in service.ask("/metrics").body:
+            assert service.process.poll() is None
+        assert service.ask("/memory/chat/read", key="k").data["total_count"] == 0
+        service.stop()
+
+    assert "POST append chat 400" in log.read_text()
+    assert "fault" not in log.read_text()
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])

@@ -14,9 +14,10 @@ from palimpsest.cli.defined import expect_memory
 from palimpsest.cli.failing import Conflicting, InputRefused, Missing, OperationFailed
 from palimpsest.cli.opening import resolve
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.resources import DeclaredMemory, Resources
 from palimpsest.resources.replies import (
+    UNWRITTEN,
     Reply,
     append_reply,
     clear_reply,
@@ -140,7 +141,7 @@ def append_command(
     messages = payload(text, file)
     with opened(config, ref, tenant) as memory:
         added = memory.append(key, messages)
-        total = memory.read(key, limit=0).total if as_json else 0
+        total = _total(memory, key) if as_json else 0
     _print(as_json, append_reply(key, added, total), f"Added {counted(added, 'message')}.")
 
 
@@ -268,7 +269,9 @@ def health_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
     with opened(config, ref, tenant) as memory:
         health = memory.health(key, max_keys=max_keys)
         stats = (
-            memory.stats(key).get(key) if as_json and health.works and "*" not in key and not health.failed else None
+            memory.stats(key).get(key, UNWRITTEN)
+            if as_json and health.works and "*" not in key and not health.failed
+            else None
         )
         reply = health_reply(key, health, stats, memory.strategy)
     near_limit, failed = list(health.near_limit), dict(health.failed)
@@ -281,6 +284,14 @@ def health_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
     if not health.works:
         click.get_current_context().exit(5)
     _exit_if_any(failed)
+
+
+def _total(memory: DeclaredMemory, key: str) -> int | None:
+    """Return how many messages are active under KEY, or None if the store fails: what was added is stored."""
+    try:
+        return memory.read(key, limit=0).total
+    except PalimpsestError:
+        return None
 
 
 def _print(as_json: bool, data: dict[str, Any], text: str) -> None:

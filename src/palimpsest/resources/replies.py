@@ -16,6 +16,9 @@ Reply = dict[str, Any]
 FAILED = frozenset(("failed", "empty", "conflict", "pending"))
 """Why nothing was flushed, where that is a failure."""
 
+UNWRITTEN = KeyStats(messages=0, tokens=0, limit=None, utilization=None, roles={}, archived=0, last_flush=None)
+"""The figures of a key that nothing was written to."""
+
 
 def page_reply(key: str, page: KeyPage, offset: int, limit: int | None) -> Reply:
     """Return the answer of `read`."""
@@ -29,8 +32,11 @@ def page_reply(key: str, page: KeyPage, offset: int, limit: int | None) -> Reply
     }
 
 
-def append_reply(key: str, appended: int, total: int) -> Reply:
-    """Return the answer of `append`: how many messages it added, and how many are active now."""
+def append_reply(key: str, appended: int, total: int | None) -> Reply:
+    """Return the answer of `append`: how many messages it added, and how many are active now.
+
+    The total is None if the store failed when it was counted: the messages are stored all the same.
+    """
     return {"success": True, "key": key, "appended": appended, "total_count": total}
 
 
@@ -81,7 +87,7 @@ def flush_reply(key: str, result: CompactionResult | None, strategy: str | None)
 
 def stats_reply(key: str, stats: KeyStats | None) -> Reply:
     """Return the answer of `stats`; None stands for a key that nothing was written to."""
-    stats = stats or KeyStats(messages=0, tokens=0, limit=None, utilization=None, roles={}, archived=0, last_flush=None)
+    stats = stats or UNWRITTEN
     return {
         "key": key,
         "message_count": stats.messages,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -174,10 +174,13 @@ class _Service:
 
 
 async def _body(request: Request) -> bytes:
-    """Read the body. Raises Refusal once it is over the limit."""
+    """Read the body. Raises Refusal once it is over the limit, and for a client that goes away."""
     most, body = request.scope["state"]["body_bytes"], bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise too_large(most)
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                raise too_large(most)
+    except ClientDisconnect:  # nobody reads the answer, but metrics and log have it
+        raise Refusal(400, "disconnected", "the client went away before it had sent the whole body") from None
     return bytes(body)

@@ -10,6 +10,7 @@ from palimpsest.log.ids import ID_RULE, is_id
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources
 from palimpsest.resources.failing import OF_ONE_KEY
 from palimpsest.resources.replies import (
+    UNWRITTEN,
     Reply,
     append_reply,
     check,
@@ -78,7 +79,11 @@ class Operations:
             rule = ID_RULE
             raise Refusal(400, "invalid_request", f"Idempotency-Key: {rule}", field="Idempotency-Key", rule=rule)
         appended = await memory.append(ask.key, ask.messages, idempotency_key=idempotency_key)
-        return append_reply(ask.key, appended, (await memory.read(ask.key, limit=0)).total)
+        try:
+            total = (await memory.read(ask.key, limit=0)).total
+        except PalimpsestError:  # the messages are stored, and no answer may say that they are not
+            total = None
+        return append_reply(ask.key, appended, total)
 
     async def write(self, memory: AsyncDeclaredMemory, ask: WriteRequest) -> Reply:
         """Replace the active messages of a key."""
@@ -139,7 +144,7 @@ class Operations:
         health = await memory.health(ask.key, max_keys=ask.max_keys)
         stats = None
         if ask.include_stats and "*" not in ask.key and health.works and not health.failed:
-            stats = (await memory.stats(ask.key)).get(ask.key)
+            stats = (await memory.stats(ask.key)).get(ask.key, UNWRITTEN)
         return _healthy(health_reply(ask.key, health, stats, memory.strategy))
 
     async def all_healthy(self) -> Reply:
