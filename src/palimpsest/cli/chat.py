@@ -325,9 +325,9 @@ def _typed() -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    """Yield the lines of standard input, with U+FFFD for bytes that are not UTF-8."""
+    """Yield the lines of standard input, with U+FFFD for bytes that are not UTF-8, and without a byte order mark."""
     for text in sys.stdin:
-        yield text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
+        yield text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").removeprefix("\ufeff").strip()
 
 
 def _tell_compressed(_: str, facts: dict[str, Any]) -> None:

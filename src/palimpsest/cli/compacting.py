@@ -11,7 +11,7 @@ import msgspec
 from rich.text import Text
 
 from palimpsest import ConfigError, Memory
-from palimpsest.cli.app import Whole, examples, json_option, require_interactive, store_options
+from palimpsest.cli.app import Whole, confirm, examples, json_option, require_interactive, store_options
 from palimpsest.cli.failing import Conflicting, OperationFailed
 from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument, session_ids
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table, warn
@@ -103,7 +103,7 @@ def compact_command(
             result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)
         if asks and result.erased:
             print_result(result)
-            click.confirm("Destroy this? It cannot be undone.", abort=True)
+            confirm("Destroy this? It cannot be undone.")
             result = chat.compact(given, threshold=if_over)
     if as_json:
         print_json(result_json(result))

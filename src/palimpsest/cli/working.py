@@ -115,7 +115,7 @@ async def _worked(
 @asynccontextmanager
 async def _opened(url: str | None, config: str | None, options: dict[str, Any]) -> AsyncIterator[tuple[Worker, str]]:
     """Yield the worker, and its stores as text. Raises Unavailable for a store file that does not exist."""
-    url = url or (click.get_current_context().find_root().obj or (None,))[0]
+    url = (click.get_current_context().find_root().obj or (None,))[0] if url is None else url
     where, _ = resolve(url, None)
     if url is not None or config is None:
         expect_store(where, "URL names another, or PALIMPSEST_STORE")
