@@ -1,10 +1,11 @@
-"""The command line: what goes to which stream, texts with a byte order mark, and options that cannot go together."""
+"""The command line: where questions go, byte order marks, odd values and pairs of options, files without rights."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from commands import CHAT, read, run, texts, write_lines
+from commands import CHAT, give_up_root, read, run, start, texts, write_lines
 from palimpsest.cli.app import COMMANDS, palimpsest
 from palimpsest.errors import ConfigError
 from palimpsest.stores.copying import copy_store
@@ -143,8 +144,29 @@ def test_the_demo_writes_its_pages_beside_json(here: Path) -> None:
 # --- empty values
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compact", "chat", "--strategy", ""),
+        ("chat", "chat", "--model", "my-model", "--base-url", "http://127.0.0.1:9/v1", "--summarizer", ""),
+        ("chat", "chat", "--model", "openai:my-model", "--base-url", ""),
+        ("context", "chat", "--html", ""),
+        ("demo", "--svg", ""),
+        ("export", "chat", "--output", ""),
+        ("import", "chat.jsonl", "--session", ""),
+        ("config", "diff", "notes.yaml", "--store", ""),
+    ],
+)
+def test_an_empty_value_is_no_default(chat: str, here: Path, arguments: tuple[str, ...]) -> None:
+    """An empty value, as a shell passes it for a variable that is not set, is an error."""
+    (here / "notes.yaml").write_text(NOTES)
+    done = run(*arguments)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
 def test_an_empty_store_is_not_the_default(chat: str, here: Path) -> None:
-    """An empty URL or counter, as a shell passes it for a variable that is not set, is an error and does nothing."""
+    """An empty URL of a worker, or an empty counter, is an error, and nothing is done."""
     done = run("worker", "", "--once")
     copied = run("copy", "chats.db", "copy.db", "--counter", "")
 
@@ -159,6 +181,26 @@ def test_a_counter_to_copy_has_a_name(chat: str, here: Path, name: Any) -> None:
     with pytest.raises(ConfigError, match="counters"):
         copy_store("sqlite:///chats.db", "sqlite:///copy.db", counters=[name])
     assert not (here / "copy.db").exists()
+
+
+# --- files without rights
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="root gives up its rights as Linux knows them")
+@pytest.mark.parametrize("folder", [0o700, 0o500])
+@pytest.mark.parametrize("command", [("show", "chat"), ("search", "order"), ("stats", "chat"), ("verify",)])
+def test_a_file_that_may_only_be_read_is_read(chat: str, here: Path, command: tuple[str, ...], folder: int) -> None:
+    """Commands that only read need no right to write, neither to the file nor to its folder."""
+    (here / "theirs").mkdir()
+    shutil.copy("chats.db", "theirs/agent.db")
+    Path("theirs/agent.db").chmod(0o400)
+    Path("theirs").chmod(folder)
+
+    done = start(*command, "--store", "theirs/agent.db", preexec_fn=give_up_root)
+
+    Path("theirs").chmod(0o700)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
 
 
 # --- hints

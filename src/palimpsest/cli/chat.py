@@ -97,7 +97,8 @@ def chat_command(
     chat_model, system_text = ChatModel(model, **server), given_text(system)
     options: dict[str, Any] = {**_budget(chat_model, max_tokens), "reserve": reserve}
     if not no_compact:
-        by = None if summarizer == "none" else ModelSummarizer(summarizer or model, stream=True, **server)
+        name = model if summarizer is None else summarizer
+        by = None if summarizer == "none" else ModelSummarizer(name, stream=True, **server)
         options |= {"long_term": "ladder", "summarizer": by, "auto_compact": "background"}
     runner, redact = Inline(), telling(redactor())
     runner.redact = redact

@@ -89,7 +89,7 @@ def compact_command(
     evicted stay in the log, where `show`, `summaries --expand` and `export` find them. Only the strategy neuralyzer
     destroys entries: it shows them first, and asks. If there is nothing to do, that is no error.
     """
-    given = _chosen(strategy or "ladder", keep, summary_tokens, summarizer)
+    given = _chosen("ladder" if strategy is None else strategy, keep, summary_tokens, summarizer)
     with open_memory(store, tenant, write=not dry_run) as memory:
         session = require(memory, session, whole=yes).session
         chat = memory.session(

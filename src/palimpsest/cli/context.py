@@ -103,7 +103,7 @@ def context_command(
     chosen = [name for name, given in outputs.items() if given]
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} print different things: give one of them")
-    no_page_as_json(html, as_json=as_json)
+    check_page("--html", html, as_json=as_json)
     caller_parts: dict[str, Any] = {"system": given_text(system), "tools": _tools(tools)}
     with open_memory(store, tenant, write=commit) as memory:
         chat = memory.session(
@@ -129,8 +129,10 @@ def context_command(
             print_context(context, committed=commit)
 
 
-def no_page_as_json(path: str | None, *, as_json: bool) -> None:
-    """Raise a usage error for a page or picture that is to go to standard output, where `--json` has only JSON."""
+def check_page(option: str, path: str | None, *, as_json: bool) -> None:
+    """Raise a usage error if an option for a page or picture names no file, or standard output beside `--json`."""
+    if path == "":  # what a shell passes for "$VARIABLE" if that is not set
+        raise click.UsageError(f"{option} is empty: give a file, or - for standard output")
     if path == "-" and as_json:
         raise click.UsageError("--json prints nothing but JSON to standard output: write the page to a file")
 

@@ -12,7 +12,7 @@ import click
 from palimpsest import ConfigError
 from palimpsest.cli import demo_long, demo_page, demo_screen
 from palimpsest.cli.app import Whole, examples, json_option
-from palimpsest.cli.context import no_page_as_json, write_page
+from palimpsest.cli.context import check_page, write_page
 from palimpsest.cli.demo_run import figures, run
 from palimpsest.cli.output import console, on_terminal, print_json
 from palimpsest.cli.seen import price_of
@@ -47,8 +47,8 @@ def demo_command(budget: int, model: str, everything: bool, html: str | None, sv
     budget. The costs are compared with three other ways to send the same conversation. This needs no API key and no
     network: the model's answers are part of the package.
     """
-    for path in (html, svg):
-        no_page_as_json(path, as_json=as_json)
+    check_page("--html", html, as_json=as_json)
+    check_page("--svg", svg, as_json=as_json)
     found = find_model(model)
     price = price_of(found)
     if found is None or found.encoding != "o200k_base" or price is None:
