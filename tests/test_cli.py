@@ -569,10 +569,10 @@ def test_an_interrupted_question_destroys_nothing(chat: str) -> None:
     ours, terminal = os.openpty()
     asked = subprocess.Popen([*START, "delete", chat], stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     os.close(terminal)
-    assert asked.stdout is not None
+    assert asked.stderr is not None
     question = b""
     while not question.endswith(b"[y/N]: "):
-        byte = asked.stdout.read(1)
+        byte = asked.stderr.read(1)
         assert byte, asked.communicate(timeout=300)
         question += byte
     for _ in range(300):  # one that comes just before it begins to read is seen when that ends

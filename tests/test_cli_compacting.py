@@ -181,9 +181,9 @@ def test_erasing_asks_at_a_terminal(long_chat: str, monkeypatch: pytest.MonkeyPa
 
     assert declined.exit_code != 0
     assert "16 entries erased" in declined.stdout
-    assert "Destroy this?" in declined.stdout
+    assert "Destroy this?" in declined.stderr
     assert erased(long_chat) == 0
-    assert "Destroy this?" not in neuralyze(long_chat, "--dry-run").stdout
-    assert "Destroy this?" not in run("compact", long_chat, "--strategy", "lru", "--max-messages", "18").stdout
+    assert "Destroy this?" not in neuralyze(long_chat, "--dry-run").output
+    assert "Destroy this?" not in run("compact", long_chat, "--strategy", "lru", "--max-messages", "18").output
     assert neuralyze(long_chat, given="y\n").exit_code == 0
     assert erased(long_chat) == 16

@@ -220,7 +220,7 @@ def test_delete_names_a_damaged_key_and_deletes_it(key: str, monkeypatch: pytest
     monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream: True)
     kept = run("memory", "delete", "chat", key, given="n\n")
     assert kept.exit_code == 1
-    assert "all that is under a:2, which cannot be read" in kept.stdout
+    assert "all that is under a:2, which cannot be read" in kept.stderr
     assert ("a:1" in kept.stdout) == (key == "a:*")
     assert read("memory", "read", "chat", "a:1")["total_count"] == 3
     gone = run("memory", "delete", "chat", key, given="y\n")

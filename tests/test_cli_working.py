@@ -157,6 +157,32 @@ def test_a_signal_ends_the_worker_cleanly(here: Path, number: signal.Signals) ->
     assert "Traceback" not in output
 
 
+def test_a_worker_ends_when_the_reader_of_its_lines_went_away(here: Path) -> None:
+    """A worker whose output is closed ends quietly with 0; with `--once` it first does all that is due."""
+    filled("user:ann")
+    working = [*START, "worker", "--config", "memory/", "--every", "200ms"]
+    with subprocess.Popen(working, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert "user:ann" in worker.stdout.readline()
+        worker.stdout.close()
+        filled("user:bob")
+        try:
+            assert worker.wait(timeout=60) == 0
+        finally:
+            worker.kill()
+        assert worker.stderr is not None
+        assert len(worker.stderr.readlines()) == 1  # where it works
+
+    for key in ("user:cy", "user:dan"):
+        filled(key)
+    ends, closed = os.pipe()
+    os.close(ends)
+    once = subprocess.run([*working, "--once"], stdout=closed, stderr=subprocess.PIPE, check=False, timeout=300)
+    os.close(closed)
+    assert (once.returncode, once.stderr) == (0, b"")
+    assert "0 compactions" in run("worker", "--config", "memory/", "--once").stderr
+
+
 def test_a_signal_ends_a_worker_that_waits_for_a_model(here: Path) -> None:
     """A signal ends `worker --once` after its `--grace` while a model is silent, and frees the session at once."""
     filled("user:ann")

@@ -286,6 +286,11 @@ def require_interactive(
         raise click.UsageError(f"{why}{besides}: give {instead}")
 
 
+def confirm(question: str) -> None:
+    """Ask on standard error whether to go on, as standard output may be a file. Raises click.Abort if not."""
+    click.confirm(question, abort=True, err=True)
+
+
 class Whole(click.IntRange):
     """A whole number within bounds; `name` is what click's errors call it."""
 

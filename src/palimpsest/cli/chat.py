@@ -97,7 +97,8 @@ def chat_command(
     chat_model, system_text = ChatModel(model, **server), given_text(system)
     options: dict[str, Any] = {**_budget(chat_model, max_tokens), "reserve": reserve}
     if not no_compact:
-        by = None if summarizer == "none" else ModelSummarizer(summarizer or model, stream=True, **server)
+        name = model if summarizer is None else summarizer
+        by = None if summarizer == "none" else ModelSummarizer(name, stream=True, **server)
         options |= {"long_term": "ladder", "summarizer": by, "auto_compact": "background"}
     runner, redact = Inline(), telling(redactor())
     runner.redact = redact
@@ -325,9 +326,9 @@ def _typed() -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    """Yield the lines of standard input, with U+FFFD for bytes that are not UTF-8."""
+    """Yield the lines of standard input, with U+FFFD for bytes that are not UTF-8, and without a byte order mark."""
     for text in sys.stdin:
-        yield text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
+        yield text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").removeprefix("\ufeff").strip()
 
 
 def _tell_compressed(_: str, facts: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from rich.text import Text
 
 from palimpsest import ConfigError, Memory
-from palimpsest.cli.app import Whole, examples, json_option, require_interactive, store_options
+from palimpsest.cli.app import Whole, confirm, examples, json_option, require_interactive, store_options
 from palimpsest.cli.failing import Conflicting, OperationFailed
 from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument, session_ids
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table, warn
@@ -89,7 +89,7 @@ def compact_command(
     evicted stay in the log, where `show`, `summaries --expand` and `export` find them. Only the strategy neuralyzer
     destroys entries: it shows them first, and asks. If there is nothing to do, that is no error.
     """
-    given = _chosen(strategy or "ladder", keep, summary_tokens, summarizer)
+    given = _chosen("ladder" if strategy is None else strategy, keep, summary_tokens, summarizer)
     with open_memory(store, tenant, write=not dry_run) as memory:
         session = require(memory, session, whole=yes).session
         chat = memory.session(
@@ -103,7 +103,7 @@ def compact_command(
             result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)
         if asks and result.erased:
             print_result(result)
-            click.confirm("Destroy this? It cannot be undone.", abort=True)
+            confirm("Destroy this? It cannot be undone.")
             result = chat.compact(given, threshold=if_over)
     if as_json:
         print_json(result_json(result))

@@ -99,6 +99,11 @@ def context_command(
 
     The report says how full the budget is, and what is left out and why. Nothing is stored unless you give --commit.
     """
+    outputs = {"--html": html is not None, "--request": request, "--messages": messages}
+    chosen = [name for name, given in outputs.items() if given]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} print different things: give one of them")
+    check_page("--html", html, as_json=as_json)
     caller_parts: dict[str, Any] = {"system": given_text(system), "tools": _tools(tools)}
     with open_memory(store, tenant, write=commit) as memory:
         chat = memory.session(
@@ -122,6 +127,14 @@ def context_command(
             print_json(account(context))
         else:
             print_context(context, committed=commit)
+
+
+def check_page(option: str, path: str | None, *, as_json: bool) -> None:
+    """Raise a usage error if an option for a page or picture names no file, or standard output beside `--json`."""
+    if path == "":  # what a shell passes for "$VARIABLE" if that is not set
+        raise click.UsageError(f"{option} is empty: give a file, or - for standard output")
+    if path == "-" and as_json:
+        raise click.UsageError("--json prints nothing but JSON to standard output: write the page to a file")
 
 
 def write_page(path: str, text: str, *, is_private: bool = False) -> None:
@@ -150,7 +163,7 @@ def given_text(given: str | None) -> str | None:
 def _read(option: str, path: str) -> str:
     """Read the file that an option names. Raises a usage error if that fails."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:  # without the byte order mark that some editors write
             return file.read()
     except OSError as fault:
         raise click.UsageError(f"{option}: {path}: {fault.strerror}") from fault

@@ -12,7 +12,7 @@ import click
 from palimpsest import ConfigError
 from palimpsest.cli import demo_long, demo_page, demo_screen
 from palimpsest.cli.app import Whole, examples, json_option
-from palimpsest.cli.context import write_page
+from palimpsest.cli.context import check_page, write_page
 from palimpsest.cli.demo_run import figures, run
 from palimpsest.cli.output import console, on_terminal, print_json
 from palimpsest.cli.seen import price_of
@@ -47,18 +47,20 @@ def demo_command(budget: int, model: str, everything: bool, html: str | None, sv
     budget. The costs are compared with three other ways to send the same conversation. This needs no API key and no
     network: the model's answers are part of the package.
     """
+    check_page("--html", html, as_json=as_json)
+    check_page("--svg", svg, as_json=as_json)
     found = find_model(model)
     price = price_of(found)
     if found is None or found.encoding != "o200k_base" or price is None:
         raise ConfigError("model", model, "a model counted in o200k_base whose prices are known, such as gpt-4o")
-    if as_json:
-        print_json(figures(run(budget, model, lambda _: None), found, price, budget))
-    elif html is not None or svg is not None:
+    if as_json or html is not None or svg is not None:
         outcome = run(budget, model, lambda _: None)
         if html is not None:
             write_page(html, demo_page.full_page(outcome, found, price, budget))
         if svg is not None:
             write_page(svg, demo_page.picture(outcome, found, price, budget, alone=True) + "\n")
+        if as_json:
+            print_json(figures(outcome, found, price, budget))
     elif everything:
         with demo_long.live(budget) if on_terminal() else demo_long.lines() as show:
             outcome = run(budget, model, show)

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 import click
 
-from palimpsest.cli.app import examples, json_option, require_interactive, store_options
+from palimpsest.cli.app import confirm, examples, json_option, require_interactive, store_options
 from palimpsest.cli.failing import Missing
 from palimpsest.cli.opening import open_memory
 from palimpsest.cli.output import line, note, print_json
@@ -41,7 +41,7 @@ def derived_command(
         if not yes:
             require_interactive(as_json, instead="--yes")
             note(f"If {line(name)!r} is still there, it will not hear what was erased while it was away.")
-            click.confirm("Forget it?", abort=True)
+            confirm("Forget it?")
         memory.underive(name)
     if as_json:
         print_json({"forgotten": name})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from palimpsest.cli.app import examples, json_option, require_interactive, store_options
+from palimpsest.cli.app import confirm, examples, json_option, require_interactive, store_options
 from palimpsest.cli.forget import erased_json, print_erased
 from palimpsest.cli.opening import entries_argument, named_entries, open_memory, require, session_argument
 from palimpsest.cli.output import counted, line, moment, note, print_json
@@ -39,7 +39,7 @@ def delete_command(
         if not as_json and not yes:
             click.echo(summary)
         if asks:
-            click.confirm("Destroy this? It cannot be undone.", abort=True)
+            confirm("Destroy this? It cannot be undone.")
         deleted = not dry_run and memory.delete_session(info.session)
     if as_json:
         print_json({"session": info.session, "entries": info.entries, "deleted": deleted})
@@ -84,7 +84,7 @@ def erase_command(
         if not as_json and not yes:
             print_entries(targets)
         if asks and targets:
-            click.confirm(f"Destroy {counted(len(targets), 'entry')}? It cannot be undone.", abort=True)
+            confirm(f"Destroy {counted(len(targets), 'entry')}? It cannot be undone.")
         seqs = [entry.seq for entry in targets]
         done = chat.erase(seqs, reason=reason) if seqs and not dry_run else None
     if as_json:

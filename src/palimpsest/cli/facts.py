@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import datetime
 from typing import Any
 
@@ -123,7 +124,9 @@ def _list_facts(memory: Memory, scope: str, as_json: bool) -> None:
 def _show(memory: Memory, scope: str, key: str, as_json: bool, *, whole: bool) -> None:
     fact = memory.working(scope).fact(key)
     if fact is None:
-        raise Missing(f"{line(scope)} has no fact {line(key)}; `palimpsest facts {line(scope)}` lists those it has")
+        raise Missing(
+            f"{line(scope)} has no fact {line(key)}; `palimpsest facts {shlex.quote(line(scope))}` lists those it has"
+        )
     if as_json:
         print_json(_as_json(fact))
         return

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from palimpsest import Memory
-from palimpsest.cli.app import examples, json_option, require_interactive, store_options
+from palimpsest.cli.app import confirm, examples, json_option, require_interactive, store_options
 from palimpsest.cli.opening import open_memory, require, session_ids
 from palimpsest.cli.output import console, counted, line, note, print_json, session_progress, table
 from palimpsest.types import Erased
@@ -77,7 +77,7 @@ def forget_command(
         done = _forgotten(memory, chosen, reason, dry_run=dry_run or asks)
         if asks and done:
             print_erased(done)
-            click.confirm("Destroy this? It cannot be undone.", abort=True)
+            confirm("Destroy this? It cannot be undone.")
             done = _forgotten(memory, chosen, reason, dry_run=False)
     if as_json:
         print_json(erased_json(done))
@@ -87,7 +87,7 @@ def forget_command(
 
 def _read() -> str:
     """Read the text from standard input. Raises a usage error if it does not decode: it would match nothing."""
-    text = sys.stdin.read().removesuffix("\n")
+    text = sys.stdin.read().removeprefix("\ufeff").removesuffix("\n")  # without a byte order mark
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -9,7 +9,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from palimpsest.cli.app import CommandGroup, Number, Whole, examples, json_option, require_interactive
+from palimpsest.cli.app import CommandGroup, Number, Whole, confirm, examples, json_option, require_interactive
 from palimpsest.cli.defined import expect_memory
 from palimpsest.cli.failing import Conflicting, InputRefused, Missing, OperationFailed
 from palimpsest.cli.opening import resolve
@@ -107,7 +107,7 @@ def payload(text: str | None, file: TextIO | None) -> object:
     if file is None:
         return text
     try:
-        return json.loads(file.read())
+        return json.loads(file.read().removeprefix("\ufeff"))  # the byte order mark that some editors write
     except ValueError as fault:
         raise InputRefused(f"{file.name} is no JSON: {fault}") from fault
     except RecursionError as fault:
@@ -351,4 +351,4 @@ def _confirm(memory: DeclaredMemory, key: str, as_json: bool, max_keys: int, *, 
     click.echo(f"{counted(len(keys), 'key')}: {', '.join(map(line, keys))}")
     unreadable = [matched for matched in keys if matched not in stats_by_key]
     more = f", and all that is under {', '.join(map(line, unreadable))}, which cannot be read" if unreadable else ""
-    click.confirm(f"Destroy {counted(entries, 'entry')}{more}? It cannot be undone.", abort=True)
+    confirm(f"Destroy {counted(entries, 'entry')}{more}? It cannot be undone.")

@@ -71,11 +71,15 @@ def open_memory(
 def open_to_note(store: str | None, tenant: str | None, **options: Any) -> Memory:
     """Open the memory for a command that only reads: for writing if possible, otherwise read-only.
 
-    Opened for writing, what the command computes on its way, such as an index or token counts, is kept.
+    Opened for writing, what the command computes on its way, such as an index or token counts, is kept. SQLite opens a
+    file that may only be read for writing, too, and refuses the first write: so the file itself is asked first.
     """
+    where, _ = resolve(store, tenant)
+    if is_on_disk(where) and not os.access(where if isinstance(where, Path) else _path_of(where), os.W_OK):
+        return open_memory(store, tenant, **options)
     try:
         return open_memory(store, tenant, write=True, **options)
-    except StoreUnavailable:  # such as a file that this user may only read
+    except StoreUnavailable:  # such as a file in a folder that this user may only read
         return open_memory(store, tenant, **options)
 
 

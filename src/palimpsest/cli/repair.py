@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from palimpsest.cli.app import examples, json_option, require_interactive, store_options
+from palimpsest.cli.app import confirm, examples, json_option, require_interactive, store_options
 from palimpsest.cli.forget import print_erased
 from palimpsest.cli.opening import open_memory, read_records, require, session_argument
 from palimpsest.cli.output import counted, note, print_json
@@ -34,7 +34,7 @@ def repair_command(
         damaged = [entry.seq for entry in chat.entries(rewound=True) if entry.damaged]
         if asks and damaged:
             note(f"{counted(len(damaged), 'entry')} cannot be read: {', '.join(map(str, damaged))}")
-            click.confirm("Take this out? It cannot be undone.", abort=True)
+            confirm("Take this out? It cannot be undone.")
         done = chat.repair() if damaged and not dry_run else None
         if not damaged:
             read_records(chat, info.revision)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from palimpsest import Memory, Policy, Redactor
-from palimpsest.cli.app import Whole, examples, json_option, store_options
+from palimpsest.cli.app import Whole, confirm, examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_ids
 from palimpsest.cli.output import console, counted, line, note, print_json, session_progress, table
 from palimpsest.cli.privacy import read_policy, redactor, redactor_of
@@ -83,7 +83,7 @@ def scan_command(
         if not as_json:
             _print(found, redacted=applies and yes)
         if _changes(found) and applies and not yes:
-            click.confirm("Redact it? This cannot be undone.", abort=True)
+            confirm("Redact it? This cannot be undone.")
             found = scan(apply=True)
             click.echo(_outcome(found, redacted=True))
             _print_rest(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -166,6 +167,9 @@ def show_command(
 
     Control characters in texts are printed as visible escapes.
     """
+    if name is not None and at is not None:
+        raise click.UsageError("--entry prints an entry as it is now: leave out --at")
+    limit = min(limit, sys.maxsize)  # the most that a deque takes
     with open_memory(store, tenant) as memory:
         info = require(memory, session)
         chat = memory.session(info.session, readonly=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -242,7 +243,7 @@ def fork_command(
         print_json({"session": forked.id, "entries": info.entries, "revision": info.revision})
         return
     click.echo(line(forked.id))
-    note(f"It holds {counted(info.entries, 'entry')} of {session}.")
+    note(f"It holds {counted(info.entries, 'entry')} of {line(session)}.")
 
 
 @click.command(
@@ -278,7 +279,7 @@ def rewind_command(
         return
     click.echo(f"Took back {counted(hidden, 'entry')}; {line(session)} holds {counted(info.entries, 'entry')}.")
     if info.revision > before:
-        note(f"`palimpsest rewind {session} --to {before}` restores them.")
+        note(f"`palimpsest rewind {shlex.quote(session)} --to {before}` restores them.")
 
 
 def _one_point(revision: int | None, entry: str | None) -> None:

@@ -88,10 +88,13 @@ def worker_command(
     """
     if (tenants or (click.get_current_context().find_root().obj or (None, None))[1]) and all_tenants:
         raise click.UsageError("give --tenant or --all-tenants, one of the two")
-    options: dict[str, Any] = {"duties": duties or None, "lease": lease, "told": _printer(as_json=as_json)}
+    lines = _Lines(as_json=as_json)
+    options: dict[str, Any] = {"duties": duties or None, "lease": lease, "told": lines}
     options["tenants"] = None if all_tenants else tenants or (resolve(None, None)[1],)
     lengths = {"every": every, "grace": grace}
-    report = asyncio.run(_worked(url, config, options, lengths, once=once, as_json=as_json))
+    report = asyncio.run(_worked(url, config, options, lengths, lines, once=once))
+    if lines.broken is not None:
+        raise lines.broken
     if as_json:
         click.echo(json_line({"done": msgspec.structs.asdict(report)}))
     else:
@@ -100,14 +103,35 @@ def worker_command(
         raise OperationFailed(f"{counted(report.failed, 'compaction')} failed")
 
 
+class _Lines:
+    """Prints a line for each thing that the worker did, and stops the worker when their reader went away.
+
+    `broken` is the error by which that was noticed: the worker itself goes on if one who is told fails.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.stop: Callable[[], None] = lambda: None
+        self.broken: BrokenPipeError | None = None
+
+    def __call__(self, done: Worked) -> None:
+        values = {**msgspec.structs.asdict(done), "at": done.at.isoformat()}
+        try:
+            click.echo(json_line(values) if self.as_json else f"{moment(done.at)}  {_line(done)}")
+        except BrokenPipeError as broken:
+            self.broken = broken
+            self.stop()
+
+
 async def _worked(
-    url: str | None, config: str | None, options: dict[str, Any], lengths: dict[str, str], *, once: bool, as_json: bool
+    url: str | None, config: str | None, options: dict[str, Any], lengths: dict[str, str], lines: _Lines, *, once: bool
 ) -> WorkReport:
     async with _opened(url, config, options) as (worker, where):
         with _stopped_by_signals(worker.stop):
             if once:
                 return await worker.once(grace=lengths["grace"])
-            if not as_json:
+            lines.stop = worker.stop
+            if not lines.as_json:
                 note(f"Working in {where}. SIGTERM or Ctrl-C ends it.")
             return await worker.run(**lengths)
 
@@ -115,7 +139,7 @@ async def _worked(
 @asynccontextmanager
 async def _opened(url: str | None, config: str | None, options: dict[str, Any]) -> AsyncIterator[tuple[Worker, str]]:
     """Yield the worker, and its stores as text. Raises Unavailable for a store file that does not exist."""
-    url = url or (click.get_current_context().find_root().obj or (None,))[0]
+    url = (click.get_current_context().find_root().obj or (None,))[0] if url is None else url
     where, _ = resolve(url, None)
     if url is not None or config is None:
         expect_store(where, "URL names another, or PALIMPSEST_STORE")
@@ -164,18 +188,6 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _printer(*, as_json: bool) -> Callable[[Worked], None]:
-    """Return a function that prints a line for each thing that the worker did."""
-
-    def print_worked(done: Worked) -> None:
-        if as_json:
-            click.echo(json_line({**msgspec.structs.asdict(done), "at": done.at.isoformat()}))
-        else:
-            click.echo(f"{moment(done.at)}  {_line(done)}")
-
-    return print_worked
 
 
 def _line(done: Worked) -> str:

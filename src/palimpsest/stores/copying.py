@@ -18,6 +18,7 @@ import msgspec
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, nearest
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import now_us
+from palimpsest.log.ids import check_id
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Step
@@ -93,8 +94,7 @@ def copy_store(
         source: the address of the store that is copied, which is not changed.
         target: the address of the store to copy to, which is made if it does not exist.
         tenants: whose sessions and items are copied; None: all tenants'. A tenant that has none is refused by name.
-        replace: whether a session or item of the target with the same name and other content is replaced. By default
-            Conflict is raised, which names it.
+        replace: whether other content under the same name in the target is replaced; by default it raises Conflict.
         counters: names of counters of your own whose counts are copied, too.
         progress: called with the number of homes (sessions with branches, namespaces of items) done, and of all so far.
     """
@@ -104,7 +104,9 @@ def copy_store(
     for name, where in (("source", source), ("target", target)):
         if str(where).startswith(("memory:", ":memory:")):
             raise ConfigError(name, str(where), "a store that others can open; this one is gone with its process")
-    return drive(_copied(source, target, tenants, replace, tuple(counters), progress))
+    for name in (counters := tuple(counters)):
+        check_id(name, "counters")
+    return drive(_copied(source, target, tenants, replace, counters, progress))
 
 
 async def _copied(
