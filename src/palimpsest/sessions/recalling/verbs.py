@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 from weakref import finalize
 
 import msgspec
 
+from palimpsest.context.tail import TailPart
 from palimpsest.errors import ConfigError
 from palimpsest.log import spans
 from palimpsest.log.checks import check_progress
@@ -26,8 +27,7 @@ from palimpsest.sessions.counting import counter_of, model_of
 from palimpsest.sessions.recalling.asked import Asked, ends, some_of
 from palimpsest.sessions.recalling.finding import Finder, Found, living
 from palimpsest.sessions.recalling.reading import check_bounds, names_of, read
-from palimpsest.sessions.recalling.recalled import IndexStatus, Passage, Recalled, has_room, packed
-from palimpsest.sessions.recalling.recollection import Recollection
+from palimpsest.sessions.recalling.recalled import IndexStatus, Passage, Recalled, has_room, packed, passage_of, plain
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.stores import compaction_of
 
@@ -40,6 +40,23 @@ WHOLE = 1200
 
 RECALLED = 100
 """The number of hits that a context chooses from."""
+
+
+class Recollection(TailPart):
+    """Passages of one session, best first, that answer the `terms` of a query: as many as fit, in the log's order."""
+
+    name = "recalled"
+
+    def __init__(self, passages: Sequence[Passage], terms: Sequence[str]) -> None:
+        self._passages, self._terms = passages, terms
+
+    def beside(self, shown: Collection[int]) -> Recollection:
+        """Return only the passages of entries that the context does not show."""
+        return Recollection([passage for passage in self._passages if passage.seq not in shown], self._terms)
+
+    def within(self, most: int | None, count: Callable[[str], int]) -> str:
+        """Return the best passages that fit into `most` tokens, in the order of the log; "" if none fits."""
+        return plain(packed(self._passages, (), most, count, self._terms)[0])
 
 
 class Recalling:
@@ -234,22 +251,7 @@ def _passage(session: str, entry: Entry, score: float, part: int | None, terms: 
         first = matched[0][0] if matched else 0
         start += max(0, min(first - WHOLE // 4, end - start - WHOLE))
         end = start + WHOLE
-    text = whole[start:end]
-    return Passage(
-        session=session,
-        id=entry.id,
-        seq=entry.seq,
-        kind=entry.kind,
-        role=entry.role,
-        name=entry.name,
-        at=entry.at,
-        text=text,
-        start=start,
-        end=end,
-        chars=len(whole),
-        score=score,
-        is_hit=part is not None,
-    )
+    return passage_of(session, entry, whole, (start, end), score=score, is_hit=part is not None)
 
 
 def _marked(passage: Passage, terms: Sequence[str]) -> Passage:
