@@ -122,7 +122,7 @@ class AsyncSession:
     def _contexts(self) -> Contexts:
         from palimpsest.sessions.contexts.verbs import Contexts  # twenty milliseconds; imported early on an event loop
 
-        return Contexts(self._scope, self._auto)
+        return Contexts(self._scope, self._auto, self._recalling)
 
     @lazy
     def _compacting(self) -> Part[Compacting]:
@@ -153,12 +153,14 @@ class AsyncSession:
 
     @lazy
     def _recalling(self) -> Part[Recalling]:
+        scope = self._scope
+
         def make() -> Recalling:
             from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds
 
-            return Recalling(self._scope.memory, self._scope)
+            return Recalling(scope.memory, scope)
 
-        return Part(self._scope.runner, make)
+        return Part(scope.runner, make)
 
     @property
     def _describing(self) -> Describing:

@@ -44,8 +44,8 @@ afterwards, "off" only stores its size for triggers, and "shown" (another view, 
 class Contexts:
     """Makes the contexts of one session. What does not fit is summarised first if the session's options say so."""
 
-    def __init__(self, scope: SessionScope, auto: Part[AutoCompaction]) -> None:
-        self._scope, self._options, self._auto = scope, scope.options, auto
+    def __init__(self, scope: SessionScope, auto: Part[AutoCompaction], recalling: Part[Recalling]) -> None:
+        self._scope, self._options, self._auto, self._recalling = scope, scope.options, auto, recalling
         self._others: dict[str, Options] = {}
         self._facts: list[ScopedFacts] | None = None
 
@@ -110,7 +110,7 @@ class Contexts:
         if self._options.knowledge:
             parts += await (await loaded(self._scope.runner, self._knowledge)).parts(keeps=not call.dry_run)
         if recall is not None:
-            parts.append(await self._recollection(recall))
+            parts.append(await (await self._recalling()).recollection(recall))
         if not (parts or leads):
             return call
         return msgspec.structs.replace(call, lead=facts if leads else None, tail=parts)
@@ -132,14 +132,6 @@ class Contexts:
         if not self._options.tail_share:
             found = "a session that keeps no room for a tail"
             raise ConfigError(name, found, "one that is opened with tail_share=0.1, a tenth of the log's room")
-
-    async def _recollection(self, query: str) -> TailPart:
-        def make() -> Recalling:
-            from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds
-
-            return Recalling(self._scope.memory, self._scope)
-
-        return await (await loaded(self._scope.runner, make)).recollection(query)
 
     def _knowledge(self) -> SessionKnowledge:
         from palimpsest.sessions.knowledge import knowledge_of  # not needed by most sessions
