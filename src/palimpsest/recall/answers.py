@@ -13,6 +13,7 @@ from palimpsest.log.entry import KINDS, ROLES
 from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, Filter, fit
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
+from palimpsest.recall.tables import TenantTables
 
 KNOWN = 10_000
 """For how many common terms the number of parts that hold them is remembered."""
@@ -26,19 +27,16 @@ _Role = Annotated[int, msgspec.Meta(ge=0, lt=len(ROLES))]
 _facts = msgspec.json.Decoder(list[tuple[int, int, _Kind, _Role, int, str | None]]).decode
 
 
-class Answers:
+class Answers(TenantTables):
     """Reads the index of the tenant with this number. `parts` returns how many parts that has.
 
     Each method is called inside a transaction.
     """
 
     def __init__(self, db: sqlite3.Connection, number: int, parts: Callable[[], int]) -> None:
-        self._db, self._number, self._parts = db, number, parts
+        super().__init__(db, number)
+        self._parts = parts
         self._common = dict[str, tuple[int, int]]()  # of each: how many parts held it, of how many
-
-    def _run(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement; `_N` in it stands for the number of the tenant."""
-        return self._db.execute(sql.replace("_N", f"_{self._number}"), values)
 
     def forget(self) -> None:
         """Forget which terms are common."""
