@@ -24,6 +24,7 @@ from palimpsest.recall.questions import question
 from palimpsest.recall.search import highlighted
 from palimpsest.sessions.accesses import note_accesses
 from palimpsest.sessions.counting import counter_of, model_of
+from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.recalling.asked import Asked, ends, some_of
 from palimpsest.sessions.recalling.finding import Finder, Found, living
 from palimpsest.sessions.recalling.reading import check_bounds, names_of, read
@@ -208,10 +209,7 @@ async def _searched_sessions(
     if user is None:
         return given
     check_id(user, "user")
-    owned, after = list[str](), ""
-    while page := await scope.store.sessions(scope.tenant, after=after, user=user):
-        owned += [info.session for info in page]
-        after = page[-1].session
+    owned = [info.session async for info in sessions_of(scope.store, scope.tenant, user)]
     return owned if given is None else sorted(set(owned).intersection(given))
 
 
