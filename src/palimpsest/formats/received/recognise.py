@@ -183,7 +183,7 @@ def _unpacked(item: Message, format: str, shape: str, place: str) -> list[Messag
         return [what_came(item, place)] if is_broken_off(item) else _items(item, place)
     choices = {CHAT: "choices", GEMINI: "candidates"}[format]
     choice = item if shape == "choice" else _only(item, choices, place)
-    around = _kept(item if shape == "response" else {}, _BESIDE)
+    around = _around(item) if shape == "response" else {}
     around |= {key: value for key, value in choice.items() if value is not None and key not in _UNKEPT}
     message = choice.get("message" if format == CHAT else "content")
     if message is None and format == GEMINI:  # the answer ended before it said anything
@@ -213,12 +213,12 @@ def _items(response: Message, place: str) -> list[Message]:
     items = response.get("output")
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise InvalidEntry(f"{place}.output", "is no list of items")
-    around = _kept(response, _BESIDE)
+    around = _around(response)
     first = items[0] if items else {}
     if around and first.get("type") in _WITH_FIELDS:
         return [{**first, BESIDE: around}, *items[1:]]
     return items
 
 
-def _kept(item: Message, keys: frozenset[str]) -> dict[str, Any]:
-    return {key: value for key, value in item.items() if key in keys and value is not None}
+def _around(response: Message) -> dict[str, Any]:
+    return {key: value for key, value in response.items() if key in _BESIDE and value is not None}
