@@ -10,13 +10,10 @@ import msgspec
 
 from palimpsest.log.checks import unfit
 from palimpsest.log.entry import KINDS, ROLES
-from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, Filter, fit
+from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, CommonWords, Filter, fit
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.recall.tables import TenantTables
-
-KNOWN = 10_000
-"""For how many common terms the number of parts that hold them is remembered."""
 
 NAMES = 500
 """How many names one statement looks for."""
@@ -36,7 +33,7 @@ class Answers(TenantTables):
     def __init__(self, db: sqlite3.Connection, number: int, parts: Callable[[], int]) -> None:
         super().__init__(db, number)
         self._parts = parts
-        self._common = dict[str, tuple[int, int]]()  # of each: how many parts held it, of how many
+        self._common = CommonWords()
 
     def forget(self) -> None:
         """Forget which terms are common."""
@@ -94,19 +91,13 @@ class Answers(TenantTables):
     def _frequency(self, word: str, parts: int) -> int:
         """Return how many of these parts hold a word; a common word is held by more than `COMMON`.
 
-        The count of a common word is remembered, and taken anew when the index has grown or shrunk by a tenth.
+        The count of a common word is remembered.
         """
-        holding, of = self._common.get(word, (0, 0))
-        if of and 0.9 * parts <= of <= parts * 1.1:
-            return holding
-        row = self._run("SELECT doc FROM temp.count_N WHERE term = ?", (word,)).fetchone()
-        holding = int(row[0]) if row else 0
-        if holding <= COMMON:
-            self._common.pop(word, None)
-            return holding
-        if len(self._common) >= KNOWN:
-            self._common.clear()
-        self._common[word] = holding, parts
+        holding = self._common.count(word, parts)
+        if holding is None:
+            row = self._run("SELECT doc FROM temp.count_N WHERE term = ?", (word,)).fetchone()
+            holding = int(row[0]) if row else 0
+            self._common.note(word, holding, parts)
         return holding
 
     def facts(self, places: Sequence[int]) -> dict[int, Facts]:
