@@ -67,7 +67,8 @@ class Recalling:
 
     def __init__(self, memory: MemoryScope, session: SessionScope | None = None) -> None:
         self._memory, self._session = memory, session
-        self._own: Indexes | None = None
+        self._own: tuple[Store | None, Indexes | None] = None, None
+        self._close_own: Callable[[], object] = lambda: None
 
     async def in_session(self, asked: Asked) -> Recalled:
         """Find entries of the session that answer, within the budget."""
@@ -120,19 +121,22 @@ class Recalling:
             finder = Finder(self._memory, scope.store, recall)
             return finder, await finder.find(asked, [scope.key.session]), scope
         finally:
-            if indexes is not None and indexes is not self._own:
+            if indexes is not None and indexes is not self._own[1]:
                 indexes.close()
 
     def _own_indexes(self, scope: SessionScope) -> Indexes:
         """Return the indexes of an EPHEMERAL session: its entries are not stored, so no shared index may have them.
 
-        They are made for each search. With an embedder they are kept, so that nothing is embedded twice.
+        They are made for each search. With an embedder they are kept until the log begins anew, so that nothing is
+        embedded twice.
         """
-        embedder = self._memory.embedder
-        indexes = self._own or Indexes(scope.store, scope.runner, scope.clock, None, embedder)
-        if embedder is not None and self._own is None:
-            self._own = indexes
-            finalize(self, indexes.close)
+        embedder, (of, kept) = self._memory.embedder, self._own
+        if kept is not None and of is scope.store:
+            return kept
+        indexes = Indexes(scope.store, scope.runner, scope.clock, None, embedder)
+        if embedder is not None:
+            self._close_own()
+            self._own, self._close_own = (scope.store, indexes), finalize(self, indexes.close)
         return indexes
 
     async def everywhere(
