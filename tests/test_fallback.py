@@ -57,6 +57,17 @@ def test_what_is_no_number_is_a_failure(answer: Any) -> None:
     assert FallbackCounter(lambda _: answer, WORDS).count("one two") == 2
 
 
+def test_a_counter_that_panics_ends_nothing() -> None:
+    """What a native library raises in a panic is no `Exception`, and still only a failure of the counter."""
+
+    def panics(text: str) -> int:
+        raise SystemExit(text)
+
+    counter = FallbackCounter(panics, WORDS)
+
+    assert (counter.count("one two"), counter.failures) == (2, 1)
+
+
 def test_a_counter_that_never_answers_holds_up_nobody_for_long() -> None:
     """A counter that does not answer in time is replaced by the fallback; either may be a coroutine function."""
 

@@ -492,6 +492,20 @@ def test_an_ephemeral_session_finds_its_own_by_meaning() -> None:
         assert found(session, "vehicle") == ["keep: the car broke down"]
 
 
+def test_an_ephemeral_session_that_began_anew_finds_what_it_says_since() -> None:
+    """What a turn added to an ephemeral session is gone after it; a search then finds the words of the next turn."""
+    with Memory.open("memory://", embedder=Meanings()) as memory:
+        session = memory.session("s", persistence="ephemeral", max_tokens=500, tail_share=0.2)
+        with session.turn():
+            session.add([{"role": "user", "content": text} for text in ("a car", "a soup", "the rain")])
+            assert session.recall("vehicle").hits[0].text == "a car"
+        with session.turn():
+            session.add([{"role": "user", "content": text} for text in ("the rain", "a soup", "a car")])
+
+            assert session.recall("vehicle").hits[0].text == "a car"
+            assert session.recall("weather").hits[0].text == "the rain"
+
+
 @pytest.mark.parametrize("embedder", [0, 1.5, b"wordllama", [], {}, True])
 def test_an_invalid_embedder_is_refused_at_opening(embedder: object) -> None:
     """An invalid embedder is refused when the memory is opened."""

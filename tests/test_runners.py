@@ -285,7 +285,7 @@ def test_closing_waits_for_what_has_begun(complete: Complete) -> None:
 
 
 def test_closing_waits_no_longer_than_it_is_told(complete: Complete) -> None:
-    """`close` gives up a hanging job after its timeout: the job is cancelled, and later ones never begin."""
+    """`close` gives up a hanging job after `patience` seconds: it is cancelled, and later ones never begin."""
     endless = Endless()
     never: list[str] = []
 
@@ -295,7 +295,8 @@ def test_closing_waits_no_longer_than_it_is_told(complete: Complete) -> None:
 
     async def work(runner: Runner) -> None:
         runner.background(lambda: hanging(runner))
-        await runner.close(0.05)
+        runner.patience = 0.05
+        await runner.close()
         assert endless.cancelled.wait(PATIENCE)
 
     complete(work)

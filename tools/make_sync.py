@@ -48,7 +48,6 @@ TARGETS = {
 
 DOORS = {
     "palimpsest.compat.agterm.manager": "sync",
-    "palimpsest.resources.agents": "agents_sync",
     "palimpsest.resources.collection": "collection_sync",
     "palimpsest.resources.operations": "operations_sync",
 }
@@ -70,14 +69,12 @@ PLAIN = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "completed": "ended",
-    ": declared memories by id. `collection_sync.py` is written out of it.": ": declared memories by id.",
+    "several of one agent. `collection_sync.py` is written out of it.": "several of one agent.",
     "first used, for programs with an event loop:\n    `async with": "first used:\n    `with",
     " of a declared one; its first verb opens the store.": " of a declared one.",
     ": a declared memory by its keys. `operations_sync.py` is written out of it.": ": a declared memory by its keys.",
     "A declared memory by its keys, for programs with an event loop. Made": "A declared memory by its keys. Made",
-    "together. `agents_sync.py` is written out of it.": "together.",
     "together, for programs with an event loop. Made by\n    `": "together. Made by\n    `",
-    "resources.agents import": "resources.agents_sync import",
     "resources.operations import": "resources.operations_sync import",
     "AsyncAgentMemory": "AgentMemory",
     "AsyncDeclaredMemory": "DeclaredMemory",

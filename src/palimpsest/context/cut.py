@@ -139,7 +139,7 @@ class _Ladder:
         self.kept: dict[int, Group] = {}
         self.anchors: list[int] = []
         self.start = sight.ends
-        self.rungs: list[str] = ["mask"] if any(_count_form(group, "masked") for group in shown) else []
+        self.rungs: list[str] = ["mask"] if any(map(_masked, shown)) else []
 
     # --- taking groups
 
@@ -293,7 +293,7 @@ class _Ladder:
         return CutPlan(
             cut=next_cut,
             evicted=sum(len(group.entries) for group in evicted),
-            masked=sum(_count_form(group, "masked") for group in self.kept.values()),
+            masked=sum(map(_masked, self.kept.values())),
             clamped=len(clamps),
             tokens_before=self.tokens_before,
             tokens_after=self.tokens,
@@ -346,5 +346,5 @@ def _is_whole_message(group: Group) -> bool:
     return len(items) == 1 and items[0].entry.kind == "message" and items[0].form == "whole" and not group.bounded
 
 
-def _count_form(group: Group, form: str) -> int:
-    return sum([item.form == form for item in group.items])
+def _masked(group: Group) -> int:
+    return sum([item.form == "masked" for item in group.items])

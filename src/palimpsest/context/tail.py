@@ -8,8 +8,9 @@ one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from palimpsest.context.budget import Beside
 from palimpsest.context.groups import Group, Meter, by_group, fill
@@ -18,45 +19,45 @@ from palimpsest.log.facts import Fact, as_of, rendered
 from palimpsest.log.late import sha256
 
 
-class TailPart(Protocol):
-    """A named part of a tail."""
+class TailPart(ABC):
+    """A part of a tail; `name` stands on its fence."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+
+    @abstractmethod
+    def within(self, most: int | None, count: Callable[[str], int]) -> str:
+        """Return the text of the part that fits this many tokens (None: any number), or ""."""
 
     def beside(self, shown: Collection[int]) -> TailPart:
         """Return the part without what repeats these entries of the log (by `seq`), which the context shows whole."""
-        ...
-
-    def within(self, most: int | None, count: Callable[[str], int]) -> str:
-        """Return the text of the part that fits this many tokens (None: any number), or ""."""
-        ...
+        return self
 
     def group(self, most: int | None, meter: Meter) -> Group | None:
-        """Return the part as it is sent, with its fence. None if it is empty or has no room."""
-        ...
+        """Return the part with its fence, in this many counted tokens (None: any number). None if it has no room."""
+        inner = most
+        while inner is None or inner > 0:
+            text = self.within(inner, meter.counter.count)
+            if not text:
+                return None
+            shown = _group(self.name, text, meter)
+            if most is None or inner is None or shown.cost <= most:
+                return shown
+            inner = min(inner, meter.counter.count(text)) - (shown.cost - most)
+        return None
 
 
-class Text(NamedTuple):
+class Text(TailPart):
     """A text in a tail, shown whole or not at all."""
 
-    name: str
-    text: str
-
-    def beside(self, shown: Collection[int]) -> Text:
-        """Return the text unchanged."""
-        return self
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self._text = name, text
 
     def within(self, most: int | None, count: Callable[[str], int]) -> str:
         """Return the text, or "" if it has more than `most` tokens."""
-        return self.text if most is None or count(self.text) <= most else ""
-
-    def group(self, most: int | None, meter: Meter) -> Group | None:
-        """Return the text as it is sent, with its fence. None if it is empty or has no room."""
-        return fitting(self, most, meter)
+        return self._text if most is None or count(self._text) <= most else ""
 
 
-class Facts:
+class Facts(TailPart):
     """The facts of a working memory, most important first, as many as have room.
 
     The last rendered group is kept, since facts are often the same from one context to the next.
@@ -68,10 +69,6 @@ class Facts:
         self._past: tuple[int, Facts] | None = None
         self._times_hash: str | None = None
 
-    def beside(self, shown: Collection[int]) -> Facts:
-        """Return the facts unchanged."""
-        return self
-
     def within(self, most: int | None, count: Callable[[str], int]) -> str:
         """Return the facts that fit this many tokens as text; "" if there are none, or no room."""
         return rendered(self.facts, most, count)
@@ -80,7 +77,7 @@ class Facts:
         """Return the facts as they are sent, with their fence. None if there are none, or no room."""
         key = (most, meter.counter, meter.format, meter.model)
         if self._last_group[0] != key:
-            self._last_group = key, fitting(self, most, meter)
+            self._last_group = key, super().group(most, meter)
         return self._last_group[1]
 
     def as_of(self, at: int) -> Facts:
@@ -131,20 +128,6 @@ def lead_of(parts: Sequence[Facts], at: int, room: Beside | None, meter: Meter) 
     groups, without_room = tail_of(shown, room, meter)
     fingerprint = [part.times for part in shown], sum(group.cost for group in groups)
     return Lead(groups, without_room, sha256(repr(fingerprint).encode()).hex()[:16])
-
-
-def fitting(part: TailPart, most: int | None, meter: Meter) -> Group | None:
-    """Return the part with its fence as far as it fits this many counted tokens (None: any number)."""
-    inner = most
-    while inner is None or inner > 0:
-        text = part.within(inner, meter.counter.count)
-        if not text:
-            return None
-        shown = _group(part.name, text, meter)
-        if most is None or inner is None or shown.cost <= most:
-            return shown
-        inner = min(inner, meter.counter.count(text)) - (shown.cost - most)
-    return None
 
 
 def _group(name: str, text: str, meter: Meter) -> Group:

@@ -9,6 +9,7 @@ from palimpsest import AsyncSession, Session
 from palimpsest.formats.anthropic_cache import MOST_MARKS, behind_own
 from palimpsest.integrations.asking import (
     Asked,
+    Dialect,
     forms_of,
     listed,
     only_new,
@@ -24,7 +25,7 @@ from palimpsest.types import CutOff
 C = TypeVar("C")
 
 
-class _Messages:
+class _Messages(Dialect):
     """The Messages API."""
 
     format = "anthropic"
@@ -61,10 +62,6 @@ class _Messages:
             return built
         built["messages"] = behind_own(built["messages"], _marks_in(built.get("tools"), built.get("system")), whole)
         return built
-
-    def hides(self, given: Mapping[str, Any], event: object) -> bool:
-        """Return False: every event is the caller's."""
-        return False
 
 
 def _marks_in(*lists: object) -> list[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_origin
+from typing import Any, Literal, NamedTuple, TypeAlias, get_origin
 
 import msgspec
 
@@ -39,25 +40,25 @@ class Asked(NamedTuple):
         return f"{self.where}[{int(number) + self.first}]{rest}" if bracket and number.isdecimal() else place
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """One way in which a client asks a model."""
 
     format: str
 
+    @abstractmethod
     def read(self, given: Mapping[str, Any]) -> Asked:
         """Return what a call's arguments ask for.
 
         Raises ConfigError for a call that would go around the log, InvalidEntry for a message that is not the caller's.
         """
-        ...
 
+    @abstractmethod
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """Return the arguments to call the client with: those given, changed by what `Context.request` returned."""
-        ...
 
     def hides(self, given: Mapping[str, Any], event: object) -> bool:
         """Return whether an event of the stream comes from an option that the caller has not given."""
-        ...
+        return False
 
 
 def part_of(thing: object, *names: str) -> Any:

@@ -9,6 +9,7 @@ from palimpsest import AsyncSession, Session
 from palimpsest.integrations.asking import (
     NO_LISTS,
     Asked,
+    Dialect,
     forms_of,
     one_answer,
     only_new,
@@ -24,7 +25,7 @@ from palimpsest.types import CutOff
 C = TypeVar("C")
 
 
-class _Contents:
+class _Contents(Dialect):
     """`generate_content` and its stream."""
 
     format = "gemini"
@@ -58,10 +59,6 @@ class _Contents:
                 else config.model_copy(update=own)
             )
         return built
-
-    def hides(self, given: Mapping[str, Any], event: object) -> bool:
-        """Return False: every event is the caller's."""
-        return False
 
 
 def _contents(value: object) -> list[Any]:

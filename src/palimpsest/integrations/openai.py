@@ -10,6 +10,7 @@ from palimpsest.errors import InvalidEntry
 from palimpsest.integrations.asking import (
     SAYS_NEW,
     Asked,
+    Dialect,
     forms_of,
     listed,
     one_answer,
@@ -28,7 +29,7 @@ from palimpsest.types import CutOff
 C = TypeVar("C")
 
 
-class _Chat:
+class _Chat(Dialect):
     """The Chat Completions API."""
 
     format = "openai"
@@ -57,7 +58,7 @@ class _Chat:
         return not asked and part_of(event, "choices") == [] and part_of(event, "usage") is not None
 
 
-class _Responses:
+class _Responses(Dialect):
     """The Responses API."""
 
     format = "openai-responses"
@@ -86,10 +87,6 @@ class _Responses:
         """Return the arguments to send."""
         own = {name: request[name] for name in ("input", "instructions") if name in request}
         return {**given, **own}
-
-    def hides(self, given: Mapping[str, Any], event: object) -> bool:
-        """Return False: every event is the caller's."""
-        return False
 
 
 _chat, _responses = _Chat(), _Responses()

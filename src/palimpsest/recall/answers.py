@@ -10,12 +10,10 @@ import msgspec
 
 from palimpsest.log.checks import unfit
 from palimpsest.log.entry import KINDS, ROLES
-from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, Filter, fit
+from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, CommonWords, Filter, fit
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
-
-KNOWN = 10_000
-"""For how many common terms the number of parts that hold them is remembered."""
+from palimpsest.recall.tables import TenantTables
 
 NAMES = 500
 """How many names one statement looks for."""
@@ -26,19 +24,16 @@ _Role = Annotated[int, msgspec.Meta(ge=0, lt=len(ROLES))]
 _facts = msgspec.json.Decoder(list[tuple[int, int, _Kind, _Role, int, str | None]]).decode
 
 
-class Answers:
+class Answers(TenantTables):
     """Reads the index of the tenant with this number. `parts` returns how many parts that has.
 
     Each method is called inside a transaction.
     """
 
     def __init__(self, db: sqlite3.Connection, number: int, parts: Callable[[], int]) -> None:
-        self._db, self._number, self._parts = db, number, parts
-        self._common = dict[str, tuple[int, int]]()  # of each: how many parts held it, of how many
-
-    def _run(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement; `_N` in it stands for the number of the tenant."""
-        return self._db.execute(sql.replace("_N", f"_{self._number}"), values)
+        super().__init__(db, number)
+        self._parts = parts
+        self._common = CommonWords()
 
     def forget(self) -> None:
         """Forget which terms are common."""
@@ -96,19 +91,13 @@ class Answers:
     def _frequency(self, word: str, parts: int) -> int:
         """Return how many of these parts hold a word; a common word is held by more than `COMMON`.
 
-        The count of a common word is remembered, and taken anew when the index has grown or shrunk by a tenth.
+        The count of a common word is remembered.
         """
-        holding, of = self._common.get(word, (0, 0))
-        if of and 0.9 * parts <= of <= parts * 1.1:
-            return holding
-        row = self._run("SELECT doc FROM temp.count_N WHERE term = ?", (word,)).fetchone()
-        holding = int(row[0]) if row else 0
-        if holding <= COMMON:
-            self._common.pop(word, None)
-            return holding
-        if len(self._common) >= KNOWN:
-            self._common.clear()
-        self._common[word] = holding, parts
+        holding = self._common.count(word, parts)
+        if holding is None:
+            row = self._run("SELECT doc FROM temp.count_N WHERE term = ?", (word,)).fetchone()
+            holding = int(row[0]) if row else 0
+            self._common.note(word, holding, parts)
         return holding
 
     def facts(self, places: Sequence[int]) -> dict[int, Facts]:

@@ -106,22 +106,13 @@ class Embedder:
         Raises EmbedderFailed, without a call, while the embedder is paused.
         """
         try:
-            probe = self._breaker.admit()
+            with self._breaker.guarding(EmbedderFailed):
+                answer = await self._settled(function, given)
+                return self._checked(answer, len(given)) if isinstance(given, list) else self._checked([answer], 1)
         except Paused as paused:
             again = f"in {paused.seconds:.0f} s" if paused.seconds else "once a first call has an answer"
             why = f"it failed {FAILURES} times in a row and is asked again {again}"
             raise EmbedderFailed(self.name, "paused", why) from None
-        outcome: bool | None = None
-        try:
-            answer = await self._settled(function, given)
-            vectors = self._checked(answer, len(given)) if isinstance(given, list) else self._checked([answer], 1)
-            outcome = True
-            return vectors
-        except EmbedderFailed:
-            outcome = False
-            raise
-        finally:
-            self._breaker.report(outcome, probe=probe)
 
     async def _called(self, function: Callable[[Any], Any], given: object) -> Any:
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):

@@ -31,6 +31,33 @@ COMMON = 4000
 of average length, and only the newest such parts that a search may return are candidates: ranking every part that holds
 a common word takes long and tells little."""
 
+KNOWN = 10_000
+"""For how many common words the number of parts that hold them is remembered."""
+
+
+class CommonWords:
+    """How many parts hold each common word, as long as the index has neither grown nor shrunk by a tenth since."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, int]] = {}  # of each: how many parts held it, of how many
+
+    def count(self, word: str, parts: int) -> int | None:
+        """Return how many parts of an index of so many hold a word; None: it is to be counted."""
+        count, of = self._counts.get(word, (0, 0))
+        return count if of and 0.9 * parts <= of <= parts * 1.1 else None
+
+    def note(self, word: str, count: int, parts: int) -> None:
+        """Remember what was counted, if the word is common."""
+        self._counts.pop(word, None)
+        if count > COMMON:
+            if len(self._counts) >= KNOWN:
+                self._counts.clear()
+            self._counts[word] = count, parts
+
+    def clear(self) -> None:
+        """Forget all words."""
+        self._counts.clear()
+
 
 RANGES = 16
 """Up to this many sessions are searched one by one. For more, all sessions are searched and the others filtered out."""

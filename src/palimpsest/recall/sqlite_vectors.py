@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from palimpsest.recall.tables import TenantTables
 from palimpsest.recall.vectors import Changes, Row, State
 from palimpsest.stores.sqlite.connections import Damaged
 
@@ -24,7 +25,7 @@ TABLES = (
 """A `position` is never used twice: a reader who has all vectors up to one position can ask for what came after it."""
 
 
-class SqliteVectors:
+class SqliteVectors(TenantTables):
     """The vectors of one tenant. Each method is called in a transaction of the connection; the first call makes the
     tables.
 
@@ -38,14 +39,11 @@ class SqliteVectors:
             db: a connection whose transactions the caller begins and ends.
             number: which tenant of the database.
         """
-        self._db, self._number = db, int(number)
+        super().__init__(db, int(number))
         db.execute("PRAGMA secure_delete=ON")
         for statement in TABLES:
             self._run(statement)
         self._run("INSERT OR IGNORE INTO vectors(number) VALUES(?)", (self._number,))
-
-    def _run(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        return self._db.execute(sql.replace("_N", f"_{self._number}"), values)
 
     def state(self) -> State:
         """See `VectorRows.state`; the other methods, too, are the verbs of `VectorRows`."""
@@ -90,7 +88,7 @@ class SqliteVectors:
         if self.state() != expect:
             return False
         sql = "INSERT OR REPLACE INTO vector_N(key, digest, value) VALUES(?, ?, ?)"
-        self._db.executemany(sql.replace("_N", f"_{self._number}"), rows)
+        self._run_many(sql, rows)
         return True
 
 

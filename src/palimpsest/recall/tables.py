@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 from palimpsest.recall.index import FORMAT
@@ -36,6 +36,21 @@ scores."""
 
 FORGETTING = (3, 42)
 """The first SQLite whose FTS5 can remove deleted terms from its segments at once (`secure-delete`)."""
+
+
+class TenantTables:
+    """The base of what uses tables of the tenant with this number."""
+
+    def __init__(self, db: sqlite3.Connection, number: int) -> None:
+        self._db, self._number = db, number
+
+    def _run(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Run a statement; `_N` in it stands for the number, with which the names of the tenant's own tables end."""
+        return self._db.execute(sql.replace("_N", f"_{self._number}"), values)
+
+    def _run_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run a statement once for each row of values."""
+        self._db.executemany(sql.replace("_N", f"_{self._number}"), rows)
 
 
 def prepare(db: sqlite3.Connection) -> None:

@@ -20,7 +20,7 @@ from palimpsest.recall.answers import Answers
 from palimpsest.recall.index import LAST_NUMBER, LAST_PART, LAST_SEQ, Cursor, Document, Size, Update, is_same
 from palimpsest.recall.postings import PART_BITS, key_of, place_of
 from palimpsest.recall.ranking import Facts
-from palimpsest.recall.tables import forgets, has_vectors, make_tenant, owners_of, set_owners
+from palimpsest.recall.tables import TenantTables, forgets, has_vectors, make_tenant, owners_of, set_owners
 from palimpsest.stores.sqlite.connections import Damaged
 
 T = TypeVar("T")
@@ -31,12 +31,11 @@ UNUSED = 0.01
 """When all sessions were indexed, free pages (left by merged segments) are given back beyond this share of the file."""
 
 
-class Words:
+class Words(TenantTables):
     """The index of one tenant in a database. Methods are called inside a transaction; the first makes the tables."""
 
     def __init__(self, db: sqlite3.Connection, tenant: str, *, secure: bool) -> None:
-        self._db = db
-        self._number = make_tenant(db, tenant, secure=secure)
+        super().__init__(db, make_tenant(db, tenant, secure=secure))
         self._deletes_at_once = forgets(db, self._number)
         self.answers = Answers(db, self._number, lambda: self.number_of("parts"))
         self._beside: Any = None
@@ -47,10 +46,6 @@ class Words:
             self._beside = make(self._db, self._number)
         made: T = self._beside
         return made
-
-    def _run(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement; `_N` in it stands for the number of the tenant, whose own tables have it in their names."""
-        return self._db.execute(sql.replace("_N", f"_{self._number}"), values)
 
     # --- cursors
 
@@ -124,7 +119,7 @@ class Words:
 
     def block(self, session: str, drop: Sequence[Document], seqs: Collection[int], now: int) -> int:
         rows = ((session, seq, now) for seq in seqs)
-        self._many("INSERT OR REPLACE INTO blocked_N VALUES(?, ?, ?)", rows)
+        self._run_many("INSERT OR REPLACE INTO blocked_N VALUES(?, ?, ?)", rows)
         cursor = self.cursors([session]).get(session)
         gone = 0
         if cursor is not None:
@@ -146,7 +141,7 @@ class Words:
     def unblock(self, session: str, seqs: Collection[int], generation: int, add: Sequence[Document]) -> bool:
         if self.number_of("generation") != generation:
             return False
-        self._many("DELETE FROM blocked_N WHERE session = ? AND seq = ?", ((session, seq) for seq in seqs))
+        self._run_many("DELETE FROM blocked_N WHERE session = ? AND seq = ?", ((session, seq) for seq in seqs))
         cursor = self.cursors([session]).get(session)
         if cursor is not None:
             # An eraser presumed dead may still be running: it may erase entries that were indexed again meanwhile.
@@ -182,9 +177,9 @@ class Words:
             self._lose(number, spans.of(taken))
             self.purge()
         words = ((key_of(number, one.seq, i), " ".join(part)) for one in documents for i, part in enumerate(one.parts))
-        self._many("INSERT INTO words_N(rowid, terms) VALUES(?, ?)", words)
+        self._run_many("INSERT INTO words_N(rowid, terms) VALUES(?, ?)", words)
         rows = ((_place(number, one.seq), *_kept(one.facts), len(one.parts), _checksum(one)) for one in documents)
-        self._many("INSERT INTO entry_N VALUES(?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self._run_many("INSERT INTO entry_N VALUES(?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._count(len(documents), sum(len(one.parts) for one in documents), 0)
 
     def _drop(self, number: int, documents: Sequence[Document]) -> int:
@@ -194,8 +189,8 @@ class Words:
         words = (
             ("delete", key_of(number, one.seq, i), " ".join(part)) for one in same for i, part in enumerate(one.parts)
         )
-        self._many("INSERT INTO words_N(words_N, rowid, terms) VALUES(?, ?, ?)", words)
-        self._many("DELETE FROM entry_N WHERE place = ?", ((_place(number, one.seq),) for one in same))
+        self._run_many("INSERT INTO words_N(words_N, rowid, terms) VALUES(?, ?, ?)", words)
+        self._run_many("DELETE FROM entry_N WHERE place = ?", ((_place(number, one.seq),) for one in same))
         self._drop_vectors(number, spans.of(document.seq for document in documents))
         parts = sum(len(one.parts) for one in same)
         if same:
@@ -228,7 +223,7 @@ class Words:
         if gone and has_vectors(self._db, self._number):
             ranges = ((key_of(number, low), key_of(number, high, LAST_PART)) for low, high in gone)
             before = self._db.total_changes
-            self._many("DELETE FROM vector_N WHERE key BETWEEN ? AND ?", ranges)
+            self._run_many("DELETE FROM vector_N WHERE key BETWEEN ? AND ?", ranges)
             if self._db.total_changes > before:
                 self._note_drop()
             self._db.execute("UPDATE vectors SET generation = generation + 1 WHERE number = ?", (self._number,))
@@ -246,9 +241,6 @@ class Words:
 
     def _next_generation(self) -> None:
         self._db.execute("UPDATE tenant SET generation = generation + 1 WHERE number = ?", (self._number,))
-
-    def _many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
-        self._db.executemany(sql.replace("_N", f"_{self._number}"), rows)
 
     # --- the index as a whole
 
@@ -283,7 +275,7 @@ class Words:
         for key, term in self._run(positions, (asked,)).fetchall():
             found[key].append(term)
         words = (("delete", key, " ".join(terms)) for key, terms in found.items())
-        self._many("INSERT INTO words_N(words_N, rowid, terms) VALUES(?, ?, ?)", words)
+        self._run_many("INSERT INTO words_N(words_N, rowid, terms) VALUES(?, ?, ?)", words)
         self._run("DELETE FROM entry_N WHERE checksum = -1")
         self._count(0, 0, -len(found))
         self._note_drop()

@@ -9,9 +9,9 @@ from palimpsest import _names
 
 if TYPE_CHECKING:
     from palimpsest.errors.mistakes import Mistake as Mistake
-    from palimpsest.resources.agents import AsyncAgentMemory as AsyncAgentMemory
-    from palimpsest.resources.agents_sync import AgentMemory as AgentMemory
+    from palimpsest.resources.collection import AsyncAgentMemory as AsyncAgentMemory
     from palimpsest.resources.collection import AsyncResources as AsyncResources
+    from palimpsest.resources.collection_sync import AgentMemory as AgentMemory
     from palimpsest.resources.collection_sync import Resources as Resources
     from palimpsest.resources.definition import Resource as Resource
     from palimpsest.resources.definition import Setting as Setting
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AgentContext": "resources.sharing",
-    "AgentMemory": "resources.agents_sync",
-    "AsyncAgentMemory": "resources.agents",
+    "AgentMemory": "resources.collection_sync",
+    "AsyncAgentMemory": "resources.collection",
     "AsyncDeclaredMemory": "resources.operations",
     "DeclaredMemory": "resources.operations_sync",
     "Health": "resources.figures",

@@ -50,7 +50,7 @@ async def compact(at: Workplace) -> None:
 async def _compacted(at: Workplace, resource: Resource, id: str) -> int:
     """Run the compactions of a session that are due. Return when to look again, as `Look` does."""
     session = at.memory.session(id, **at.options(resource))
-    auto = await session._auto.loaded()  # noqa: SLF001 (automatic compaction has no public verb)
+    auto = await session._auto()  # noqa: SLF001 (automatic compaction has no public verb)
     again = 0
     for result in await auto.due():
         _tell(at, id, result)

@@ -19,10 +19,10 @@ LONGEST_TEMPLATE = 1_000
 """The most characters of a template."""
 
 
-def check_key(key: object, where: str = "key") -> str:
+def check_key(key: object) -> str:
     """Return a key as a plain text. Raises ConfigError, naming it, for an invalid one."""
     if not isinstance(key, str) or not _KEY.fullmatch(key) or key.startswith("__") or key.endswith("__"):
-        raise ConfigError(where, key, KEY_RULE)
+        raise ConfigError("key", key, KEY_RULE)
     return str.__str__(key)  # a subclass of str, such as an enumeration's member, may show itself as another text
 
 

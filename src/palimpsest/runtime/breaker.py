@@ -8,7 +8,8 @@ closed ── several failures in a row ──> open ── a pause ──> one 
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class Paused(Exception):
@@ -42,6 +43,25 @@ class Breaker:
                 raise Paused(max(remaining, 0.0))
             self._probing = True
             return True
+
+    @contextmanager
+    def guarding(self, failure: type[Exception], answer: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        """Admit the call that the block makes, and report its outcome. Raises Paused before the block.
+
+        An error of the type `failure` is a failure, another one of the type `answer` a success; any other says nothing.
+        """
+        probe, outcome = self.admit(), None
+        try:
+            yield
+            outcome = True
+        except failure:
+            outcome = False
+            raise
+        except answer:
+            outcome = True
+            raise
+        finally:
+            self.report(outcome, probe=probe)
 
     def report(self, succeeded: bool | None, *, probe: bool) -> None:
         """Report the outcome of an admitted call; None: it has none, for instance because it was cancelled."""

@@ -6,13 +6,13 @@ import os
 import stat
 import sys
 from contextlib import suppress
+from functools import partial
 
 FILE, FOLDER = 0o600, 0o700
 
 
-def private(path: str, flags: int) -> int:
-    """Open a file; if that makes it, for its owner alone. An `opener` for `open`."""
-    return os.open(path, flags, FILE)
+private = partial(os.open, mode=FILE)
+"""Opens a file; if that makes it, for its owner alone. An `opener` for `open`."""
 
 
 def as_before(fd: int, path: str) -> None:

@@ -118,11 +118,11 @@ class Runner(Protocol):
         """Wait at most `timeout` seconds until no background work is left; return whether none is."""
         ...
 
-    async def close(self, timeout: float | None = None, *, last: Last | None = None) -> None:
+    async def close(self, *, last: Last | None = None) -> None:
         """Settle, run `last`, then let go of threads and of the loop.
 
-        Background work that does not settle in time is cancelled if possible, else left to itself, and a warning says
-        so. `last` gets the same time again: if that is over it is left to finish by itself.
+        Background work that does not settle within `patience` is cancelled if possible, else left to itself, and a
+        warning says so. `last` gets the same time again: if that is over it is left to finish by itself.
         """
         ...
 
@@ -243,9 +243,8 @@ class Inline:
             return False
         return True
 
-    async def close(self, timeout: float | None = None, *, last: Last | None = None) -> None:
-        patience = self.patience if timeout is None else timeout
-        settled = await self.settle(patience)
+    async def close(self, *, last: Last | None = None) -> None:
+        patience, settled = self.patience, await self.settle()
         with self._lock:
             self._closed = True
             self._jobs.clear()

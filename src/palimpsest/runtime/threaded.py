@@ -161,35 +161,34 @@ class Threaded:
         own = asyncio.current_task()
         return {task for task in tuple(self._tasks) if task is not own and not task.get_loop().is_closed()}
 
-    async def close(self, timeout: float | None = None, *, last: Last | None = None) -> None:
-        patience = self.patience if timeout is None else timeout
+    async def close(self, *, last: Last | None = None) -> None:
         try:
-            await self._give_up(patience)
+            await self._give_up()
         finally:  # a cancelled close leaves nothing open, either
-            await surely(partial(self._end, last, patience), redact=self.redact)
+            await surely(partial(self._end, last), redact=self.redact)
 
-    async def _give_up(self, patience: float) -> None:
+    async def _give_up(self) -> None:
         """Settle for `patience` seconds, then cancel the background tasks that are left."""
         settled = False
         try:
-            settled = await self.settle(patience)
+            settled = await self.settle()
         finally:
             self._closed = True
             for task in () if settled else self._under_way():
                 calls(task.get_loop(), task.cancel)
         if not settled:
-            warn(GIVEN_UP, patience)
-            await self.settle(min(patience, GRACE))
+            warn(GIVEN_UP, self.patience)
+            await self.settle(min(self.patience, GRACE))
 
-    async def _end(self, last: Last | None, patience: float) -> None:
+    async def _end(self, last: Last | None) -> None:
         """Begin `last` unless it is under way already, and wait at most `patience` seconds for it."""
         ending = self._ending
         if ending is None or ending.done() or ending.get_loop().is_closed():
             ending = self._ending = asyncio.ensure_future(self._ended(last))
-        if (await asyncio.wait([_end_of(ending, asyncio.get_running_loop())], timeout=patience))[0]:
+        if (await asyncio.wait([_end_of(ending, asyncio.get_running_loop())], timeout=self.patience))[0]:
             ending.result()
             return
-        warn(STILL_USED, patience)
+        warn(STILL_USED, self.patience)
         ending.add_done_callback(self._log_ending)
 
     async def _ended(self, last: Last | None) -> None:

@@ -22,8 +22,6 @@ from palimpsest.runtime.logs import warn
 from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.counting import counter_of
-from palimpsest.sessions.erasing import everywhere
-from palimpsest.sessions.importing import importing
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
 from palimpsest.sessions.opened import Opened
@@ -358,7 +356,12 @@ class AsyncMemory:
 
     @lazy
     def _everywhere(self) -> Part[type[Everywhere]]:
-        return Part(self.runner, everywhere)
+        def make() -> type[Everywhere]:
+            from palimpsest.sessions.erasing.everywhere import Everywhere  # forty milliseconds
+
+            return Everywhere
+
+        return Part(self.runner, make)
 
     @lazy
     def _recalling(self) -> Part[Recalling]:
@@ -371,7 +374,14 @@ class AsyncMemory:
 
     @lazy
     def _importing(self) -> Part[Importing]:
-        return Part(self.runner, lambda: importing(self._scope, self.session))
+        def make() -> Importing:
+            from palimpsest.sessions.importing.verbs import (
+                Importing,  # loads every source of files: twenty milliseconds
+            )
+
+            return Importing(self._scope, self.session)
+
+        return Part(self.runner, make)
 
     def session(self, session_id: str, **options: Unpack[SessionOptions]) -> AsyncSession:
         """Return the session with this id. Nothing is read or written before the first verb of the session.

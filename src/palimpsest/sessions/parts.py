@@ -27,3 +27,7 @@ class Part(Generic[T]):
         if self._part is None:
             self._part = await loaded(self._runner, self._make)
         return self._part
+
+    def begin_anew(self) -> None:
+        """Forget the part: the next use makes another one."""
+        self._part = None

@@ -22,7 +22,6 @@ from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.appender import Appender, OpenTurn
 from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
 from palimpsest.sessions.adding.verbs import Adding, Content
-from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.describing import Describing
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.parts import Part
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.result import Context
     from palimpsest.log.summary import Summary
+    from palimpsest.sessions.compacting.auto import AutoCompaction
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.compacting.verbs import Compacting
     from palimpsest.sessions.contexts.verbs import Contexts
@@ -71,8 +71,14 @@ class AsyncSession:
     """
 
     def __init__(self, scope: SessionScope) -> None:
+
+        def auto() -> AutoCompaction:
+            from palimpsest.sessions.compacting.auto import AutoCompaction  # forty milliseconds
+
+            return AutoCompaction(scope)
+
         self._scope, self._gate = scope, scope.gate
-        self._auto = LazyAutoCompaction(scope)
+        self._auto = Part(scope.runner, auto)
         self._appender = Appender(scope, OpenTurn(scope), self._auto)
         self._adding = Adding(scope, self._appender)
         self._streaming = Streaming(scope.runner, self.add, self._adding.usage, self.redact)
@@ -116,7 +122,7 @@ class AsyncSession:
     def _contexts(self) -> Contexts:
         from palimpsest.sessions.contexts.verbs import Contexts  # twenty milliseconds; imported early on an event loop
 
-        return Contexts(self._scope, self._auto)
+        return Contexts(self._scope, self._auto, self._recalling)
 
     @lazy
     def _compacting(self) -> Part[Compacting]:
@@ -147,12 +153,14 @@ class AsyncSession:
 
     @lazy
     def _recalling(self) -> Part[Recalling]:
+        scope = self._scope
+
         def make() -> Recalling:
             from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds
 
-            return Recalling(self._scope.memory, self._scope)
+            return Recalling(scope.memory, scope)
 
-        return Part(self._scope.runner, make)
+        return Part(scope.runner, make)
 
     @property
     def _describing(self) -> Describing:

@@ -15,11 +15,12 @@ from palimpsest.log import values
 from palimpsest.log.checks import check_descriptors
 from palimpsest.sessions.adding.appender import Appender, Block
 from palimpsest.sessions.adding.gathered import Committed, TurnBuffer
-from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.lease import NESTED
+from palimpsest.sessions.parts import Part
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
+    from palimpsest.sessions.compacting.auto import AutoCompaction
     from palimpsest.sessions.compacting.result import CompactionResult
 
 
@@ -50,7 +51,7 @@ E = TypeVar("E", bound=EndsTurns)
 class Turns:
     """The turns of one session object."""
 
-    def __init__(self, scope: SessionScope, appender: Appender, auto: LazyAutoCompaction) -> None:
+    def __init__(self, scope: SessionScope, appender: Appender, auto: Part[AutoCompaction]) -> None:
         self._scope, self._turn, self._appender, self._auto = scope, appender.turn, appender, auto
 
     @property
@@ -113,7 +114,7 @@ class Turns:
             await buffer.report(committed)
         self._scope.let_go()
         await turn.release()
-        auto, flushes = self._auto(), options.persistence == "flush" and not options.archive
+        auto, flushes = await self._auto(), options.persistence == "flush" and not options.archive
         compacted = await auto.turn_ended(auto.flush if flushes else None)
         seen = self._scope.store.seen(self._scope.key) if turn.added else None  # adding saw the head: no read needed
         head = seen.head if seen is not None else await self._scope.head()

@@ -73,26 +73,13 @@ class BreakingBackend(PassThrough):
     async def pass_on(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
         """Do something below, unless the store is to be left alone."""
         try:
-            probe = self._breaker.admit()
+            with self._breaker.guarding(StoreUnavailable, PalimpsestError):  # another error of ours is an answer
+                call = start()
+                return await (call if self.blocking else self._in_time(call, writes))
         except Paused as paused:
             when = f"the next is tried in {paused.seconds:.0f} seconds" if paused.seconds else "one is under way"
             problem = f"{self._failures} calls in a row have had no answer, and {when} (circuit_breaker)"
             raise StoreUnavailable(self.url, problem) from None
-        answered: bool | None = None
-        try:
-            call = start()
-            result = await (call if self.blocking else self._in_time(call, writes))
-            answered = True
-        except StoreUnavailable:
-            answered = False
-            raise
-        except PalimpsestError:  # an error is an answer, too
-            answered = True
-            raise
-        else:
-            return result
-        finally:
-            self._breaker.report(answered, probe=probe)
 
     async def _in_time(self, call: Coroutine[Any, Any, T], writes: bool) -> T:
         import asyncio  # only over a network

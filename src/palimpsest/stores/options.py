@@ -6,7 +6,7 @@ Options of stores on a disk are defined here, those of stores on servers in `pal
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar
 
@@ -130,6 +130,12 @@ def _read(kind: type[msgspec.Struct], given: Mapping[str, Any], *, strict: bool)
 
 HARMLESS = tuple(StoreOptions.__annotations__)
 """Options whose values are no secrets: our own."""
+
+
+def has_valid_ports(hosts: Sequence[str]) -> bool:
+    """Return whether the ports of hosts in an address, of those that have one, are valid."""
+    ports = [host.rpartition(":")[2] for host in hosts if ":" in host.rpartition("]")[2]]
+    return all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports)
 
 
 def discreet_address(address: str) -> str:

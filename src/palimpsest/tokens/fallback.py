@@ -6,8 +6,6 @@ Interim counts are never stored as the service's, and no cut that is based on th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from queue import Empty, SimpleQueue
-from threading import Thread
 from time import monotonic
 from typing import Any, cast
 
@@ -15,6 +13,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.registry import Registry
+from palimpsest.runtime.threads import apart, outcome
 from palimpsest.tokens.counter import FunctionCounter, TokenCounter, encoding
 
 COUNTERS = Registry("token_provider.provider", "palimpsest.counters", {})
@@ -91,28 +90,22 @@ class FallbackCounter:
 
     def _count_in_time(self, ask: Callable[[str], Any], text: str) -> Any:
         """Ask in a thread of its own, so that a call that never returns blocks nobody for long."""
-        replies: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
-        Thread(target=_put_answer, args=(ask, text, replies), daemon=True, name="palimpsest-count").start()
-        try:
-            answer, fault = replies.get(timeout=self._timeout)
-        except Empty:
-            raise TimeoutError(f"no count within {self._timeout} seconds") from None
-        if fault is not None:
-            raise fault
-        return answer
+        return outcome(apart(_answer, ask, text), self._timeout)
 
 
-def _put_answer(ask: Callable[[str], Any], text: str, replies: SimpleQueue[tuple[Any, Exception | None]]) -> None:
-    """Put the answer, or the error, into the queue."""
+def _answer(ask: Callable[[str], Any], text: str) -> Any:
+    """Return the answer, awaited if need be. Called in a thread of its own."""
     try:
         answer = ask(text)
-        if isinstance(answer, Awaitable):
-            import asyncio  # only for a counter that is a coroutine function
+        if not isinstance(answer, Awaitable):
+            return answer
+        import asyncio  # only for a counter that is a coroutine function
 
-            answer = asyncio.run(_awaited(answer))
-        replies.put((answer, None))
-    except Exception as fault:  # noqa: BLE001 (the waiting thread raises it)
-        replies.put((None, fault))
+        return asyncio.run(_awaited(answer))
+    except Exception:
+        raise
+    except BaseException as fault:  # such as the panic of a native library: the fallback counts then, too
+        raise RuntimeError(f"it raised {type(fault).__name__}") from fault
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:

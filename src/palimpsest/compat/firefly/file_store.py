@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import BinaryIO
 
-from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed
+from palimpsest.compat.firefly.entries import MemoryEntry, Packed
 from palimpsest.compat.firefly.in_memory import Shelf
 from palimpsest.compat.firefly.journal import Journal, Tail, namespace_in, saved
-from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, keyed, read
+from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, read
 from palimpsest.errors import ConfigError, PalimpsestError
 from palimpsest.log import values
 from palimpsest.log.checks import is_path
@@ -111,10 +111,7 @@ class FileStore(LocalStore):
     def compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> bool:
-        keyed(entry, key)
-        self._check(namespace, key=key)
-        row = None if entry is None else self._row(namespace, entry)
-        was = None if expected is None else packed(expected)
+        row, was = self._swapped(namespace, key, entry, expected)
         now = self.clock()
         with self._faults():
             journal = self._journal(namespace)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from weakref import finalize
 
 from palimpsest import Memory
-from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed
-from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, keyed, read
+from palimpsest.compat.firefly.entries import MemoryEntry, Packed
+from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, read
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.once import ProcessLock
 
@@ -103,10 +103,7 @@ class InMemoryStore(LocalStore):
     def compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> bool:
-        keyed(entry, key)
-        row = None if entry is None else self._row(namespace, entry)
-        was = None if expected is None else packed(expected)
-        self._check(namespace, key=key)
+        row, was = self._swapped(namespace, key, entry, expected)
         with self._lock.own():
             if self._keyed(namespace, key) != was:
                 return False

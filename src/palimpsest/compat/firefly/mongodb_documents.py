@@ -12,7 +12,6 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
 from uuid import uuid4
 
 from pymongo import AsyncMongoClient, ReadPreference
@@ -28,6 +27,7 @@ from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.log.entry import microseconds_of, moment
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.mongodb import faults
+from palimpsest.stores.mongodb.address import driver_settings
 from palimpsest.stores.options import discreet_address
 
 T = TypeVar("T")
@@ -72,17 +72,7 @@ class Documents(Server):
     # --- the client
 
     async def connect(self) -> None:
-        milliseconds = max(int(self._seconds * 1000), 1)
-        defaults: dict[str, Any] = {
-            "maxPoolSize": self._size,
-            # Less than the timeout of the call, since the driver's error says what is wrong.
-            "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),
-            "connectTimeoutMS": min(milliseconds, 20_000),
-            "waitQueueTimeoutMS": milliseconds,
-            "appname": "palimpsest",
-        }
-        given = {name.lower() for name, _ in parse_qsl(self._address.partition("?")[2], keep_blank_values=True)}
-        settings = {name: value for name, value in defaults.items() if name.lower() not in given}
+        settings = driver_settings(self._address, self._size, self._seconds)
         client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(self._address, tz_aware=True, **settings)
         try:
             configured = client.write_concern

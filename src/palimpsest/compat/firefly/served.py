@@ -17,8 +17,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Self, TypeVar
 
-from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed
-from palimpsest.compat.firefly.store import EntryStore, keyed, read
+from palimpsest.compat.firefly.entries import MemoryEntry, Packed
+from palimpsest.compat.firefly.store import EntryStore, read
 from palimpsest.errors import Closed, ConfigError, ForkedProcess, MissingExtra, PalimpsestError, StoreUnavailable
 from palimpsest.log import values
 from palimpsest.log.entry import now_us
@@ -152,20 +152,17 @@ class ServedStore(EntryStore):
     def compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> bool:
-        return self._wait(self._swapped(namespace, key, entry, expected))
+        return self._wait(self._swap(namespace, key, entry, expected))
 
     async def async_compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> bool:
-        return await self._await(self._swapped(namespace, key, entry, expected))
+        return await self._await(self._swap(namespace, key, entry, expected))
 
-    def _swapped(
+    def _swap(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> Coroutine[Any, Any, bool]:
-        keyed(entry, key)
-        self._check(namespace, key=key)
-        row = None if entry is None else self._row(namespace, entry)
-        was = None if expected is None else packed(expected)
+        row, was = self._swapped(namespace, key, entry, expected)
         return self._guarded(lambda: self._server.swap(namespace, key, row, was, self.clock()), writes=True)
 
     async def cleanup_expired(self) -> int:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed, parsed
-from palimpsest.compat.firefly.store import MARK, Conversations, LocalStore, elsewhere, keyed, read, spelled, unspelled
+from palimpsest.compat.firefly.entries import MemoryEntry, Packed, parsed
+from palimpsest.compat.firefly.store import MARK, Conversations, LocalStore, elsewhere, read, spelled, unspelled
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import is_path
@@ -125,10 +125,8 @@ class SQLiteStore(LocalStore):
     def compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> bool:
-        keyed(entry, key)
-        self._check(namespace, key=key)
-        values = None if entry is None else _values(namespace, self._row(namespace, entry))
-        was = None if expected is None else packed(expected)
+        row, was = self._swapped(namespace, key, entry, expected)
+        values = None if row is None else _values(namespace, row)
 
         def compared(db: sqlite3.Connection) -> bool:
             now = self.clock()

@@ -235,6 +235,16 @@ class EntryStore(ABC):
         self._check(namespace, entry_id=row.entry_id, key=row.key or "")
         return row
 
+    def _swapped(
+        self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
+    ) -> tuple[Packed | None, Packed | None]:
+        """Return the arguments of `compare_and_set` in their stored form, checked like those of the other methods."""
+        if entry is not None and entry.key != key:
+            raise ConfigError("entry", entry.key, f"an entry whose key is {key!r}")
+        self._check(namespace, key=key)
+        row = None if entry is None else self._row(namespace, entry)
+        return row, None if expected is None else packed(expected)
+
 
 class LocalStore(EntryStore):
     """A store whose methods block: the coroutines run them in a worker thread."""
@@ -307,9 +317,3 @@ def read(url: str, namespace: str, kept: Packed) -> MemoryEntry | None:
 def elsewhere(entry_id: str) -> Conflict:
     """Return the error for an id that belongs to an entry of another namespace."""
     return Conflict(f"entry {entry_id!r}", "its id is an entry's in another namespace; nothing was written")
-
-
-def keyed(entry: MemoryEntry | None, key: str) -> None:
-    """Raise ConfigError if the entry has another key than the one it is to be stored under."""
-    if entry is not None and entry.key != key:
-        raise ConfigError("entry", entry.key, f"an entry whose key is {key!r}")

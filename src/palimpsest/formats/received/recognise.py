@@ -6,14 +6,13 @@ message under the key `BESIDE`, which no request has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.received.broken import is_broken_off, what_came
-from palimpsest.formats.received.frameworks import framework_of
 from palimpsest.formats.received.plain import is_model, plain
 from palimpsest.formats.received.shapes import (
     ANTHROPIC,
@@ -49,8 +48,17 @@ _WHAT = (
     'what their model_dump() gives, or mappings such as {"role": "user", "content": "Hello"}'
 )
 
+_LANGCHAIN = "a message of LangChain; give what langchain_core.messages.convert_to_openai_messages makes of it"
+_PYDANTIC_AI = (
+    "a message of Pydantic AI; give a run's `new_messages_json()`, as a binary stream, to "
+    "memory.import_file(…, source='pydantic-ai', session_id=…)"
+)
+_BY_PACKAGE = {"langchain_core": _LANGCHAIN, "pydantic_ai": _PYDANTIC_AI}
+_OF_LANGCHAIN = frozenset({"human", "ai", "system", "tool", "function", "chat", "remove", "constructor"})
+"""The types of LangChain's messages, and of its serialised objects."""
 
-def recognise(given: object, format: str, *, settled: bool = False, where: str = "messages") -> Received:
+
+def recognise(given: object, format: str, *, settled: bool = False) -> Received:
     """Return what was given as messages.
 
     `format` is the format of messages that could be of several; with `settled` of all messages. Raises InvalidEntry,
@@ -62,9 +70,9 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
     found = Received([], {})
     follows_piece = False  # whether the message before is made of pieces, which a further piece may join
     for i, one in enumerate(batch):
-        place = f"{where}[{i}]"
+        place = f"messages[{i}]"
         item = plain(one, place)
-        if not settled and (framework := framework_of(one, item)) is not None:
+        if not settled and (framework := _framework_of(one, item)) is not None:
             raise InvalidEntry(place, f"{_named(one)} is {framework}")
         if not isinstance(item, dict) and format in _SPOKEN:
             raise InvalidEntry(place, f"{_named(one)} is {_unknown(one)}; {_WHAT}")
@@ -83,8 +91,25 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
     for run in found.runs:
         for message, i in zip(run.messages, run.places, strict=True):
             if run.format == GEMINI and message.get("role") == "":
-                raise InvalidEntry(f"{where}[{i}]", _NOBODY)
+                raise InvalidEntry(f"messages[{i}]", _NOBODY)
     return found
+
+
+def _framework_of(given: object, item: object) -> str | None:
+    """Return which framework the message is from, and what to give instead; None if it is none.
+
+    `item` is the message as plain JSON. A dump of such a message may look like a provider's empty message: one of
+    Pydantic AI has `parts` like Google's. It would be stored as something that no model can read.
+    """
+    package = type(given).__module__.partition(".")[0]
+    if package in _BY_PACKAGE or not isinstance(item, Mapping) or "role" in item:
+        return _BY_PACKAGE.get(package)
+    parts = item.get("parts")
+    if isinstance(parts, list) and any(isinstance(part, Mapping) and "part_kind" in part for part in parts):
+        return _PYDANTIC_AI
+    kind = item.get("type")
+    dumped = isinstance(kind, str) and kind in _OF_LANGCHAIN and not {"content", "data", "lc"}.isdisjoint(item)
+    return _LANGCHAIN if dumped else None
 
 
 def _is_answer(item: Any) -> bool:
@@ -158,7 +183,7 @@ def _unpacked(item: Message, format: str, shape: str, place: str) -> list[Messag
         return [what_came(item, place)] if is_broken_off(item) else _items(item, place)
     choices = {CHAT: "choices", GEMINI: "candidates"}[format]
     choice = item if shape == "choice" else _only(item, choices, place)
-    around = _kept(item if shape == "response" else {}, _BESIDE)
+    around = _around(item) if shape == "response" else {}
     around |= {key: value for key, value in choice.items() if value is not None and key not in _UNKEPT}
     message = choice.get("message" if format == CHAT else "content")
     if message is None and format == GEMINI:  # the answer ended before it said anything
@@ -188,12 +213,12 @@ def _items(response: Message, place: str) -> list[Message]:
     items = response.get("output")
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise InvalidEntry(f"{place}.output", "is no list of items")
-    around = _kept(response, _BESIDE)
+    around = _around(response)
     first = items[0] if items else {}
     if around and first.get("type") in _WITH_FIELDS:
         return [{**first, BESIDE: around}, *items[1:]]
     return items
 
 
-def _kept(item: Message, keys: frozenset[str]) -> dict[str, Any]:
-    return {key: value for key, value in item.items() if key in keys and value is not None}
+def _around(response: Message) -> dict[str, Any]:
+    return {key: value for key, value in response.items() if key in _BESIDE and value is not None}

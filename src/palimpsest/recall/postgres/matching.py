@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from palimpsest.recall.index import COMMON, RANGES, fit
+from palimpsest.recall.index import COMMON, RANGES, CommonWords, fit
 from palimpsest.recall.postgres.layout import found_by
 from palimpsest.recall.postings import K1, PART_BITS, SEQ_BITS, B, inverse_frequency, key_of
-
-KNOWN = 10_000
-"""For how many common words the number of parts that hold them is remembered."""
 
 _HOLDS = f"{found_by('p.words', 'p.tenant')} @> {found_by(chr(39) + ' ' + chr(39) + ' || a.needle', 't.number')}"
 """SQL: whether a part holds all words of a needle. The tenant's number stands before each of them."""
@@ -62,7 +59,7 @@ class Matching:
 
     def __init__(self, schema: str, tenant: str) -> None:
         self._tenant = tenant
-        self._common = dict[str, tuple[int, int]]()  # of each: how many parts held it, of how many
+        self._common = CommonWords()
         over = (text.replace("{s}", schema) for text in (PARTS, FOUND, HOLDING, SORTED, BACK))
         self._parts, self._found, self._holding, self._sorted, self._back = over
 
@@ -94,20 +91,18 @@ class Matching:
     ) -> tuple[Found, dict[str, int]]:
         """Return the parts that hold the rare words, with their scores, and how many parts hold each word."""
         words = {f" {word} " for needle in needles for word in needle.split()}
-        common = {word for word in words if 0.9 * parts <= self._common.get(word, (0, 0))[1] <= parts * 1.1}
-        found, holding = Found(), {word: self._common[word][0] for word in common}
+        counts = {word: self._common.count(word, parts) for word in words}
+        found, holding = Found(), {word: count for word, count in counts.items() if count is not None}
         scope = None if numbers is None else list(numbers)
-        rare = list(words - common)
+        rare = [word for word in words if word not in holding]
         for word, count, *columns in await db.fetch(self._found, self._tenant, rare, scope) if rare else ():
             holding[word] = count
             if count <= COMMON:
                 found[word] = _scores(*columns, idf=inverse_frequency(count, parts), average=average)
         newly_common = [word for word in rare if word not in found]
-        if len(self._common) + len(newly_common) > KNOWN:
-            self._common.clear()
         for word, exact in await db.fetch(self._holding, self._tenant, newly_common) if newly_common else ():
             holding[word] = exact
-            self._common[word] = exact, parts
+            self._common.note(word, exact, parts)
         return found, holding
 
     async def _newest(
@@ -132,9 +127,8 @@ class Matching:
     def _is_met_going_back(self, needle: str, few_sessions: bool, parts: int, most: int) -> bool:
         """Return whether reading all parts backwards finds enough of them sooner than sorting those that hold the
         needle."""
-        if needle not in self._common:
-            return False
-        return few_sessions or self._common[needle][0] ** 2 > most * parts
+        count = self._common.count(needle, parts)
+        return count is not None and (few_sessions or count**2 > most * parts)
 
 
 def _needle(term: str) -> str:

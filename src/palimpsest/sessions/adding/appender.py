@@ -18,12 +18,13 @@ from palimpsest.log.entry import Entry, derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
 from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.gathered import Committed, NoteUsage, TurnBuffer
-from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.lease import NESTED, Lease, waited_for
+from palimpsest.sessions.parts import Part
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.sessions.adding.existing import ExistingEntries
+    from palimpsest.sessions.compacting.auto import AutoCompaction
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Appended
 
@@ -117,7 +118,7 @@ class OpenTurn:
 class Appender:
     """Appends entries to one session's log, or to the buffer of its `turn` while that is atomic."""
 
-    def __init__(self, scope: SessionScope, turn: OpenTurn, auto: LazyAutoCompaction) -> None:
+    def __init__(self, scope: SessionScope, turn: OpenTurn, auto: Part[AutoCompaction]) -> None:
         self._scope, self._options, self._gate = scope, scope.options, scope.gate
         self.turn, self._auto = turn, auto
 
@@ -266,7 +267,7 @@ class Appender:
         if appended.added and self._scope.definitions is not None:
             await self._scope.definitions.tell(appended.head)
         if appended.added and self._options.long_term:
-            await (await self._auto.loaded()).appended(appended, in_turn=self.turn.is_open)
+            await (await self._auto()).appended(appended, in_turn=self.turn.is_open)
 
     async def _hold(self) -> Withheld:
         """Return what keeps the withheld entries of the session's open interaction, begun anew if it is not valid."""

@@ -16,9 +16,9 @@ from palimpsest.log.head import Attempts, Head
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.sessions.compacting.compactor import Compactor
 from palimpsest.sessions.compacting.hiding import Hiding
-from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.compacting.result import below_threshold
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
+from palimpsest.sessions.parts import Part
 from palimpsest.sessions.parts import loaded as loaded_by
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.states import active_entries
@@ -26,6 +26,7 @@ from palimpsest.sessions.verifying import verify
 
 if TYPE_CHECKING:
     from palimpsest.compaction import Strategy
+    from palimpsest.sessions.compacting.auto import AutoCompaction
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.verifying import Verification
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 class Compacting:
     """Implements the verbs that compact by hand, read the archive, and bring back what was covered."""
 
-    def __init__(self, scope: SessionScope, auto: LazyAutoCompaction) -> None:
+    def __init__(self, scope: SessionScope, auto: Part[AutoCompaction]) -> None:
         self._scope, self._options, self._auto = scope, scope.options, auto
 
     @property
@@ -83,12 +84,12 @@ class Compacting:
         """Compact. If it `decides`, it does so only if the triggers fire, or the threshold is reached."""
         decision, loaded = None, await compactor.load(chosen, dry_run=dry_run)
         if decides:
-            decision = await (await self._auto.loaded()).decision(chosen, loaded, threshold=threshold)
+            decision = await (await self._auto()).decision(chosen, loaded, threshold=threshold)
             if not decision.fired:
                 return below_threshold(chosen, loaded, decision)
         result = await compactor.run(chosen, decision, loaded=loaded, dry_run=dry_run)
         if not dry_run:
-            await (await self._auto.loaded()).tell(compactor, result)
+            await (await self._auto()).tell(compactor, result)
         return result
 
     async def summaries(self, *, history: bool) -> list[Summary]:

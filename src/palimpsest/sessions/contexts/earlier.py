@@ -41,7 +41,7 @@ class EarlierContext:
     `then` is the head as it was at that revision.
     """
 
-    changed = overflow = None  # as of a ContextBuilder: no cut is made
+    changed = None  # as of a ContextBuilder: no cut is made
 
     def __init__(self, store: Store, options: Options, call: ContextRequest, now: int) -> None:
         assert call.at is not None, "a revision is asked for"

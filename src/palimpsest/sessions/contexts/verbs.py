@@ -16,17 +16,17 @@ from palimpsest.log.change import Change
 from palimpsest.log.codec import encode
 from palimpsest.log.head import PromptSize
 from palimpsest.runtime.logs import warn
-from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.request import ContextRequest
 from palimpsest.sessions.options import AutoCompact, Options
-from palimpsest.sessions.parts import loaded
+from palimpsest.sessions.parts import Part, loaded
 from palimpsest.sessions.remembered import Sent
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
     from palimpsest.context.tail import Facts, TailPart, Text
+    from palimpsest.sessions.compacting.auto import AutoCompaction
     from palimpsest.sessions.contexts.earlier import EarlierContext
     from palimpsest.sessions.contexts.facts import ScopedFacts
     from palimpsest.sessions.knowledge.linking import SessionKnowledge
@@ -44,8 +44,8 @@ afterwards, "off" only stores its size for triggers, and "shown" (another view, 
 class Contexts:
     """Makes the contexts of one session. What does not fit is summarised first if the session's options say so."""
 
-    def __init__(self, scope: SessionScope, auto: LazyAutoCompaction) -> None:
-        self._scope, self._options, self._auto = scope, scope.options, auto
+    def __init__(self, scope: SessionScope, auto: Part[AutoCompaction], recalling: Part[Recalling]) -> None:
+        self._scope, self._options, self._auto, self._recalling = scope, scope.options, auto, recalling
         self._others: dict[str, Options] = {}
         self._facts: list[ScopedFacts] | None = None
 
@@ -86,7 +86,7 @@ class Contexts:
         call = await self._with_facts_and_tail(call, tail, recall)
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
-            await (await self._auto.loaded()).turn_ended()
+            await (await self._auto()).turn_ended()
         withheld, whole, revision = await self._with_withheld()
         if withheld is not None and whole is not None:
             context = await self._unstored_context(msgspec.structs.replace(call, warm=True), whole, revision)
@@ -110,7 +110,7 @@ class Contexts:
         if self._options.knowledge:
             parts += await (await loaded(self._scope.runner, self._knowledge)).parts(keeps=not call.dry_run)
         if recall is not None:
-            parts.append(await self._recollection(recall))
+            parts.append(await (await self._recalling()).recollection(recall))
         if not (parts or leads):
             return call
         return msgspec.structs.replace(call, lead=facts if leads else None, tail=parts)
@@ -132,14 +132,6 @@ class Contexts:
         if not self._options.tail_share:
             found = "a session that keeps no room for a tail"
             raise ConfigError(name, found, "one that is opened with tail_share=0.1, a tenth of the log's room")
-
-    async def _recollection(self, query: str) -> TailPart:
-        def make() -> Recalling:
-            from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds
-
-            return Recalling(self._scope.memory, self._scope)
-
-        return await (await loaded(self._scope.runner, make)).recollection(query)
 
     def _knowledge(self) -> SessionKnowledge:
         from palimpsest.sessions.knowledge import knowledge_of  # not needed by most sessions
@@ -182,14 +174,14 @@ class Contexts:
         yields = mode == "inline" and any(strategy.summarizes for strategy in self._options.long_term)
         builder, context = await self._build(call, self._scope.store, yields=yields)
         if (over := builder.overflow) is not None:
-            await (await self._auto.loaded()).overflowed(over.tokens, over.level, cold=over.cold)
+            await (await self._auto()).overflowed(over.tokens, over.level, cold=over.cold)
             if over.cold:  # the log fits: if no summary was made, nothing is left out for a cold cache
                 call = msgspec.structs.replace(call, warm=True)
             builder, context = await self._build(call, self._scope.store)
         self._scope.sent = await self._tell(builder, context)
         cut = builder.changed.detail if builder.changed is not None else {}
         if mode == "background" and cut.get("evicted") and context.budget:
-            await (await self._auto.loaded()).overflowed(cut["tokens_before"], context.budget.room, cold=False)
+            await (await self._auto()).overflowed(cut["tokens_before"], context.budget.room, cold=False)
         return context
 
     async def _unstored_context(self, call: ContextRequest, whole: Store, revision: int) -> Context:
@@ -259,7 +251,7 @@ class Contexts:
         prompt = PromptSize(tokens=context.tokens, revision=context.revision)
         try:
             change = Change(kind="prompt", reason="prompt", prompt=prompt)
-            (await self._auto.loaded()).knows(
+            (await self._auto()).knows(
                 await self._scope.store.commit(self._scope.key, change, expect_epoch=context.epoch)
             )
         except Conflict:

@@ -67,7 +67,7 @@ class Eraser:
         self._scope, self._options, self._store = scope, scope.options, scope.store
 
     async def erase(
-        self, selection: Selection, reason: str, *, detail: Mapping[str, Any] | None = None, seen: Head | None = None
+        self, selection: Selection, reason: str, *, detail: Mapping[str, Any] | None = None
     ) -> tuple[Erased, Lost]:
         """Erase what `selection` finds. Return the report and the lost summaries, which are not made anew yet.
 
@@ -78,11 +78,10 @@ class Eraser:
             selection: finds the entries.
             reason: kept in the records, as `checked_reason` returns it.
             detail: kept in the records.
-            seen: a head up to which everything meant has been erased before, so that looking begins behind it.
         """
         done, lost = Erased(), Lost()
         again = selection.sees_all or selection.mentions is not None
-        async for look in self._looks(self._scope.key, again=again, seen=seen):
+        async for look in self._looks(self._scope.key, again=again):
             find = partial(selection.find, self._store, self._options, look.head, look.seen)
             found = await self._store.together(find, reads=True)
             silenced = await self._mentioning_records(look, selection.mentions)
@@ -93,11 +92,12 @@ class Eraser:
         lost = _merged(lost, await self._silence_branches(selection.mentions, reason))
         return done + Erased(withdrawn=sum(map(len, lost.values()))), lost
 
-    async def _looks(self, key: SessionKey, *, again: bool, seen: Head | None = None) -> AsyncIterator[_Look]:
+    async def _looks(self, key: SessionKey, *, again: bool) -> AsyncIterator[_Look]:
         """Yield a look at the session as it is now; then, with `again`, at what is new while looks find something.
 
         The caller sets `found` and `after` of each look before the next one is made.
         """
+        seen: Head | None = None
         for number in range(LOOKS):
             head = await self._store.head(key)
             if head is None or (seen is not None and head.revision == seen.revision):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palimpsest.compaction.knowledge import MODES, KnowledgeBase, Linked, TextSplitter
 from palimpsest.context.conditions import parse
 from palimpsest.context.groups import Meter, by_group
 from palimpsest.context.short_term import interaction_values
+from palimpsest.context.tail import TailPart
 from palimpsest.context.window import message_values
 from palimpsest.errors import ConditionFailed, ConfigError
 from palimpsest.errors.wording import briefly, words_of
@@ -17,10 +18,29 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.runtime.logs import log_failure
 from palimpsest.sessions.knowledge.asking import hits_of
-from palimpsest.sessions.knowledge.shown import KnowledgePart
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.shelves.records import Link, Place, places_of
+from palimpsest.sessions.shelves.records import KnowledgeHit, Link, Place, places_of
 from palimpsest.tokens.counter import Encoding
+
+
+class KnowledgePart(TailPart):
+    """Chunks of a knowledge base, best first, of at most `max_tokens` together, as many as fit."""
+
+    name = "knowledge"
+
+    def __init__(self, hits: Sequence[KnowledgeHit], max_tokens: int | None) -> None:
+        self._texts, self._most = [hit.shown for hit in hits], max_tokens
+
+    def within(self, most: int | None, count: Callable[[str], int]) -> str:
+        """Return the best chunks that fit into `most` tokens; "" if there are none, or the first does not fit."""
+        room = min((limit for limit in (most, self._most) if limit is not None), default=None)
+        text = ""
+        for chunk in self._texts:
+            longer = f"{text}\n\n{chunk}" if text else chunk
+            if room is not None and count(longer) > room:
+                break
+            text = longer
+        return text
 
 
 class SessionKnowledge:

@@ -13,7 +13,7 @@ from palimpsest.log import values
 from palimpsest.log.checks import unfit
 from palimpsest.log.entry import Entry
 from palimpsest.recall.parts import searchable_text
-from palimpsest.sessions.recalling.recalled import LETTERS, Passage, Recalled, rendered
+from palimpsest.sessions.recalling.recalled import LETTERS, Passage, Recalled, passage_of, rendered
 
 MOST = 1000
 """The most entries that one call reads."""
@@ -91,19 +91,4 @@ def _cut(whole: Passage, chars: int) -> Passage:
 
 def _passage(session: str, entry: Entry, start: int) -> Passage:
     text = searchable_text(entry)
-    end = len(text)
-    start = min(start, end)
-    return Passage(
-        session=session,
-        id=entry.id,
-        seq=entry.seq,
-        kind=entry.kind,
-        role=entry.role,
-        name=entry.name,
-        at=entry.at,
-        text=text[start:],
-        start=start,
-        end=end,
-        chars=end,
-        is_hit=False,
-    )
+    return passage_of(session, entry, text, (min(start, len(text)), len(text)))

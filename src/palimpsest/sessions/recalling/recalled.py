@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from palimpsest.formats.fences import HIDDEN, fenced
-from palimpsest.log.entry import Kind, Role, moment
+from palimpsest.log.entry import Entry, Kind, Role, moment
 from palimpsest.recall.search import highlighted
 
 LETTERS = 16
@@ -62,6 +62,28 @@ class Passage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True
         """
         before, behind = "… " if self.start else "", " …" if self.end < self.chars else ""
         return f"{self.heading}\n{before}{_quoted(self.text)}{behind}"
+
+
+def passage_of(
+    session: str, entry: Entry, whole: str, span: tuple[int, int], *, score: float = 0.0, is_hit: bool = False
+) -> Passage:
+    """Return the characters from the first to the end of `span` of an entry, whose text is `whole`."""
+    start, end = span
+    return Passage(
+        session=session,
+        id=entry.id,
+        seq=entry.seq,
+        kind=entry.kind,
+        role=entry.role,
+        name=entry.name,
+        at=entry.at,
+        text=whole[start:end],
+        start=start,
+        end=end,
+        chars=len(whole),
+        score=score,
+        is_hit=is_hit,
+    )
 
 
 class Recalled(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):

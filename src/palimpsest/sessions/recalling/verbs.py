@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 from weakref import finalize
 
 import msgspec
 
+from palimpsest.context.tail import TailPart
 from palimpsest.errors import ConfigError
 from palimpsest.log import spans
 from palimpsest.log.checks import check_progress
@@ -23,11 +24,11 @@ from palimpsest.recall.questions import question
 from palimpsest.recall.search import highlighted
 from palimpsest.sessions.accesses import note_accesses
 from palimpsest.sessions.counting import counter_of, model_of
+from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.recalling.asked import Asked, ends, some_of
 from palimpsest.sessions.recalling.finding import Finder, Found, living
 from palimpsest.sessions.recalling.reading import check_bounds, names_of, read
-from palimpsest.sessions.recalling.recalled import IndexStatus, Passage, Recalled, has_room, packed
-from palimpsest.sessions.recalling.recollection import Recollection
+from palimpsest.sessions.recalling.recalled import IndexStatus, Passage, Recalled, has_room, packed, passage_of, plain
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.stores import compaction_of
 
@@ -42,6 +43,23 @@ RECALLED = 100
 """The number of hits that a context chooses from."""
 
 
+class Recollection(TailPart):
+    """Passages of one session, best first, that answer the `terms` of a query: as many as fit, in the log's order."""
+
+    name = "recalled"
+
+    def __init__(self, passages: Sequence[Passage], terms: Sequence[str]) -> None:
+        self._passages, self._terms = passages, terms
+
+    def beside(self, shown: Collection[int]) -> Recollection:
+        """Return only the passages of entries that the context does not show."""
+        return Recollection([passage for passage in self._passages if passage.seq not in shown], self._terms)
+
+    def within(self, most: int | None, count: Callable[[str], int]) -> str:
+        """Return the best passages that fit into `most` tokens, in the order of the log; "" if none fits."""
+        return plain(packed(self._passages, (), most, count, self._terms)[0])
+
+
 class Recalling:
     """Recall in a memory, or in one of its sessions."""
 
@@ -49,7 +67,8 @@ class Recalling:
 
     def __init__(self, memory: MemoryScope, session: SessionScope | None = None) -> None:
         self._memory, self._session = memory, session
-        self._own: Indexes | None = None
+        self._own: tuple[Store | None, Indexes | None] = None, None
+        self._close_own: Callable[[], object] = lambda: None
 
     async def in_session(self, asked: Asked) -> Recalled:
         """Find entries of the session that answer, within the budget."""
@@ -102,19 +121,22 @@ class Recalling:
             finder = Finder(self._memory, scope.store, recall)
             return finder, await finder.find(asked, [scope.key.session]), scope
         finally:
-            if indexes is not None and indexes is not self._own:
+            if indexes is not None and indexes is not self._own[1]:
                 indexes.close()
 
     def _own_indexes(self, scope: SessionScope) -> Indexes:
         """Return the indexes of an EPHEMERAL session: its entries are not stored, so no shared index may have them.
 
-        They are made for each search. With an embedder they are kept, so that nothing is embedded twice.
+        They are made for each search. With an embedder they are kept until the log begins anew, so that nothing is
+        embedded twice.
         """
-        embedder = self._memory.embedder
-        indexes = self._own or Indexes(scope.store, scope.runner, scope.clock, None, embedder)
-        if embedder is not None and self._own is None:
-            self._own = indexes
-            finalize(self, indexes.close)
+        embedder, (of, kept) = self._memory.embedder, self._own
+        if kept is not None and of is scope.store:
+            return kept
+        indexes = Indexes(scope.store, scope.runner, scope.clock, None, embedder)
+        if embedder is not None:
+            self._close_own()
+            self._own, self._close_own = (scope.store, indexes), finalize(self, indexes.close)
         return indexes
 
     async def everywhere(
@@ -191,10 +213,7 @@ async def _searched_sessions(
     if user is None:
         return given
     check_id(user, "user")
-    owned, after = list[str](), ""
-    while page := await scope.store.sessions(scope.tenant, after=after, user=user):
-        owned += [info.session for info in page]
-        after = page[-1].session
+    owned = [info.session async for info in sessions_of(scope.store, scope.tenant, user)]
     return owned if given is None else sorted(set(owned).intersection(given))
 
 
@@ -234,22 +253,7 @@ def _passage(session: str, entry: Entry, score: float, part: int | None, terms: 
         first = matched[0][0] if matched else 0
         start += max(0, min(first - WHOLE // 4, end - start - WHOLE))
         end = start + WHOLE
-    text = whole[start:end]
-    return Passage(
-        session=session,
-        id=entry.id,
-        seq=entry.seq,
-        kind=entry.kind,
-        role=entry.role,
-        name=entry.name,
-        at=entry.at,
-        text=text,
-        start=start,
-        end=end,
-        chars=len(whole),
-        score=score,
-        is_hit=part is not None,
-    )
+    return passage_of(session, entry, whole, (start, end), score=score, is_hit=part is not None)
 
 
 def _marked(passage: Passage, terms: Sequence[str]) -> Passage:

@@ -12,12 +12,11 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from io import FileIO
 from typing import BinaryIO, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError, StoreUnavailable
-from palimpsest.runtime.private_files import FILE, FOLDER, as_before, private
+from palimpsest.runtime.private_files import FOLDER, as_before, private
 from palimpsest.stores import forking
 
 T = TypeVar("T")
@@ -26,7 +25,6 @@ NEW = ".new"
 """Suffix of a file that is still being written, and takes the place of another when it is complete."""
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync leaves the data in the drive's cache
-_private = partial(os.open, mode=FILE)
 
 
 class Files:
@@ -60,7 +58,7 @@ class Files:
         operation, deadline, opened = fcntl.LOCK_SH if shared else fcntl.LOCK_EX, 0.0, False
         while True:
             try:
-                with FileIO(path, mode, opener=_private) as file:
+                with FileIO(path, mode, opener=private) as file:
                     opened = True
                     fd = file.fileno()
                     try:

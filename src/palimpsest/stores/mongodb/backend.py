@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
 
 from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure
@@ -13,7 +12,7 @@ from pymongo.uri_parser import parse_uri
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.mongodb import faults
-from palimpsest.stores.mongodb.address import ADDRESS
+from palimpsest.stores.mongodb.address import ADDRESS, driver_settings
 from palimpsest.stores.mongodb.connected import Connected, is_router, prepare
 from palimpsest.stores.mongodb.layout import COLLECTION, NUMBER, Known, head_key
 from palimpsest.stores.mongodb.reading import Reader
@@ -27,9 +26,6 @@ T = TypeVar("T")
 TRIES = 3
 """How often a batch is tried at once, each time as `again` makes it anew. After that it is refused, and the engine
 waits before it tries again."""
-
-LONGEST = 999_999_999
-"""The most milliseconds that the driver accepts for any of its timeouts."""
 
 REMAINS = (
     "MongoDB keeps what was dropped in the free space of its files, and in its journal and its oplog, until it "
@@ -76,18 +72,8 @@ class MongoBackend(ServerBackend[Connected]):
                 name = address.partition("://")[2].partition("?")[0].partition("/")[2] or None
         except (InvalidURI, ConfigurationError, ValueError, TypeError):
             raise ConfigError("store", self.url, ADDRESS) from None
-        given = {key.lower() for key, _ in parse_qsl(address.partition("?")[2], keep_blank_values=True)}
-        milliseconds = int(min(max(self.seconds * 1000, 1), LONGEST))
-        defaults: dict[str, Any] = {
-            "maxPoolSize": self._options.pool_size,
-            # shorter than the deadline of the call, so that the driver's error, which says why, comes first
-            "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),
-            "connectTimeoutMS": min(milliseconds, 20_000),
-            "waitQueueTimeoutMS": milliseconds,
-            "appname": "palimpsest",
-        }
-        options = {key: value for key, value in defaults.items() if key.lower() not in given}
-        return lambda: AsyncMongoClient(address, tz_aware=False, document_class=dict, **options), name or "palimpsest"
+        settings = driver_settings(address, self._options.pool_size, self.seconds)
+        return lambda: AsyncMongoClient(address, tz_aware=False, document_class=dict, **settings), name or "palimpsest"
 
     async def connect(self) -> Connected:
         client = self._make_client()

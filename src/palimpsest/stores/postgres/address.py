@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from msgspec import Meta
 
 from palimpsest.errors import ConfigError
-from palimpsest.stores.options import discreet_address
+from palimpsest.stores.options import discreet_address, has_valid_ports
 from palimpsest.stores.servers import ServerOptions
 
 NAME = r"\A[a-z_][a-z0-9_]{0,62}\Z"
@@ -29,9 +29,7 @@ def check_address(address: str) -> None:
     try:
         parts = urlsplit(address)
         sound = parts.scheme in ("postgresql", "postgres") and "://" in address and "#" not in address
-        hosts = parts.netloc.rpartition("@")[2]
-        ports = [host.rpartition(":")[2] for host in hosts.split(",") if ":" in host.rpartition("]")[2]]
-        sound = sound and all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports)
+        sound = sound and has_valid_ports(parts.netloc.rpartition("@")[2].split(","))
         parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         sound = False

@@ -101,21 +101,12 @@ class Caller:
         Raises SummarizerFailed if there is no answer.
         """
         try:
-            probe = self._breaker.admit()
+            with self._breaker.guarding(SummarizerFailed):
+                return await self._attempts(attempt, may_repeat)
         except Paused as paused:
             when = f"in {paused.seconds:.0f} s at the earliest" if paused.seconds else "once a first call has an answer"
             why = f"it failed {self.limits.failures} times in a row and is asked again {when}"
             raise SummarizerFailed(self.name, "paused", why) from None
-        outcome: bool | None = None
-        try:
-            answer = await self._attempts(attempt, may_repeat)
-            outcome = True
-            return answer
-        except SummarizerFailed:
-            outcome = False
-            raise
-        finally:
-            self._breaker.report(outcome, probe=probe)
 
     async def _attempts(self, attempt: Callable[[float], Awaitable[T]], may_repeat: Callable[[], bool]) -> T:
         deadline = self._clock() + self.limits.allowance

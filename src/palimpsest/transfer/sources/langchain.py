@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.log.entry import Audio, Entry, File, Image, Part, Reasoning, Role, Status, Text
-from palimpsest.transfer.sources import Piece
 from palimpsest.transfer.sources.common import (
     as_json,
     checked,
@@ -20,8 +19,7 @@ from palimpsest.transfer.sources.common import (
     opaque,
     rest,
 )
-from palimpsest.transfer.sources.documents import DocumentSource
-from palimpsest.transfer.sources.shapes import first_messages, pieces
+from palimpsest.transfer.sources.shapes import MessageSource, first_messages
 
 NAME = "langchain"
 REMOVED = "orders to remove a message"
@@ -38,7 +36,7 @@ _ROLES: dict[str, Role] = {
 _FIELDS = ("type", "content", "name", "tool_calls", "invalid_tool_calls", "tool_call_id", "status", "example")
 
 
-class LangChain(DocumentSource):
+class LangChain(MessageSource):
     """Dumps of LangChain's messages."""
 
     @staticmethod
@@ -46,20 +44,9 @@ class LangChain(DocumentSource):
         """Return whether this is a message of LangChain, a list of them, or an object that has them."""
         return any(_recognised(message) is not None for message in first_messages([value]))
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield the messages."""
-        return pieces(self._document, self)
-
-    def begin(self) -> None:
-        """Do nothing: each message is read independently."""
-
     def is_message(self, value: Mapping[str, Any]) -> bool:
         """Return whether an object is a message."""
         return _recognised(value) is not None
-
-    def conversation_id(self, messages: list[Any]) -> str | None:
-        """Return None: messages of LangChain do not name their conversation."""
-        return None
 
     def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
         """Return a message's entries; an order to remove another message is left out."""

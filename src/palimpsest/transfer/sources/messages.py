@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from palimpsest.formats import find_format
 from palimpsest.log.entry import Entry
-from palimpsest.transfer.sources import Piece
-from palimpsest.transfer.sources.documents import Document
 from palimpsest.transfer.sources.evidence import format_of, is_provider_message
 from palimpsest.transfer.sources.files import SourceFile
-from palimpsest.transfer.sources.shapes import first_messages, messages_of, pieces
+from palimpsest.transfer.sources.shapes import MessageSource, first_messages, messages_of
 
 
 class Decoder:
@@ -41,13 +39,13 @@ class Decoder:
         return entries
 
 
-class Messages:
+class Messages(MessageSource):
     """Provider messages. The format is the one named, or the one that the first messages show signs of."""
 
     def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
-        self._document = Document(file.stream, file.name, file.limits)
+        super().__init__(file, branches=branches)
         sample = self._document.sample()
-        self.format: str | None = format or format_of(list(first_messages(sample)), sample, file.name or "the file")
+        self.format = format or format_of(list(first_messages(sample)), sample, file.name or "the file")
         self._decoder = Decoder(self.format)
 
     @staticmethod
@@ -60,10 +58,6 @@ class Messages:
         held = messages_of(value)
         return is_provider_message(value) if held is None else not held[1] or Messages.speaks(held[1])
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield the messages."""
-        return pieces(self._document, self)
-
     def begin(self) -> None:
         """Begin a new conversation."""
         self._decoder.begin()
@@ -75,7 +69,3 @@ class Messages:
     def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
         """Return a message's entries; nothing is left out."""
         return self._decoder.read(message), {}
-
-    def conversation_id(self, messages: list[Any]) -> str | None:
-        """Return None: provider messages do not name their conversation."""
-        return None

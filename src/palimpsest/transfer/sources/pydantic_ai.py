@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.log.entry import Entry, File, Image, Part, Reasoning, Role, Status, Text
-from palimpsest.transfer.sources import Piece
 from palimpsest.transfer.sources.common import (
     arguments,
     as_json,
@@ -24,8 +23,7 @@ from palimpsest.transfer.sources.common import (
     opaque,
     rest,
 )
-from palimpsest.transfer.sources.documents import DocumentSource
-from palimpsest.transfer.sources.shapes import first_messages, pieces
+from palimpsest.transfer.sources.shapes import MessageSource, first_messages
 
 NAME = "pydantic-ai"
 SILENT = "requests that say nothing to the model but instructions or settings"
@@ -63,20 +61,13 @@ BARE = "bare"
 _SPOKEN = ("system-prompt", "user-prompt", "tool-return", "retry-prompt", "retry-feedback", "speech")
 
 
-class PydanticAI(DocumentSource):
+class PydanticAI(MessageSource):
     """Message histories of Pydantic AI."""
 
     @staticmethod
     def speaks(value: object) -> bool:
         """Return whether this is a request or a response of Pydantic AI, a list of them, or an object that has them."""
         return any(isinstance(message, dict) and _is_message(message) for message in first_messages([value]))
-
-    def pieces(self) -> Iterator[Piece]:
-        """Yield the messages."""
-        return pieces(self._document, self)
-
-    def begin(self) -> None:
-        """Do nothing: each message is read independently."""
 
     def is_message(self, value: Mapping[str, Any]) -> bool:
         """Return whether an object is a message."""

@@ -1,18 +1,19 @@
 """Finding messages in the shapes that files have: single messages, lists, objects with messages; lines or one document.
 
-A source of messages implements `Reading`, which handles one message. The shapes are the same for all such sources.
+The shapes are the same for all sources of messages. Each of these derives from `MessageSource`, and reads one message.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.log.entry import Entry
 from palimpsest.transfer.sources import Conversation, Piece
 from palimpsest.transfer.sources.common import need
-from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.documents import Document, DocumentSource
 from palimpsest.transfer.sources.outlines import Outline
 from palimpsest.transfer.sources.values import Value
 
@@ -27,29 +28,6 @@ CONFIG = "config"
 
 IDS = ("session_id", "id")
 NEITHER = "neither a message, a list of messages, an object with `messages`, nor an export of Palimpsest"
-
-
-class Reading(Protocol):
-    """How a source reads messages."""
-
-    def begin(self) -> None:
-        """Begin a new conversation: messages read before have no influence any more."""
-        ...
-
-    def is_message(self, value: Mapping[str, Any]) -> bool:
-        """Return whether an object is a message."""
-        ...
-
-    def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
-        """Return the checked entries of a message, and the numbers of what was left out, by reason.
-
-        Raises InvalidEntry with a `where` that begins with `messages[0]`.
-        """
-        ...
-
-    def conversation_id(self, messages: list[Any]) -> str | None:
-        """Return the id of the conversation that messages name as theirs, or None."""
-        ...
 
 
 def is_export(value: object) -> bool:
@@ -81,35 +59,43 @@ def first_messages(sample: list[Any]) -> Iterator[Any]:
                 yield from held[1][:50]
 
 
-def pieces(document: Document, reading: Reading) -> Iterator[Piece]:
-    """Yield the messages of a document."""
-    shape = _Shapes(reading)
-    if document.layout == "list":
-        yield from shape.list_of(document)
-    elif (outline := document.outline) is not None and (key := _streamed(document, outline)) is not None:
-        yield from shape.outlined(document, outline, key)
-    else:
-        for item in document.items():
-            yield from shape.alone(item, document.layout == "lines")
+class MessageSource(DocumentSource, ABC):
+    """The base of sources of messages: a source of its own reads one message, the shapes are the same for all."""
 
+    def begin(self) -> None:
+        """Begin a new conversation: messages read before have no influence any more."""
 
-def _streamed(document: Document, outline: Outline) -> str | None:
-    """Return the key of the messages of a large object that can be read one by one; None if it is to be read whole."""
-    held = None if is_export(outline.value) else messages_of(outline.value)
-    if held is None or held[0] not in outline.lists:
+    @abstractmethod
+    def is_message(self, value: Mapping[str, Any]) -> bool:
+        """Return whether an object is a message."""
+
+    @abstractmethod
+    def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
+        """Return the checked entries of a message, and the numbers of what was left out, by reason.
+
+        Raises InvalidEntry with a `where` that begins with `messages[0]`.
+        """
+
+    def conversation_id(self, messages: list[Any]) -> str | None:
+        """Return the id of the conversation that messages name as theirs, or None."""
         return None
-    return held[0] if all(document.fits(name) for name in SYSTEMS if name in outline.lists) else None
 
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the messages of the document."""
+        document = self._document
+        if document.layout == "list":
+            yield from self._list(document)
+        elif (outline := document.outline) is not None and (key := _streamed(document, outline)) is not None:
+            yield from self._outlined(document, outline, key)
+        else:
+            for item in document.items():
+                yield from self._alone(item, document.layout == "lines")
 
-class _Shapes:
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-
-    def list_of(self, document: Document) -> Iterator[Piece]:
+    def _list(self, document: Document) -> Iterator[Piece]:
         """Yield the pieces of a list: one conversation, unless its items are conversations themselves."""
-        if any(isinstance(value, dict) and self._reading.is_message(value) for value in document.sample()):
+        if any(isinstance(value, dict) and self.is_message(value) for value in document.sample()):
             held = [value for value in document.sample() if isinstance(value, dict)]
-            conversation = Conversation(id=self._reading.conversation_id(held))
+            conversation = Conversation(id=self.conversation_id(held))
             yield from self._conversation(document.items(), "messages", conversation)
             return
         for item in document.items():
@@ -119,7 +105,7 @@ class _Shapes:
             else:
                 yield from self._value(item, f"item {number}", f"item {number} ", number)
 
-    def outlined(self, document: Document, outline: Outline, key: str) -> Iterator[Piece]:
+    def _outlined(self, document: Document, outline: Outline, key: str) -> Iterator[Piece]:
         """Yield the pieces of the one object of a document, reading its messages one by one."""
         value = dict(outline.value)
         for name in SYSTEMS:
@@ -129,7 +115,7 @@ class _Shapes:
         yield from self._object(value, (key, value[key]), "", "", (begin, end), document.listed(key))
         yield Piece(place="messages", counts=True, end=outline.end)
 
-    def alone(self, item: Value, is_line: bool) -> Iterator[Piece]:
+    def _alone(self, item: Value, is_line: bool) -> Iterator[Piece]:
         """Yield the pieces of one line, or of the one value of a document."""
         place = str(item.place)
         if item.fault is not None:
@@ -142,14 +128,14 @@ class _Shapes:
     def _value(self, item: Value, place: str, before: str, number: str) -> Iterator[Piece]:
         value = item.value
         if isinstance(value, list):
-            conversation = Conversation(id=self._reading.conversation_id(value), number=number)
+            conversation = Conversation(id=self.conversation_id(value), number=number)
             yield from self._conversation(_each(value, item.end), f"{before}messages", conversation)
         elif is_export(value):
             yield Piece(place=place, export=value, end=item.end)
         elif isinstance(value, dict) and (held := messages_of(value)) is not None:
             ends = item.end, item.end
             yield from self._object(value, held, before, number, ends, _each(held[1], item.end))
-        elif isinstance(value, dict) and self._reading.is_message(value):
+        elif isinstance(value, dict) and self.is_message(value):
             yield self._message(value, place, None, item.end)
             return
         else:
@@ -175,7 +161,7 @@ class _Shapes:
         own = next((value[name] for name in IDS if isinstance(value.get(name), str) and value[name]), None)
         title = value.get("title")
         conversation = Conversation(
-            id=own or self._reading.conversation_id(messages),
+            id=own or self.conversation_id(messages),
             title=title if isinstance(title, str) else None,
             number=number,
         )
@@ -213,7 +199,7 @@ class _Shapes:
 
     def _conversation(self, items: Iterator[Value], place: str, conversation: Conversation) -> Iterator[Piece]:
         """Yield the messages of a conversation, with faults in the places of malformed ones."""
-        self._reading.begin()
+        self.begin()
         for item in items:
             where = f"{place}[{item.place}]"
             if item.fault is None:
@@ -223,7 +209,7 @@ class _Shapes:
 
     def _message(self, message: Any, place: str, conversation: Conversation | None, end: int) -> Piece:
         try:
-            entries, left_out = self._reading.read(need(message, dict, "messages[0]", "a message, which is a mapping"))
+            entries, left_out = self.read(need(message, dict, "messages[0]", "a message, which is a mapping"))
         except InvalidEntry as fault:
             within = fault.where.removeprefix("messages[0]").removeprefix(".")
             reason = f"{within}: {fault.reason}" if within else fault.reason
@@ -231,6 +217,14 @@ class _Shapes:
         return Piece(
             place=place, conversation=conversation, entries=tuple(entries), counts=True, left_out=left_out, end=end
         )
+
+
+def _streamed(document: Document, outline: Outline) -> str | None:
+    """Return the key of the messages of a large object that can be read one by one; None if it is to be read whole."""
+    held = None if is_export(outline.value) else messages_of(outline.value)
+    if held is None or held[0] not in outline.lists:
+        return None
+    return held[0] if all(document.fits(name) for name in SYSTEMS if name in outline.lists) else None
 
 
 def _each(messages: list[Any], end: int) -> Iterator[Value]:
