@@ -103,7 +103,7 @@ def test_a_mistake_stays_on_its_line(folder: Path) -> None:
     ("source", "status", "told"),
     [
         ("missing.yaml", 2, "a file or a folder that is there"),
-        ("empty", 3, "nothing in empty declares a memory"),
+        ("empty", 3, "empty declares no memory"),
         ("notes.txt", 2, ".yaml, .yml, .json"),
     ],
 )

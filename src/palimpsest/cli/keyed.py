@@ -80,7 +80,11 @@ def keyed(verb: F) -> F:
 
 
 max_keys_option = click.option(
-    "--max-keys", type=Whole(0, 10_000), default=0, metavar="N", help="The most keys that a pattern matches; 0: 1000."
+    "--max-keys",
+    type=Whole(0, 10_000),
+    default=0,
+    metavar="N",
+    help="Act on at most N keys that match a pattern; 0: 1000.",
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 text_argument = click.argument("text", required=False, metavar="[TEXT]")
@@ -102,13 +106,13 @@ def opened(config: str, ref: str, tenant: str) -> Iterator[DeclaredMemory]:
 def payload(text: str | None, file: TextIO | None) -> object:
     """Return what to write: the text, or the JSON value in the file. Raises a usage error for none or both of them."""
     if (text is None) == (file is None):
-        raise click.UsageError("give TEXT or --file, one of the two")
+        raise click.UsageError("give either TEXT or --file")
     if file is None:
         return text
     try:
         return json.loads(file.read())
     except ValueError as fault:
-        raise InputRefused(f"{file.name} is no JSON: {fault}") from fault
+        raise InputRefused(f"{file.name} is not valid JSON: {fault}") from fault
     except RecursionError as fault:
         raise InputRefused(f"{file.name} is nested too deeply") from fault
 
@@ -311,7 +315,7 @@ def _raise_if_failed(results: Mapping[str, CompactionResult]) -> None:
             f"nothing was changed under {', '.join(map(line, failed))}: {next(iter(failed.values()))}"
         )
     if pending := [flushed for flushed, done in results.items() if done.reason == "pending"]:
-        raise Conflicting(f"another flush is under way of {', '.join(map(line, pending))}")
+        raise Conflicting(f"another flush is under way under {', '.join(map(line, pending))}")
 
 
 def _exit_if_any(failed: Collection[str]) -> None:

@@ -75,7 +75,7 @@ def read_policy(given: str, where: str) -> dict[str, Any]:
     except OSError as fault:
         raise ConfigError(where, given, f"a file that can be read ({fault.strerror})") from None
     except json.JSONDecodeError as fault:
-        raise ConfigError(f"{given}:{fault.lineno}:{fault.colno}", fault.msg, "JSON") from None
+        raise ConfigError(f"{given}:{fault.lineno}:{fault.colno}", fault.msg, "valid JSON") from None
     except (UnicodeDecodeError, RecursionError):
         raise ConfigError(where, given, "a file with JSON in UTF-8") from None
     if not isinstance(policy, dict):
