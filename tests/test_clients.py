@@ -230,15 +230,15 @@ def test_an_unfinished_stream_keeps_its_text_marked(way: Way, streamed: Streamed
 
 
 ODD: dict[str, tuple[dict[str, Any], str]] = {
-    "chat": ({"odd": 1}, "no event that is known"),
-    "responses": ({"odd": 1}, "no event that is known"),
+    "chat": ({"odd": 1}, "is not an event that is known"),
+    "responses": ({"odd": 1}, "is not an event that is known"),
     "anthropic": (
         {"type": "content_block_delta", "index": 77, "delta": {"type": "text_delta", "text": "z"}},
-        "no block that has begun",
+        "is not a block that has begun",
     ),
     "gemini": (
         {"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "willContinue": True}}]}}]},
-        "come in pieces",
+        "arguments in pieces",
     ),
 }
 
@@ -291,7 +291,7 @@ def test_a_warning_about_an_event_is_redacted() -> None:
     odd = {**ODD["anthropic"][0], "index": 4111111111111111}
     with Memory.open("memory://", privacy="default") as memory, StreamServer(plays([*events[:2], odd])) as server:
         chat = memory.session("s")
-        with _anthropic(server) as client, pytest.warns(PalimpsestWarning, match="no block that has begun") as warned:
+        with _anthropic(server) as client, pytest.warns(PalimpsestWarning, match="is not a block that has begun") as warned:
             read(WAYS["anthropic"].stream(anthropic.remember(client, chat), _said("Hi")))
 
     assert "4111" not in str([str(one.message) for one in warned])
