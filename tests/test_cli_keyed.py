@@ -239,7 +239,7 @@ def test_delete_names_a_damaged_key_and_deletes_it(key: str, monkeypatch: pytest
         (("append", "chat", "k", "--file", "deep.json"), 2, "deep.json is nested too deeply"),
         (("append", "chat", "k", "x" * 10_241), 1, "10,241 bytes"),
         (("append", "chta", "k", "x"), 3, "did you mean 'chat'"),
-        (("read", "chat", "k", "--config", "no.yaml"), 2, "that is there"),
+        (("read", "chat", "k", "--config", "no.yaml"), 2, "an existing file or folder"),
         (("raed", "chat", "k"), 2, "read"),
     ],
 )

@@ -83,8 +83,8 @@ def test_a_write_replaces_the_active_messages(keyed: DeclaredMemory) -> None:
         (["x"] * 101, "101 messages"),
         (["x" * 10_240] * 10 + ["x"], "102,401 bytes"),
         ([{"role": "user"}], "content"),
-        (7, "no message"),
-        ([7], "no message"),
+        (7, "is not a message"),
+        ([7], "is not a message"),
         ("", "says nothing"),
     ],
 )
