@@ -347,7 +347,7 @@ def context(**call: Any) -> Callable[[Memory, Session], object]:
         lambda m, s: Redactor({"recognisers": {"email": "pseudonym"}}, key="x" * 32),
         ConfigError,
         "another type",
-        "16 bytes at least, of type bytes",
+        "at least 16 bytes, of type bytes",
     ),
     messages=(context(max_messages="5"), ConfigError, "max_messages", "'5'"),
     reserve=(context(reserve=1.5), ConfigError, "reserve", "1.5"),

@@ -60,7 +60,7 @@ def redactor_of(policy: Policy, named: str) -> Redactor:
     key = os.environ.get(KEY, "").encode("utf-8", "surrogateescape")
     if len(key) < MIN_KEY:
         found = f"a key of {len(key)} bytes" if key else "no key"
-        raise ConfigError(KEY, found, f"{MIN_KEY} bytes at least, for the pseudonyms of {named}")
+        raise ConfigError(KEY, found, f"at least {MIN_KEY} bytes, for the pseudonyms of {named}")
     return Redactor(policy, key=key)
 
 
