@@ -243,10 +243,10 @@ def test_speakers_names_fit_and_stay_apart(session: Session) -> None:
 
 
 BROKEN: dict[str, tuple[Messages, str]] = {
-    "speaker": ([{"role": "user", "content": "q", "name": "John Smith"}], "a speaker's name"),
-    "no calls": ([{"role": "assistant", "content": "a", "tool_calls": []}], "tool_calls is left out"),
-    "no parts": ([{"role": "user", "content": []}], "a list of parts is not empty"),
-    "empty part": ([{"role": "user", "content": [{"type": "text", "text": ""}]}], "a text part is not empty"),
+    "speaker": ([{"role": "user", "content": "q", "name": "John Smith"}], "the name of a speaker"),
+    "no calls": ([{"role": "assistant", "content": "a", "tool_calls": []}], "tool_calls must not be an empty list"),
+    "no parts": ([{"role": "user", "content": []}], "a list of parts must not be empty"),
+    "empty part": ([{"role": "user", "content": [{"type": "text", "text": ""}]}], "a text part must not be empty"),
     "tool": (
         [
             {
@@ -255,7 +255,7 @@ BROKEN: dict[str, tuple[Messages, str]] = {
             },
             {"role": "tool", "tool_call_id": "c", "content": "r"},
         ],
-        "needs its function's name",
+        "needs the name of its function",
     ),
     "id": (
         [
@@ -275,7 +275,7 @@ def test_chat_completions_rules_are_known(messages: Messages, rule: str) -> None
     """Messages that break a rule of names, ids or parts of chat completions are reported."""
     problems = find_format("openai").validate(messages)
 
-    assert len(problems) == 1 or rule == "a list of parts is not empty"
+    assert len(problems) == 1 or rule == "a list of parts must not be empty"
     assert rule in str(problems)
 
 

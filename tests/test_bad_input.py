@@ -347,7 +347,7 @@ def context(**call: Any) -> Callable[[Memory, Session], object]:
         lambda m, s: Redactor({"recognisers": {"email": "pseudonym"}}, key="x" * 32),
         ConfigError,
         "another type",
-        "16 bytes at least, of type bytes",
+        "at least 16 bytes, of type bytes",
     ),
     messages=(context(max_messages="5"), ConfigError, "max_messages", "'5'"),
     reserve=(context(reserve=1.5), ConfigError, "reserve", "1.5"),
@@ -402,7 +402,13 @@ def changed(change: Callable[[dict], object]) -> Callable[[Memory, Session], obj
 @table(
     no_mapping=(lambda m, s: m.import_session([1], session_id="copy"), ImportFailed, "data", "list"),
     nothing=(lambda m, s: m.import_session({}, session_id="copy"), ImportFailed, "schema_version"),
-    newer=(changed(lambda d: d.update(schema_version=9)), ImportFailed, "schema_version", "9", "known here: 1"),
+    newer=(
+        changed(lambda d: d.update(schema_version=9)),
+        ImportFailed,
+        "schema_version",
+        "9",
+        "this Palimpsest reads 1",
+    ),
     version_text=(changed(lambda d: d.update(schema_version="1")), ImportFailed, "schema_version", "'1'"),
     version_bool=(changed(lambda d: d.update(schema_version=True)), ImportFailed, "schema_version", "True"),
     kind=(changed(lambda d: d.update(kind="other/thing")), ImportFailed, "data.kind", "other/thing"),

@@ -309,7 +309,7 @@ def test_system_and_tools_come_from_files(chat: str, here: Path) -> None:
     ("arguments", "told"),
     [
         (("--tools", "missing.json"), "--tools: missing.json: No such file or directory"),
-        (("--tools", "latin.json"), "--tools: latin.json is no text in UTF-8 (invalid start byte at byte 0)"),
+        (("--tools", "latin.json"), "--tools: latin.json is not text in UTF-8 (invalid start byte at byte 0)"),
         (("--tools", "deep.json"), "--tools: deep.json is nested too deeply"),
         (("--system", "@missing.txt"), "--system: missing.txt: No such file or directory"),
     ],
@@ -377,8 +377,8 @@ def test_the_doctor_does_not_call_an_unreadable_store_damaged(chat: str, monkeyp
         db.execute("PRAGMA user_version = 99")
     newer = run("doctor").stdout
 
-    assert sealed.count("Give the keys of the store, as PALIMPSEST_KEY.") == 3
-    assert newer.count("Install the Palimpsest that has written it") == 3
+    assert sealed.count("Set PALIMPSEST_KEY to the keys of the store.") == 3
+    assert newer.count("Install the version of Palimpsest that wrote the store") == 3
     assert "backup" not in sealed + newer
 
 
@@ -505,7 +505,7 @@ def test_standard_input_that_is_not_utf_8_is_refused(chat: str) -> None:
     done = subprocess.run(command, input=b"caf\xe9\n", capture_output=True, check=False, env=env)
 
     assert done.returncode == 2
-    assert done.stderr.endswith(b"Error: --matches -: standard input is no text in utf-8\n")
+    assert done.stderr.endswith(b"Error: --matches -: standard input is not valid utf-8\n")
 
 
 @pytest.mark.sampled

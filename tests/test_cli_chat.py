@@ -327,7 +327,7 @@ def test_an_interrupt_cancels_only_the_answer() -> None:
             assert server.hung_up.wait(PATIENCE)
             out, err = process.communicate(b"And now?\n", timeout=PATIENCE)
 
-    assert b"Cancelled: no answer is kept." in err
+    assert b"Cancelled: the answer is not stored." in err
     assert out == b"\nHere I am.\n"
     assert process.returncode == 0
     assert texts("trip") == ["Where is it?", "And now?", "Here I am."]

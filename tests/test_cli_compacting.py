@@ -82,7 +82,7 @@ def test_summaries_are_listed_expanded_and_restored(long_chat: str) -> None:
     assert "question 0" in run("summaries", long_chat, "--expand").stdout
     restored = run("summaries", long_chat, "--restore", summary["id"])
     assert restored.exit_code == 0
-    assert "16 entries back" in restored.stdout
+    assert "16 entries active again" in restored.stdout
     assert read("summaries", long_chat) == []
     assert [one["version"] for one in read("summaries", long_chat, "--all")] == [1]
 

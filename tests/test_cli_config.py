@@ -53,7 +53,9 @@ def test_check_counts_valid_memories() -> None:
     result = run("config", "check", "memory")
 
     assert (result.exit_code, result.stdout) == (0, "No mistakes in 2 memories: chat, shop.\n")
-    assert result.stderr == "Warning: memory 'shop': persistence.type: in_memory is gone when the process ends\n"
+    assert (
+        result.stderr == "Warning: memory 'shop': persistence.type: an in_memory store is lost when the process ends\n"
+    )
     assert not Path("chat.db").exists()
     checked = read("config", "check", "memory")
     assert checked["memories"] == ["chat", "shop"]
@@ -102,8 +104,8 @@ def test_a_mistake_stays_on_its_line(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "status", "told"),
     [
-        ("missing.yaml", 2, "a file or a folder that is there"),
-        ("empty", 3, "nothing in empty declares a memory"),
+        ("missing.yaml", 2, "an existing file or folder"),
+        ("empty", 3, "empty declares no memory"),
         ("notes.txt", 2, ".yaml, .yml, .json"),
     ],
 )

@@ -59,8 +59,8 @@ def test_copy_refuses_a_privacy_policy(pair: tuple[str, str], monkeypatch: pytes
     """`copy` redacts nothing: it refuses `--privacy`, and warns if PALIMPSEST_PRIVACY is set."""
     for option in ("--privacy", "--store"):
         refused = run(option, "default", "copy", *pair)
-        assert (refused.exit_code, f"{option} has no place before `copy`" in refused.stderr) == (2, True)
+        assert (refused.exit_code, f"{option} cannot be given before `copy`" in refused.stderr) == (2, True)
     assert not Path(pair[1].removeprefix("sqlite:///")).exists()
     monkeypatch.setenv("PALIMPSEST_PRIVACY", "default")
     copied = run("copy", *pair)
-    assert (copied.exit_code, "takes nothing out of a copy" in copied.stderr) == (0, True)
+    assert (copied.exit_code, "does not redact a copy" in copied.stderr) == (0, True)

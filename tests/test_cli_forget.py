@@ -40,7 +40,7 @@ def test_dry_run_shows_what_would_go_and_changes_nothing(shop: Path) -> None:
     shown = run("forget", "--user", "ann", "--dry-run")
 
     assert shown.exit_code == 0
-    assert shown.stdout.split() == ["would", "go", "entries", "4", "sessions,", "whole", "b"]
+    assert shown.stdout.split() == ["would", "be", "destroyed", "entries", "4", "sessions,", "whole", "b"]
     assert shop.read_bytes() == before
 
 
@@ -73,7 +73,7 @@ def test_forget_asks_before_it_destroys(shop: Path, monkeypatch: pytest.MonkeyPa
 
     refused = run("forget", "--session", "a", given="n\n")
     assert refused.exit_code == 1
-    assert "would go" in refused.stdout
+    assert "would be destroyed" in refused.stdout
     assert WORD.encode() in remains(shop)
     done = run("forget", "--session", "a", given="y\n")
 
@@ -88,7 +88,7 @@ def test_a_text_comes_from_standard_input(shop: Path) -> None:
     done = run("forget", "--matches", "-", "--yes", given="TO ZANZIBAR\n")
 
     assert done.exit_code == 0
-    assert done.stdout.split()[:3] == ["gone", "entries", "2"]
+    assert done.stdout.split()[:3] == ["destroyed", "entries", "2"]
     assert WORD.encode() not in remains(shop)
 
 

@@ -84,7 +84,7 @@ def test_a_refusal_without_a_terminal_advises_options_that_exist(verb: str) -> N
     filled("k", 3)
     refused = run("memory", verb, "chat", "k")
     assert refused.exit_code == 2
-    advised = re.findall(r"--[a-z-]+", refused.stderr.partition("nobody to be asked")[2])
+    advised = re.findall(r"--[a-z-]+", refused.stderr.partition("no terminal to ask for confirmation")[2])
     assert advised
     shown = run("memory", verb, "--help").stdout
     assert all(option in shown for option in advised)
@@ -125,7 +125,7 @@ def test_flush_reports_what_it_did() -> None:
     [
         ({"k": None, "m": "below_threshold"}, 0, ""),
         ({"k": "no_gain", "m": "nothing_to_compact"}, 0, ""),
-        ({"k": None, "m": "pending"}, 4, "another flush is under way of m"),
+        ({"k": None, "m": "pending"}, 4, "another flush is under way under m"),
         ({"k": "failed", "m": "pending"}, 1, "nothing was changed under k: a reason"),
         ({"k": "empty"}, 1, "nothing was changed under k"),
     ],
@@ -235,11 +235,11 @@ def test_delete_names_a_damaged_key_and_deletes_it(key: str, monkeypatch: pytest
         (("append", "chat", "user name", "x"), 2, "A-Z a-z 0-9"),
         (("append", "chat", "k"), 2, "TEXT or --file"),
         (("append", "chat", "k", "x", "--file", "chat.yaml"), 2, "TEXT or --file"),
-        (("append", "chat", "k", "--file", "chat.yaml"), 2, "no JSON"),
+        (("append", "chat", "k", "--file", "chat.yaml"), 2, "is not valid JSON"),
         (("append", "chat", "k", "--file", "deep.json"), 2, "deep.json is nested too deeply"),
         (("append", "chat", "k", "x" * 10_241), 1, "10,241 bytes"),
         (("append", "chta", "k", "x"), 3, "did you mean 'chat'"),
-        (("read", "chat", "k", "--config", "no.yaml"), 2, "that is there"),
+        (("read", "chat", "k", "--config", "no.yaml"), 2, "an existing file or folder"),
         (("raed", "chat", "k"), 2, "read"),
     ],
 )
@@ -275,4 +275,4 @@ def test_global_options_without_effect_are_refused(command: tuple[str, ...], opt
     if (command[0], option) == ("memory", "--tenant"):
         pytest.skip("declared memories have tenants")
     refused = run(option, "default", *command)
-    assert (refused.exit_code, f"{option} has no place before `{command[0]}`" in refused.stderr) == (2, True)
+    assert (refused.exit_code, f"{option} cannot be given before `{command[0]}`" in refused.stderr) == (2, True)

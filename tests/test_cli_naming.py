@@ -162,7 +162,7 @@ def test_sessions_are_filtered_and_paged(several: Path) -> None:
     assert [info["session"] for info in read("sessions", "--prefix", "support-71")] == ["support-71"]
     assert read("sessions", "--before", "2001-01-01") == []
     assert len(read("sessions", "--since", "2001-01-01T12:00")) == 4
-    assert "'2026-13-01' is no time; write it as 2026-11-01" in run("sessions", "--since", "2026-13-01").stderr
+    assert "'2026-13-01' is not a time; write it as 2026-11-01" in run("sessions", "--since", "2026-13-01").stderr
     assert run("sessions", "--user", "nobody").stderr == "No such sessions.\n"
     for order in ("id", "latest"):
         first = run("sessions", "--order", order, "--limit", "3", "--json")
@@ -334,9 +334,9 @@ def test_an_empty_store_or_tenant_is_an_error(
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (("worker", "none.db", "--once"), "URL names another"),
-        (("copy", "none.db", "other.db"), "SOURCE names the store"),
-        (("show", "s", "--store", "none.db"), "--store names another"),
+        (("worker", "none.db", "--once"), "or give the URL of another store"),
+        (("copy", "none.db", "other.db"), "or name another store as SOURCE"),
+        (("show", "s", "--store", "none.db"), "or name another store with --store"),
         (("sweep", "--untouched-for", "90"), "did you mean '90s'?"),
         (("import", "chats.db"), "`palimpsest copy`"),
     ],
@@ -356,7 +356,7 @@ def test_an_error_advises_only_options_of_its_command(here: Path, command: tuple
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--strategy", "superseded_contexts", "--keep", "2"), "--keep is not for"),
+        (("--strategy", "superseded_contexts", "--keep", "2"), "the strategy superseded_contexts takes no --keep"),
         (("--if-over", "80"), "--if-over': 80.0 is not"),
     ],
 )

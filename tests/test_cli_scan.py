@@ -32,7 +32,7 @@ def test_scan_shows_findings_and_changes_nothing() -> None:
         "kind place found",
         "email content 2",
         "",
-        "session where kind as it would be",
+        "session where kind would become",
         "one entry 1 email I am [REDACTED], order ACME-123456.",
         "two entry 1 email I am [REDACTED], order ACME-123456.",
         "",

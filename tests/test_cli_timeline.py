@@ -95,7 +95,7 @@ def test_a_diff_shows_what_two_contexts_do_not_share(grown: str) -> None:
     assert lines[1].startswith("+ revision 3: 6 messages, ")
     assert lines[2] == "  2 messages alike"
     assert lines[3] == "+ 2  user: ask 2"
-    assert run("diff", grown, "2", "2").stderr == "Both were given the same.\n"
+    assert run("diff", grown, "2", "2").stderr == "The model was given the same at both revisions.\n"
     back = read("diff", grown, "3", "1", "--format", "anthropic")
     assert [len(change.get("removed", ())) for change in back["changes"]] == [0, 4]
     assert back["same_prefix"] == 2
@@ -114,7 +114,7 @@ def test_bad_arguments_of_timeline_commands_are_refused(grown: str) -> None:
         ("fork", grown, "x", "--behind", "y"): (3, "has no entry 'y'; give a number that `palimpsest show` prints"),
         ("rewind", grown, "--behind", "7"): (3, "has no entry '7'; give a number that `palimpsest show` prints"),
         ("rewind", grown, "--to", "1", "--behind", "2"): (2, "not both"),
-        ("rewind", grown): (2, "say where to"),
+        ("rewind", grown): (2, "give --to REVISION or --behind ENTRY"),
         ("rewind", grown, "--to", "4"): (2, "a revision from 0 to 3"),
         ("diff", grown, "1", "7"): (2, "a revision from 0 to 3"),
         ("diff", grown, "1", "2", "--format", "opneai"): (2, "did you mean 'openai'?"),
@@ -134,7 +134,7 @@ def test_revision_0_is_the_empty_log(grown: str) -> None:
     assert read("show", grown, "--at", "0") == []
     assert read("context", grown, "--at", "0", "--messages") == []
     assert run("diff", grown, "0", "1").exit_code == 0
-    assert run("diff", grown, "0", "0").stderr == "Both were given the same.\n"
+    assert run("diff", grown, "0", "0").stderr == "The model was given the same at both revisions.\n"
 
 
 def test_timeline_commands_escape_control_characters(here: Path) -> None:

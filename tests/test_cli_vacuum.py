@@ -33,7 +33,7 @@ def test_vacuum_shrinks_the_file_and_removes_erased_bytes(large: Path) -> None:
 
     done = run("vacuum")
 
-    (freed,) = re.findall("^([0-9,]+) bytes given back.$", done.stderr, re.MULTILINE)
+    (freed,) = re.findall("^Freed ([0-9,]+) bytes.$", done.stderr, re.MULTILINE)
     assert (done.exit_code, done.stdout) == (0, "")
     assert before - large.stat().st_size == int(freed.replace(",", "")) > 50_000
     assert b"zanzibar 7 " not in remains(large)
@@ -46,7 +46,7 @@ def test_nothing_to_vacuum_is_no_error(large: Path) -> None:
     nowhere = run("vacuum", "--store", "memory://")
 
     assert (first["remains"], second) == ([], {"freed": 0, "remains": []})
-    assert (nowhere.exit_code, nowhere.stderr) == (0, "Nothing to give back.\n")
+    assert (nowhere.exit_code, nowhere.stderr) == (0, "There was no unused space to free.\n")
 
 
 def test_vacuum_fails_if_another_writer_holds_the_file(large: Path) -> None:

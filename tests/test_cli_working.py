@@ -51,7 +51,7 @@ def test_the_worker_prints_a_line_per_session_and_a_total() -> None:
     filled("user:bob", 2)
 
     done = run("worker", "--config", "memory/", "--once")
-    assert "  default/chat/user:ann  simple_fifo: 570 → 95 tokens, 25 entries out\n" in done.stdout
+    assert "  default/chat/user:ann  simple_fifo: 570 → 95 tokens, 25 entries left the context\n" in done.stdout
     assert done.stdout.count("\n") == 1
     assert done.stderr == "Done in 1 round: 1 compaction, 0 swept, 0 failed.\n"
     assert done.exit_code == 0
@@ -68,7 +68,9 @@ def test_without_a_config_the_worker_only_sweeps(here: Path) -> None:
     filled("user:ann")
     done = run("worker", f"sqlite:///{here}/chat.db", "--once")
     assert done.exit_code == 0
-    assert done.stderr.startswith("Nothing is compacted: without --config nothing says when that is due.\n")
+    assert done.stderr.startswith(
+        "Nothing is compacted: give --config with the memories whose sessions are to be compacted.\n"
+    )
     assert run("--store", "chat.db", "worker", "--once").exit_code == 0
     assert run("worker", "--once").exit_code == 5
 
@@ -84,7 +86,7 @@ def test_a_url_replaces_the_declared_stores(here: Path) -> None:
     assert "1 compaction," in done.stderr
     refused = run("worker", "--config", "memory/", "--once")
     assert refused.exit_code == 2
-    assert "where no worker reaches it" in refused.stderr
+    assert "which a worker cannot reach" in refused.stderr
     declare(here / "memory", "other", "sqlite, path: chat.db")
     warned = run("worker", "--config", "memory/", "--once")
     assert warned.exit_code == 0
@@ -96,7 +98,11 @@ def test_a_url_replaces_the_declared_stores(here: Path) -> None:
     [
         (("nowhere.db", "--config", "memory/"), 5, "there is no store"),
         (("--config", "nowhere/"), 2, "nowhere/"),
-        (("--config", "memory/", "--tenant", "a", "--all-tenants"), 2, "one of the two"),
+        (
+            ("--config", "memory/", "--tenant", "a", "--all-tenants"),
+            2,
+            "give either --tenant or --all-tenants, not both",
+        ),
         (("--config", "memory/", "--duty", "compcat"), 2, "compact"),
         (("--config", "memory/", "--every", "soon"), 2, "every"),
         (("--config", "memory/", "--lease", "0s"), 2, "lease"),
@@ -113,7 +119,7 @@ def test_bad_arguments_of_worker_are_refused_first(arguments: tuple[str, ...], s
 def test_a_tenant_contradicts_all_tenants() -> None:
     """`--tenant` before the command contradicts `--all-tenants`."""
     done = run("--tenant", "acme", "worker", "--config", "memory/", "--all-tenants")
-    assert (done.exit_code, "one of the two" in done.stderr) == (2, True), done.output
+    assert (done.exit_code, "give either --tenant or --all-tenants, not both" in done.stderr) == (2, True), done.output
 
 
 def test_the_worker_reports_mistakes_as_config_check_does(here: Path) -> None:

@@ -230,15 +230,15 @@ def test_an_unfinished_stream_keeps_its_text_marked(way: Way, streamed: Streamed
 
 
 ODD: dict[str, tuple[dict[str, Any], str]] = {
-    "chat": ({"odd": 1}, "no event that is known"),
-    "responses": ({"odd": 1}, "no event that is known"),
+    "chat": ({"odd": 1}, "is not an event that is known"),
+    "responses": ({"odd": 1}, "is not an event that is known"),
     "anthropic": (
         {"type": "content_block_delta", "index": 77, "delta": {"type": "text_delta", "text": "z"}},
-        "no block that has begun",
+        "is not a block that has begun",
     ),
     "gemini": (
         {"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "willContinue": True}}]}}]},
-        "come in pieces",
+        "arguments in pieces",
     ),
 }
 
@@ -291,7 +291,10 @@ def test_a_warning_about_an_event_is_redacted() -> None:
     odd = {**ODD["anthropic"][0], "index": 4111111111111111}
     with Memory.open("memory://", privacy="default") as memory, StreamServer(plays([*events[:2], odd])) as server:
         chat = memory.session("s")
-        with _anthropic(server) as client, pytest.warns(PalimpsestWarning, match="no block that has begun") as warned:
+        with (
+            _anthropic(server) as client,
+            pytest.warns(PalimpsestWarning, match="is not a block that has begun") as warned,
+        ):
             read(WAYS["anthropic"].stream(anthropic.remember(client, chat), _said("Hi")))
 
     assert "4111" not in str([str(one.message) for one in warned])
@@ -578,7 +581,7 @@ def test_all_results_of_parallel_calls_are_needed_before_asking(name: str, again
         client = way.remember(one, session)
         way.ask(client, way.says("Which gate?"))
 
-        with pytest.raises(ConfigError, match=r"results of some calls.*'second'"):
+        with pytest.raises(ConfigError, match=r"the results of only some calls.*'second'"):
             way.ask(client, way.result)
         assert len(server.asked) == 1
         assert not session.in_turn
@@ -630,7 +633,7 @@ def test_a_whole_history_is_refused(name: str, session: Session) -> None:
     """New messages that include an answer of the model are refused, naming its place; nothing is sent or stored."""
     way = WAYS[name]
     with StreamServer() as server, way.opened(server, False) as client:
-        with pytest.raises(InvalidEntry, match=r"\[1\].*give what is new alone"):
+        with pytest.raises(InvalidEntry, match=r"\[1\].*give only new messages"):
             way.ask(way.remember(client, session), HISTORY[name])
 
         assert server.asked == []
@@ -679,10 +682,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "the provider's memory": ("responses", {"previous_response_id": "resp_1"}, "previous_response_id.*leave it out"),
     "a conversation there": ("responses", {"conversation": "conv_1"}, "conversation"),
     "an answer elsewhere": ("responses", {"background": True}, "background.*the answer is added"),
-    "a function as a tool": ("gemini", {"config": {"tools": [print]}}, r"config.tools\[0\].*run it yourself"),
-    "no tools": ("chat", {"tools": "find"}, r"tools: .*allowed: a list of tools"),
-    "one tool": ("anthropic", {"tools": {"name": "find"}}, r"tools: .*allowed: a list of tools"),
-    "a number of tools": ("gemini", {"config": {"tools": 3}}, r"config.tools: .*allowed: a list of tools"),
+    "a function as a tool": (
+        "gemini",
+        {"config": {"tools": [print]}},
+        r"config.tools\[0\].*run yours when the model calls it",
+    ),
+    "no tools": ("chat", {"tools": "find"}, r"tools: .*allowed: a list of declarations of tools"),
+    "one tool": ("anthropic", {"tools": {"name": "find"}}, r"tools: .*allowed: a list of declarations of tools"),
+    "a number of tools": (
+        "gemini",
+        {"config": {"tools": 3}},
+        r"config.tools: .*allowed: a list of declarations of tools",
+    ),
     "several candidates": ("gemini", {"config": {"candidate_count": 2}}, "config.candidate_count"),
 }
 

@@ -354,7 +354,7 @@ def test_the_command_line_forgets_what_is_there_no_more(
 
     assert read("derived", "forget", "index", "--yes", *at) == {"forgotten": "index"}
 
-    assert run("derived", *at).output == "Nothing is made from entries, as far as the store knows.\n"
+    assert run("derived", *at).output == "The store knows of no index that is derived from entries.\n"
     with Memory.open(where, **options) as memory:
         assert memory.session("one").erase([2]).remains == ()
         later = Index()

@@ -478,7 +478,7 @@ def test_the_command_changes_keys(here: Path, sealed_chat: None, monkeypatch: py
     assert (done.exit_code, json.loads(done.stdout)) == (0, SAID)
     monkeypatch.setenv("PALIMPSEST_KEY", f"new:{NEW.hex()}")
     assert "hello" in run("show", "chat").stdout
-    assert run("rotate-keys").stdout == "All is under the key 'new' already.\n"
+    assert run("rotate-keys").stdout == "Everything is under the key 'new' already.\n"
     assert run("doctor").exit_code == 0
 
 

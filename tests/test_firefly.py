@@ -981,7 +981,7 @@ def test_an_invalid_import_is_refused() -> None:
         ([], "data"),
         ({"turns": 3}, "turns"),
         ({"turns": None}, "data.turns"),
-        ({"turn": []}, "data.turns: is not there"),
+        ({"turn": []}, "data.turns: is missing"),
         ({"conversation": conversations.export_conversation("c")}, "data.turns"),
         ({"turns": [{}]}, r"turns\[0\].user_prompt"),
         ({"turns": [{"user_prompt": "a"}]}, r"turns\[0\].assistant_response"),

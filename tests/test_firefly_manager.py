@@ -352,7 +352,7 @@ def test_an_unknown_variable_warns(monkeypatch: pytest.MonkeyPatch) -> None:
         MemoryManager.from_config().close()
     monkeypatch.delenv(f"{MEMORY}MAX_CONVERSATION_TOKEN")
     set_all(monkeypatch, COLOUR="red")
-    with pytest.warns(PalimpsestWarning, match=r"COLOUR is no setting of a memory$"):
+    with pytest.warns(PalimpsestWarning, match=r"COLOUR is not a setting of a memory$"):
         MemoryManager.from_config().close()
 
 

@@ -252,7 +252,7 @@ def test_a_damaged_line_is_logged_and_set_aside(tmp_path: Path, caplog: pytest.L
 
     with fireflies.opened("file", tmp_path) as store:
         assert [entry.content for entry in store.load("n")] == [0, 2]
-        assert "line 3 cannot be read" in caplog.text
+        assert "line 3, cannot be read" in caplog.text
         assert str(path) in caplog.text
         store.save("n", MemoryEntry(key="k3", content=3))
         assert [entry.content for entry in store.load("n")] == [0, 2, 3]

@@ -582,21 +582,21 @@ def test_parts_of_another_provider_become_the_nearest_kind() -> None:
 
 
 BROKEN: dict[str, tuple[list[dict[str, Any]], str]] = {
-    "the model first": ([model("a")], "the first content is the user's"),
-    "two of one role": ([user("a"), user("b")], "roles alternate"),
+    "the model first": ([model("a")], "the first content must have the role user"),
+    "two of one role": ([user("a"), user("b")], "must alternate"),
     "another role": ([{"role": "function", "parts": [{"text": "a"}]}], "unknown role"),
     "no parts": ([{"role": "user", "parts": []}], "needs parts"),
-    "an empty part": ([user({})], "exactly one thing"),
-    "an empty text": ([user("")], "not empty"),
-    "no answer": ([user("a"), model(call())], "calls without a response"),
-    "one answer of two": ([user("a"), model(call(), call()), user(result())], "as many responses"),
-    "an answer to nothing": ([user(result())], "as many responses"),
+    "an empty part": ([user({})], "exactly one kind of data"),
+    "an empty text": ([user("")], "must not be empty"),
+    "no answer": ([user("a"), model(call())], "calls without a function_response"),
+    "one answer of two": ([user("a"), model(call(), call()), user(result())], "responses in the next content"),
+    "an answer to nothing": ([user(result())], "responses in the next content"),
     "other name": ([user("a"), model(call()), user(result("b"))], "does not answer"),
     "other id": ([user("a"), model(call(id="1")), user(result())], "does not answer"),
-    "text first": ([user("a"), model(call()), user("b", result())], "before all else"),
-    "a name with a space": ([user("a"), model(call("a b")), user(result("a b"))], "no name of a function"),
-    "no object": ([user("a"), model(call(args=None)), user(result())], "args is an object"),
-    "a call of the user": ([user(call())], "only the model calls"),
+    "text first": ([user("a"), model(call()), user("b", result())], "before all other parts"),
+    "a name with a space": ([user("a"), model(call("a b")), user(result("a b"))], "not a valid function name"),
+    "no object": ([user("a"), model(call(args=None)), user(result())], "args must be an object"),
+    "a call of the user": ([user(call())], "role is not model"),
 }
 
 

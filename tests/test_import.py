@@ -263,7 +263,7 @@ def test_the_command_recognizes_every_source(here: Path) -> None:
     repeated = read("import", "conversations.json", "--from", "chatgpt")
 
     assert recognized.exit_code == 0
-    assert "conversations.json: taken for chatgpt" in recognized.stderr
+    assert "conversations.json: read as chatgpt" in recognized.stderr
     assert "conversations.json: left out: 2 hidden or empty system messages" in recognized.stderr
     assert repeated[0]["sessions"][0] == {"session": "a", "added": 0, "already_there": 4, "title": "A talk"}
     assert (repeated[0]["source"], repeated[0]["format"]) == ("chatgpt", None)

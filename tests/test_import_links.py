@@ -153,21 +153,21 @@ def links(seq: int, **changes: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (links(4, answers=5), "answers 5, which is no call before it"),
-        (links(4, answers=1), "answers 1, which is no call before it"),
-        (links(4, answers=99), "answers 99, which is no call before it"),
-        (links(5, answers=2), "entry 5 answers 2, which is answered already"),
-        (links(4, answers=7), "answers 7, which is no call before it"),
-        (links(8, answers=3), "answers 3, which is answered already"),
-        (links(6, answers=2), "entry 6 answers 2, which"),
+        (links(4, answers=5), "answers 5, which is not an earlier call"),
+        (links(4, answers=1), "answers 1, which is not an earlier call"),
+        (links(4, answers=99), "answers 99, which is not an earlier call"),
+        (links(5, answers=2), "entry 5 answers the call 2, which has a result already"),
+        (links(4, answers=7), "answers 7, which is not an earlier call"),
+        (links(8, answers=3), "answers the call 3, which has a result already"),
+        (links(6, answers=2), "entry 6 answers the call 2, which"),
         (links(3, group=1), "entry 3 is in group 1"),
         (links(3, group=5), "entry 3 is in group 5"),
         (links(6, group=2), "entry 6 is in group 2"),
         (links(7, group=2), "entry 7 is in group 2"),
-        (links(5, revision=1), "entry 5 is of revision 1, which does not come after 4"),
-        (links(9, group=3), "entry 9 is in group 3, which is none"),
-        (links(9, group=99), "entry 9 is in group 99, which is none"),
-        (links(9, turn=2), "entry 9 is of the interaction 2, which no human message began"),
+        (links(5, revision=1), "entry 5 has revision 1, but the entry before it has 4"),
+        (links(9, group=3), "entry 9 is in group 3, which does not exist"),
+        (links(9, group=99), "entry 9 is in group 99, which does not exist"),
+        (links(9, turn=2), "entry 9 is in interaction 2, but entry 2 is not a human message"),
     ],
 )
 def test_impossible_links_are_refused(memory: Memory, damage: Any, why: str) -> None:
@@ -199,7 +199,7 @@ def test_a_result_of_another_call_is_refused(memory: Memory) -> None:
 
     links(3, answers=2)(data)
 
-    with pytest.raises(ImportFailed, match="entry 3 answers 2, which is a call of another id"):
+    with pytest.raises(ImportFailed, match="entry 3 answers the call 2, which has another call_id"):
         memory.import_session(data, session_id="t")
 
 

@@ -169,7 +169,7 @@ def test_a_result_without_its_search_is_a_broken_rule() -> None:
 
     (problem,) = find_format("anthropic").validate([QUESTION, GOES_ON])
 
-    assert "without the call that it answers" in str(problem)
+    assert "without its call before it" in str(problem)
 
 
 def test_a_model_that_goes_on_without_a_result_has_a_search_that_failed(session: Session) -> None:

@@ -90,10 +90,14 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"redact_patterns": {"a": "b"}}, "privacy_policy.redact_patterns", "a list of regular expressions"),
     ({"redact_patterns": [7]}, "privacy_policy.redact_patterns[0]", "regular expression as text"),
     ({"redact_patterns": [("a", "b", "c")]}, "privacy_policy.redact_patterns[0]", "and its redaction string"),
-    ({"redact_patterns": [("a", " ")]}, "privacy_policy.redact_patterns[0].redaction_string", "not empty"),
+    (
+        {"redact_patterns": [("a", " ")]},
+        "privacy_policy.redact_patterns[0].redaction_string",
+        "a text that is not blank",
+    ),
     ({"redact_patterns": [{"patern": "a"}]}, "privacy_policy.redact_patterns[0].patern", "did you mean 'pattern'"),
     ({"redact_patterns": [{"redaction_string": "a"}]}, "privacy_policy.redact_patterns[0]", "as text"),
-    ({"default_redaction_string": ""}, "privacy_policy.default_redaction_string", "not empty"),
+    ({"default_redaction_string": ""}, "privacy_policy.default_redaction_string", "a text that is not blank"),
     ({"non_persistable_message_types": "system"}, "privacy_policy.non_persistable_message_types", "a list of"),
     ({"non_persistable_message_types": ["a", 1]}, "privacy_policy.non_persistable_message_types[1]", "as text"),
     ({"recognisers": ["emial"]}, "privacy_policy.recognisers[0]", "did you mean 'email'"),
@@ -102,8 +106,8 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"recognisers": [3]}, "privacy_policy.recognisers[0]", "callable"),
     ({"recognisers": {"emails": True}}, "privacy_policy.recognisers.emails", "did you mean 'email'"),
     ({"recognisers": {"email": 3}}, "privacy_policy.recognisers.email", "pseudonym"),
-    ({"recognisers": {"email": ""}}, "privacy_policy.recognisers.email", "not empty"),
-    ({"recognisers": {"email": names}}, "privacy_policy.recognisers.email", "no recogniser here has"),
+    ({"recognisers": {"email": ""}}, "privacy_policy.recognisers.email", "a text that is not blank"),
+    ({"recognisers": {"email": names}}, "privacy_policy.recognisers.email", "no built-in recogniser has"),
     (7, "privacy_policy", "a Policy, a mapping with its fields, or a preset's name"),
     ("defualt", "privacy_policy.recognisers", "did you mean 'default'"),
 ]
@@ -143,7 +147,7 @@ def test_a_redaction_string_that_a_pattern_matches_is_refused(given: Any) -> Non
 @pytest.mark.parametrize("key", [None, b"short", "a text, no bytes that"])
 def test_pseudonyms_need_a_key(key: Any) -> None:
     """Pseudonyms need a key of at least 16 bytes, and the error does not repeat a shorter one."""
-    with pytest.raises(ConfigError, match="16 bytes at least") as caught:
+    with pytest.raises(ConfigError, match="at least 16 bytes") as caught:
         Redactor({"recognisers": {"email": "pseudonym"}}, key=key)
 
     assert "short" not in str(caught.value)

@@ -275,7 +275,7 @@ def test_three_failures_refuse_and_say_nothing_of_the_text() -> None:
 )
 def test_an_answer_that_is_no_span_is_a_failure(answer: Any) -> None:
     """A recogniser's answer that is no list of spans counts as a failure."""
-    with pytest.raises(PrivacyRefused, match=r"recognisers\.odd .* it gave what is no list of spans"):
+    with pytest.raises(PrivacyRefused, match=r"recognisers\.odd .* it did not return a list of spans"):
         Redactor({"recognisers": {"odd": lambda _: answer}}).text("some text")
 
 

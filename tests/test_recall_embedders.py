@@ -144,16 +144,16 @@ def test_nothing_is_asked_for_no_texts() -> None:
     ("answer", "why"),
     [
         ([[1.0, 2.0]], "2 vectors were asked for"),
-        ([[1.0], [1.0, 2.0]], "no list of vectors"),
+        ([[1.0], [1.0, 2.0]], "did not return a list of vectors"),
         ([1.0, 2.0], "2 vectors were asked for"),
         ([[], []], "0 numbers"),
         ([[1.0, float("nan")], [1.0, 2.0]], "NaN"),
         ([[1.0, float("inf")], [1.0, 2.0]], "infinite"),
         ([[1e300, 1.0], [1.0, 2.0]], "infinite"),
-        ("ab", "no list of vectors"),
+        ("ab", "did not return a list of vectors"),
         (None, "2 vectors were asked for"),
         (7, "2 vectors were asked for"),
-        ([["x", "y"], ["z", "u"]], "no list of vectors"),
+        ([["x", "y"], ["z", "u"]], "did not return a list of vectors"),
     ],
 )
 def test_an_answer_that_is_no_vectors_of_these_texts_is_refused(answer: Any, why: str) -> None:
@@ -171,7 +171,7 @@ def test_a_model_keeps_its_dimension() -> None:
     vectors(one, "a")
     vectors(one, "b")
 
-    with pytest.raises(EmbedderFailed, match="have 4 numbers, those before had 3"):
+    with pytest.raises(EmbedderFailed, match="have 4 numbers, but earlier ones had 3"):
         vectors(one, "c")
 
 
@@ -336,7 +336,9 @@ def test_weights_that_are_not_those_of_the_model_are_refused(tmp_path: Path, mon
     known = hashlib.sha256(b"right").hexdigest()
     one = of(Packaged("some", "some_model", ("weights", known), ("tokenizer", known), wrong_to_call))
 
-    with pytest.raises(EmbedderFailed, match="weights of the package some_model is not the one") as failed:
+    with pytest.raises(
+        EmbedderFailed, match="weights of the package some_model is not the one that Palimpsest knows"
+    ) as failed:
         vectors(one, "a")
     assert failed.value.kind == "files"
 

@@ -323,9 +323,9 @@ def test_a_providers_api_key_is_not_kept() -> None:
     provider = {"provider": "openai", "model": "gpt-4o", "api_key": "sk-verysecretkey1234567890", "fallback": "gpt-4"}
     resource = only({**loaded(MINIMAL), "token_provider": provider})
     assert "verysecret" not in repr(resource)
-    assert any("read by everybody" in text for text in resource.warnings)
+    assert any("who can read this file can read the key" in text for text in resource.warnings)
     assert not any(
-        "read by everybody" in text
+        "who can read this file can read the key" in text
         for text in only({**loaded(MINIMAL), "token_provider": {"api_key": "${KEY}"}}).warnings
     )
 
@@ -509,7 +509,7 @@ def test_a_folder_is_searched_for_declared_memories(tmp_path: Path) -> None:
     written(tmp_path, "# resource: memory\n", "note.md")
     assert list(Resources.load(tmp_path)) == ["user_conversation"]
     written(tmp_path, MINIMAL, "again.yaml")
-    with pytest.raises(InvalidResource, match=r"an id of its own: it is that of .*again\.yaml"):
+    with pytest.raises(InvalidResource, match=r"an id that no other memory has: this is also the id of .*again\.yaml"):
         Resources.load(tmp_path)
     assert len(Resources.load(written(tmp_path, MINIMAL.replace("user_conversation", "other"), "x.YAML"))) == 1
 
@@ -693,12 +693,12 @@ def test_the_environment_configures_a_memory(tmp_path: Path, monkeypatch: pytest
         ({"BACKEND": "postgres"}, "PALIMPSEST_MEMORY_POSTGRES_URL"),
         ({"BACKEND": "redis"}, "PALIMPSEST_MEMORY_REDIS_URL"),
         ({"BACKEN": "file"}, "did you mean 'PALIMPSEST_MEMORY_BACKEND'"),
-        ({"SQLITE_PATH": "a.db"}, "a backend, for PALIMPSEST_MEMORY_SQLITE_PATH is set"),
+        ({"SQLITE_PATH": "a.db"}, "a backend, since PALIMPSEST_MEMORY_SQLITE_PATH is set"),
         ({"MAX_CONVERSATION_TOKENS": "many"}, "a whole number"),
         ({"MAX_CONVERSATION_TOKENS": 0}, "a whole number"),
         ({"SUMMARIZE_THRESHOLD": -1}, "a whole number"),
-        ({"RESOURCE": "no.yaml", "BACKEND": "file"}, "the file alone"),
-        ({"RESOURCE": "no.yaml"}, "a file or a folder that is there"),
+        ({"RESOURCE": "no.yaml", "BACKEND": "file"}, "only this variable, without PALIMPSEST_MEMORY_BACKEND"),
+        ({"RESOURCE": "no.yaml"}, "an existing file or folder"),
         ({"BACKEND": "file", "FILE_DIR": "what?"}, "FILE_DIR.* a path without a question mark"),
         ({"BACKEND": "sqlite", "SQLITE_PATH": "a?b.db"}, "SQLITE_PATH.* a path without a question mark"),
         ({"BACKEND": "mongodb", "MONGODB_URL": "mongodb://h/a", "MONGODB_DATABASE": "b"}, "MONGODB_DATABASE"),
@@ -809,14 +809,20 @@ def test_a_fallback_counts_and_bounds_nothing(provider: dict[str, str], counter:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"archive": False}, "archive: false has no effect"),
-        ({"archive": False, "persistence_strategy": "INCREMENTAL"}, "archive: false has no effect"),
+        ({"archive": False}, "archive: false has an effect only with"),
+        ({"archive": False, "persistence_strategy": "INCREMENTAL"}, "archive: false has an effect only with"),
         ({"context_window": 8_000}, "context_window has no effect"),
         ({"type": "buffer", "flushing": {"type": "lru"}}, "flushing.type"),
         ({"flushing": {"type": "lru", "summary_tokens": 5}}, "summary_tokens has no effect"),
-        ({"token_provider": {"provider": "openai", "endpoint": "https://example.com"}}, "no key and no endpoint"),
-        ({"token_provider": {"provider": "openai", "settings": {"region": "eu"}}}, "and no setting"),
-        ({"token_provider": {"provider": "nobody"}}, "nobody: no program has registered it"),
+        (
+            {"token_provider": {"provider": "openai", "endpoint": "https://example.com"}},
+            "api_key, api_key_env, endpoint and settings are not used",
+        ),
+        (
+            {"token_provider": {"provider": "openai", "settings": {"region": "eu"}}},
+            "endpoint and settings are not used",
+        ),
+        ({"token_provider": {"provider": "nobody"}}, "nobody: no program has registered a counter of this name"),
         ({"token_provider": {"model": "new-1", "fallback": "legacy"}}, "fallback: legacy has no effect"),
         ({"max_tokens": None, "max_messages": 5, "token_allocation": ALLOCATED}, "token_allocation has no effect"),
         ({"privacy": {"recognisers": {"email": "pseudonym"}}}, "pseudonyms need a key"),

@@ -141,9 +141,9 @@ def test_calls_and_results_of_different_memories_do_not_mix(resources: Resources
 @pytest.mark.parametrize(
     ("references", "told"),
     [
-        ([], "a list of references"),
-        ("chat", "a list of references"),
-        (None, "a list of references"),
+        ([], "a list of at least one reference"),
+        ("chat", "a list of at least one reference"),
+        (None, "a list of at least one reference"),
         (["chat", "caht"], r"references\[1\]\.id: 'caht'.*did you mean 'chat'"),
         (["chat", 7], r"references\[1\]: 7"),
         (["chat", {"id": "facts", "mode": "write-only"}], r"references\[1\] 'facts'\.mode: 'write-only'"),

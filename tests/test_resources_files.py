@@ -93,7 +93,7 @@ def test_repeated_keys_hide_no_other_mistake(tmp_path: Path, name: str) -> None:
         (8, "id"),
         (9, "max_messages"),
     ]
-    assert caught.value.mistakes[1].allowed == "each key once: it stands in line 5, too"
+    assert caught.value.mistakes[1].allowed == "each key only once: this one is also in line 5"
     assert {one.memory for one in caught.value.mistakes} == {"chat"}
 
 
@@ -259,18 +259,18 @@ BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [{', '.join(['*a'] * 9)}]\n" for
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (BOMB, "anchors are not taken"),
-        ("a: *unknown\n", "anchors are not taken"),
-        ("base: {x: 1}\n<<: {y: 2}\n", "merges are not taken"),
+        (BOMB, "anchors and aliases are not supported"),
+        ("a: *unknown\n", "anchors and aliases are not supported"),
+        ("base: {x: 1}\n<<: {y: 2}\n", "merge keys are not supported"),
         ("a: !!python/object/apply:os.system ['true']\n", "a value without a tag"),
         ("a: !secret x\n", "a value without a tag"),
         ("%TAG ! tag:x,2026:\n---\na: 1\n", "no tags"),
-        ("id: a\nid: b\n", "stands in line 1"),
-        ("a: {b: 1, b: 2}\n", "each key once"),
+        ("id: a\nid: b\n", "is also in line 1"),
+        ("a: {b: 1, b: 2}\n", "each key only once"),
         (NESTED, "at most 32 levels"),
         ("? {a: 1}\n: 2\n", "a text as a key"),
         ("? [a]\n: 2\n", "a text as a key"),
-        ("a: 1\n---\nb: 2\n", "one document a file"),
+        ("a: 1\n---\nb: 2\n", "one document in a file"),
         ("a: [\n", "YAML"),
         ("a: 'x\n", "YAML"),
         ("\x00", "YAML"),
@@ -290,8 +290,8 @@ def test_yaml_beyond_a_declarations_needs_is_refused(tmp_path: Path, text: str, 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"id": "a", "id": "b"}', "each key once"),
-        ('{"a": NaN}', "a number that JSON has"),
+        ('{"id": "a", "id": "b"}', "each key only once"),
+        ('{"a": NaN}', "a number that JSON allows"),
         ('{"a": 1', "JSON"),
         ("[" * 100_000, "at most 32 levels"),
         ('{"a": ' + "9" * 5_000 + "}", "JSON"),
@@ -380,7 +380,7 @@ def test_an_empty_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """An empty path, as an unset shell variable gives it, is refused and does not mean the current folder."""
     monkeypatch.chdir(tmp_path)
     for opened in (Resources.load, AsyncResources.load, Memory.from_resource):
-        with pytest.raises(ConfigError, match="a file or a folder that is named"):
+        with pytest.raises(ConfigError, match="the name of a file or a folder"):
             opened(path)
 
 
@@ -406,7 +406,7 @@ def test_yaml_words_have_their_modern_meaning(tmp_path: Path) -> None:
 
 def test_an_invalid_source_is_refused(tmp_path: Path) -> None:
     """A source that is missing, has another form, or is not text is refused."""
-    for source, told in ((tmp_path / "no.yaml", "that is there"), (7, "a file, a folder, or a mapping")):
+    for source, told in ((tmp_path / "no.yaml", "an existing file or folder"), (7, "a file, a folder, or a mapping")):
         with pytest.raises(ConfigError, match=told):
             Resources.load(source)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="ends in"):

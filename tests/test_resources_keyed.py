@@ -83,8 +83,8 @@ def test_a_write_replaces_the_active_messages(keyed: DeclaredMemory) -> None:
         (["x"] * 101, "101 messages"),
         (["x" * 10_240] * 10 + ["x"], "102,401 bytes"),
         ([{"role": "user"}], "content"),
-        (7, "no message"),
-        ([7], "no message"),
+        (7, "is not a message"),
+        ([7], "is not a message"),
         ("", "says nothing"),
     ],
 )
@@ -281,7 +281,7 @@ def test_a_pattern_with_too_many_keys_is_warned_of(
         for number in range(4):
             filled(keyed, f"k{number}", 1)
         getattr(keyed, verb)("k*", max_keys=3, **more)
-    assert "k* means more than 3 keys" in caplog.text
+    assert "k* matches more than 3 keys" in caplog.text
 
 
 def test_stats_describe_the_active_messages(resources: Resources) -> None:

@@ -208,9 +208,9 @@ def test_a_broken_conversation_costs_no_other(memory: Memory) -> None:
 
     assert sorted(report.sessions) == ["a", "c"]
     assert [one.place for one in report.refused] == ["conversations[1]"]
-    assert report.refused[0].reason.startswith("no JSON: ")
+    assert report.refused[0].reason.startswith("not valid JSON: ")
     assert sorted(cut.sessions) == ["a"]
-    assert cut.refused[0].reason == "the file ends before this item does"
+    assert cut.refused[0].reason == "the file ends before the end of this item"
 
 
 def test_strict_stores_nothing_of_a_file_with_a_fault(memory: Memory) -> None:
@@ -241,7 +241,7 @@ def test_the_vendors_archive_is_read(memory: Memory, tmp_path: Path) -> None:
 
 def test_an_archive_without_conversations_is_refused(memory: Memory) -> None:
     """An archive without conversations.json is refused with the names of its files."""
-    with pytest.raises(ImportFailed, match=r"no conversations.json in it, but user.json, photos.json, chat.html"):
+    with pytest.raises(ImportFailed, match=r"no conversations.json; it has user.json, photos.json, chat.html"):
         memory.import_file(stream(archive(b"[]", "photos.json")))
 
 

@@ -83,13 +83,13 @@ def test_a_broken_item_costs_no_other(items: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("body", "faults"),
     [
-        (b'[{"a": 1}, {"b": ', [None, "the file ends before this item does"]),
-        (b'[{"a": 1}, "b', [None, "the file ends before its list does"]),
-        (b'[{"a": 1}] x', [None, "this is no JSON, and stands after the list"]),
+        (b'[{"a": 1}, {"b": ', [None, "the file ends before the end of this item"]),
+        (b'[{"a": 1}, "b', [None, "the file ends before the end of its list"]),
+        (b'[{"a": 1}] x', [None, "this follows the list and is not valid JSON"]),
         (b'[{"a": 1}][{"b": 2}]', [None, None]),
-        (b'[1, "}", nonsense, {"a": 1}]', ["no JSON: Expecting value at column 10", None]),
+        (b'[1, "}", nonsense, {"a": 1}]', ["not valid JSON: Expecting value at column 10", None]),
         (b"[" * 3000 + b"]" * 3000, ["nested too deeply: more than 300 levels"]),
-        (b'[{"a": 1}, {"b": "\n"}]', [None, "no JSON: Invalid control character at column 8"]),
+        (b'[{"a": 1}, {"b": "\n"}]', [None, "not valid JSON: Invalid control character at column 8"]),
     ],
     ids=["item", "list", "rubbish", "two lists", "no values", "deep", "control character"],
 )

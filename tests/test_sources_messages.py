@@ -279,7 +279,7 @@ def test_a_file_that_breaks_its_encoding_is_reported(memory: Memory) -> None:
     report = memory.import_file(io.BytesIO(body), session_id="talk")
 
     assert len(memory.session("talk").entries()) == 4
-    assert "is no UTF-16" in report.refused[0].reason
+    assert "is not valid UTF-16" in report.refused[0].reason
 
 
 @pytest.mark.parametrize(
@@ -288,10 +288,10 @@ def test_a_file_that_breaks_its_encoding_is_reported(memory: Memory) -> None:
         (b'{"a": 1, "b": 2}', "an object with 'a', 'b'"),
         (b"[1, 2]", "begins with 1"),
         (b"[[]]", "an empty list"),
-        (b"hello there", "no JSON: Expecting value"),
+        (b"hello there", "not valid JSON: Expecting value"),
         (b"", "is empty"),
-        (b"[", "the file ends before its list does"),
-        (b"\x89PNG\r\n\x1a\n rest", "no UTF-8"),
+        (b"[", "the file ends before the end of its list"),
+        (b"\x89PNG\r\n\x1a\n rest", "not valid UTF-8"),
     ],
     ids=["object", "numbers", "lists", "text", "nothing", "cut", "binary"],
 )

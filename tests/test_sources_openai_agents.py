@@ -161,7 +161,7 @@ def test_a_damaged_row_is_named_and_the_rest_imported(memory: Memory, path: Path
     report = memory.import_file(path)
 
     assert [one.place for one in report.refused] == [f"agent_messages.id={id}" for id in (2, 5, 6)]
-    assert report.refused[0].reason.startswith("message_data: no JSON")
+    assert report.refused[0].reason.startswith("message_data: not valid JSON")
     assert texts(memory, "one") == [TEXTS[0], *TEXTS[2:4]]
 
 
@@ -209,7 +209,7 @@ def test_other_databases_are_refused(memory: Memory, tmp_path: Path) -> None:
 
     with pytest.raises(ImportFailed, match="has no table agent_messages"):
         memory.import_file(tmp_path / "store.db")
-    with pytest.raises(ImportFailed, match="is no SQLite database"):
+    with pytest.raises(ImportFailed, match="is not an SQLite database"):
         memory.import_file(tmp_path / "text.db", source="openai-agents")
     with pytest.raises(ImportFailed, match="is an SQLite database"):
         memory.import_file(tmp_path / "store.db", source="chatgpt")

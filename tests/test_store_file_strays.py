@@ -169,7 +169,7 @@ def test_the_doctor_names_the_file(folder: Path) -> None:
     assert result.exit_code == 1
     assert str(path) in result.stdout.replace("\\n", "")
     assert "take it away" in result.stdout
-    assert "then do what is said of it" in result.stdout
+    assert "then do what the message says" in result.stdout
 
 
 def test_a_copy_of_a_store_copies_everything_else_and_names_the_file(folder: Path, tmp_path: Path) -> None:

@@ -195,11 +195,11 @@ def test_what_is_no_event_is_refused() -> None:
         with session.stream() as answer:
             assert answer.feed({"type": "ping"}) == ""
             for bad in (object(), "text", {"x": 1}, {"role": "user", "content": "Hello"}):
-                with pytest.raises(InvalidEntry, match="is no event that is known here; feed each event"):
+                with pytest.raises(InvalidEntry, match="is not an event that is known here; feed each event"):
                     answer.feed(bad)
             answer.feed(CHAT.events[1])
             assert answer.feed({"type": "newer.than.us", "delta": "x"}) == ""
-            with pytest.raises(InvalidEntry, match="of anthropic, and those before it are of openai"):
+            with pytest.raises(InvalidEntry, match="of anthropic, but the events before it are of openai"):
                 answer.feed(STREAMED["anthropic"].events[0])
             with pytest.raises(InvalidEntry, match="more than one answer"):
                 answer.feed({"choices": [{"index": 1, "delta": {"content": "x"}}]})
@@ -215,7 +215,7 @@ def test_a_whole_response_is_stored_or_refused(streamed: Streamed) -> None:
         session = begun(memory, streamed, "s")
         with session.stream() as answer:
             if streamed.format in ("openai-responses", "anthropic"):
-                with pytest.raises(InvalidEntry, match=r"is a whole response; add\(\) it"):
+                with pytest.raises(InvalidEntry, match=r"is a whole response; give it to add\(\)"):
                     answer.feed(streamed.whole)
                 return
             text = answer.feed(streamed.whole)
@@ -234,7 +234,7 @@ def test_feeding_after_the_block_raises_closed(streamed: Streamed) -> None:
                 for event in events:
                     answer.feed(event)
 
-            with pytest.raises(Closed, match="feed it inside the block"):
+            with pytest.raises(Closed, match="feed it inside the `with` block"):
                 answer.feed(streamed.events[-1])
 
 
@@ -558,7 +558,7 @@ def test_an_event_with_a_field_of_a_wrong_type_is_refused(event: dict[str, Any])
         chat = memory.session("s")
         with chat.stream() as answer:
             answer.feed(first)
-            with pytest.raises(InvalidEntry, match="event: a field of it is not as"):
+            with pytest.raises(InvalidEntry, match=r"event: has a field that \S+ does not send in this form"):
                 answer.feed(event)
         assert [entry.text for entry in chat.entries()] == ["Gate"]
 

@@ -294,7 +294,7 @@ def test_retry_after_is_honoured(complete: Complete) -> None:
     assert 15 < pauses[1] <= 20
 
     with OpenAIServer(fails(429, Retry_After="3600")) as server:
-        with pytest.raises(SummarizerFailed, match="asks to wait 3600 s, and 30 s are allowed") as failed:
+        with pytest.raises(SummarizerFailed, match="asks to wait 3600 s, but 30 s are allowed") as failed:
             complete(ask(at(server)))
         assert failed.value.kind == "rate_limited"
         assert len(server.asked) == 1

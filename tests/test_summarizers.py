@@ -493,7 +493,7 @@ def test_a_requested_pause_is_honoured_up_to_a_bound() -> None:
     assert lab.call(passing(7.0), "done") == ("done", 2)
     assert lab.slept == [7.0]
     failed, attempts = lab.call(passing(31.0), "never")
-    assert (failed.why, attempts) == ("status 503; it asks to wait 31 s, and 30 s are allowed", 1)
+    assert (failed.why, attempts) == ("status 503; it asks to wait 31 s, but 30 s are allowed", 1)
 
 
 def test_a_call_has_an_allowance() -> None:

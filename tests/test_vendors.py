@@ -201,12 +201,12 @@ def test_an_unknown_object_is_refused_by_its_type() -> None:
     published = load("openai.types")
     usage = published.CompletionUsage(completion_tokens=1, prompt_tokens=1, total_tokens=2)
     strange: list[tuple[Any, str]] = [
-        (object(), "object is nothing that is known here; give a message, a choice, a response"),
-        (usage, "openai.types.completion_usage.CompletionUsage is what a call cost: give it to record_usage"),
+        (object(), "object is not a kind of message that is known here; give a message, a choice, a response"),
+        (usage, "openai.types.completion_usage.CompletionUsage is what a call used: give it to record_usage"),
         (iter([]), "list_iterator is a stream, or a piece of one: feed its events"),
-        ({"type": "text", "text": "hm"}, "does not say whose it is; give the message that it stands in"),
+        ({"type": "text", "text": "hm"}, "does not say whose it is; give the whole message around it"),
         ({"text": "hm"}, "does not say whose it is"),
-        ({"choices": [{}, {}]}, "holds 2 answers; add the one that the conversation goes on with"),
+        ({"choices": [{}, {}]}, "holds 2 answers; add only the one that the conversation continues with"),
         ({"candidates": [], "prompt_feedback": {"block_reason": "SAFETY"}}, "holds no answer (SAFETY)"),
     ]
     with Memory.open("memory://") as memory:

@@ -89,11 +89,13 @@ OUT_OF_PLACE = {
     "config": dict.fromkeys(("--store", "--tenant", "--privacy"), "it reads files that declare memories"),
     "copy": {
         "--store": "it takes two stores, SOURCE and TARGET",
-        "--privacy": "what is stored is copied as it is; `palimpsest scan --apply` takes out what may not be kept",
+        "--privacy": "everything is copied unchanged; `palimpsest scan --apply` redacts what a store holds",
     },
-    "demo": dict.fromkeys(("--store", "--tenant", "--privacy"), "it makes a memory of its own"),
-    "memory": dict.fromkeys(("--store", "--privacy"), "the files of --config declare it"),
-    "serve": dict.fromkeys(("--store", "--privacy"), "the files of --config declare it"),
+    "demo": dict.fromkeys(("--store", "--tenant", "--privacy"), "it makes its own memory in a temporary file"),
+    **dict.fromkeys(
+        ("memory", "serve"),
+        dict.fromkeys(("--store", "--privacy"), "the files of --config declare the store and the privacy policy"),
+    ),
 }
 """Root options that a command has no use for, with the reason. They are refused, as ignoring them could mislead."""
 F = TypeVar("F", bound=Callable[..., Any])
@@ -175,7 +177,7 @@ class NoSuchCommand(click.UsageError):
         completions = [command for command in sorted(commands) if command.startswith(name.lower())]
         self.possibilities = [closest] if closest and closest not in completions else completions
         names = " or ".join(map(repr, self.possibilities))
-        hint = f"did you mean {names}?" if names else f"`{ctx.command_path} --help` lists those that there are"
+        hint = f"did you mean {names}?" if names else f"`{ctx.command_path} --help` lists all commands"
         super().__init__(f"there is no command {shorten(name)}; {hint}", ctx)
 
 
@@ -282,7 +284,7 @@ def require_interactive(
     added to its reason. `busy` says that standard input is already read for something else.
     """
     if as_json or busy or not on_terminal(sys.stdin):
-        why = "--json asks nothing" if as_json else "there is nobody to be asked"
+        why = "--json cannot ask for confirmation" if as_json else "there is no terminal to ask for confirmation"
         raise click.UsageError(f"{why}{besides}: give {instead}")
 
 
@@ -327,4 +329,4 @@ def palimpsest(ctx: click.Context, store: str | None, tenant: str | None) -> Non
     given = {"--store": store, "--tenant": tenant, "--privacy": ctx.meta.get(PRIVACY)}
     for option, why in OUT_OF_PLACE.get(ctx.invoked_subcommand or "", {}).items():
         if given[option] is not None:
-            raise click.UsageError(f"{option} has no place before `{ctx.invoked_subcommand}`: {why}")
+            raise click.UsageError(f"{option} cannot be given before `{ctx.invoked_subcommand}`: {why}")

@@ -165,7 +165,7 @@ class Chat:
             try:
                 self._take(text)
             except KeyboardInterrupt:
-                note("\nCancelled: no answer is kept.")
+                note("\nCancelled: the answer is not stored.")
             except SummarizerFailed as failed:  # raised by the chat's own model: compaction reports its result instead
                 self._fail(f"the model {failed.summarizer} gave no answer ({failed.kind}): {failed.why}")
             except PalimpsestError as error:
@@ -176,7 +176,7 @@ class Chat:
             name, _, argument = text[1:].partition(" ")
             command = COMMANDS.get(name)
             if command is None:
-                self._fail(f"there is no command /{name}; /help lists those that there are, //{name} says it")
+                self._fail(f"there is no command /{name}; /help lists the commands, //{name} sends it as a message")
             else:
                 command(self, argument.strip())
         elif text:
@@ -245,7 +245,7 @@ class Chat:
         """Print the commands."""
         for name, command in COMMANDS.items():
             click.echo(f"/{name:<10} {(command.__doc__ or '').splitlines()[0]}")
-        click.echo("/quit       End; so does Ctrl-D.\n//...       Say what begins with a slash.")
+        click.echo("/quit       End; so does Ctrl-D.\n//...       Send a message that begins with a slash.")
 
     def context(self, _: str) -> None:
         """Print how full the budget is, and what is left out and why."""
@@ -333,7 +333,7 @@ def _piped() -> Iterator[str]:
 
 def _tell_compressed(_: str, facts: dict[str, Any]) -> None:
     summary = facts["summary"]
-    note(f"[{counted(summary.entries, 'entry')} now stand as a summary of {summary.tokens:,} tokens]")
+    note(f"[a summary of {summary.tokens:,} tokens now stands for {counted(summary.entries, 'entry')}]")
 
 
 def _tell_failed(_: str, facts: dict[str, Any]) -> None:

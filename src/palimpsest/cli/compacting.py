@@ -97,7 +97,7 @@ def compact_command(
         )
         asks = not (yes or dry_run) and _destroys(chat, given)  # then the first run is a dry one, to show its result
         if asks:
-            require_interactive(as_json, besides=", and this strategy destroys")
+            require_interactive(as_json, besides=", and this strategy destroys entries")
         busy = console(stderr=True).status(f"compacting {line(session)} …") if on_terminal() else nullcontext()
         with busy, _as_the_command_has_it(given):
             result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)
@@ -133,7 +133,7 @@ def _as_the_command_has_it(given: Any) -> Iterator[None]:
         option = STYLE.get(str(fault.found))
         if option is None or fault.found not in given:
             raise
-        raise click.UsageError(f"{option} is not for {given['strategy']}") from fault
+        raise click.UsageError(f"the strategy {given['strategy']} takes no {option}") from fault
 
 
 def _destroys(chat: Session, strategy: Any) -> bool:
@@ -171,7 +171,9 @@ def print_result(result: CompactionResult) -> None:
         screen.print(Text(clean(f"nothing was done: {result.reason.replace('_', ' ')}. {result.why}".strip())))
         return
     done = [("covered", result.covered), ("evicted", result.evicted), ("erased", result.erased)]
-    effect = ", ".join(f"{counted(number, 'entry')} {verb}" for verb, number in done if number) or "old results masked"
+    effect = (
+        ", ".join(f"{counted(number, 'entry')} {verb}" for verb, number in done if number) or "old tool results masked"
+    )
     verb = "would be" if result.dry_run else "is"
     screen.print(Text(f"{line(result.strategy)}: {effect}", "bold"))
     screen.print(
@@ -240,7 +242,7 @@ def summaries_command(
             if as_json:
                 print_json({"restored": back})
             else:
-                click.echo(f"{counted(back, 'entry')} back in the active set")
+                click.echo(f"{counted(back, 'entry')} active again")
             return
         summaries = chat.summaries(history=everything)
         covered = {summary.id: chat.expand(summary) for summary in summaries} if expand else {}
@@ -252,7 +254,7 @@ def summaries_command(
         print_json(values)
         return
     if not summaries:
-        note("Nothing is summarised: `palimpsest compact` does that.")
+        note("There are no summaries yet: `palimpsest compact` makes them.")
     for summary in summaries:
         print_summary(summary)
         if expand:

@@ -125,7 +125,7 @@ def diff_command(old: str, new: str | None, store: str | None, tenant: str, as_j
         print_changes(_loaded(old), store, tenant, as_json=as_json)
         return
     if store is not None:
-        raise click.UsageError("--store is for a comparison with what sessions are under: leave OLD out")
+        raise click.UsageError("--store is only for comparing NEW with stored sessions: leave OLD out")
     before, after = Resources.load(old), Resources.load(new)
     added = [id for id in after if id not in before]
     removed = [id for id in before if id not in after]
@@ -151,7 +151,7 @@ def _loaded(source: str) -> Resources:
     """Load the memories that a file or folder declares. Raises Missing if it declares none."""
     resources = Resources.load(source)
     if not len(resources):
-        raise Missing(f"nothing in {source} declares a memory: a file that does says `resource: memory`")
+        raise Missing(f"{source} declares no memory: a file declares one if it says `resource: memory`")
     return resources
 
 

@@ -45,7 +45,7 @@ PARTS = (
 @session_argument
 @click.option("--model", metavar="NAME", help="Model whose window, tokenizer and reserve for the answer are used.")
 @click.option("--max-tokens", type=Whole(0), metavar="N", help="Budget of the whole request, in tokens.")
-@click.option("--max-messages", type=Whole(0), metavar="N", help="The most messages of the log.")
+@click.option("--max-messages", type=Whole(0), metavar="N", help="At most N messages of the log.")
 @click.option("--reserve", type=Whole(0), metavar="N", help="Tokens kept for the answer.")
 @click.option("--system", metavar="TEXT|@FILE", help="System prompt that your program sends along.")
 @click.option("--tools", metavar="@FILE|FILE", help="Tool schemas that your program sends along: a JSON list.")
@@ -169,7 +169,7 @@ def _read(option: str, path: str) -> str:
         raise click.UsageError(f"{option}: {path}: {fault.strerror}") from fault
     except UnicodeDecodeError as fault:
         raise click.UsageError(
-            f"{option}: {path} is no text in UTF-8 ({fault.reason} at byte {fault.start})"
+            f"{option}: {path} is not text in UTF-8 ({fault.reason} at byte {fault.start})"
         ) from fault
 
 
@@ -180,11 +180,11 @@ def _tools(given: str | None) -> list[Any]:
     try:
         schemas = json.loads(_read("--tools", given.removeprefix("@")))
     except ValueError as fault:
-        raise click.UsageError(f"--tools: {given} holds no JSON ({fault})") from fault
+        raise click.UsageError(f"--tools: {given} is not valid JSON ({fault})") from fault
     except RecursionError as fault:
         raise click.UsageError(f"--tools: {given} is nested too deeply") from fault
     if not isinstance(schemas, list):
-        raise click.UsageError(f"--tools: {given} holds no list of tool schemas")
+        raise click.UsageError(f"--tools: {given} is not a JSON list of tool schemas")
     return schemas
 
 

@@ -41,10 +41,11 @@ def context_page(chat: Session, context: Context, caller_parts: Mapping[str, Any
     if len(calls) > NEWEST:
         notes.append(f"The newest {NEWEST} of {len(calls):,} calls are shown.")
     if lost:
-        notes.append(f"What {counted(lost, 'call')} was given cannot be known any more.")
+        notes.append(f"What the model was given in {counted(lost, 'call')} cannot be found out any more.")
     notes.append(
-        "A call is what came before an answer; the last is still to come. What was added in one batch counts as one. "
-        "Each is computed from the log of then, with the budget and system text of now."
+        "A call is a request to the model. Each answer in the log stands for one call, and answers that were added in "
+        "one batch for one together; the last call is the one to come. "
+        "Each is computed from the log as it was then, with the present budget and system text."
     )
     head = (
         tag("h1", f"What the model sees of {chat.id}"),

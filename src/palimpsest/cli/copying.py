@@ -44,11 +44,11 @@ def copy_command(
     is interrupted, run it again: it goes on with what is left.
     """
     (source_store, _), (target_store, _) = resolve(source, None), resolve(target, None)
-    expect_store(source_store, "SOURCE names the store to copy")
+    expect_store(source_store, "or name another store as SOURCE")
     root_tenant = (click.get_current_context().find_root().obj or (None, None))[1]
     tenants = tenants or ((root_tenant,) if root_tenant is not None else ())
     if os.environ.get(ENVIRONMENT):
-        note(f"{ENVIRONMENT} takes nothing out of a copy; `palimpsest scan --apply` does so in the store that it is in")
+        note(f"{ENVIRONMENT} does not redact a copy; run `palimpsest scan --apply` on TARGET to redact it")
     with session_progress() as progress:
         done = copy_store(
             source_store,

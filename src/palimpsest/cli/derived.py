@@ -30,7 +30,7 @@ def derived_command(
     an index for good, forget its NAME: the store then deletes the name and these notes.
     """
     if (action == "forget") != (name is not None):
-        raise click.UsageError("forget takes the NAME of what is there no more, list takes none")
+        raise click.UsageError("`forget` takes the NAME of an index that you have dropped, `list` takes none")
     with open_memory(store, tenant, write=name is not None) as memory:
         names = memory.derivers()
         if name is None:
@@ -40,7 +40,7 @@ def derived_command(
             raise Missing(_unknown(name, names, memory.tenant))
         if not yes:
             require_interactive(as_json, instead="--yes")
-            note(f"If {line(name)!r} is still there, it will not hear what was erased while it was away.")
+            note(f"If {line(name)!r} still exists, it will not learn what was erased while it could not be reached.")
             confirm("Forget it?")
         memory.underive(name)
     if as_json:
@@ -53,12 +53,12 @@ def _print(names: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         print_json({"derived": list(names)})
     elif not names:
-        note("Nothing is made from entries, as far as the store knows.")
+        note("The store knows of no index that is derived from entries.")
     else:
         click.echo("\n".join(map(line, names)))
 
 
 def _unknown(name: str, names: tuple[str, ...], tenant: str) -> str:
     near = get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest derived list` lists what there is"
-    return f"nothing called {name!r} is made from the entries of tenant {tenant!r}{hint}"
+    hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest derived list` lists the indexes"
+    return f"there is no derived index {name!r} of tenant {tenant!r} in this store{hint}"

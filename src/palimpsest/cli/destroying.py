@@ -44,7 +44,7 @@ def delete_command(
     if as_json:
         print_json({"session": info.session, "entries": info.entries, "deleted": deleted})
     elif not dry_run:
-        click.echo(f"Deleted {line(info.session)}." if deleted else f"{line(info.session)} was gone already.")
+        click.echo(f"Deleted {line(info.session)}." if deleted else f"{line(info.session)} was already deleted.")
 
 
 @click.command(
@@ -92,4 +92,4 @@ def erase_command(
     elif done is not None:
         print_erased(done)
     elif not targets:
-        note("Nothing to erase: that is erased already.")
+        note("Nothing to erase: these entries are already erased.")

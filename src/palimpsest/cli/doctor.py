@@ -92,9 +92,9 @@ def _checks(store: str | None, tenant: str | None) -> Iterator[Check]:
         if _is_on_disk(resolved)
         else "the server, its user and password, the network"
     )
-    unavailable = f"Look at {where}: {suspects}."
-    settings = f"Look at {where}, and at its settings."
-    damaged = f"Keep a copy of {where}, then do what is said of it, or restore a backup."
+    unavailable = f"Check {where}: {suspects}."
+    settings = f"Check {where} and its settings."
+    damaged = f"Keep a copy of {where}, then do what the message says, or restore a backup."
     yield _guarded("store", lambda: _store(store, tenant), unavailable, unavailable)
     yield _guarded("durability", lambda: _durability(store, tenant), unavailable, settings)
     yield _guarded("sessions", lambda: _sessions(store, tenant), unavailable, damaged)
@@ -115,13 +115,11 @@ def _guarded(name: str, look: Callable[[], str], unavailable: str, advice: str) 
     try:
         return Check(name, True, look())
     except (ConfigError, MissingExtra) as fault:
-        return Check(
-            name, False, str(fault), "Look at what names the store: --store, PALIMPSEST_STORE, PALIMPSEST_KEY."
-        )
+        return Check(name, False, str(fault), "Check --store, PALIMPSEST_STORE and PALIMPSEST_KEY.")
     except WrongKey as fault:
-        return Check(name, False, str(fault), "Give the keys of the store, as PALIMPSEST_KEY.")
+        return Check(name, False, str(fault), "Set PALIMPSEST_KEY to the keys of the store.")
     except StoreTooNew as fault:
-        return Check(name, False, str(fault), "Install the Palimpsest that has written it, or a newer one.")
+        return Check(name, False, str(fault), "Install the version of Palimpsest that wrote the store, or a newer one.")
     except StoreUnavailable as fault:
         return Check(name, False, str(fault), unavailable)
     except PalimpsestError as fault:
@@ -150,13 +148,13 @@ def _vocabulary(name: str) -> Check:
     try:
         found = sha256((files("palimpsest.tokens") / "data" / f"{name}.bin").read_bytes()).hexdigest()
         if found != checksum:
-            return Check(name, False, f"checksum {found[:12]}… where {checksum[:12]}… is right", advice)
+            return Check(name, False, f"the checksum is {found[:12]}…, not {checksum[:12]}…", advice)
         began = time.perf_counter()
         tokens = encoding(name).count(SAMPLE)
     except (OSError, ImportError, ValueError, TypeError, AttributeError) as fault:
         return Check(name, False, f"{type(fault).__name__}: {fault}", advice)
     if tokens != sample_tokens:
-        return Check(name, False, f"counted {tokens} tokens where {sample_tokens} are right", advice)
+        return Check(name, False, f"a sample text was counted as {tokens} tokens, not {sample_tokens}", advice)
     return Check(name, True, f"checksum right, loaded in {time.perf_counter() - began:.2f} s, counts right")
 
 
@@ -177,7 +175,7 @@ def _store(store: str | None, tenant: str | None) -> str:
         finally:
             memory.delete_session(name)
     if texts != ["probe"]:
-        raise PalimpsestError(f"{where} gave back {texts!r} for what was written")
+        raise PalimpsestError(f"{where} returned {texts!r} where 'probe' was written")
     return f"{where} (tenant {owner}): wrote, read and deleted in {(time.perf_counter() - began) * 1000:.0f} ms"
 
 
@@ -201,12 +199,12 @@ def _sessions(store: str | None, tenant: str | None) -> str:
                 entries += 1
                 if entry.damaged:
                     where = f"entry {entry.seq} of session {info.session!r}"
-                    raise PalimpsestError(f"{where} is damaged and set aside: `palimpsest repair` takes it out")
+                    raise PalimpsestError(f"{where} is damaged and set aside: `palimpsest repair` removes it")
             read_records(chat, info.revision)
         unread = drive(memory.store.unread(memory.tenant))
     if unread:
-        raise PalimpsestError(f"{'; '.join(unread)}. Nobody looked into it: the other sessions go on without it")
+        raise PalimpsestError(f"{'; '.join(unread)}. The other sessions are not affected")
     if damaged:
         fault = f"the head of session {', '.join(map(repr, damaged))} is damaged"
-        raise PalimpsestError(f"{fault}: restore a backup, or `palimpsest delete` destroys the session")
+        raise PalimpsestError(f"{fault}: restore a backup, or destroy the session with `palimpsest delete`")
     return f"{counted(entries, 'entry')} of {counted(sessions, 'session')} can be read"

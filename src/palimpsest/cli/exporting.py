@@ -68,7 +68,7 @@ def export_command(
         except StoreCorrupt as fault:
             if leave_out_damaged:
                 raise
-            raise StoreCorrupt(fault.store, f"{fault.reason}; --leave-out-damaged exports all else") from fault
+            raise StoreCorrupt(fault.store, f"{fault.reason}; --leave-out-damaged exports the rest") from fault
     for place in unreadable:
         warn(f"left out: {place}")
     if unreadable:
@@ -88,7 +88,7 @@ def _export(
     if format != "palimpsest":
         with suppress(*((StoreCorrupt,) if unreadable is not None else ())):
             if pending := chat.context(view="export", dry_run=True).pending:
-                note(f"Left out, because their calls are still open: {', '.join(pending)}")
+                note(f"Left out, because these calls have no result yet: {', '.join(pending)}")
     if output is None or output == "-":
         if as_json and format == "text":
             prompt = BytesIO()

@@ -144,7 +144,7 @@ def _delete(memory: Memory, scope: str, key: str, version: int | None, as_json: 
     if as_json:
         print_json({"scope": scope, "key": key, "deleted": deleted})
     else:
-        click.echo(f"Took {counted(int(deleted), 'fact')} away.")
+        click.echo(f"Deleted {counted(int(deleted), 'fact')}.")
 
 
 def _time(at: datetime) -> str:

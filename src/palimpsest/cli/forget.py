@@ -91,7 +91,7 @@ def _read() -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise click.UsageError(f"--matches -: standard input is no text in {sys.stdin.encoding}") from None
+        raise click.UsageError(f"--matches -: standard input is not valid {sys.stdin.encoding}") from None
     return text
 
 
@@ -106,7 +106,7 @@ def print_erased(done: Erased) -> None:
     if not (done or done.remains):
         note(f"Nothing to forget: {done.unknown}." if done.unknown else "Nothing to forget.")
         return
-    rows = table("would go" if would else "gone", "", right=())
+    rows = table("would be destroyed" if would else "destroyed", "", right=())
     rows.add_row("entries", f"{done.entries:,}")
     if done.media:
         rows.add_row("images, sounds, documents", f"{done.media:,}")

@@ -131,7 +131,7 @@ def _import_file(memory: Memory, path: str, options: dict[str, Any]) -> ImportRe
         except ConfigError as fault:
             if fault.where != "session_id" or fault.found is not None:
                 raise
-            hint = f"{path}: nothing names a session for its messages; give --session ID"
+            hint = f"{path}: its messages name no session; give --session ID"
             raise click.UsageError(hint) from fault
 
 
@@ -174,7 +174,7 @@ def _print(reports: list[tuple[str, ImportReport]]) -> None:
     for path, report in reports:
         if report.source and (report.source, report.format) != ("messages", "openai"):
             written = f", written in {report.format}" if report.format else ""
-            note(f"{line(path)}: taken for {report.source}{written}")
+            note(f"{line(path)}: read as {report.source}{written}")
         for reason, count in report.left_out.items():
             note(f"{line(path)}: left out: {count:,} {reason}")
 

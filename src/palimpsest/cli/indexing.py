@@ -39,9 +39,9 @@ def index_command(store: str | None, tenant: str | None, as_json: bool, action: 
     else:
         _print(status)
     if not is_stored:
-        note("Nothing was rebuilt: this store's index is in the memory of each process that searches.")
+        note("Nothing was rebuilt: with this store, each process that searches keeps an index in its own memory.")
     elif not status.sessions and status.behind:
-        note("Nothing is indexed yet: the first search does that, and so does `palimpsest index rebuild`.")
+        note("Nothing is indexed yet: the first search does that, or `palimpsest index rebuild`.")
 
 
 def _print(status: IndexStatus) -> None:

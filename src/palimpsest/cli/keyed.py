@@ -24,8 +24,8 @@ from palimpsest.resources.replies import (
     delete_reply,
     flush_reply,
     health_reply,
+    keyed_reply,
     page_reply,
-    pattern_reply,
     stats_reply,
     write_reply,
 )
@@ -81,7 +81,11 @@ def keyed(verb: F) -> F:
 
 
 max_keys_option = click.option(
-    "--max-keys", type=Whole(0, 10_000), default=0, metavar="N", help="The most keys that a pattern matches; 0: 1000."
+    "--max-keys",
+    type=Whole(0, 10_000),
+    default=0,
+    metavar="N",
+    help="Act on at most N keys that match a pattern; 0: 1000.",
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 text_argument = click.argument("text", required=False, metavar="[TEXT]")
@@ -103,13 +107,13 @@ def opened(config: str, ref: str, tenant: str) -> Iterator[DeclaredMemory]:
 def payload(text: str | None, file: TextIO | None) -> object:
     """Return what to write: the text, or the JSON value in the file. Raises a usage error for none or both of them."""
     if (text is None) == (file is None):
-        raise click.UsageError("give TEXT or --file, one of the two")
+        raise click.UsageError("give either TEXT or --file")
     if file is None:
         return text
     try:
         return json.loads(file.read().removeprefix("\ufeff"))  # the byte order mark that some editors write
     except ValueError as fault:
-        raise InputRefused(f"{file.name} is no JSON: {fault}") from fault
+        raise InputRefused(f"{file.name} is not valid JSON: {fault}") from fault
     except RecursionError as fault:
         raise InputRefused(f"{file.name} is nested too deeply") from fault
 
@@ -123,7 +127,7 @@ def read_command(ref: str, key: str, config: str, tenant: str, as_json: bool, of
     with opened(config, ref, tenant) as memory:
         page = memory.read(key, offset=offset, limit=limit)
     if as_json:
-        print_json(page_reply(key, page, offset, limit))
+        print_json(pagekeyed_reply(key, page, offset, limit))
         return
     for entry in page.entries:
         click.echo(f"{entry.role}: {line(entry.text)}")
@@ -142,7 +146,7 @@ def append_command(
     with opened(config, ref, tenant) as memory:
         added = memory.append(key, messages)
         total = _total(memory, key) if as_json else 0
-    _print(as_json, append_reply(key, added, total), f"Added {counted(added, 'message')}.")
+    _print(as_json, appendkeyed_reply(key, added, total), f"Added {counted(added, 'message')}.")
 
 
 @memory_command.command("write", epilog=examples("palimpsest memory write chat user:ann --file chat.json"))
@@ -156,7 +160,7 @@ def write_command(
     messages = payload(text, file)
     with opened(config, ref, tenant) as memory:
         written = memory.write(key, messages)
-    _print(as_json, write_reply(key, written), f"{counted(written, 'message')} now under {line(key)}.")
+    _print(as_json, writekeyed_reply(key, written), f"{counted(written, 'message')} now under {line(key)}.")
 
 
 @memory_command.command("flush", epilog=examples("palimpsest memory flush chat 'user:*' --dry-run"))
@@ -187,7 +191,7 @@ def flush_command(
         more = as_json and memory.keys(key, max_keys=max_keys).more
     _expect(results, key)
     if as_json:
-        print_json(_reply(key, replies, more=more))
+        print_json(keyed_reply(key, replies, more=more))
         _raise_if_failed(results)
         return
     rows = table("key", "strategy", "messages", "tokens", "why not", right=("messages", "tokens"))
@@ -218,7 +222,7 @@ def clear_command(
     destroyed = sum(cleared.entries.values())
     text = f"Destroyed {counted(destroyed, 'entry')} under {counted(len(cleared.entries), 'key')}."
     replies = {name: clear_reply(name, count, cleared.backups.get(name)) for name, count in cleared.entries.items()}
-    _print(as_json, _reply(key, replies, cleared.failed, more=more), text)
+    _print(as_json, keyed_reply(key, replies, cleared.failed, more=more), text)
     for copied, copy in () if as_json else cleared.backups.items():
         note(f"the copy of {line(copied)} is the session {line(copy)}")
     _exit_if_any(cleared.failed)
@@ -235,9 +239,9 @@ def delete_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
         keys = memory.keys(key, max_keys=max_keys)
         deleted = memory.delete(key, max_keys=max_keys)
     _expect(deleted, key)
-    reply = delete_reply(key, deleted)
+    reply = deletekeyed_reply(key, deleted)
     if "*" in key:
-        reply = {**_reply(key, {name: delete_reply(name, 1) for name in keys}, more=keys.more), "deleted": deleted}
+        reply = {**keyed_reply(key, {name: delete_reply(name, 1) for name in keys}, more=keys.more), "deleted": deleted}
     _print(as_json, reply, f"Deleted {counted(deleted, 'key')}.")
 
 
@@ -251,7 +255,9 @@ def stats_command(ref: str, key: str, config: str, tenant: str, as_json: bool, m
         more = as_json and memory.keys(key, max_keys=max_keys).more
     _expect(stats_by_key, key)
     if as_json:
-        print_json(_reply(key, {name: stats_reply(name, stats) for name, stats in stats_by_key.items()}, more=more))
+        print_json(
+            keyed_reply(key, {name: stats_reply(name, stats) for name, stats in stats_by_key.items()}, more=more)
+        )
         return
     rows = table("key", "messages", "tokens", "of limit", "archived", "last flush (UTC)", right=("messages", "tokens"))
     for matched, stats in stats_by_key.items():
@@ -273,7 +279,7 @@ def health_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
             if as_json and health.works and "*" not in key and not health.failed
             else None
         )
-        reply = health_reply(key, health, stats, memory.strategy)
+        reply = healthkeyed_reply(key, health, stats, memory.strategy)
     near_limit, failed = list(health.near_limit), dict(health.failed)
     text = "The store works." if health.works else f"The store does not work: {line(str(health.error))}"
     _print(as_json, reply, text)
@@ -301,19 +307,6 @@ def _print(as_json: bool, data: dict[str, Any], text: str) -> None:
         click.echo(text)
 
 
-def _reply(
-    key: str, replies: Mapping[str, Reply], failed: Mapping[str, str] | None = None, *, more: bool = False
-) -> Reply:
-    """Return the JSON output for a key, or for the keys of a pattern, with the reasons of those that failed."""
-    if "*" not in key:
-        return replies[key]
-    failures = {
-        name: {"success": False, "key": name, "error": {"message": why}} for name, why in (failed or {}).items()
-    }
-    results = {**replies, **failures}
-    return pattern_reply(key, [results[name] for name in sorted(results)], more=more)
-
-
 def _raise_if_failed(results: Mapping[str, CompactionResult]) -> None:
     """Raise OperationFailed if a key's flush failed, or else Conflicting if another flush of a key is under way."""
     failed = {flushed: done.why or str(done.reason) for flushed, done in results.items() if done.reason in FAILURES}
@@ -322,7 +315,7 @@ def _raise_if_failed(results: Mapping[str, CompactionResult]) -> None:
             f"nothing was changed under {', '.join(map(line, failed))}: {next(iter(failed.values()))}"
         )
     if pending := [flushed for flushed, done in results.items() if done.reason == "pending"]:
-        raise Conflicting(f"another flush is under way of {', '.join(map(line, pending))}")
+        raise Conflicting(f"another flush is under way under {', '.join(map(line, pending))}")
 
 
 def _exit_if_any(failed: Collection[str]) -> None:

@@ -32,8 +32,10 @@ def rotate_keys_command(store: str | None, tenant: str | None, as_json: bool) ->
         print_json({name.removesuffix("_id"): getattr(done, name) for name in names})
     elif done.texts or done.items:
         what = f"{counted(done.texts, 'text')} of {counted(done.sessions, 'session')} and {counted(done.items, 'item')}"
-        click.echo(f"Sealed {what} anew: all is under the key {done.key_id!r}, no other is needed any more.")
+        click.echo(
+            f"Re-encrypted {what}. Everything is under the key {done.key_id!r} now; other keys are not needed any more."
+        )
     else:
-        click.echo(f"All is under the key {done.key_id!r} already.")
+        click.echo(f"Everything is under the key {done.key_id!r} already.")
     for sentence in done.remains:
         note(sentence)

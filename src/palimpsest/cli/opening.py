@@ -38,7 +38,7 @@ def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:
     """
     root = click.get_current_context().find_root().obj or (None, None)
     if "" in (store, root[0]):
-        raise ConfigError("store", "", "an address or a path; without --store it is PALIMPSEST_STORE's, or the default")
+        raise ConfigError("store", "", "an address or a path; without --store, PALIMPSEST_STORE or the default is used")
     where = store or root[0] or os.environ.get("PALIMPSEST_STORE") or DEFAULT_STORE
     refuse_mistyped(where)
     owner = root[1] if tenant is None else tenant  # an empty one is refused when the memory is opened
@@ -88,7 +88,7 @@ def is_on_disk(where: str | Path) -> bool:
     return isinstance(where, Path) or read_address(where)[1].startswith(("sqlite:", "file:"))
 
 
-def expect_store(where: str | Path, advice: str = "--store names another") -> None:
+def expect_store(where: str | Path, advice: str = "or name another store with --store") -> None:
     """Raise Unavailable, with `advice`, if the store is a file or folder that does not exist."""
     if is_on_disk(where):
         _expect_file(where, advice)
@@ -99,11 +99,11 @@ def shown(where: str | Path) -> str:
     return discreet_address(where) if isinstance(where, str) else str(where)
 
 
-def _expect_file(where: str | Path, advice: str = "--store names another") -> None:
+def _expect_file(where: str | Path, advice: str = "or name another store with --store") -> None:
     """Raise Unavailable if the file or folder does not exist, and ConfigError for a malformed address."""
     path = where if isinstance(where, Path) else _path_of(where)
     if not os.path.exists(path):  # False, too, for a name that no file can have, such as one with a null byte
-        raise Unavailable(f"there is no store {shown(where)!r} yet: `palimpsest import` makes it; {advice}")
+        raise Unavailable(f"there is no store {shown(where)!r} yet: create it with `palimpsest import`, {advice}")
 
 
 def _path_of(address: str) -> str:
@@ -139,10 +139,10 @@ def _not_found(memory: Memory, session: str, candidates: list[str]) -> Operation
     if len(candidates) > 1:
         more = ", …" if len(candidates) > CANDIDATES else ""
         names = ", ".join(map(repr, candidates[:CANDIDATES])) + more
-        text = f"several sessions of tenant {memory.tenant!r} begin with {session!r}: {names}"
+        text = f"the ids of several sessions of tenant {memory.tenant!r} begin with {session!r}: {names}"
         return InputRefused(text, kind="SeveralSessions", suggestions=candidates[:CANDIDATES])
     near = candidates or get_close_matches(session, [info.session for info in memory.sessions(limit=LOOKED_AT)], n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists those that there are"
+    hint = f"; did you mean {near[0]!r}?" if near else "; `palimpsest sessions` lists all sessions"
     text = f"there is no session {session!r} of tenant {memory.tenant!r} in this store{hint}"
     return Missing(text, kind="SessionNotFound", suggestions=near)
 
@@ -210,7 +210,7 @@ def named_entries(chat: Session, names: Sequence[str]) -> list[Entry]:
             continue
         first, last = int(ends[1]), int(ends[2])
         if first > last:
-            raise click.UsageError(f"{name}: the first number is the larger one")
+            raise click.UsageError(f"{name}: a range needs the smaller number first, as in 3-5")
         named_entry(chat, ends[2])  # raises Missing if the log is shorter
         for entry in all_entries(chat, after=max(first - 1, 0)):
             if entry.seq > last:

@@ -47,5 +47,7 @@ def _pin(
     if as_json:
         print_json({"session": session, "pinned" if pinned else "unpinned": seqs})
     else:
-        stays = "stays in every context" if len(seqs) == 1 else "stay in every context"
-        click.echo(f"{counted(len(seqs), 'entry')} of {line(session)} {stays if pinned else 'pinned no more'}.")
+        is_one = len(seqs) == 1
+        stays = "stays in every context" if is_one else "stay in every context"
+        leaves = "is no longer pinned" if is_one else "are no longer pinned"
+        click.echo(f"{counted(len(seqs), 'entry')} of {line(session)} {stays if pinned else leaves}.")

@@ -60,7 +60,7 @@ def redactor_of(policy: Policy, named: str) -> Redactor:
     key = os.environ.get(KEY, "").encode("utf-8", "surrogateescape")
     if len(key) < MIN_KEY:
         found = f"a key of {len(key)} bytes" if key else "no key"
-        raise ConfigError(KEY, found, f"{MIN_KEY} bytes at least, for the pseudonyms of {named}")
+        raise ConfigError(KEY, found, f"at least {MIN_KEY} bytes, for the pseudonyms of {named}")
     return Redactor(policy, key=key)
 
 
@@ -75,7 +75,7 @@ def read_policy(given: str, where: str) -> dict[str, Any]:
     except OSError as fault:
         raise ConfigError(where, given, f"a file that can be read ({fault.strerror})") from None
     except json.JSONDecodeError as fault:
-        raise ConfigError(f"{given}:{fault.lineno}:{fault.colno}", fault.msg, "JSON") from None
+        raise ConfigError(f"{given}:{fault.lineno}:{fault.colno}", fault.msg, "valid JSON") from None
     except (UnicodeDecodeError, RecursionError):
         raise ConfigError(where, given, "a file with JSON in UTF-8") from None
     if not isinstance(policy, dict):

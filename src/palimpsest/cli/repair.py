@@ -34,7 +34,7 @@ def repair_command(
         damaged = [entry.seq for entry in chat.entries(rewound=True) if entry.damaged]
         if asks and damaged:
             note(f"{counted(len(damaged), 'entry')} cannot be read: {', '.join(map(str, damaged))}")
-            confirm("Take this out? It cannot be undone.")
+            confirm("Remove what cannot be read? It cannot be undone.")
         done = chat.repair() if damaged and not dry_run else None
         if not damaged:
             read_records(chat, info.revision)

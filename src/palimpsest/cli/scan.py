@@ -76,7 +76,7 @@ def scan_command(
         if session is not None:
             session = require(memory, session, whole=applies and yes).session
         if applies and as_json and not yes:
-            raise click.UsageError("--json asks nothing: give --yes, too, where --apply is meant")
+            raise click.UsageError("--json cannot ask for confirmation: give --yes with --apply")
         privacy = own_redactor or (None if redactor() is not None else "default")  # None: the memory's own policy
         scan = partial(_scan, memory, privacy, session, sample)
         found = scan(apply=applies and yes)
@@ -121,7 +121,7 @@ def _print(found: Scanned, *, redacted: bool) -> None:
         console().print(rows)
         click.echo()
     if found.samples:
-        rows = table("session", "where", "kind", "redacted" if redacted else "as it would be")
+        rows = table("session", "where", "kind", "redacted" if redacted else "would become")
         for sample in found.samples:
             where = f"entry {sample.where}" if isinstance(sample.where, int) else line(sample.where)
             rows.add_row(line(sample.session), where, line(sample.kind), line(sample.text))
@@ -145,7 +145,7 @@ def _outcome(found: Scanned, *, redacted: bool) -> str:
 def _print_rest(found: Scanned) -> None:
     """Print what could not be checked, and what remains to be done."""
     for refused in found.refused:
-        note(f"{line(refused.session)}: {refused.place}: not checked, and left as it was: {refused.why}")
+        note(f"{line(refused.session)}: {refused.place}: not checked, and left unchanged: {refused.why}")
     for remainder in found.remains:
         note(remainder)
 

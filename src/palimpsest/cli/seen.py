@@ -207,7 +207,7 @@ def _left_out(context: Context, words: Mapping[int, str]) -> Iterable[Html]:
     if not rows:
         yield tag("p", "Nothing: it holds the whole log.")
         return
-    yield tag("p", "All of it is in the log, but what was erased.")
+    yield tag("p", "All of it is still in the log, except for what was erased.")
     yield table(["entries", "why", "the first of them", "how many"], rows, figures=1)
     for warning in report.warnings:
         yield tag("p", shown(warning), class_="quiet")

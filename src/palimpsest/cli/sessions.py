@@ -32,7 +32,7 @@ class _Time(click.DateTime):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
-            self.fail(f"{value!r} is no time; write it as 2026-11-01 or 2026-11-01T12:00, in UTC", param, ctx)
+            self.fail(f"{value!r} is not a time; write it as 2026-11-01 or 2026-11-01T12:00, in UTC", param, ctx)
 
 
 TIME = _Time(TIMES)

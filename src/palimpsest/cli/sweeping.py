@@ -35,5 +35,5 @@ def sweep_command(
         print_json({"swept": swept, "dry_run": dry_run})
     else:
         noun = "entry, item or session" if swept == 1 else "entries, items and sessions"
-        verb = "would go" if dry_run else "is gone" if swept == 1 else "are gone"
+        verb = "would be destroyed" if dry_run else "destroyed"
         click.echo(f"{swept:,} {noun} {verb}.")

@@ -191,7 +191,7 @@ def _print_diff(before: Context, after: Context, changes: list[Hunk], between: l
             for i, message in messages:
                 screen.print(Text(f"{sign} {i}  {_shown(message, width)}", style))
     if not any(change.removed or change.added for change in changes):
-        note("Both were given the same.")
+        note("The model was given the same at both revisions.")
 
 
 def _shown(message: Message, width: int) -> str:
@@ -266,7 +266,7 @@ def rewind_command(
     """
     _one_point(to, behind)
     if to is None and behind is None:
-        raise click.UsageError("say where to: --to REVISION or --behind ENTRY; `palimpsest history` lists revisions")
+        raise click.UsageError("give --to REVISION or --behind ENTRY; `palimpsest history` lists revisions")
     with open_memory(store, tenant, write=True) as memory:
         info = require(memory, session)
         session, before = info.session, info.revision
@@ -284,7 +284,7 @@ def rewind_command(
 
 def _one_point(revision: int | None, entry: str | None) -> None:
     if revision is not None and entry is not None:
-        raise click.UsageError("a revision or an entry, not both")
+        raise click.UsageError("give either a revision or an entry, not both")
 
 
 def _entry(memory: Memory, session: str, name: str) -> Entry:

@@ -25,6 +25,6 @@ def vacuum_command(store: str | None, tenant: str | None, as_json: bool) -> None
     if as_json:
         print_json({"freed": done.freed, "remains": list(done.remains)})
     else:
-        note(f"{done.freed:,} bytes given back." if done.freed else "Nothing to give back.")
+        note(f"Freed {done.freed:,} bytes." if done.freed else "There was no unused space to free.")
         for remainder in done.remains:
             note(f"Remains: {remainder}")

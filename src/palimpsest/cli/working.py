@@ -87,7 +87,7 @@ def worker_command(
     worker as soon as it has finished the session under way. It prints a line for each session that it worked on.
     """
     if (tenants or (click.get_current_context().find_root().obj or (None, None))[1]) and all_tenants:
-        raise click.UsageError("give --tenant or --all-tenants, one of the two")
+        raise click.UsageError("give either --tenant or --all-tenants, not both")
     lines = _Lines(as_json=as_json)
     options: dict[str, Any] = {"duties": duties or None, "lease": lease, "told": lines}
     options["tenants"] = None if all_tenants else tenants or (resolve(None, None)[1],)
@@ -142,15 +142,17 @@ async def _opened(url: str | None, config: str | None, options: dict[str, Any]) 
     url = (click.get_current_context().find_root().obj or (None,))[0] if url is None else url
     where, _ = resolve(url, None)
     if url is not None or config is None:
-        expect_store(where, "URL names another, or PALIMPSEST_STORE")
+        expect_store(where, "or give the URL of another store")
     if config is None:
-        note("Nothing is compacted: without --config nothing says when that is due.")
+        note("Nothing is compacted: give --config with the memories whose sessions are to be compacted.")
         keys = Keys.from_env() if KEYS in os.environ else None
         async with AsyncMemory.open(where, encryption=keys, privacy=redactor()) as memory:
             yield Worker([(memory, ())], **options), shown(where)
         return
     if PRIVACY in click.get_current_context().find_root().meta:
-        raise click.UsageError("--privacy has no place beside --config: the memories declare what may not be kept")
+        raise click.UsageError(
+            "give either --privacy or --config, not both: the files of --config declare the privacy policy"
+        )
     override: dict[str, Any] = {"where": where} if url is not None else {}
     async with AsyncResources.load(config, **override) as resources:
         _expect_reachable(resources, config, url)
@@ -167,13 +169,13 @@ def _expect_reachable(resources: AsyncResources, config: str, url: str | None) -
     A memory that is kept in the memory of another program cannot be reached.
     """
     if not len(resources):
-        raise Missing(f"nothing in {config} declares a memory: a file that does says `resource: memory`")
+        raise Missing(f"{config} declares no memory: a file declares one if it says `resource: memory`")
     if url is not None:
         return
     unreachable = [id for id in resources if (resources[id].place.address or "").startswith(IN_MEMORY)]
-    reason = "kept in the memory of the program that uses it, where no worker reaches it"
+    reason = "kept in the memory of the program that uses it, which a worker cannot reach"
     if len(unreachable) == len(resources):
-        raise InputRefused(f"each memory in {config} is {reason}: give it a store, or a URL here")
+        raise InputRefused(f"each memory in {config} is {reason}: declare a store for it, or give URL")
     for id in unreachable:
         warn(f"memory {line(id)} is {reason}")
 
@@ -195,14 +197,14 @@ def _line(done: Worked) -> str:
     if done.duty == "index":
         return f"{tenant}indexed what is new in {counted(done.indexed, 'session')}"
     if done.session is None:
-        return f"{tenant}swept {done.swept:,} of what has expired"
+        return f"{tenant}swept {done.swept:,} expired entries, items and sessions"
     name = f"{tenant}{line(done.session)}"
     if done.reason is not None:
         return f"{name}  {done.reason}: {line(done.why)}"
     by = f" by {line(done.model)}" if done.model else ""
     removed = done.covered + done.evicted + done.erased
     tokens = f"{done.tokens_before:,} → {done.tokens_after:,} tokens"
-    return f"{name}  {line(done.strategy or '')}{by}: {tokens}, {counted(removed, 'entry')} out"
+    return f"{name}  {line(done.strategy or '')}{by}: {tokens}, {counted(removed, 'entry')} left the context"
 
 
 def _figures(report: WorkReport) -> str:

@@ -37,7 +37,9 @@ def decode_message(message: Message, where: str) -> list[Entry]:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or role not in _ROLES:
         hint = "the results of tools are tool_result blocks of a user message" if role == "tool" else "known"
-        raise InvalidEntry(f"{where}.role", f"{shorten(role)} is no role of messages; {hint}: {', '.join(_ROLES)}")
+        raise InvalidEntry(
+            f"{where}.role", f"{shorten(role)} is not a role of Anthropic's messages; {hint}: {', '.join(_ROLES)}"
+        )
     rest = {key: value for key, value in message.items() if key not in ("role", "content")}
     check_json(rest, where)
     absent: tuple[str, ...] = ()
@@ -68,7 +70,7 @@ def _decode_blocks(content: list[Any], role: Role, where: str) -> list[Entry]:
         kind = _kind(block, place)
         if kind in _TOOL_BLOCKS:
             if role != _TOOL_BLOCKS[kind]:
-                raise InvalidEntry(f"{place}.type", f"{kind} blocks are only in messages of role {_TOOL_BLOCKS[kind]}")
+                raise InvalidEntry(f"{place}.type", f"a {kind} block belongs in a message of role {_TOOL_BLOCKS[kind]}")
             if parts:
                 entries.append(_spoken(role, parts))
                 parts = []
@@ -102,7 +104,7 @@ def is_hosted_result(kind: str) -> bool:
 
 def _kind(block: Any, where: str) -> str:
     if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-        raise InvalidEntry(where, f"{shorten(block)} is no content block: a mapping with a type is needed")
+        raise InvalidEntry(where, f"{shorten(block)} is not a content block: a mapping with a type is needed")
     check_json(block, where)
     kind: str = block["type"]
     return kind
@@ -121,9 +123,11 @@ def _decode_call(block: Block, where: str) -> Entry:
     call_id, name = block.get("id"), block.get("name")
     for key, value in (("id", call_id), ("name", name)):
         if not isinstance(value, str):
-            raise InvalidEntry(f"{where}.{key}", f"{shorten(value)} is not text; a tool_use block has an id and a name")
+            raise InvalidEntry(
+                f"{where}.{key}", f"{shorten(value)} is not text; a tool_use block needs an id and a name"
+            )
     if "input" not in block:
-        raise InvalidEntry(f"{where}.input", "a tool_use block needs the input of its tool, if only an empty object")
+        raise InvalidEntry(f"{where}.input", "a tool_use block needs an input: an object, which may be empty")
     rest = {key: value for key, value in block.items() if key not in ("type", "id", "name", "input")}
     native = Native(format=NAME, keep={"block": rest}) if rest else None
     text = _json_text(block["input"])
@@ -133,7 +137,9 @@ def _decode_call(block: Block, where: str) -> Entry:
 def _decode_result(block: Block, where: str) -> Entry:
     call_id, content, failed = block.get("tool_use_id"), block.get("content"), block.get("is_error")
     if not isinstance(call_id, str):
-        raise InvalidEntry(f"{where}.tool_use_id", f"{shorten(call_id)} is not text; a result names its tool_use block")
+        raise InvalidEntry(
+            f"{where}.tool_use_id", f"{shorten(call_id)} is not text; a tool_result needs the id of its tool_use block"
+        )
     field_keys = {"type", "tool_use_id", "content"} | ({"is_error"} if failed is True else set())
     rest = {key: value for key, value in block.items() if key not in field_keys}
     parts: str | tuple[Part, ...] = ""
@@ -193,7 +199,7 @@ def _check_source(source: Any, where: str) -> None:
     """Raise InvalidEntry unless this is a source of an image or a document. Unknown types of source are accepted."""
     kind = source.get("type") if isinstance(source, dict) else None
     if not isinstance(kind, str):
-        reason = 'is no source: a mapping such as {"type": "url", "url": "https://..."} is needed'
+        reason = 'is not a source: a mapping such as {"type": "url", "url": "https://..."} is needed'
         raise InvalidEntry(where, f"{shorten(source)} {reason}")
     for key in _SOURCES.get(kind, ()):
         if not isinstance(source.get(key), str) or not source[key]:

@@ -31,7 +31,7 @@ def broken_rules(messages: Sequence[Any]) -> list[Problem]:
     check = _Check()
     for i, message in enumerate(messages):
         if not isinstance(message, dict):
-            check.broken(i, "a message is a mapping of role and content", _REFERENCE)
+            check.broken(i, "a message must be a mapping with role and content", _REFERENCE)
             continue
         check.message(i, message)
     check.end(messages)
@@ -56,12 +56,18 @@ class _Check:
     def message(self, i: int, message: dict[str, Any]) -> None:
         role, content = message.get("role"), message.get("content")
         if role not in ("user", "assistant"):
-            hint = "; it goes beside the messages, not all models take it among them" if role == "system" else ""
+            hint = (
+                "; give system text beside the messages, since not all models take it among them"
+                if role == "system"
+                else ""
+            )
             self.broken(i, f"unknown role {role!r}{hint}", _REFERENCE)
         elif i == 0 and role != "user":
-            self.broken(i, "the first message is the user's", _REFERENCE)
+            self.broken(i, "the first message must have the role user", _REFERENCE)
         elif role == self.role:
-            self.broken(i, f"two messages of role {role} in a row; they alternate", _REFERENCE)
+            self.broken(
+                i, f"two messages of role {role} in a row; the roles user and assistant must alternate", _REFERENCE
+            )
         self.role = str(role)
         if isinstance(content, str):
             blocks: list[Any] = [{"type": "text", "text": content}]
@@ -73,7 +79,7 @@ class _Check:
             self.broken(i, "a message needs content that is not empty", _REFERENCE)
         whole = [block for block in blocks if isinstance(block, dict) and isinstance(block.get("type"), str)]
         if len(whole) < len(blocks):
-            self.broken(i, "content is text or blocks with a type", _REFERENCE)
+            self.broken(i, "content must be text or a list of blocks with a type", _REFERENCE)
         self.results(i, role, whole)
         self.blocks(i, role, whole)
 
@@ -83,14 +89,14 @@ class _Check:
         come_first = [block["type"] == "tool_result" for block in blocks[: len(answered)]]
         for id in answered:
             if role != "user" or id not in self.waiting:
-                self.broken(i, f"a result of {id!r}, which the message before does not call", _ERROR)
+                self.broken(i, f"a tool_result for {id!r}, which the message before does not call", _ERROR)
         if len(set(map(repr, answered))) < len(answered):
-            self.broken(i, "two results of one call", _ERROR)
+            self.broken(i, "two tool_result blocks for one call", _ERROR)
         missing = [id for id in self.waiting if id not in answered]
         if missing:
-            self.broken(self.asked_at, f"calls without a result in the next message: {missing}", _ERROR)
+            self.broken(self.asked_at, f"calls without a tool_result in the next message: {missing}", _ERROR)
         if self.waiting and not all(come_first):
-            self.broken(i, "results of tools come before anything else", _TOOLS)
+            self.broken(i, "tool_result blocks must come before all other blocks", _TOOLS)
         self.waiting = []
 
     def blocks(self, i: int, role: Any, blocks: list[dict[str, Any]]) -> None:
@@ -107,22 +113,22 @@ class _Check:
             elif is_hosted_call(block["type"]):
                 self.hosted.add(repr(block.get("id")))
             elif is_hosted_result(block["type"]) and repr(block.get("tool_use_id")) not in self.hosted:
-                self.broken(i, f"{block['type']} without the call that it answers before it", _ERROR)
+                self.broken(i, f"a {block['type']} block without its call before it", _ERROR)
         if role == "assistant" and blocks and blocks[-1]["type"] in THINKING:
-            self.broken(i, "the assistant's message ends with thinking", _ERROR)
+            self.broken(i, "a message of the assistant must not end with thinking", _ERROR)
 
     def call(self, i: int, role: Any, block: dict[str, Any]) -> None:
         id, name = block.get("id"), block.get("name")
         if role != "assistant":
-            self.broken(i, "only the assistant calls tools", _ERROR)
+            self.broken(i, "a tool_use block in a message that is not the assistant's", _ERROR)
         if not isinstance(id, str) or not TOOL_ID.fullmatch(id):
-            self.broken(i, f"the id {id!r} of a call is not made of letters, digits, _ and -", _ERROR)
+            self.broken(i, f"the id {id!r} of a call may have only letters, digits, _ and -", _ERROR)
         elif id in self.ids:
             self.broken(i, f"two calls share the id {id!r}", _ERROR)
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-            self.broken(i, f"the tool's name {name!r} is not 1 to 128 letters, digits, _ and -", _ERROR)
+            self.broken(i, f"the tool name {name!r} must have 1 to 128 letters, digits, _ and -", _ERROR)
         if not isinstance(block.get("input"), dict):
-            self.broken(i, "the input of a call is an object", _REFERENCE)
+            self.broken(i, "the input of a call must be an object", _REFERENCE)
         if isinstance(id, str):
             self.ids.add(id)
             self.waiting.append(id)
@@ -131,26 +137,26 @@ class _Check:
     def thinking(self, i: int, role: Any, block: dict[str, Any]) -> None:
         key = "signature" if block["type"] == "thinking" else "data"
         if role != "assistant":
-            self.broken(i, f"{block['type']} in a message that is not the assistant's", _ERROR)
+            self.broken(i, f"a {block['type']} block in a message that is not the assistant's", _ERROR)
         if not isinstance(block.get(key), str) or not block[key]:
-            self.broken(i, f"{block['type']} without its {key}", "guide to extended thinking")
+            self.broken(i, f"a {block['type']} block without its {key}", "guide to extended thinking")
 
     def end(self, messages: Sequence[Any]) -> None:
         """Check what only the end of the messages tells: open calls, trailing white space, the number of marks."""
         if self.waiting:
-            self.broken(self.asked_at, f"calls without a result in the next message: {self.waiting}", _ERROR)
+            self.broken(self.asked_at, f"calls without a tool_result in the next message: {self.waiting}", _ERROR)
         last = len(messages) - 1
         if self.role == "assistant" and _ends_with_space(messages[last].get("content")):
-            self.broken(last, "the assistant's last text ends with white space", _ERROR)
+            self.broken(last, "the last text must not end with white space if it is the assistant's", _ERROR)
         if len(self.marks) > MOST_MARKS:
-            self.broken(last, f"{len(self.marks)} blocks with cache_control; {MOST_MARKS} may have it", _ERROR)
+            self.broken(last, f"{len(self.marks)} blocks with cache_control; at most {MOST_MARKS} may have it", _ERROR)
         if not is_in_order(self.marks):
-            self.broken(last, "a block is cached for an hour behind one that is cached for a shorter time", _ERROR)
+            self.broken(last, "a block with a cache time of an hour follows one with a shorter cache time", _ERROR)
 
 
 def _text(check: _Check, i: int, text: Any) -> None:
     if not isinstance(text, str) or not text or text.isspace():
-        check.broken(i, "a block of text that is empty or white space", _ERROR)
+        check.broken(i, "a text block must not be empty or only white space", _ERROR)
 
 
 def _result(check: _Check, i: int, block: dict[str, Any]) -> None:
@@ -160,11 +166,11 @@ def _result(check: _Check, i: int, block: dict[str, Any]) -> None:
             if isinstance(inner, dict) and inner.get("type") == "text":
                 _text(check, i, inner.get("text"))
             elif failed:
-                check.broken(i, "the result of a tool that failed holds nothing but text", _ERROR)
+                check.broken(i, "a tool_result with is_error may have only text", _ERROR)
     elif content is not None and not isinstance(content, str):
-        check.broken(i, "the content of a result is text or blocks", _REFERENCE)
+        check.broken(i, "the content of a tool_result must be text or a list of blocks", _REFERENCE)
     if failed and (not content or (isinstance(content, str) and content.isspace())):
-        check.broken(i, "the result of a tool that failed says why", _ERROR)
+        check.broken(i, "a tool_result with is_error needs a text that says why", _ERROR)
 
 
 def _ends_with_space(content: Any) -> bool:

@@ -65,14 +65,12 @@ def mappings(messages: object, where: str, what: str = "message") -> Sequence[di
     if type(messages) is not list and (
         isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence)
     ):  # the type is compared first: `isinstance` with an abstract class costs as much as all other checks
-        hint = (
-            "; for what somebody says there is add_user_message" if what == "message" and type(messages) is str else ""
-        )
+        hint = "; to add one text, use add_user_message" if what == "message" and type(messages) is str else ""
         raise InvalidEntry(where, f"a list of {what}s is needed, not {type(messages).__name__}{hint}")
     for i, message in enumerate(messages):
         if not isinstance(message, dict):
-            hint = f"not {type(message).__name__}; objects of a provider's library become mappings by model_dump()"
-            raise InvalidEntry(f"{where}[{i}]", f"{what}s are mappings, {hint}")
+            hint = f"not {type(message).__name__}; model_dump() turns objects of a provider's library into mappings"
+            raise InvalidEntry(f"{where}[{i}]", f"every {what} must be a mapping, {hint}")
     return messages
 
 

@@ -41,7 +41,9 @@ def decode_content(content: Message, where: str) -> list[Entry]:
     """Return the entries of one content. Raises InvalidEntry naming the place of what is malformed."""
     role, parts = content.get("role"), content.get("parts")
     if role is not None and role not in ("user", "model", *_ANSWERING):
-        reason = "is no role of contents; known: user, model, function, tool. System text goes into the call"
+        reason = (
+            "is not a role of contents; known roles: user, model, function, tool. Give system text beside the contents"
+        )
         raise InvalidEntry(f"{where}.role", f"{shorten(role)} {reason}")
     if parts is not None and not isinstance(parts, list):
         raise InvalidEntry(f"{where}.parts", f"{shorten(parts)} is not a list of parts")
@@ -70,17 +72,17 @@ def _decode_parts(parts: list[Any], role: str | None, where: str) -> list[Entry]
         kind = DATA[key] if key is not None else None
         if key is not None and kind == "function_call":
             if role != "model":
-                raise InvalidEntry(f"{where}[{j}].{key}", "only a content of role model calls functions")
+                raise InvalidEntry(f"{where}[{j}].{key}", "only a content of role model may have a function call")
             if message_parts:
                 entries.append(_message("assistant", message_parts))
                 message_parts = []
             entries.append(decode_call(part, key, f"{where}[{j}]"))
         elif key is not None and kind == "function_response":
             if role == "model":
-                raise InvalidEntry(f"{where}[{j}].{key}", "a content of role model holds no function's response")
+                raise InvalidEntry(f"{where}[{j}].{key}", "a content of role model must not have a function response")
             entries.append(decode_result(part, key, f"{where}[{j}]"))
         elif role in _ANSWERING:
-            raise InvalidEntry(f"{where}[{j}]", f"a content of role {role} holds responses of functions alone")
+            raise InvalidEntry(f"{where}[{j}]", f"a content of role {role} may have only function responses")
         else:
             message_parts.append((j, decode_part(part, key, f"{where}[{j}]", given=role != "model")))
     if message_parts or not entries:
@@ -190,7 +192,7 @@ def decode_call(part: Message, key: str, where: str) -> Entry:
     body, call_id = _named(part, key, where)
     args = body.get("args")
     if args is not None and not isinstance(args, dict):
-        raise InvalidEntry(f"{place}.args", f"{shorten(args)} is no mapping")
+        raise InvalidEntry(f"{place}.args", f"{shorten(args)} is not a mapping")
     absent = tuple(name for name, value in (("id", call_id), ("args", args)) if value is None)
     kept = _kept(part, key, {"id", "name", "args"} - {*absent})
     return Entry(
@@ -208,10 +210,12 @@ def _named(part: Message, key: str, where: str) -> tuple[Message, str | None]:
     check_part(part, where)
     body = part[key]
     if not isinstance(body, dict):
-        raise InvalidEntry(f"{where}.{key}", f"{shorten(body)} is no mapping")
+        raise InvalidEntry(f"{where}.{key}", f"{shorten(body)} is not a mapping")
     name, call_id = body.get("name"), body.get("id")
     if not isinstance(name, str):
-        raise InvalidEntry(f"{where}.{key}.name", f"{shorten(name)} is not text; a call and its result name a function")
+        raise InvalidEntry(
+            f"{where}.{key}.name", f"{shorten(name)} is not text; a call and its response need the name of the function"
+        )
     if call_id is not None and not isinstance(call_id, str):
         raise InvalidEntry(f"{where}.{key}.id", f"{shorten(call_id)} is not text")
     return body, call_id
@@ -244,9 +248,9 @@ def decode_result(part: Message, key: str, where: str) -> Entry:
     body, call_id = _named(part, key, where)
     response, parts = body.get("response"), body.get("parts")
     if response is not None and not isinstance(response, dict):
-        raise InvalidEntry(f"{place}.response", f"{shorten(response)} is no mapping")
+        raise InvalidEntry(f"{place}.response", f"{shorten(response)} is not a mapping")
     if parts is not None and not isinstance(parts, list):
-        raise InvalidEntry(f"{place}.parts", f"{shorten(parts)} is no list of parts")
+        raise InvalidEntry(f"{place}.parts", f"{shorten(parts)} is not a list of parts")
     text, shape, status = _text_of(response)
     media = tuple(_decode_media(inner, f"{place}.parts[{i}]") for i, inner in enumerate(parts or ()))
     # The log fills in an empty name or id from the call, so an empty one is kept in `native`, to be encoded as it came.

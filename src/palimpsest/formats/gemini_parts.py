@@ -68,10 +68,10 @@ _TYPES: dict[str, tuple[str, Any]] = {
     **dict.fromkeys(
         (*_INSIDE, "args", "response", "part_metadata", "audio_transcription", "speech_metadata", "document_metadata",
          "spreadsheet_metadata", "audio_metadata"),
-        ("no mapping", dict),
+        ("not a mapping", dict),
     ),
     "will_continue": ("neither true nor false", bool),
-    "fps": ("no number", (int, float)),
+    "fps": ("not a number", (int, float)),
 }  # fmt: skip
 """The type that the API takes under each key, with the words of the error: decoding refuses other types."""
 
@@ -95,10 +95,10 @@ def data_key(part: Any, where: str) -> str | None:
     Raises InvalidEntry for what is no mapping, and for a part of two kinds.
     """
     if not isinstance(part, dict):
-        raise InvalidEntry(where, f"{shorten(part)} is no part: a mapping such as {{'text': ...}} is needed")
+        raise InvalidEntry(where, f"{shorten(part)} is not a part: a mapping such as {{'text': ...}} is needed")
     keys = [key for key, value in part.items() if value is not None and key in DATA]
     if len(keys) > 1:
-        raise InvalidEntry(where, f"a part is one thing, not {' and '.join(keys)}")
+        raise InvalidEntry(where, f"a part may have only one kind of data, not {' and '.join(keys)}")
     return keys[0] if keys else None
 
 
@@ -122,7 +122,7 @@ def decode_part(part: Message, key: str | None, where: str, *, given: bool = Tru
         extra = {name: value for name, value in part.items() if name not in held} or None
         return Reasoning(text=body, extra=extra) if is_thought else Text(text=body, extra=extra)
     if kind is not None and not isinstance(body, dict):
-        raise InvalidEntry(f"{where}.{key}", f"{shorten(body)} is no mapping")
+        raise InvalidEntry(f"{where}.{key}", f"{shorten(body)} is not a mapping")
     if key is not None and kind in ("inline_data", "file_data"):
         medium = _decode_inline(part, key, where, given) if kind == "inline_data" else _decode_file(part, key, where)
         return medium if medium is not None and encode_part(medium, own=True) == part else Opaque(item=part)
@@ -137,7 +137,7 @@ def check_part(part: Message, where: str) -> None:
         place = _bytes_in(part, where)
         if place is None:
             raise
-        reason = "bytes, where a log holds plain JSON; dump it with model_dump(mode='json'), which writes base64"
+        reason = "bytes, which plain JSON cannot hold; dump it with model_dump(mode='json'), which writes base64"
         raise InvalidEntry(place, reason) from refusal
     thought, key = part.get("thought"), find(part, PART_KEYS, "thought_signature")
     if thought is not None and not isinstance(thought, bool):
@@ -196,9 +196,9 @@ def _decode_inline(part: Message, key: str, where: str, given: bool) -> Part | N
     mime_key = find(blob, _BODY_KEYS["inline_data"], "mime_type")
     mime, data = blob[mime_key] if mime_key is not None else None, blob.get("data")
     if not isinstance(mime, str):
-        raise InvalidEntry(f"{where}.{key}.mime_type", f"{shorten(mime)} is no media type")
+        raise InvalidEntry(f"{where}.{key}.mime_type", f"{shorten(mime)} is not a media type, such as image/png")
     if not is_base64(data) or (given and not data):
-        raise InvalidEntry(f"{where}.{key}.data", f"{shorten(data)} is not what a file holds, in base64")
+        raise InvalidEntry(f"{where}.{key}.data", f"{shorten(data)} is not the content of a file in base64")
     url_safe = "-" in data or "_" in data
     plain = data.replace("-", "+").replace("_", "/") if url_safe else data
     kept = {**blob, "data": _URL_SAFE if url_safe else None}
@@ -218,7 +218,7 @@ def _decode_file(part: Message, key: str, where: str) -> Part:
     uri_key, mime_key = (find(body, _BODY_KEYS["file_data"], name) for name in ("file_uri", "mime_type"))
     uri, mime = (body[body_key] if body_key is not None else None for body_key in (uri_key, mime_key))
     if uri_key is None or not isinstance(uri, str) or not uri:
-        raise InvalidEntry(f"{where}.{key}.file_uri", f"{shorten(uri)} is no address")
+        raise InvalidEntry(f"{where}.{key}.file_uri", f"{shorten(uri)} is not an address")
     kept = {**body, uri_key: None}
     public = uri.startswith(("https://", "http://")) and not uri.startswith(_OWN_FILES)
     if public and isinstance(mime, str) and mime.startswith("image/"):

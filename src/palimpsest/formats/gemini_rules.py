@@ -33,9 +33,13 @@ def broken_rules(contents: Sequence[Any]) -> list[Problem]:
         if role not in ("user", "model"):
             problems.append(Problem(i, f"unknown role {role!r}", _REFERENCE))
         if i == 0 and role == "model":
-            problems.append(Problem(i, "the first content is the user's", "API error 400"))
+            problems.append(Problem(i, "the first content must have the role user", "API error 400"))
         elif i and role == before:
-            problems.append(Problem(i, "roles alternate", "API error 400"))
+            problems.append(
+                Problem(
+                    i, "two contents of one role in a row; the roles user and model must alternate", "API error 400"
+                )
+            )
         before = role
         if not isinstance(parts, list) or not parts:
             problems.append(Problem(i, "a content needs parts", "API error 400"))
@@ -45,10 +49,10 @@ def broken_rules(contents: Sequence[Any]) -> list[Problem]:
         calls, responses = _bodies(parts, "function_call"), _bodies(parts, "function_response")
         problems.extend(Problem(i, rule, _CALLING) for rule in _broken_pairs(role, asked, parts, responses))
         if calls and role != "model":
-            problems.append(Problem(i, "only the model calls functions", _CALLING))
+            problems.append(Problem(i, "a function_call in a content whose role is not model", _CALLING))
         asked = calls
     if asked:
-        problems.append(Problem(len(contents) - 1, "calls without a response", "API error 400"))
+        problems.append(Problem(len(contents) - 1, "calls without a function_response after them", "API error 400"))
     return problems
 
 
@@ -64,32 +68,36 @@ def _kinds(part: Any) -> list[str]:
 def _broken_part(part: Any) -> list[str]:
     kinds = _kinds(part)
     if len(kinds) != 1:
-        return ["a part holds exactly one thing"]
+        return ["a part must have exactly one kind of data, such as text or function_call"]
     kind, body = DATA[kinds[0]], part[kinds[0]]
     if kind == "text":
-        return [] if isinstance(body, str) and (body or is_signed(part)) else ["a text without signature is not empty"]
+        return (
+            []
+            if isinstance(body, str) and (body or is_signed(part))
+            else ["a text without a signature must not be empty"]
+        )
     if not isinstance(body, dict):
-        return [f"{kind} is a mapping"]
+        return [f"{kind} must be a mapping"]
     if kind not in ("function_call", "function_response"):
         return []
     broken = []
     if not isinstance(body.get("name"), str) or not CALLABLE.fullmatch(body["name"]):
-        broken.append(f"{body.get('name')!r} is no name of a function")
+        broken.append(f"{body.get('name')!r} is not a valid function name")
     field = "args" if kind == "function_call" else "response"
     if not isinstance(body.get(field), dict):
-        broken.append(f"{field} is an object")
+        broken.append(f"{field} must be an object")
     return broken
 
 
 def _broken_pairs(role: object, asked: Sequence[Any], parts: Sequence[Any], responses: Sequence[Any]) -> list[str]:
     """Return the rules that a content's responses break, given the calls of the content before it."""
     if len(responses) != len(asked):
-        return [f"{len(asked)} calls need as many responses directly after them, not {len(responses)}"]
+        return [f"{len(asked)} calls need {len(asked)} responses in the next content, not {len(responses)}"]
     if not responses:
         return []
-    broken = ["responses come from the user"] if role != "user" else []
+    broken = ["a function_response in a content whose role is not user"] if role != "user" else []
     if _bodies(parts[: len(responses)], "function_response") != responses:
-        broken.append("responses come before all else")
+        broken.append("function_response parts must come before all other parts")
     for call, response in zip(asked, responses, strict=True):
         call_key, response_key = (
             (body.get("name"), body.get("id")) if isinstance(body, dict) else None for body in (call, response)

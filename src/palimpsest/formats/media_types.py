@@ -64,13 +64,13 @@ def has_scheme(text: str) -> bool:
 def lacks(part: Part) -> tuple[str, str] | None:
     """Return the field of a media part that no provider could read, and why; None if the part is complete."""
     if isinstance(part, Image) and isinstance(part.source, str) and not has_address(part):
-        return "source", "no address: give https://…, or what a file holds as data:image/png;base64,…"
+        return "source", "is not an address: give https://…, or the content of a file as data:image/png;base64,…"
     if isinstance(part, Audio) and isinstance(part.data, str) and not _holds_data(part.data):
-        return "data", "no sound: give what the file holds in base64"
+        return "data", "is not a sound: give the content of the file in base64"
     if isinstance(part, Audio) and part.format == "":
-        return "format", "no format of sound: give wav or mp3"
+        return "format", "is not a format of sound: give wav or mp3"
     if isinstance(part, File) and not part.file_id and (part.data is None or isinstance(part.data, str)):
-        reason = "no document: give a file_id, or what the file holds as data:application/pdf;base64,…"
+        reason = "is not a document: give a file_id, or the content of the file as data:application/pdf;base64,…"
         is_complete = part.data and (has_scheme(part.data) or _holds_data(part.data)) and not is_hollow(part.data)
         return None if is_complete else ("data", reason)
     return None

@@ -23,10 +23,12 @@ def decode_message(message: Message, where: str) -> list[Entry]:
         return [_decode_result(message, where, role)]
     if not isinstance(role, str) or role not in _ROLES:
         known = ", ".join([*_ROLES, "tool", "function"])
-        raise InvalidEntry(f"{where}.role", f"{shorten(role)} is no role of chat completions; known: {known}")
+        raise InvalidEntry(f"{where}.role", f"{shorten(role)} is not a role of chat completions; known roles: {known}")
     content, calls, name = message.get("content"), message.get("tool_calls"), message.get("name")
     if calls is not None and role != "assistant":
-        raise InvalidEntry(f"{where}.tool_calls", f"only an assistant message has tool calls, not one of role {role}")
+        raise InvalidEntry(
+            f"{where}.tool_calls", f"only a message of role assistant may have tool calls, not one of role {role}"
+        )
     if calls is not None and not isinstance(calls, list):
         raise InvalidEntry(f"{where}.tool_calls", f"{shorten(calls)} is not a list")
     if name is not None and not isinstance(name, str):
@@ -70,9 +72,13 @@ def _unfielded(message: Message, first: Entry) -> Message:
 def _decode_result(message: Message, where: str, role: str) -> Entry:
     content, call_id, name = message.get("content"), message.get("tool_call_id"), message.get("name")
     if role == "tool" and not isinstance(call_id, str):
-        raise InvalidEntry(f"{where}.tool_call_id", f"{shorten(call_id)} is not text; a tool message names its call")
+        raise InvalidEntry(
+            f"{where}.tool_call_id", f"{shorten(call_id)} is not text; a tool message needs the id of its call"
+        )
     if role == "function" and not isinstance(name, str):
-        raise InvalidEntry(f"{where}.name", f"{shorten(name)} is not text; a function message names its function")
+        raise InvalidEntry(
+            f"{where}.name", f"{shorten(name)} is not text; a function message needs the name of its function"
+        )
     if name is not None and not isinstance(name, str):
         raise InvalidEntry(f"{where}.name", f"{shorten(name)} is not text")
     if content is None and role == "tool":
@@ -101,10 +107,10 @@ def _decode_result(message: Message, where: str, role: str) -> Entry:
 
 def _decode_call(call: Any, where: str) -> Entry:
     if not isinstance(call, dict):
-        raise InvalidEntry(where, f"a tool call is a mapping, not {type(call).__name__}")
+        raise InvalidEntry(where, f"a tool call must be a mapping, not {type(call).__name__}")
     call_id, kind = call.get("id"), call.get("type", "function")
     if not isinstance(call_id, str):
-        raise InvalidEntry(f"{where}.id", f"{shorten(call_id)} is not text; every tool call has an id")
+        raise InvalidEntry(f"{where}.id", f"{shorten(call_id)} is not text; every tool call needs an id")
     body = call.get(kind) if isinstance(kind, str) else None
     text = body.get("arguments" if kind == "function" else "input") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(body.get("name"), str) or not isinstance(text, str):
@@ -130,7 +136,7 @@ def _decode_content(content: Any, where: str) -> str | tuple[Part, ...]:
 
 def _decode_part(part: Any, where: str) -> Part:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise InvalidEntry(where, f"{shorten(part)} is no content part: a mapping with a type is needed")
+        raise InvalidEntry(where, f"{shorten(part)} is not a content part: a mapping with a type is needed")
     check_json(part, where)
     kind = part["type"]
     extra = {key: value for key, value in part.items() if key not in ("type", kind)} or None

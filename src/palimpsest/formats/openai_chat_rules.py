@@ -43,13 +43,21 @@ def broken_rules(messages: Sequence[Any]) -> list[Problem]:
         if role == "tool":
             call_id = message.get("tool_call_id")
             if call_id not in open_ids:
-                problems.append(Problem(i, f"answers the call {call_id!r}, which is not open", "API error 400"))
+                problems.append(
+                    Problem(
+                        i,
+                        f"a tool message for the call {call_id!r}, which is not waiting for a result",
+                        "API error 400",
+                    )
+                )
             open_ids.discard(call_id)
             if type(content) is not str:
                 problems.extend(_broken_result(i, message))
             continue
         if open_ids:
-            problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))
+            problems.append(
+                Problem(asked_at, f"calls without a tool message after them: {sorted(open_ids)}", "API error 400")
+            )
             open_ids = set()
         if isinstance(content, list):
             problems.extend(_broken_parts(i, message))
@@ -61,7 +69,9 @@ def broken_rules(messages: Sequence[Any]) -> list[Problem]:
         else:
             problems.extend(_broken_speech(i, message))
     if open_ids:
-        problems.append(Problem(asked_at, f"calls without a result: {sorted(open_ids)}", "API error 400"))
+        problems.append(
+            Problem(asked_at, f"calls without a tool message after them: {sorted(open_ids)}", "API error 400")
+        )
     return problems
 
 
@@ -74,11 +84,13 @@ def _check_calls(calls: Any, i: int, problems: list[Problem]) -> set[str]:
             continue
         ids.append(call_id)
         if len(call_id) > ID_LENGTH:
-            problems.append(Problem(i, f"a call's id has at most {ID_LENGTH} characters, not {len(call_id)}", _ERROR))
+            problems.append(
+                Problem(i, f"the id of a call may have at most {ID_LENGTH} characters, not {len(call_id)}", _ERROR)
+            )
         body = call.get(call.get("type", "function"))
         name = body.get("name") if isinstance(body, dict) else None
         if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
-            rule = f"the call {call_id!r} needs its function's name: 1 to {NAME_LENGTH} letters, digits, _ and -"
+            rule = f"the call {call_id!r} needs the name of its function: 1 to {NAME_LENGTH} letters, digits, _ and -"
             problems.append(Problem(i, f"{rule}, not {name!r}", _ERROR))
     if len(set(ids)) < len(ids):
         problems.append(Problem(i, "two calls of one message share an id", "API error 400"))
@@ -91,10 +103,10 @@ def _broken_fields(i: int, message: Message) -> list[Problem]:
     broken = []
     speaks = name is not None and message.get("role") != "function"
     if speaks and not (isinstance(name, str) and re.fullmatch(SPEAKER_NAME, name)):
-        rule = f"a speaker's name has 1 to {NAME_LENGTH} characters without spaces and <|\\/>, unlike {name!r}"
+        rule = f"the name of a speaker must have 1 to {NAME_LENGTH} characters without spaces and <|\\/>, not {name!r}"
         broken.append(Problem(i, rule, _ERROR))
     if calls is not None and not calls:
-        broken.append(Problem(i, "tool_calls is left out where there are none", _ERROR))
+        broken.append(Problem(i, "tool_calls must not be an empty list", _ERROR))
     return broken
 
 
@@ -103,14 +115,14 @@ def _broken_parts(i: int, message: Message) -> list[Problem]:
     if not isinstance(content, list):
         return []
     if not content:
-        return [Problem(i, "a list of parts is not empty", _ERROR)]
+        return [Problem(i, "a list of parts must not be empty", _ERROR)]
     empty = any(isinstance(part, dict) and part.get("type") == "text" and not part.get("text") for part in content)
-    return [Problem(i, "a text part is not empty", _ERROR)] if empty else []
+    return [Problem(i, "a text part must not be empty", _ERROR)] if empty else []
 
 
 def _broken_result(i: int, message: Message) -> list[Problem]:
     valid = _is_content(message.get("content"), allow_empty=True)
-    broken = [] if valid else [Problem(i, "a tool message needs content, text or text parts", _REFERENCE)]
+    broken = [] if valid else [Problem(i, "a tool message needs content: text or a list of text parts", _REFERENCE)]
     return [*broken, *_broken_parts(i, message)]
 
 

@@ -97,7 +97,9 @@ def _whole(item: Message) -> tuple[Part, ...]:
 def _decode_message(item: Message, where: str) -> Entry:
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or role not in _ROLES:
-        raise InvalidEntry(f"{where}.role", f"{shorten(role)} is no role of an input item; known: {', '.join(_ROLES)}")
+        raise InvalidEntry(
+            f"{where}.role", f"{shorten(role)} is not a role of an input item; known roles: {', '.join(_ROLES)}"
+        )
     if not isinstance(content, str | list):
         raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of parts")
     keep = {key: value for key, value in item.items() if key not in _SIMPLE}
@@ -136,7 +138,7 @@ def _decode_result(item: Message, where: str) -> Entry:
     call_id, name = item.get(key), item.get("name")
     nameless = kind == "function_call_output" and call_id is None
     if not nameless and not isinstance(call_id, str):
-        raise InvalidEntry(f"{where}.{key}", f"{shorten(call_id)} is not text; a {kind} names its call")
+        raise InvalidEntry(f"{where}.{key}", f"{shorten(call_id)} is not text; a {kind} needs the id of its call")
     body = ANSWERING[kind]
     content = _json_of(item, body) if body else _decode_output(item, where)
     keep = _keep(item, {usual, *(body or ("output",))}, "function_call_output")
@@ -170,12 +172,14 @@ def _decode_output(item: Message, where: str) -> str | tuple[Part, ...]:
     kind, output = item["type"], item.get("output")
     if kind == "computer_call_output":
         if not isinstance(output, dict):
-            raise InvalidEntry(f"{where}.output", f"{shorten(output)} is no screenshot: a mapping is needed")
+            raise InvalidEntry(f"{where}.output", f"{shorten(output)} is not a screenshot: a mapping is needed")
         return (_decode_picture(output, "computer_screenshot"),)
     if isinstance(output, str) or (output is None and kind == "apply_patch_call_output"):
         return output or ""
     if not isinstance(output, list) or kind not in ("function_call_output", "custom_tool_call_output"):
-        raise InvalidEntry(f"{where}.output", f"{shorten(output)} is not what a {kind} holds: text or a list of parts")
+        raise InvalidEntry(
+            f"{where}.output", f"{shorten(output)} is not the output of a {kind}: text or a list of parts is needed"
+        )
     return _decode_parts(output, f"{where}.output", text_type("tool"))
 
 
@@ -228,7 +232,7 @@ def _decode_parts(parts: list[Any], where: str, default: str) -> tuple[Part, ...
 def _decode_part(part: Any, where: str, default: str) -> Part:
     """Return one part. Keys without a field go to `extra`, and so does a type other than the `default` of the role."""
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise InvalidEntry(where, f"{shorten(part)} is no content part: a mapping with a type is needed")
+        raise InvalidEntry(where, f"{shorten(part)} is not a content part: a mapping with a type is needed")
     kind = part["type"]
     if kind in (
         "input_text",
@@ -279,7 +283,7 @@ def _check_held(part: Message, kind: str, where: str) -> None:
         if not isinstance(value, str) or not value or is_hollow(value):
             raise InvalidEntry(f"{where}.{key}", f"{shorten(value)} is not {wanted}")
     if not present:
-        raise InvalidEntry(f"{where}.{keys[0]}", f"is not there; an {kind} needs {' or '.join(keys)}")
+        raise InvalidEntry(f"{where}.{keys[0]}", f"is missing; an {kind} needs {' or '.join(keys)}")
 
 
 def _decode_picture(part: Message, kind: str) -> Part:

@@ -35,7 +35,7 @@ def broken_rules(items: Sequence[Any]) -> list[Problem]:
     check = _Check()
     for i, item in enumerate(items):
         if not isinstance(item, dict):
-            check.add(i, "an item is a mapping", _REFERENCE)
+            check.add(i, "an item must be a mapping", _REFERENCE)
             continue
         check.item(i, item)
         if item.get("type") == "reasoning":
@@ -62,7 +62,7 @@ class _Check:
         kind = item.get("type", "message" if "role" in item else "item_reference")
         id = own_id(item)
         if id is not None and not is_id(id, str(kind)):
-            self.add(i, f"{id!r} is no id of a {kind}", _ERROR)
+            self.add(i, f"{id!r} is not a valid id of a {kind}", _ERROR)
         elif isinstance(id, str) and id in self.ids:
             self.add(i, f"two items share the id {id!r}", _ERROR)
         elif isinstance(id, str):
@@ -80,40 +80,44 @@ class _Check:
         """Check that a reasoning item is followed by an item that was made with it."""
         followed = isinstance(after, dict) and is_assistant_side(after) and after.get("type") != "reasoning"
         if not followed:
-            self.add(i, "a reasoning item needs the item that followed it directly behind it", _ERROR)
+            self.add(i, "a reasoning item must be followed by the output item that it was given with", _ERROR)
 
     def _keys(self, i: int, item: Message, kind: str) -> None:
         shape = SHAPES.get(kind)
         if shape is None:
             return
         for key in sorted(item.keys() - shape.known):
-            self.add(i, f"a {kind} takes no {key!r}", _ERROR)
+            self.add(i, f"a {kind} must not have the key {key!r}", _ERROR)
         for key in sorted(shape.needed - item.keys()):
-            self.add(i, f"a {kind} needs {key!r}", _REFERENCE)
+            self.add(i, f"a {kind} needs the key {key!r}", _REFERENCE)
 
     def _call(self, i: int, item: Message, kind: str) -> None:
         call_id = item.get(pair_key(kind))
         if not isinstance(call_id, str) or not call_id or len(call_id) > ID_LENGTH:
-            self.add(i, f"the call's id has 1 to {ID_LENGTH} characters", _ERROR)
+            self.add(i, f"the id of a call must have 1 to {ID_LENGTH} characters", _ERROR)
             return
         if call_id in self.asked:
             self.add(i, f"two calls share the id {call_id!r}", _ERROR)
         self.asked.add(call_id)
         self.open[_family(kind), call_id] = (call_id, i)
         if "name" in SHAPES[kind].needed and kind != "mcp_approval_request" and not is_name(item.get("name")):
-            self.add(i, f"{item.get('name')!r} is no function's name: letters, digits, _ and - only", _ERROR)
+            self.add(
+                i,
+                f"{item.get('name')!r} is not a valid function name: it may have only letters, digits, _ and -",
+                _ERROR,
+            )
 
     def _result(self, i: int, item: Message, kind: str) -> None:
         call_id = item.get(pair_key(kind))
         if not isinstance(call_id, str) or self.open.pop((_family(kind), call_id), None) is None:
-            self.add(i, f"answers the call {call_id!r}, which is not open", _ERROR)
+            self.add(i, f"a result for the call {call_id!r}, which is not waiting for one", _ERROR)
 
     def _message(self, i: int, item: Message) -> None:
         role, content = item.get("role"), item.get("content")
         if role != "assistant" and role not in _TAKEN:
             self.add(i, f"unknown role {role!r}", _REFERENCE)
         for key in sorted(item.keys() - _MESSAGE):
-            self.add(i, f"a message takes no {key!r}", _ERROR)
+            self.add(i, f"a message must not have the key {key!r}", _ERROR)
         if not _says(content):
             self.add(i, f"a {role} message needs content that is not empty", _REFERENCE)
             return
@@ -121,7 +125,7 @@ class _Check:
             wrong = _GIVEN if role == "assistant" else _SAID
             types = [part.get("type") for part in content if isinstance(part, dict)]
             for kind in sorted({kind for kind in types if isinstance(kind, str)} & wrong):
-                self.add(i, f"a {role} message has no {kind}", _ERROR)
+                self.add(i, f"a {role} message must not have a part of type {kind}", _ERROR)
 
 
 def _family(kind: str) -> str:

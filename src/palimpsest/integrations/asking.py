@@ -84,8 +84,8 @@ def listed(value: object, where: str, allowed: str = "a list of the messages tha
 
 
 SAYS_NEW = (
-    "give what is new alone. The log has what was said before, and the model's answers are added to it as they come; "
-    "session.add(…) takes what it does not know of yet"
+    "give only new messages. The log has everything that was said before, and answers of the model are added as they "
+    "come. session.add(…) adds what the log does not have yet"
 )
 
 
@@ -125,7 +125,7 @@ def texts_of(value: object, where: str) -> list[str]:
         return texts_of(parts, f"{where}.parts")
     if isinstance(text, str):
         return [text]
-    raise ConfigError(where, value, "text: nothing else can be said by the system")
+    raise ConfigError(where, value, "text, since a system message can have nothing else")
 
 
 def system_of(texts: Sequence[str]) -> str | None:
@@ -133,7 +133,7 @@ def system_of(texts: Sequence[str]) -> str | None:
     return "\n\n".join(texts) or None
 
 
-_TOOLS = "a list of tools' declarations"
+_TOOLS = "a list of declarations of tools"
 
 
 def with_tools_listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -159,7 +159,11 @@ def tools_of(value: object, where: str) -> list[Mapping[str, Any]]:
     for i, tool in enumerate(listed(value, where, _TOOLS)):
         plain = tool if isinstance(tool, Mapping) else _dumped(tool)
         if plain is None:
-            raise ConfigError(f"{where}[{i}]", tool, "a tool's declaration: no tool is run here, so run it yourself")
+            raise ConfigError(
+                f"{where}[{i}]",
+                tool,
+                "the declaration of a tool: functions are not run here, so run yours when the model calls it",
+            )
         tools.append(plain)
     return tools
 
@@ -227,7 +231,7 @@ def refuse(given: object, *refused: str, why: str) -> None:
     for name in refused:
         value = part_of(given, name)
         if not (value is None or (isinstance(value, bool | int) and not value)):  # an array has no truth value
-            raise ConfigError(name, value, f"nothing, since {why}: leave it out")
+            raise ConfigError(name, value, f"nothing: leave it out, since {why}")
 
 
 def one_answer(given: object, *names: str, where: str = "") -> None:
@@ -235,4 +239,4 @@ def one_answer(given: object, *names: str, where: str = "") -> None:
     for name in names:
         value = part_of(given, name)
         if not (value is None or (values.is_whole(value) and value == 1)):
-            raise ConfigError(f"{where}{name}", value, "1, since a conversation goes on with one answer")
+            raise ConfigError(f"{where}{name}", value, "1, since a conversation continues with one answer")

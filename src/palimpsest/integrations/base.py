@@ -157,7 +157,7 @@ def _named(value: object) -> str:
 def _bypass(path: str, instead: str) -> ConfigError:
     """Return the error for a path of the client that would ask a model without the log."""
     allowed = (
-        f"{instead}, since this would ask a model without the log; where that is meant, use the client that was given"
+        f"{instead}, since this call would ask a model without the log; if you mean that, use your original client"
     )
     return ConfigError("the client that remembers", path, allowed)
 
@@ -243,7 +243,7 @@ class _Call:
                 try:
                     await ready(self._session.record_usage(unread))
                 except PalimpsestError as unnoted:
-                    fault.add_note(f"what it cost is not recorded: {unnoted}")
+                    fault.add_note(f"its usage is not recorded: {unnoted}")
             raise
 
     async def _keep(self, response: object, *, unless_last: bool = False) -> None:
@@ -253,7 +253,7 @@ class _Call:
         gets it all the same.
         """
         if self._cut_off == "drop" and is_broken_off(plain(response, "response")):
-            await self._unkept(response, InvalidEntry("response", 'its provider broke it off, and cut_off is "drop"'))
+            await self._unkept(response, InvalidEntry("response", 'the provider broke it off, and cut_off is "drop"'))
             return
         try:
             await ready(self._session.add(response, unless_last=unless_last))
@@ -287,7 +287,7 @@ class _Call:
             await earlier.end()  # a caller who asks again has stopped reading the answer before
         await entered(stack, self._line.lock)
         if session.in_atomic_turn:
-            allowed = "turn(), since what an atomic turn gathers is in no request before its end"
+            allowed = "turn(), since the messages of an atomic turn are in no request before its end"
             raise ConfigError("atomic", True, allowed)
         if not session.in_turn:
             await entered(stack, session.turn())
@@ -308,10 +308,8 @@ class _Call:
         )
         if context.pending and asked.messages:  # a request shows calls only once all of them have results
             pending = ", ".join(map(shorten, context.pending))
-            allowed = (
-                f"those of all calls that were made at once: give that of {pending} next; those given are in the log"
-            )
-            raise ConfigError(asked.where, "results of some calls alone", allowed)
+            allowed = f"the results of all calls of one answer: give that of {pending} next; the others are in the log"
+            raise ConfigError(asked.where, "the results of only some calls", allowed)
         request = _without_forms(context.request(cache_breakpoints=asked.marks), asked)
         return self._dialect.build(self._given, request, streams=self.streams)
 

@@ -23,7 +23,7 @@ _FORMAT = "openai-responses"
 
 _SEALED = (
     "is encrypted by the SDK's EncryptedSession, so it could be neither cut to a budget, nor searched, nor checked for "
-    "what is private: give the run this session itself, and open the memory with encryption=Keys(…)"
+    "private text: give the run this session itself, and open the memory with encryption=Keys(…)"
 )
 
 

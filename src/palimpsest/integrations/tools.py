@@ -96,12 +96,14 @@ class _Tools:
         """Return the offered tools, by name. Raises ConfigError."""
         names = get_args(ToolName)
         if isinstance(offer, str):
-            raise ConfigError("offer", offer, "a list of names of tools")
+            raise ConfigError("offer", offer, "a list of tool names")
         for name in offer or ():
             if name not in names:
                 raise ConfigError("offer", name, ", ".join(names), nearest=nearest(name, names))
             if self._facts is None and name.endswith("fact"):
-                raise ConfigError("offer", name, "a tool for facts only with facts=…, the scope that they are kept in")
+                raise ConfigError(
+                    "offer", name, "tools for facts only together with facts=…, the scope that keeps the facts"
+                )
         wanted = names if offer is None else offer
         offered = [tool for tool in TOOLS if tool.name in wanted and not (tool.writes and self._facts is None)]
         if self._session is None:
@@ -299,15 +301,15 @@ def _seen(
     """Return the sessions that may be seen; None for all of the user's, or of the tenant."""
     values.switch("whole_tenant", whole_tenant)
     if (session is not None) + (sessions is not None) + bool(whole_tenant) > 1:
-        raise ConfigError("session", session, "one of session, sessions and whole_tenant")
+        raise ConfigError("session", session, "only one of session, sessions and whole_tenant")
     if isinstance(sessions, str):
-        raise ConfigError("sessions", sessions, "a list of ids; one alone is `session`")
+        raise ConfigError("sessions", sessions, "a list of ids; give a single id as `session`")
     if session is not None:
         return [session]
     if sessions is not None:
         return [_id_of(each) for each in sessions]
     if user is None and not whole_tenant:
-        allowed = "session, sessions or user, which say what the model may see; whole_tenant=True is for everything"
+        allowed = "session, sessions or user, to say what the model may see, or whole_tenant=True for everything"
         raise ConfigError("session", None, allowed)
     return None
 

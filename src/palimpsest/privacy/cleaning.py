@@ -118,7 +118,7 @@ class Cleaner:
             given = (
                 "no key" if key is None else "a key of " + ("few bytes" if isinstance(key, bytes) else "another type")
             )
-            allowed = f"{MIN_KEY} bytes at least, of type bytes, to make pseudonyms with: Redactor(policy, key=…)"
+            allowed = f"at least {MIN_KEY} bytes, of type bytes, for the pseudonyms: Redactor(policy, key=…)"
             raise ConfigError("key", given, allowed)
         strings = {string for _, string in self._patterns} | {rules.redaction_string}
         strings |= {use.redaction_string for use in rules.uses if use.redaction_string is not None}
@@ -169,7 +169,9 @@ class Cleaner:
             if cleaned is text or cleaned == text:
                 return text
             text = cleaned
-        raise RuleFailed("redact_patterns", "unstable", f"after {MOST_ROUNDS} rounds they still match what they leave")
+        raise RuleFailed(
+            "redact_patterns", "unstable", f"after {MOST_ROUNDS} rounds they still match in the redacted text"
+        )
 
     def _without_matches(self, text: str, tally: Tally) -> str:
         """Return the text with the matches of the patterns replaced. Raises RuleFailed."""
@@ -182,7 +184,7 @@ class Cleaner:
             except TimeoutError:
                 places = None
             if places is None:  # raised outside of the block above, whose traceback would hold the text
-                raise RuleFailed(f"redact_patterns[{i}]", "timeout", "it takes too long for the text that it was given")
+                raise RuleFailed(f"redact_patterns[{i}]", "timeout", "it took too long for the given text")
             if not matcher.linear:
                 tally.spend(i, self._clock() - start)
             outside = self._outside(text, places, tally.numbering) if places else places
@@ -215,7 +217,7 @@ class Cleaner:
                 return list(BUILT_IN[use.name].find(scan))
             given = use.find(scan.text)
             spans = _spans(given, size)
-            why = "it gave what is no list of spans of the text"
+            why = "it did not return a list of spans of the text"
         except Exception as error:  # noqa: BLE001 (whatever a recogniser raises: nothing was checked)
             spans, why = None, f"it raised {type(error).__name__}"
         if spans is None:  # raised outside of the block above, because the user's error may hold the text

@@ -197,7 +197,7 @@ class Gate:
         if self.redactor is None:
             return fields
         if fields.get("user") is not None:
-            self.refuse([fields["user"]], "user", "; give users ids that say nothing of them")
+            self.refuse([fields["user"]], "user", "; give users ids that say nothing about them")
         if fields.get("title") is not None:
             fields["title"] = self.text(fields["title"])[:TITLE]
         if "metadata" in fields:
@@ -234,7 +234,7 @@ class Gate:
         """Raise ConfigError if one of these texts, which would be stored as they are, holds something private."""
         for i, text in enumerate(texts):
             if self.redact(text) != text:
-                allowed = "one that names nothing private: it is stored"
+                allowed = "a text without anything private, since it is stored as it is"
                 raise ConfigError(f"{where}[{i}]", "a text with something private in it", f"{allowed}{hint}")
 
 

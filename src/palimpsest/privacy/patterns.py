@@ -90,11 +90,11 @@ def _refused(pattern: str) -> str | None:
     except (re.error, OverflowError) as error:
         return f"a valid regular expression ({error})"
     except Warning as warning:
-        return f"a regular expression of one meaning ({warning}; put a backslash before a bracket that is meant)"
+        return f"a regular expression with one meaning ({warning}; put a backslash before a bracket that is literal)"
     except RecursionError:
         return "a pattern that is less deeply nested"
     except Ambiguous as fault:
-        return f"a pattern that no text can make run for ever; this one can backtrack exponentially: {fault.reason}"
+        return f"a pattern that is fast for every text; this one can backtrack exponentially: {fault.reason}"
     return None
 
 

@@ -119,7 +119,7 @@ def _list(given: Any, where: str, of: str) -> Sequence[Any]:
 
 def _string(given: object, where: str) -> str:
     if not isinstance(given, str) or not given.strip():
-        raise ConfigError(where, given, "a text that stands for what is redacted, not empty")
+        raise ConfigError(where, given, "a text that is not blank, which replaces what is redacted")
     return given
 
 
@@ -153,7 +153,7 @@ def _uses(given: Any, where: str) -> dict[str, Use]:
             _apply(uses, name, how, f"{where}.{name}")
         return _ordered(uses)
     if not isinstance(given, str) and not isinstance(given, Sequence):
-        raise ConfigError(where, given, "names of recognisers, callables, or a mapping of names to what to do")
+        raise ConfigError(where, given, "names of recognisers, callables, or a mapping of names to what each one does")
     for i, item in enumerate([given] if isinstance(given, str) else given):
         place = where if isinstance(given, str) else f"{where}[{i}]"
         if isinstance(item, Use):
@@ -176,7 +176,7 @@ def _apply(uses: dict[str, Use], name: object, how: Any, where: str) -> None:
         known = (*PRESETS, *BUILT_IN)
         raise ConfigError(where, name, f"{', '.join(known)}, or a callable", nearest=nearest(name, known))
     if find is not None and (name in BUILT_IN or name in PRESETS):
-        raise ConfigError(where, name, "a name for the callable that no recogniser here has")
+        raise ConfigError(where, name, "a name for the callable that no built-in recogniser has")
     if not isinstance(how, bool | str):
         raise ConfigError(where, how, f"False, True, a redaction string, {PSEUDONYM!r}, or a callable")
     for member in PRESETS.get(name, (name,)):

@@ -227,8 +227,12 @@ class Redactor:
         try:
             probe = self._breaker.admit()
         except Paused as paused:
-            again = f"in {paused.seconds:.1f} s" if paused.seconds else "when a first try has gone through"
-            why = f"it failed {MOST_FAILURES} times in a row; it is tried again {again}"
+            again = (
+                f"in {paused.seconds:.1f} s"
+                if paused.seconds
+                else "as soon as another call that tries it has succeeded"
+            )
+            why = f"it failed {MOST_FAILURES} times in a row, and is tried again {again}"
             raise PrivacyRefused("privacy_policy", "paused", why) from None
         failed: RuleFailed | None = None
         try:

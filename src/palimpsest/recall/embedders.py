@@ -110,8 +110,8 @@ class Embedder:
                 answer = await self._settled(function, given)
                 return self._checked(answer, len(given)) if isinstance(given, list) else self._checked([answer], 1)
         except Paused as paused:
-            again = f"in {paused.seconds:.0f} s" if paused.seconds else "once a first call has an answer"
-            why = f"it failed {FAILURES} times in a row and is asked again {again}"
+            again = f"in {paused.seconds:.0f} s" if paused.seconds else "as soon as another call has an answer"
+            why = f"it failed {FAILURES} times in a row, and is called again {again}"
             raise EmbedderFailed(self.name, "paused", why) from None
 
     async def _called(self, function: Callable[[Any], Any], given: object) -> Any:
@@ -141,14 +141,14 @@ class Embedder:
             with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite and are refused below
                 vectors = np.array(answer, np.float32)
         except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor that is not in main memory
-            raise self._unfit("it is no list of vectors of one length") from error
+            raise self._unfit("it did not return a list of vectors of equal length") from error
         if vectors.ndim != 2 or len(vectors) != count:
-            raise self._unfit(f"its shape is {vectors.shape}, where {count} vectors were asked for")
+            raise self._unfit(f"it returned the shape {vectors.shape}, but {count} vectors were asked for")
         size = vectors.shape[1]
         if not size or size != (self.dimension or size):
-            raise self._unfit(f"its vectors have {size} numbers, those before had {self.dimension or 'none, too'}")
+            raise self._unfit(f"its vectors have {size} numbers, but earlier ones had {self.dimension or 'none, too'}")
         if not np.isfinite(vectors).all():
-            raise self._unfit("it holds NaN, or infinite numbers")
+            raise self._unfit("its vectors contain NaN or infinite numbers")
         self.dimension = size
         return normalised(vectors)
 
@@ -201,7 +201,7 @@ def embedder(
     """
     values.whole("batch", batch, 1)
     if not values.is_number(timeout) or not 0 < timeout < float("inf"):
-        raise ConfigError("timeout", timeout, "seconds, more than 0")
+        raise ConfigError("timeout", timeout, "a number of seconds above 0")
     if isinstance(given, str):
         given = MODELS.find(given)()
     documents, query = _methods(given)

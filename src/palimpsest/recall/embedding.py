@@ -100,7 +100,7 @@ class Embedding:
 
     def _tell(self, fault: EmbedderFailed) -> None:
         if self._last_failure != fault.kind:  # one warning for each kind of failure in a row
-            warn("what is recalled is found by its words alone: %s", self._clean(str(fault)))
+            warn("searches compare only words, not meanings: %s", self._clean(str(fault)))
         self._last_failure = fault.kind
 
     async def catch_up(
@@ -175,7 +175,7 @@ class Embedding:
             try:
                 await self._rest()
             except PalimpsestError as fault:  # the next search tries again, and reports a failure
-                log_failure(self._runner.redact, fault, "what is recalled was not embedded")
+                log_failure(self._runner.redact, fault, "new entries could not be embedded for search")
             finally:
                 self._in_background = False
 

@@ -108,7 +108,7 @@ class Follower:
                     break
                 moved, tries = moved or done, 0 if done else tries + 1
         except StoreCorrupt as fault:  # `verify` reports the damage; the other sessions can still be searched
-            warn("a session cannot be searched: %s", fault)
+            warn("a session is damaged, so new entries in it cannot be searched: %s", fault)
         if pace.loses and (await self.index.size()).stale:
             await self.index.scrub(whole=False)
         return moved, tries < TRIES
@@ -228,7 +228,7 @@ class Follower:
                 last, parts = await self._store.together(partial(self._remove_page, pace, last, now), reads=True)
                 dropped += parts
         except StoreCorrupt as fault:  # a damaged session can be deleted, too
-            warn("a session leaves the search index unread: %s", fault)
+            warn("a damaged session was removed from the search index without being read: %s", fault)
         return dropped + await self.index.end(session)
 
     async def _remove_page(self, pace: _Pace, after: int, now: int) -> tuple[int | None, int]:

@@ -36,7 +36,7 @@ SMALL = 8 * 1024 * 1024
 
 LARGE = (
     "unused parts of the search index {where} may still hold terms of it: at {size:,} bytes it is too large to be "
-    "written anew with every erasure. `memory.vacuum` and `palimpsest vacuum` do that"
+    "rewritten with every erasure. `memory.vacuum` and `palimpsest vacuum` rewrite it"
 )
 CACHE = 8192
 """Kibibytes of pages that SQLite caches at most: enough for the lengths and facts that a search of 100,000 entries
@@ -52,7 +52,7 @@ part."""
 CHECKPOINT = 1000
 """Pages of the write-ahead log from which on a writer checkpoints it: SQLite's own default."""
 
-HELD = "the write-ahead log of the search index {where} may still hold terms of it, until nobody else reads it"
+HELD = "the write-ahead log of the search index {where} may still hold terms of it, until no other process reads it"
 
 
 def has_fts5() -> bool:
@@ -91,7 +91,7 @@ class File:
             except (sqlite3.DatabaseError, StoreCorrupt, msgspec.DecodeError, UnicodeDecodeError) as fault:
                 if not _is_damaged(fault):
                     raise
-            warn("the search index %s is damaged; it is made anew", self.where)
+            warn("the search index %s is damaged, and is built anew", self.where)
             self._remove()
             return step()
 

@@ -90,5 +90,5 @@ def check_file(path: str) -> None:
     if not os.access(path, os.R_OK):
         raise ConfigError("recall_index", path, _USABLE)
     if stat.st_size and maker_of(path) != APPLICATION_ID:
-        allowed = "the path of a search index, or of no file: this one is something else, and stays as it is"
+        allowed = "the path of a search index, or of a new file: this file is something else, and was not changed"
         raise ConfigError("recall_index", path, allowed)

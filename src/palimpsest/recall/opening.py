@@ -26,7 +26,7 @@ NAME = INDEX
 """The name under which a store knows that it has a search index, so that erasures remove text from it, too. An index in
 a file that other machines may not have is known as this name, a colon, and the id of the file."""
 
-ALONE = "the search index is kept in memory, and made anew by each process: %s"
+ALONE = "the search index is kept in memory, and each process builds its own: %s"
 
 
 class Recall:
@@ -93,7 +93,7 @@ class Indexes:
 
         rows = await index.vectors()
         if rows is None:
-            warn("the search index %s keeps no vectors: what is recalled is found by its words", index.where)
+            warn("the search index %s cannot keep vectors, so searches compare only words", index.where)
             return None
         return Embedding(self._store, tenant, index, rows, self._embedder, self._runner)
 

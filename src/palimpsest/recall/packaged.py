@@ -71,7 +71,7 @@ class Packaged:
         except OSError as error:
             raise EmbedderFailed(self.name, "files", f"{file} of {self._package} cannot be read: {error}") from error
         if hashlib.sha256(content).hexdigest() != expected:
-            why = f"{file} of the package {self._package} is not the one known here; install another version of it"
+            why = f"{file} of the package {self._package} is not the one that Palimpsest knows; install another version"
             raise EmbedderFailed(self.name, "files", why)
         return content
 

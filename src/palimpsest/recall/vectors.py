@@ -224,7 +224,9 @@ class Vectors:
         state = await self._rows.state()
         if (state.model, state.dimension) != (name, dimension):
             if self._claimed and state.model != name:
-                why = f"the index keeps vectors of {state.model} since: another process was opened with that embedder"
+                why = (
+                    f"the index now keeps vectors of {state.model}, since another process was opened with that embedder"
+                )
                 raise EmbedderFailed(name, "replaced", why)
             await self._rows.claim(name, dimension)
             self.renewed |= state.model == name and state.dimension > 0

@@ -70,7 +70,7 @@ class Words(TenantTables):
         """Return these columns of the tenant's row."""
         row = self._db.execute(f"SELECT {columns} FROM tenant WHERE number = ?", (self._number,)).fetchone()  # noqa: S608
         if row is None or not all(isinstance(value, int) for value in row):
-            raise Damaged("a tenant has gone that was there, or a number of his is none")
+            raise Damaged("the row of a tenant is missing or invalid")
         return tuple(row)
 
     def set_mark(self, mark: int, generation: int) -> None:
@@ -165,7 +165,7 @@ class Words(TenantTables):
         empty = msgspec.json.encode(Cursor())
         number = self._run("INSERT INTO session_N(name, cursor) VALUES(?, ?)", (session, empty)).lastrowid or 0
         if number > LAST_NUMBER:
-            raise sqlite3.DataError("the index has had as many sessions as it can count; make it anew")
+            raise sqlite3.DataError("the index has reached its highest number of sessions; rebuild it")
         return number
 
     def _add(self, number: int, documents: Sequence[Document]) -> None:
@@ -335,5 +335,5 @@ def _checksum(document: Document) -> int:
 
 def _with(cursor: bytes, number: int) -> Cursor:
     if not isinstance(cursor, bytes):
-        raise Damaged("how far a session was taken in is said by what is no record of ours")
+        raise Damaged("the record of how far a session is indexed is invalid")
     return msgspec.structs.replace(_cursor(cursor), number=number)

@@ -33,7 +33,7 @@ def allocation_of(root: Mapping[str, Any], problems: Problems, kind: str | None)
     if given is None:
         return {}
     if kind not in (None, "token_based"):
-        problems.add(place, kind, "the type token_based, which alone shares out tokens")
+        problems.add(place, kind, "only together with the type token_based")
     if not isinstance(given, Mapping):
         problems.add(place, type(given).__name__, "a mapping of shares")
         return {}
@@ -52,7 +52,7 @@ def allocation_of(root: Mapping[str, Any], problems: Problems, kind: str | None)
         problems.add(place, round(total, 4), "shares whose sum is 1")
     options: dict[str, Any] = {}
     if any(not isinstance(tag, str) or not tag for tag in by_tag):
-        problems.add((*place, "user_defined"), "", "names that are text, as tags of entries are")
+        problems.add((*place, "user_defined"), "", "names of tags, which are text")
     elif by_tag and not wrong:
         options["tag_shares"] = {str(tag): share for tag, share in by_tag.items()}
     share = given.get("long_term")

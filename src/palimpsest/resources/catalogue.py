@@ -138,16 +138,18 @@ class Catalogue(Generic[M]):
         Raises ConfigError for two references to one session, or sessions in different formats.
         """
         if not isinstance(references, Sequence) or isinstance(references, str | bytes) or not references:
-            raise ConfigError("references", references, "a list of references, one at least")
+            raise ConfigError("references", references, "a list of at least one reference")
         found = list[tuple[Resource, str, dict[str, Any]]]()
         for i, reference in enumerate(references):
             resource, id, added = self._named(reference, variables, f"references[{i}]")
             if any(id == other for _, other, _ in found):
-                raise ConfigError(f"references[{i}]", id, "a session that no other reference of the list names")
+                raise ConfigError(f"references[{i}]", id, "a session that no other reference in the list has")
             found.append((resource, id, session_options(resource, {**options, **added})))
         formats = sorted({str(given.get("format", "openai")) for _, _, given in found})
         if len(formats) > 1:
-            raise ConfigError("format", ", ".join(formats), "one format for all: give `format`")
+            raise ConfigError(
+                "format", ", ".join(formats), "the same format for all references; give `format` to choose one"
+            )
         return found
 
 
@@ -157,7 +159,7 @@ def _session_id(resource: Resource, key: object, variables: Mapping[str, Any] | 
     if key is None:
         template = resource.template
         if template is None:
-            raise ConfigError(where, None, f"a key: memory {resource.id!r} has no default_key_template")
+            raise ConfigError(where, None, f"a key, since memory {resource.id!r} has no default_key_template")
     return resource.session_id(template.key(variables or {}) if template is not None else key)  # type: ignore[arg-type]
 
 

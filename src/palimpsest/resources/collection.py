@@ -83,7 +83,11 @@ class AsyncAgentMemory:
         pair = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         writable = [session for session in self.sessions if not session.options.readonly]
         if not writable:
-            raise ConfigError("references", "read-only ones alone", "one at least that is read-write, to add to")
+            raise ConfigError(
+                "references",
+                "only read-only references",
+                "at least one that is read-write, so that messages can be added",
+            )
         for session in writable:
             await session.add(pair, format="openai", key=key)
         return len(writable)

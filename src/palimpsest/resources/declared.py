@@ -86,7 +86,7 @@ def _spread(root: dict[str, Any], problems: Problems) -> dict[str, Any]:
             problems.add((str(key),), key, ", ".join(PROFILE), nearest=nearest(key, PROFILE))
             continue
         if key in root:
-            problems.add((str(key),), value, f"one {key}: it stands beside `profile`, too")
+            problems.add((str(key),), value, f"{key} only once: it is also given beside `profile`")
         root[str(key)] = value
     return root
 
@@ -204,14 +204,14 @@ class _Reader:
     def _check_said_once(self, name: str) -> None:
         """Note an option for which a documented key gives another value."""
         if self._root[name] is not None and self._root[name] != self._options[name]:
-            self._problems.add((name,), self._root[name], f"one of the two: {SOURCES[name][0]} says it, too")
+            self._problems.add((name,), self._root[name], f"only one of the two: {SOURCES[name][0]} gives it, too")
 
     def _strategies(self, kind: str | None) -> None:
         """Read the strategies of short-term and long-term memory and of persistence."""
         root, problems, warnings = self._root, self._problems, self._warnings
         if (short := short_term_of(root, problems, warnings)) is not None:
             if root.get("conditions"):
-                allowed = "conditions in the strategy, where short_term_memory_strategy is given"
+                allowed = "conditions inside short_term_memory_strategy, where that is given"
                 problems.add(("conditions",), root["conditions"], allowed)
             self._options["short_term"] = short
         if long := long_term_of(root, problems, warnings, kind):
@@ -222,7 +222,7 @@ class _Reader:
             if persistence == "ephemeral":
                 check_unwritten(root, problems)
         if root.get("archive") is False and self._options.get("persistence") != "flush":
-            warnings.append("archive: false has no effect beside another persistence_strategy than FLUSH")
+            warnings.append("archive: false has an effect only with the persistence_strategy FLUSH")
 
     def _shared_out(self) -> float | None:
         """Return `token_allocation.long_term`, after dividing it between summaries and the tail (None: not given)."""
@@ -232,15 +232,17 @@ class _Reader:
         with self._problems.at("tail_share"):
             self._options |= shared_out(share, self._options)
         if not share:
-            self._warnings.append("token_allocation.long_term is 0: no summary, and nothing recalled, has room")
+            self._warnings.append(
+                "token_allocation.long_term is 0, so there is no room for summaries and recalled passages"
+            )
         return share
 
     def _with_policy(self, place: StorePlace) -> StorePlace:
         policy = self._policy()
         if not self._problems.found and _has_pseudonyms(policy):
             self._warnings.append(
-                "privacy.recognisers: pseudonyms need a key, which no file has: privacy=Redactor(policy, key=…) for "
-                "Resources.load, in the place of what is declared"
+                "privacy.recognisers: pseudonyms need a key, which cannot be declared in a file: give Resources.load "
+                "privacy=Redactor(policy, key=…), which replaces the declared policy"
             )
         return msgspec.structs.replace(place, privacy=policy)
 
@@ -248,7 +250,7 @@ class _Reader:
         """Return the policy of `privacy_policy` or `privacy`, checked but as it is given; None: none."""
         given, own = self._root.get("privacy_policy"), self._root.get("privacy")
         if given is not None and own is not None:
-            self._problems.add(("privacy",), "beside privacy_policy", "one of the two")
+            self._problems.add(("privacy",), "beside privacy_policy", "only one of the two")
         if given is not None:
             each_fault(self._problems, ("privacy_policy",), given, lambda block: load_policy(block, "privacy_policy"))
             return given

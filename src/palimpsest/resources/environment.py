@@ -45,12 +45,14 @@ def opening(environ: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str
     InvalidResource for mistakes in the file that RESOURCE names.
     """
     if environ is not None and not isinstance(environ, Mapping):
-        raise ConfigError("environ", type(environ).__name__, "a mapping of variables to what they say, or None")
+        raise ConfigError("environ", type(environ).__name__, "a mapping of variables to their values, or None")
     given = _given(os.environ if environ is None else environ)
     if (file := given.text.get("RESOURCE")) is not None:
         others = [name for name in (*given.text, *given.number) if name != "RESOURCE" and not name.endswith("_URL")]
         if others:
-            raise ConfigError(f"{PREFIX}RESOURCE", "beside others", f"the file alone, without {PREFIX}{others[0]}")
+            raise ConfigError(
+                f"{PREFIX}RESOURCE", "together with others", f"only this variable, without {PREFIX}{others[0]}"
+            )
         return opening_declared(file, None, environ)
     for name in WITHOUT_EFFECT:
         if name in given.text or name in given.number:
@@ -74,7 +76,7 @@ def _given(environ: Mapping[str, str]) -> Given:
     text, number = dict[str, str](), dict[str, int]()
     for variable, content in sorted(environ.items(), key=str):
         if not isinstance(variable, str) or not isinstance(content, str):
-            raise ConfigError("environ", variable, "texts by the names of variables")
+            raise ConfigError("environ", variable, "names of variables, each with its value as text")
         name, value = variable.removeprefix(PREFIX), content.strip()
         if not variable.startswith(PREFIX) or not value:
             continue
@@ -99,7 +101,7 @@ def _address(given: Given) -> str:
         others = [name for name in given.text if name.partition("_")[0].lower() in BACKENDS]
         if others:  # BACKEND was forgotten: a store in memory would lose everything when the process ends
             raise ConfigError(
-                f"{PREFIX}BACKEND", None, f"a backend, for {PREFIX}{others[0]} is set: {', '.join(BACKENDS)}"
+                f"{PREFIX}BACKEND", None, f"a backend, since {PREFIX}{others[0]} is set: {', '.join(BACKENDS)}"
             )
         return "memory://"
     values.choice(f"{PREFIX}BACKEND", backend, BACKENDS)
@@ -119,7 +121,9 @@ def _address(given: Given) -> str:
         parts = urlsplit(url)
         if parts.path.strip("/") not in ("", database):
             raise ConfigError(
-                f"{PREFIX}MONGODB_DATABASE", database, "the database that the address names, or none there"
+                f"{PREFIX}MONGODB_DATABASE",
+                database,
+                "the same database as in the address, or an address without a database",
             )
         url = urlunsplit(parts._replace(path=f"/{database}"))
     return url

@@ -26,7 +26,7 @@ def raise_or_warn(failed: Mapping[str, PalimpsestError], key: str) -> None:
     for fault in () if "*" in key else failed.values():
         raise fault
     for failed_key, fault in failed.items():
-        warn("the key %s fails, and those beside it do not: %s", failed_key, fault)
+        warn("the key %s failed, and the other keys of the pattern went on: %s", failed_key, fault)
 
 
 def reasons(failed: Mapping[str, PalimpsestError]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from palimpsest.log.late import sha256
 from palimpsest.log.values import is_whole, plain_text
 
 _KEY = re.compile(r"[A-Za-z0-9_:\-@.]{1,256}")
-KEY_RULE = "1 to 256 of the characters A-Z a-z 0-9 _ : - @ . and neither __ at the beginning nor at the end"
+KEY_RULE = "1 to 256 of the characters A-Z a-z 0-9 _ : - @ . without __ at the beginning or at the end"
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 ID_RULE = "1 to 100 letters, digits, _ and -"
 LONGEST_TEMPLATE = 1_000
@@ -61,7 +61,7 @@ def check_pattern(key: object, max_keys: object) -> int:
     if not isinstance(key, str) or "*" not in key:
         check_key(key)
     elif not _PATTERN.fullmatch(key):
-        raise ConfigError("key", key, f"{KEY_RULE}; a pattern may have * in it, too")
+        raise ConfigError("key", key, f"{KEY_RULE}; a pattern may also contain *")
     return max_keys or MAX_KEYS
 
 
@@ -173,7 +173,9 @@ class Template:
         """
         text = "".join(part if isinstance(part, str) else self._value(part, variables) for part in self._parts)
         if not text.strip():
-            raise ConfigError(self._where, self.text, "a template that makes a key which says something")
+            raise ConfigError(
+                self._where, self.text, "a template that makes a key with more than separators and defaults"
+            )
         try:
             return check_key(text)
         except ConfigError as fault:

@@ -122,16 +122,16 @@ def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> 
     secret = given.get("api_key")
     if isinstance(secret, str) and not secret.startswith("${"):
         warnings.append(
-            "token_provider.api_key: a key in a file is read by everybody who reads the file; it is not stored"
+            "token_provider.api_key: who can read this file can read the key; name a variable with api_key_env instead"
         )
     provider = given.get("provider")
     if isinstance(provider, str) and COUNTERS.knows(provider):
         return _service(given, problems)
     if isinstance(provider, str) and provider.lower() not in WINDOWS:
-        problem = "no program has registered it yet, so tokens are counted on this machine"
+        problem = "no program has registered a counter of this name yet, so tokens are counted on this machine"
         warnings.append(f"token_provider.provider: {provider}: {problem}")
     if {"api_key", "api_key_env", "endpoint", "settings"} & set(given):
-        problem = "tokens are counted on this machine, so no key and no endpoint is used, and no setting"
+        problem = "tokens are counted on this machine, so api_key, api_key_env, endpoint and settings are not used"
         warnings.append(f"token_provider: {problem}")
     return _local_counter(given, root, warnings)
 
@@ -150,11 +150,11 @@ def _local_counter(given: Mapping[str, Any], root: Mapping[str, Any], warnings: 
             # Only its encoding: as the option `model`, the fallback's window would become a limit.
             return {"counter": fallback if known is None else known.encoding}
         warnings.append(
-            f"token_provider.fallback: {fallback} has no effect: it is no model of the table, and no encoding"
+            f"token_provider.fallback: {fallback} has no effect: it is neither a known model nor an encoding"
         )
     if isinstance(model, str) and root.get("context_window") is None and root.get("max_context_ratio") is None:
         near = nearest(model, model_names())
-        hint = f" (is it {near}?)" if near else ""
+        hint = f" (did you mean {near}?)" if near else ""
         warnings.append(f"token_provider.model: {model} is not in the table of models{hint}: counts are estimates")
     return {}
 
@@ -168,7 +168,7 @@ def _service(given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     fallback, model = given.get("fallback"), given.get("model")
     known = find_model(fallback) if isinstance(fallback, str) else None
     if isinstance(fallback, str) and known is None and fallback not in ENCODINGS:
-        allowed = f"a model of the table, or {', '.join(ENCODINGS)}"
+        allowed = f"a known model, or {', '.join(ENCODINGS)}"
         problems.add(("token_provider", "fallback"), fallback, allowed, nearest=nearest(fallback, model_names()))
     used = ("provider", "model", "endpoint", "api_key_env", "settings")
     counter = sealed({key: given[key] for key in used if given.get(key)})
@@ -192,11 +192,12 @@ def _window(root: Mapping[str, Any]) -> int:
         known = find_model(model)
         if known is not None and known.window is not None:
             return known.window
-        allowed = f"context_window beside it: the window of {model!r} is not known"
+        allowed = f"max_context_ratio together with context_window, since the window of {model!r} is not known"
         raise ConfigError("max_context_ratio", root["max_context_ratio"], allowed)
     if isinstance(name, str) and name.lower() in WINDOWS:
         return WINDOWS[name.lower()]
-    allowed = "a window to take a share of: context_window, token_provider.model, or a provider of " + ", ".join(
-        WINDOWS
+    allowed = (
+        "max_context_ratio together with context_window, token_provider.model, or one of these providers: "
+        + ", ".join(WINDOWS)
     )
     raise ConfigError("max_context_ratio", root["max_context_ratio"], allowed)

@@ -39,17 +39,17 @@ def loaded(source: object, project: str = "default") -> list[Resource]:
     if not isinstance(source, str | os.PathLike):
         raise ConfigError("source", type(source).__name__, "a file, a folder, or a mapping")
     if isinstance(source, str) and not source.strip():  # what a shell passes for a variable that is not set
-        raise ConfigError("source", source, "a file or a folder that is named ('.' for the current one), or a mapping")
+        raise ConfigError("source", source, "the name of a file or a folder ('.' for the current one), or a mapping")
     path = Path(source)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except OSError as fault:  # such as a name that is too long for the file system
-        allowed = f"a file or a folder that can be looked at ({fault.strerror or fault}), or a mapping"
+        allowed = f"a file or a folder that can be read ({fault.strerror or fault}), or a mapping"
         raise ConfigError("source", str(source), allowed) from fault
     if is_folder:
         return _all(list(_declaring(path)), project, in_folder=True)
     if not is_file:
-        raise ConfigError("source", str(source), "a file or a folder that is there, or a mapping")
+        raise ConfigError("source", str(source), "an existing file or folder, or a mapping")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError("source", str(source), f"a file whose name ends in {', '.join(SUFFIXES)}")
     return _all([(path, None)], project)
@@ -95,7 +95,11 @@ def _all(
             continue
         resource = resource_of(document.value, problems, project=project, file=file)
         if resource.id in places and not problems.found:
-            problems.add(("id",), resource.id, f"an id of its own: it is that of {places[resource.id]}, too")
+            problems.add(
+                ("id",),
+                resource.id,
+                f"an id that no other memory has: this is also the id of {places[resource.id]}, too",
+            )
         places.setdefault(resource.id, file or "the mapping")
         mistakes += _mistakes(problems, document, file)
         resources.append(resource)

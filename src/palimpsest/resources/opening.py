@@ -89,5 +89,5 @@ def _variable(name: str, where: str, environ: Mapping[str, str] | None = None) -
     """Return the value of an environment variable. Raises ConfigError if it is missing or empty."""
     value = (os.environ if environ is None else environ).get(name, "")
     if not value.strip():
-        raise ConfigError(where, None, f"a value, or the environment variable {name}")
+        raise ConfigError(where, None, f"a value in the environment variable {name}")
     return value

@@ -141,7 +141,7 @@ class DeclaredMemory:
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         if confirm is not True:
-            raise ConfigError("confirm", confirm, "True: what is cleared is destroyed")
+            raise ConfigError("confirm", confirm, "True, to confirm that the entries are to be destroyed")
         values.switch("backup", backup)
         entries, backups, failed = dict[str, int](), dict[str, str](), dict[str, PalimpsestError]()
         for found in self._keys(key, max_keys):
@@ -229,7 +229,7 @@ class DeclaredMemory:
         name = "simple_fifo" if name == "fifo" else name
         values.choice("strategy", name, FLUSHES)
         if name == "hybrid_summary" and declared.get("summary_tokens") is None:
-            raise ConfigError("strategy", name, "a memory whose flushing says summary_tokens")
+            raise ConfigError("strategy", name, "a memory whose `flushing` has summary_tokens")
         only = () if name == "hybrid_summary" else ("summary_tokens", "summarize_oldest_percent")
         return {**{option: value for option, value in declared.items() if option not in only}, "type": name}
 
@@ -284,7 +284,7 @@ class DeclaredMemory:
         except PalimpsestError as fault:
             return Health(works=False, error=str(fault), near_limit=())
         full = tuple(found for found, stats in figures.items() if (stats.utilization or 0) >= NEAR)
-        error = None if works else "what was written was not read again"
+        error = None if works else "the store did not return what was written to it"
         return Health(works=works, error=error, near_limit=full, failed=reasons(failed))
 
     # --- keys
@@ -317,7 +317,7 @@ class DeclaredMemory:
         keys = KeyList(found[:most])
         if len(found) > most:
             keys.more = True
-            warn("the pattern %s means more than %s keys: the first %s are done; give `max_keys`", key, most, most)
+            warn("%s matches more than %s keys; only the first %s are done: raise `max_keys`", key, most, most)
         return keys
 
     def _exists(self, key: str) -> bool:

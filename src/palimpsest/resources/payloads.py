@@ -75,24 +75,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         many = payload if isinstance(payload, Sequence) and not isinstance(payload, str | bytes) else [payload]
         if (given := _length(many)) > self.messages:
             raise InvalidEntry(
-                "payload", f"it has {given:,} messages; at most {self.messages:,} are taken at once", too_large=True
+                "payload", f"has {given:,} messages; at most {self.messages:,} are accepted at once", too_large=True
             )
         total, messages = 0, []
         for i, item in enumerate(many):
             where = f"payload[{i}]" if many is payload else "payload"
             message = {"role": "user", "content": item} if isinstance(item, str) else item
             if not isinstance(message, Mapping) or "content" not in message:
-                raise InvalidEntry(where, "it is no message: give a text, or a mapping with content and role")
+                raise InvalidEntry(where, "is not a message: give a text, or a mapping with content and role")
             size = _size(message["content"], where)
             if size > self.content_bytes:
                 raise InvalidEntry(
-                    where, f"its content has {size:,} bytes; at most {self.content_bytes:,} are taken", too_large=True
+                    where, f"has {size:,} bytes of content; at most {self.content_bytes:,} are accepted", too_large=True
                 )
             total += size + sum(_size(value, where) for key, value in message.items() if key not in MEASURED)
             messages.append({"role": "user", **message})
         if total > self.total_bytes:
             raise InvalidEntry(
-                "payload", f"it has {total:,} bytes in all; at most {self.total_bytes:,} are taken", too_large=True
+                "payload", f"has {total:,} bytes in all; at most {self.total_bytes:,} are accepted", too_large=True
             )
         return messages
 
@@ -116,7 +116,7 @@ def _size(content: object, where: str) -> int:
         except UnicodeEncodeError:
             return len(escaped(content))
     except RecursionError:
-        raise InvalidEntry(where, f"more than {DEEPEST} levels deep") from None
+        raise InvalidEntry(where, f"is more than {DEEPEST} levels deep") from None
 
 
 def _variable(name: str) -> int:

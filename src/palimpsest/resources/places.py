@@ -45,7 +45,11 @@ def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *
     breaker = _breaker(root.get("circuit_breaker"), ("circuit_breaker",), problems)
     if breaker is not None:
         if place.circuit_breaker is not None:
-            problems.add(("circuit_breaker",), root["circuit_breaker"], "one of the two: persistence has one, too")
+            problems.add(
+                ("circuit_breaker",),
+                root["circuit_breaker"],
+                "only one of the two: persistence has a circuit_breaker, too",
+            )
         place = msgspec.structs.replace(place, circuit_breaker=breaker)
     leases = {name: value for name, value in leases_of(root, problems).items() if name in StorePlace.__struct_fields__}
     return msgspec.structs.replace(place, keys_env=_keys_env(root, problems), **leases)
@@ -64,7 +68,7 @@ def lifetime_of(root: Mapping[str, Any]) -> str | None:
 def _own(own: object, given: object, problems: Problems) -> StorePlace:
     """Return the place that Palimpsest's key `store` names; `given` is `persistence`, which excludes it."""
     if given is not None:
-        problems.add(("store",), "beside persistence", "one of the two")
+        problems.add(("store",), "together with persistence", "only one of the two")
     with problems.at("store"):
         if not isinstance(own, str) or "${" in own:
             raise ConfigError("store", own, "the address of a store; persistence.url may name a variable, as ${NAME}")
@@ -96,7 +100,7 @@ def _persistence(given: object, problems: Problems, warnings: list[str]) -> Stor
         with problems.at(*place, "path"):
             address = _path(given["path"], str(backend), beside=url)
     if backend == "in_memory":
-        warnings.append("persistence.type: in_memory is gone when the process ends")
+        warnings.append("persistence.type: an in_memory store is lost when the process ends")
     breaker = _breaker(given.get("circuit_breaker"), (*place, "circuit_breaker"), problems)
     variable = SERVERS.get(str(backend)) if address is None else None
     if address is not None and address.startswith("${"):
@@ -121,7 +125,7 @@ def _address(url: object, backend: str) -> str:
         return url
     if not isinstance(url, str) or "${" in url:
         shown = discreet_address(url) if isinstance(url, str) else type(url).__name__
-        raise ConfigError("url", shown, "an address, or ${NAME}: what that variable says, which is the whole of it")
+        raise ConfigError("url", shown, "an address, or ${NAME} alone: the variable NAME then holds the whole address")
     check_address(url)
     return address_of("url", url, backend)
 
@@ -142,7 +146,9 @@ def address_of(name: str, url: str, backend: str) -> str:
 def _path(path: object, backend: str, beside: object) -> str:
     """Return the address of a path; `beside` is the url, which excludes it. Raises ConfigError."""
     if backend not in ("file", "sqlite") or beside is not None:
-        raise ConfigError("path", path, "nothing: only the backends file and sqlite have a path, and no url beside it")
+        raise ConfigError(
+            "path", path, "no path: only the backends file and sqlite have one, and not together with url"
+        )
     if not isinstance(path, str) or not path.strip() or "://" in path or "${" in path:
         shown = discreet_address(path) if isinstance(path, str) else path
         raise ConfigError("path", shown, "the path of a file, or of a folder for the backend file")
@@ -154,7 +160,7 @@ def _path(path: object, backend: str, beside: object) -> str:
 def local_address(name: str, path: str, backend: str) -> str:
     """Return the address of a path. Raises ConfigError, about the setting `name`, if no address can hold it."""
     if "?" in path and not has_options(path):
-        allowed = "a path without a question mark: behind one stand options of the store, as in ?synchronous=NORMAL"
+        allowed = "a path without a question mark, which begins the options of a store, as in ?synchronous=NORMAL"
         raise ConfigError(name, path, allowed)
     return f"sqlite:///{path}" if backend == "sqlite" else f"file:{path}"
 
@@ -191,7 +197,7 @@ def _keys_env(root: Mapping[str, Any], problems: Problems) -> str | None:
         return None
     name = given.get("keys_env") if isinstance(given, Mapping) and set(given) == {"keys_env"} else None
     if not isinstance(name, str) or not name.isidentifier():
-        allowed = "{keys_env: NAME}: the variable that has the keys, as ID:KEY; keys do not stand in files"
+        allowed = "{keys_env: NAME}, where the variable NAME holds the keys as ID:KEY; keys must not be in the file"
         problems.add(("encryption",), type(given).__name__, allowed)
         return None
     return name

@@ -43,14 +43,14 @@ def _events(text: str) -> Iterator[Any]:
     try:
         import yaml  # type: ignore[import-untyped]  # 41 milliseconds, only when YAML is read
     except ImportError as cause:
-        raise MissingExtra("a memory that is declared in YAML", "config") from cause
+        raise MissingExtra("the declaration of a memory in YAML", "config") from cause
     try:
         yield from yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark or fault.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark is not None else None
         if "nesting depth" in (fault.problem or ""):  # the library looks ahead, and meets its own limit before ours
-            raise Problem((), "what is nested deeper", f"at most {DEEPEST} levels", place=place) from fault
+            raise Problem((), "deeper nesting", f"at most {DEEPEST} levels", place=place) from fault
         raise Problem((), fault.problem or str(fault), "YAML", place=place) from fault
     except (yaml.YAMLError, ValueError) as fault:
         raise Problem((), str(fault).partition("\n")[0], "YAML") from fault
@@ -83,18 +83,26 @@ class _Builder:
     def _DocumentStartEvent(self, event: Any) -> None:  # noqa: N802 (as the library calls it)
         self._documents += 1
         if self._documents > 1:
-            raise Problem((), "a second document", "one document a file", place=_place(event))
+            raise Problem((), "a second document", "one document in a file", place=_place(event))
         if event.tags:
             raise Problem((), "%TAG", "no tags", place=_place(event))
 
     def _AliasEvent(self, event: Any) -> None:  # noqa: N802
-        raise Problem(self._path(), f"*{event.anchor}", "the value itself: anchors are not taken", place=_place(event))
+        raise Problem(
+            self._path(),
+            f"*{event.anchor}",
+            "the value itself: anchors and aliases are not supported",
+            place=_place(event),
+        )
 
     def _check(self, event: Any) -> None:
         """Raise Problem for an anchor or a tag."""
         if event.anchor is not None:
             raise Problem(
-                self._path(), f"&{event.anchor}", "the value itself: anchors are not taken", place=_place(event)
+                self._path(),
+                f"&{event.anchor}",
+                "the value itself: anchors and aliases are not supported",
+                place=_place(event),
             )
         if event.tag is not None and event.tag != "!":
             raise Problem(self._path(), event.tag, "a value without a tag", place=_place(event))
@@ -111,7 +119,7 @@ class _Builder:
         if self._awaits_key():
             raise Problem(self._path(), "a mapping or a list as a key", "a text as a key", place=_place(event))
         if len(self._open) >= DEEPEST:
-            raise Problem(self._path(), "what is nested deeper", f"at most {DEEPEST} levels", place=_place(event))
+            raise Problem(self._path(), "deeper nesting", f"at most {DEEPEST} levels", place=_place(event))
         path = self._path()
         self._put(value, event)
         self._open.append((value, path))
@@ -130,9 +138,9 @@ class _Builder:
             return
         key, (mapping, path) = event.value, self._open[-1]
         if key == "<<" and not event.style:
-            raise Problem(path, key, "the keys themselves: merges are not taken", place=_place(event))
+            raise Problem(path, key, "the keys themselves: merge keys are not supported", place=_place(event))
         if key in mapping:
-            allowed = f"each key once: it stands in line {self._places[(*path, key)].line}, too"
+            allowed = f"each key only once: this one is also in line {self._places[(*path, key)].line}"
             self._found.append(Problem((*path, key), key, allowed, place=_place(event)))
             key = Again(key)
         else:

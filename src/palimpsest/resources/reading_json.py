@@ -45,7 +45,7 @@ def read_json(text: str, found: list[Problem]) -> tuple[Any, dict[Path, Place]]:
         raise Problem((), fault.msg, "JSON", place=Place(fault.lineno, fault.colno)) from fault
     except _NoNumber as fault:
         place = next((token.place for token in _tokens(text) if token.text == fault.args[0]), None)
-        raise Problem((), fault.args[0], "a number that JSON has", place=place) from fault
+        raise Problem((), fault.args[0], "a number that JSON allows", place=place) from fault
     except (ValueError, RecursionError) as fault:  # such as a number of thousands of digits
         raise Problem((), str(fault), "JSON") from fault
     return value, _places(text, found)
@@ -73,7 +73,7 @@ def _check_depth(text: str) -> None:
     for token in _tokens(text):
         depth += (token.text in ("[", "{")) - (token.text in ("]", "}"))
         if depth > DEEPEST:
-            raise Problem((), "what is nested deeper", f"at most {DEEPEST} levels", place=token.place)
+            raise Problem((), "deeper nesting", f"at most {DEEPEST} levels", place=token.place)
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -121,5 +121,5 @@ def _key(key: str, place: Place, path: Path, places: dict[Path, Place], found: l
     first = places.setdefault((*path, key), place)
     if first is place:
         return key
-    found.append(Problem((*path, key), key, f"each key once: it stands in line {first.line}, too", place=place))
+    found.append(Problem((*path, key), key, f"each key only once: this one is also in line {first.line}", place=place))
     return Again(key)

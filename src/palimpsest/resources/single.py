@@ -21,10 +21,10 @@ def opening(
     """
     resources = {resource.id: resource for resource in loaded(source)}
     if id is None and len(resources) != 1:
-        allowed = f"the id of a memory, for there are {len(resources)}: {', '.join(sorted(resources)) or 'none'}"
+        allowed = f"the id of one of the {len(resources)} declared memories: {', '.join(sorted(resources)) or 'none'}"
         raise ConfigError("id", None, allowed)
     if id is not None and id not in resources:
-        allowed = ", ".join(sorted(resources)) or "the id of a declared memory: there is none"
+        allowed = ", ".join(sorted(resources)) or "the id of a declared memory, but none is declared"
         raise ConfigError("id", id, allowed, nearest=nearest(id, resources))
     resource = resources[id] if id is not None else next(iter(resources.values()))
     return opened_with(resource, environ), session_options(resource)

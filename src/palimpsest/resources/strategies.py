@@ -56,9 +56,9 @@ def long_term_of(
         return valid
     block = {"type": "simple_fifo", **flushing}
     if kind == "buffer" and block["type"] not in ("simple_fifo", "fifo"):
-        warnings.append(f"flushing.type: a buffer is flushed by simple_fifo as a rule, not by {block['type']}")
+        warnings.append(f"flushing.type: a buffer is usually flushed by simple_fifo, not by {block['type']}")
     if block["type"] == "hybrid_summary" and block.get("summary_tokens") is None:
-        problems.add(("flushing", "summary_tokens"), None, "tokens of the summary: hybrid_summary needs them")
+        problems.add(("flushing", "summary_tokens"), None, "the tokens of the summary, which hybrid_summary needs")
         block["summary_tokens"] = 1  # so that the other keys are checked, too
     if _loads(block, ("flushing",), problems, warnings, load_long_term):
         valid.append(block)
@@ -162,7 +162,7 @@ def check_summarizer(given: object) -> None:
         _models().chat_model.check_base_url(block["base_url"], "summarizer.base_url")
     for name in ("timeout", "allowance"):
         if block.get(name) is not None and not (values.is_number(block[name]) and block[name] > 0):
-            raise ConfigError(f"summarizer.{name}", block[name], "seconds, over 0")
+            raise ConfigError(f"summarizer.{name}", block[name], "a number of seconds above 0")
     for name in ("retries", "window", "max_output"):
         values.whole(f"summarizer.{name}", block.get(name), 0 if name == "retries" else 1, none=True)
     values.switch("summarizer.stream", block.get("stream", False))

@@ -66,7 +66,7 @@ class Worker:
             values.choice("duties", name, tuple(DUTIES))
         self._memories = [(memory, tuple(resources)) for memory, resources in memories]
         if told is not None and not callable(told):
-            raise ConfigError("told", told, "a function of a Worked, or None")
+            raise ConfigError("told", told, "a function that takes a Worked, or None")
         self._tenants = None if tenants is None else tuple(dict.fromkeys(values.texts("tenants", tenants, "tenants")))
         self._duties = {name: DUTIES[name] for name in names}
         self._lease = values.microseconds("lease", lease) / 1_000_000

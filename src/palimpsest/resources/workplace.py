@@ -240,7 +240,7 @@ class Workplace:
         except StoreUnavailable:  # it would be the same for every other session
             raise
         except Exception as fault:  # noqa: BLE001 (whatever it is: one session keeps nobody from the others)
-            log_failure(self.memory.runner.redact, fault, "working on session %s failed", session)
+            log_failure(self.memory.runner.redact, fault, "the work on session %s failed", session)
             self.tell(claims.duty, session, reason="failed", why=self._clean(str(fault)))
             return 0, True
         seen = self.memory.store.seen(SessionKey(self.memory.tenant, session))
@@ -272,7 +272,7 @@ class Workplace:
         try:
             self._told(done)
         except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
-            log_failure(self.memory.runner.redact, fault, "one who is told what a worker does failed")
+            log_failure(self.memory.runner.redact, fault, "a function that is told what the worker did has failed")
 
     def _clean(self, text: str) -> str:
         return self.memory.redact(text) if self.memory.redact is not None else text

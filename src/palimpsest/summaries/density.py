@@ -149,9 +149,9 @@ class _Run:
         reply = yield self.ask.prompt(task)
         candidate = self.read(reply)
         if candidate is None and not replies.plain(reply):
-            raise Rejected("empty", "the summarizer answered nothing")
+            raise Rejected("empty", "the summarizer returned an empty answer")
         if candidate is not None and not candidate.text:
-            raise Rejected("failed", "nothing of what the summarizer answered is in the source")
+            raise Rejected("failed", "the source supports nothing of what the summarizer answered")
         if candidate is None:
             second_reply = yield from self.ask_again(task, _NO_FORM, reply.text, "repair")
             candidate = self.read(second_reply) if second_reply is not None else None
@@ -208,12 +208,12 @@ class _Run:
         if no text is acceptable.
         """
         if not candidate.text:
-            raise Rejected("empty", "the summarizer answered nothing")
+            raise Rejected("empty", "the summarizer returned an empty answer")
         if reason := self.why_unfit(candidate):
             reply = None if repaired else (yield from self.ask_again(task, reason, "", "repair"))
             second = read(reply) if reply is not None else None
             if second is None or self.why_unfit(second):
-                raise Rejected("failed", f"the answer is no summary of its source: {reason}")
+                raise Rejected("failed", f"the answer is not a summary of its source: {reason}")
             candidate = second
         candidate = self.supported_part(candidate)
         limit = min(int(SLACK * self.recipe.target), self.most)

@@ -72,7 +72,7 @@ class Ask(msgspec.Struct, frozen=True):
 def check_template(template: str, where: str) -> None:
     """Raise ConfigError, naming `where`, for a template without a place for the source."""
     if CONTENT not in template:
-        raise ConfigError(where, template, f"a text with {CONTENT} in it, where the source is put")
+        raise ConfigError(where, template, f"a text with {CONTENT} in it, which the source replaces")
 
 
 def longest(recipe: Recipe) -> int | None:

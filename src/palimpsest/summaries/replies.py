@@ -44,7 +44,7 @@ def flaw_of(reply: object) -> str | None:
     if not isinstance(reply.spent, Spent):
         return f"`spent` of its Reply is a {type(reply.spent).__name__}, not a Spent"
     flaw = reply.spent.flaw()
-    return flaw and f"of what its Reply has `spent`, {flaw}"
+    return flaw and f"in `spent` of its Reply, {flaw}"
 
 
 def is_longer(reply: Reply, most: int) -> bool:

@@ -24,14 +24,16 @@ def check_plain(value: object, where: str, *, names: bool = False, depth: int = 
         raise ImportFailed(where, f"is more than {DEEPEST} levels deep")
     if isinstance(value, int | float):
         if not -1 <= value <= LAST_MOMENT:
-            raise ImportFailed(where, f"{shorten(value)} is no number that a session has")
+            raise ImportFailed(
+                where, f"{shorten(value)} is out of range: counts and times are from -1 to {LAST_MOMENT}"
+            )
     elif isinstance(value, str):
         if names and (reason := unfit(value)) is not None:
             raise ImportFailed(where, reason)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str) or unfit(key) is not None:
-                raise ImportFailed(where, f"the key {shorten(key)} is no name")
+                raise ImportFailed(where, f"the key {shorten(key)} is not a valid name")
             check_plain(inner, f"{where}.{key}", names=names, depth=depth + 1)
     elif isinstance(value, Sequence):
         for i, inner in enumerate(value):
@@ -57,9 +59,9 @@ def instant(text: object, where: str) -> int:
         if moment is not None and moment.tzinfo is not None:
             moment = moment.astimezone(UTC)
     except (ValueError, OverflowError) as fault:
-        raise ImportFailed(where, f"{shorten(text)} is no time in ISO 8601") from fault
+        raise ImportFailed(where, f"{shorten(text)} is not a time in ISO 8601") from fault
     if moment is None or moment.tzinfo is None:
-        raise ImportFailed(where, f"{shorten(text)} is no time with a time zone in ISO 8601")
+        raise ImportFailed(where, f"{shorten(text)} is not a time in ISO 8601 with a time zone")
     if moment.year < 1970:
-        raise ImportFailed(where, f"{shorten(text)} is before 1970, where the log's time begins")
+        raise ImportFailed(where, f"{shorten(text)} is before 1970, the earliest time that an entry can have")
     return microseconds_of(moment)

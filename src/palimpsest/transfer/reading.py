@@ -82,7 +82,9 @@ def accesses_of(data: Mapping[str, Any], dump: Dump, where: str = "data") -> lis
         place = f"{where}.accesses[{i}]"
         seq, stamp, fetches = access = _converted(raw, Access, place)
         if not dump.head.first_seq <= seq < dump.head.next_seq or not (0 < stamp < 2**63 and 0 < fetches <= MOST):
-            raise ImportFailed(place, f"{shorten(raw)} is no access to an entry of this export")
+            raise ImportFailed(
+                place, f"{shorten(raw)} does not refer to an entry of this export, or its time or count is not possible"
+            )
         accesses.append(access)
     return accesses
 
@@ -107,7 +109,9 @@ def _given_head(outline: Mapping[str, Any], entries: Sequence[Entry], records: S
     first = outline.get("first_seq", 1)
     rewound = _converted(outline.get("rewound") or (), tuple[Span, ...], f"{place}.rewound")
     if (astray := spans.astray(rewound, first, entries[-1].seq if entries else first - 1)) is not None:
-        reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
+        reason = (
+            f"{astray[0]} to {astray[1]} is not a range of entries of this log that comes after the range before it"
+        )
         raise ImportFailed(f"{place}.rewound[{rewound.index(astray)}]", reason)
     compaction = _converted(outline.get("compaction", 0), int, f"{place}.compaction")
     _check_compactions(records, entries, first, compaction, head.views, where)
@@ -147,23 +151,26 @@ def _converted(raw: object, kind: Any, where: str) -> Any:
 def _unreadable(where: str, fault: Exception) -> ImportFailed:
     """Return the error for a value of a wrong type."""
     if isinstance(fault, UnicodeEncodeError):
-        return ImportFailed(where, "cannot be read (a lone surrogate stands where one of the known names has to)")
+        return ImportFailed(where, "cannot be read (a lone surrogate where one of a fixed list of names is expected)")
     return ImportFailed(where, f"cannot be read ({fault})")
 
 
 def _check_pseudonyms(numbers: Mapping[str, int], where: str) -> None:
     if len(numbers) > MOST_PSEUDONYMS:
-        raise ImportFailed(where, f"{len(numbers)} are more than a session keeps ({MOST_PSEUDONYMS})")
+        raise ImportFailed(where, f"has {len(numbers)} pseudonyms; a session has at most {MOST_PSEUDONYMS}")
     for name, number in numbers.items():
         if not _PSEUDONYM.fullmatch(name) or not 1 <= number < 10**8:
-            raise ImportFailed(f"{where}.{shorten(name)}", "is no label with a keyed hash, and the number of it")
+            raise ImportFailed(
+                f"{where}.{shorten(name)}",
+                "is not a pseudonym: a label with a keyed hash is needed, and a number of at least 1",
+            )
 
 
 def _check_outline(outline: Mapping[str, Any], where: str) -> None:
     for name, least in (("first_seq", 1), ("next_seq", 1), ("turns", 0), ("revision", 0), ("epoch", 0)):
         value = outline.get(name, least)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-            raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is no whole number of at least {least}")
+            raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is not a whole number of at least {least}")
 
 
 def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
@@ -172,10 +179,10 @@ def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping
         raise ImportFailed(where, f"an export is a mapping, not {type(data).__name__}")
     kind = data.get("kind", KIND)
     if kind != KIND:
-        raise ImportFailed(f"{where}.kind", f"{shorten(kind)} is no session's export ({KIND})")
+        raise ImportFailed(f"{where}.kind", f"{shorten(kind)} is not the kind of a session's export, {KIND!r}")
     version = data.get("schema_version")
     if version not in KNOWN_VERSIONS or isinstance(version, bool):
-        known = f"known here: {', '.join(map(str, KNOWN_VERSIONS))}"
+        known = f"this Palimpsest reads {', '.join(map(str, KNOWN_VERSIONS))}"
         raise ImportFailed(f"{where}.schema_version", f"{shorten(version)} is not known ({known})")
     session = data.get("session_id")
     if not isinstance(session, str):
@@ -197,7 +204,9 @@ def _records(data: Mapping[str, Any], where: str) -> list[Record]:
             check_plain(fields, f"{where}.records[{i}]")
         record = _converted(raw, Record, f"{where}.records[{i}]")
         if record.revision > MOST:
-            raise ImportFailed(f"{where}.records[{i}].revision", f"{record.revision} is too large")
+            raise ImportFailed(
+                f"{where}.records[{i}].revision", f"{record.revision} is more than {MOST}, the highest revision"
+            )
         try:
             check_json(record.detail, f"{where}.records[{i}].detail")
         except InvalidEntry as fault:
@@ -224,7 +233,7 @@ def _check_compactions(
     for revision, field, reason in faults(states, first, entries[-1].seq if entries else first - 1, graves):
         raise ImportFailed(f"{places[revision]}.compaction.{field}", reason)
     if current and current not in states:
-        raise ImportFailed(f"{where}.head.compaction", f"{current} is no record of a compaction")
+        raise ImportFailed(f"{where}.head.compaction", f"revision {current} has no record of a compaction")
     last = entries[-1].seq if entries else first - 1
     for view, shown in views.items():
         _check_cut(shown, states, last, f"{where}.head.views.{view}")
@@ -235,18 +244,24 @@ def _check_compactions(
 
 def _check_cut(cut: Cut, states: Mapping[int, Compaction], last: int, where: str) -> None:
     if not 1 <= cut.start <= last + 1:
-        raise ImportFailed(f"{where}.start", f"{cut.start} is no place in the log, or right behind it")
+        raise ImportFailed(
+            f"{where}.start", f"{cut.start} is neither an entry of this log nor the number after its last one"
+        )
     # These ranges may lie before the start of the cut: gone pins and hidden entries do, and skipped ones did in earlier
     # versions.
     for name, hidden in (("gone", cut.gone), ("skipped", cut.skipped), ("hidden", cut.hidden)):
         if (astray := spans.astray(hidden, 1, last)) is not None:
-            reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
+            reason = (
+                f"{astray[0]} to {astray[1]} is not a range of entries of this log that comes after the range before it"
+            )
             raise ImportFailed(f"{where}.{name}", reason)
     if cut.compaction and cut.compaction not in states:
-        raise ImportFailed(f"{where}.compaction", f"{cut.compaction} is no record of a compaction")
+        raise ImportFailed(f"{where}.compaction", f"revision {cut.compaction} has no record of a compaction")
     for i, shown in enumerate(cut.summaries):
         if shown.revision not in states or states[shown.revision].summary is None:
-            raise ImportFailed(f"{where}.summaries[{i}]", f"{shown.revision} is no compaction that made a summary")
+            raise ImportFailed(
+                f"{where}.summaries[{i}]", f"revision {shown.revision} has no compaction that made a summary"
+            )
 
 
 def _check_places(entries: Sequence[Entry], outline: Mapping[str, Any], where: str) -> None:
@@ -255,18 +270,22 @@ def _check_places(entries: Sequence[Entry], outline: Mapping[str, Any], where: s
     calls: set[int] = set()
     for entry in entries:
         if entry.seq != expected:
-            raise ImportFailed(f"{where}.entries", f"entry {expected} is missing: neither there nor a tombstone")
+            raise ImportFailed(
+                f"{where}.entries", f"entry {expected} is missing: an erased entry would be there as a tombstone"
+            )
         if not entry.id or entry.id in seen:
             raise ImportFailed(f"{where}.entries", f"the id {entry.id!r} of entry {entry.seq} is missing or repeated")
         if entry.answers and entry.answers not in calls:
-            reason = f"entry {entry.seq} answers {entry.answers}, which is no call before it"
+            reason = f"entry {entry.seq} answers {entry.answers}, which is not an earlier call"
             raise ImportFailed(f"{where}.entries", reason)
         if entry.kind == "tool_call":
             calls.add(entry.seq)
         seen.add(entry.id)
         expected += 1
     if expected < outline.get("next_seq", expected):
-        raise ImportFailed(f"{where}.entries", f"entry {expected} is missing: neither there nor a tombstone")
+        raise ImportFailed(
+            f"{where}.entries", f"entry {expected} is missing: an erased entry would be there as a tombstone"
+        )
 
 
 def _read_entry(raw: object, where: str) -> Entry:
@@ -279,11 +298,12 @@ def _read_entry(raw: object, where: str) -> Entry:
     for name in LINKS:
         value = links.get(name, _UNLINKED[name])
         if type(value) is not type(_UNLINKED[name]) or not 0 <= value <= MOST:
-            raise ImportFailed(f"{where}.links.{name}", f"{shorten(value)} is no place in a log, or True or False")
+            wanted = "True or False" if isinstance(_UNLINKED[name], bool) else "a whole number of at least 0"
+            raise ImportFailed(f"{where}.links.{name}", f"{shorten(value)} is not {wanted}")
     at = instant(fields.pop("created_at", None), f"{where}.created_at")
     unknown = set(fields) - set(FIELDS) - {"seq"}
     if unknown:
-        raise ImportFailed(f"{where}.{min(unknown)}", "is no field of an entry")
+        raise ImportFailed(f"{where}.{min(unknown)}", "is not a field of an entry")
     try:
         unlinked = msgspec.convert({**fields, "at": at}, Entry)
         entry = msgspec.structs.replace(unlinked, **{name: links[name] for name in LINKS if name in links})

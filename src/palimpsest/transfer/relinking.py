@@ -84,7 +84,7 @@ class _Log:
     def add(self, entry: Entry, *, hidden: bool) -> None:
         """Link the next entry. One that a rewind hides has no influence on the links of later ones."""
         if entry.revision and entry.revision < self._revision:
-            self._refuse(entry, f"is of revision {entry.revision}, which does not come after {self._revision}")
+            self._refuse(entry, f"has revision {entry.revision}, but the entry before it has {self._revision}")
         self._revision = entry.revision or self._revision
         if entry.revision != self._revision:  # an unchanged entry is not copied, so that it is not in memory twice
             entry = replace(entry, revision=self._revision)
@@ -112,17 +112,20 @@ class _Log:
     def _check_group(self, entry: Entry) -> None:
         joins = entry.kind in JOINS or (entry.kind == "message" and entry.role == "assistant")
         if entry.group != entry.seq and not (joins and entry.group == self._walk.head.tail):
-            self._refuse(entry, f"is in group {entry.group}, which is neither its own nor that of what it follows")
+            self._refuse(
+                entry,
+                f"is in group {entry.group}; it can only begin a group or join that of the entry before",
+            )
 
     def _check_answer(self, entry: Entry) -> None:
         call = self.entries[entry.answers]
         comparable = not (call.erased or entry.erased or call.call_id is None or entry.call_id is None)
         if call.seq in self._answered:
-            self._refuse(entry, f"answers {call.seq}, which is answered already")
+            self._refuse(entry, f"answers the call {call.seq}, which has a result already")
         if call.seq not in self._calls or entry.kind != "tool_result":
-            self._refuse(entry, f"answers {call.seq}, which it cannot")
+            self._refuse(entry, f"answers entry {call.seq}; only a tool result can answer, and only a tool call")
         if comparable and call.call_id != entry.call_id:
-            self._refuse(entry, f"answers {call.seq}, which is a call of another id")
+            self._refuse(entry, f"answers the call {call.seq}, which has another call_id")
         self._answered.add(call.seq)
 
     def _hidden(self, entry: Entry) -> Entry:
@@ -131,11 +134,11 @@ class _Log:
         group = entry.group or entry.seq
         first = entry if group == entry.seq else self.entries.get(group)
         if first is None or (first is not entry and first.group != group):
-            self._refuse(entry, f"is in group {group}, which is none")
+            self._refuse(entry, f"is in group {group}, which does not exist")
         turn = entry.seq if entry.is_human else entry.turn
         human = self.entries.get(turn)
         if turn and not entry.is_human and (human is None or not human.is_human):
-            self._refuse(entry, f"is of the interaction {turn}, which no human message began")
+            self._refuse(entry, f"is in interaction {turn}, but entry {turn} is not a human message")
         return replace(entry, group=group, turn=turn, late=self._is_late(replace(entry, group=group)))
 
     def _is_late(self, entry: Entry) -> bool:

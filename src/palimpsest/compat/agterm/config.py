@@ -76,7 +76,7 @@ class MemoryConfig(Record, frozen=True, kw_only=True):
         values.known("config", given, self.__struct_fields__)
         if len(given) < len(changes):
             twice = [name for name in changes if name not in given and next(iter(snake_case({name: 0}))) in changes]
-            raise ConfigError("config", twice[0], "each key in one spelling: it is there in both")
+            raise ConfigError("config", twice[0], "each key in only one spelling: this one is given in both")
         return msgspec.structs.replace(self, **given)
 
 

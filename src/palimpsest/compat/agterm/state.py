@@ -48,7 +48,7 @@ def exported_natively(
     raw = _mapping(state.to_dict() if isinstance(state, SessionState) else state, "state", _TOP)
     session = raw.get("session_id")
     if not isinstance(session, str) or not is_id(session):
-        raise ImportFailed("state.session_id", f"{shorten(session)} is no session's id")
+        raise ImportFailed("state.session_id", f"{shorten(session)} is not the id of a session")
     _check_version(raw.get("schema_version", SCHEMA_VERSION))
     _check_config(raw.get("config"))
     summaries = [_summary(item, f"state.summaries[{i}]") for i, item in enumerate(_list(raw, "summaries"))]
@@ -59,7 +59,7 @@ def exported_natively(
     seqs: dict[str, int] = {}
     for i, entry in enumerate(log):
         if seqs.setdefault(entry["id"], i + 1) != i + 1:
-            raise ImportFailed("state.entries", f"the id {shorten(entry['id'])} is there twice")
+            raise ImportFailed("state.entries", f"the id {shorten(entry['id'])} occurs twice")
     records = _records(summaries, seqs, {entry["id"]: entry for entry in entries}, count, cost)
     covered = {id for summary in summaries for id in summary["ids"]}
     archived = [seqs[entry["id"]] for entry in entries if entry["compressed"] and entry["id"] not in covered]
@@ -97,14 +97,14 @@ def _native(session: str, log: Sequence[dict[str, Any]], records: Sequence[dict[
 def _mapping(raw: object, where: str, known: Sequence[str]) -> dict[str, Any]:
     """Return a mapping with its keys as attributes are spelled. Raises ImportFailed for a key that is not known."""
     if not isinstance(raw, Mapping):
-        raise ImportFailed(where, f"a mapping is needed, not {type(raw).__name__}")
+        raise ImportFailed(where, f"must be a mapping, not {type(raw).__name__}")
     for name in raw:
         if next(iter(snake_case({name: 0}))) not in known:
-            raise ImportFailed(f"{where}.{name}", f"is no known key (known are {', '.join(known)})")
+            raise ImportFailed(f"{where}.{name}", f"is not a known key; known keys: {', '.join(known)}")
     given = snake_case(raw)
     if len(given) < len(raw):
         twice = next(name for name in raw if name not in given and next(iter(snake_case({name: 0}))) in raw)
-        raise ImportFailed(f"{where}.{twice}", "is there in both spellings")
+        raise ImportFailed(f"{where}.{twice}", "is given in both spellings")
     return given
 
 
@@ -118,7 +118,9 @@ def _list(raw: Mapping[str, Any], name: str) -> Sequence[Any]:
 
 def _check_version(version: object) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
-        raise ImportFailed("state.schema_version", f"{shorten(version)} is not known (known is {SCHEMA_VERSION})")
+        raise ImportFailed(
+            "state.schema_version", f"{shorten(version)} is not known; the known version is {SCHEMA_VERSION}"
+        )
 
 
 def _check_config(config: Any) -> None:
@@ -132,7 +134,7 @@ def _check_config(config: Any) -> None:
 def _text(raw: Mapping[str, Any], name: str, where: str, *, empty: bool = False) -> str:
     value = raw.get(name)
     if not isinstance(value, str) or not (value or empty):
-        raise ImportFailed(f"{where}.{name}", "is no text" if not isinstance(value, str) else "is empty")
+        raise ImportFailed(f"{where}.{name}", "is not text" if not isinstance(value, str) else "is empty")
     return value
 
 
@@ -143,7 +145,7 @@ def _time(value: object, where: str) -> str:
         if moment.tzinfo is not None:
             return moment.astimezone(UTC).isoformat()
     except (ValueError, OverflowError) as fault:
-        raise ImportFailed(where, f"{shorten(value)} is no time in ISO 8601") from fault
+        raise ImportFailed(where, f"{shorten(value)} is not a time in ISO 8601") from fault
     raise ImportFailed(where, f"{shorten(value)} has no time zone: add one, such as Z")
 
 
@@ -154,10 +156,10 @@ def _entry(raw: object, where: str) -> dict[str, Any]:
     given = _mapping(raw, where, ENTRY_FIELDS)
     kind = given.get("type")
     if kind not in _TYPES:
-        raise ImportFailed(f"{where}.type", f"{shorten(kind)} is none of {', '.join(_TYPES)}")
+        raise ImportFailed(f"{where}.type", f"{shorten(kind)} is not one of {', '.join(_TYPES)}")
     role = given.get("role", "user") if kind == "message" else _ROLES.get(kind, "user")
     if kind == "message" and role not in ("user", "assistant", "system"):
-        raise ImportFailed(f"{where}.role", f"{shorten(role)} is none of user, assistant, system")
+        raise ImportFailed(f"{where}.role", f"{shorten(role)} is not one of user, assistant, system")
     entry = {"id": _text(given, "id", where), "kind": kind, "role": role, "place": where}
     entry["content"] = given["parts"] if given.get("parts") else _text(given, "content", where, empty=True)
     entry["created_at"] = _time(given.get("timestamp"), f"{where}.timestamp")
@@ -188,12 +190,12 @@ def _summary(raw: object, where: str) -> dict[str, Any]:
     given = _mapping(raw, where, MemorySummary.__struct_fields__)
     ids = given.get("original_entry_ids")
     if isinstance(ids, str) or not isinstance(ids, Sequence) or not ids or not all(isinstance(id, str) for id in ids):
-        raise ImportFailed(f"{where}.original_entry_ids", f"{shorten(ids)} is no list of entries' ids")
+        raise ImportFailed(f"{where}.original_entry_ids", f"{shorten(ids)} is not a list of ids of entries")
     level, method = given.get("level", 0), given.get("method", "heuristic")
     if isinstance(level, bool) or not isinstance(level, int) or level < 0:
-        raise ImportFailed(f"{where}.level", f"{shorten(level)} is no whole number of at least 0")
+        raise ImportFailed(f"{where}.level", f"{shorten(level)} is not a whole number of at least 0")
     if method not in METHODS:
-        raise ImportFailed(f"{where}.method", f"{shorten(method)} is none of {', '.join(METHODS)}")
+        raise ImportFailed(f"{where}.method", f"{shorten(method)} is not one of {', '.join(METHODS)}")
     time_range = _mapping(given.get("time_range") or {}, f"{where}.time_range", ("start", "end"))
     times = {name: _time(value, f"{where}.time_range.{name}") for name, value in time_range.items()}
     if len(times) == len(TimeRange.__struct_fields__) and _moment(times["end"]) < _moment(times["start"]):
@@ -219,7 +221,7 @@ def _is_listed_summary(entry: Mapping[str, Any], summaries: Sequence[Mapping[str
         return False
     if not any(entry["id"] == summary["id"] for summary in summaries):
         raise ImportFailed(
-            f"{entry['place']}.id", f"{shorten(entry['id'])} is a summary that the summaries do not have"
+            f"{entry['place']}.id", f"{shorten(entry['id'])} is a summary that is missing in the summaries"
         )
     return True
 
@@ -228,13 +230,13 @@ def _check_links(entries: Iterable[Mapping[str, Any]], summaries: Sequence[Mappi
     """Raise ImportFailed for an entry that names an unknown summary, or one that does not name the entry."""
     ids_by_summary = {summary["id"]: set(summary["ids"]) for summary in summaries}
     if len(ids_by_summary) < len(summaries):
-        raise ImportFailed("state.summaries", "two of them have one id")
+        raise ImportFailed("state.summaries", "two of them have the same id")
     for entry in entries:
         summary_id = entry["summary_id"]
         if summary_id is None:
             continue
         if not isinstance(summary_id, str) or summary_id not in ids_by_summary:
-            raise ImportFailed(f"{entry['place']}.summary_id", f"{shorten(summary_id)} is no summary of this state")
+            raise ImportFailed(f"{entry['place']}.summary_id", f"{shorten(summary_id)} is not a summary of this state")
         if entry["id"] not in ids_by_summary[summary_id]:
             raise ImportFailed(
                 f"{entry['place']}.summary_id",
@@ -250,7 +252,8 @@ def _with_tombstones(entries: list[dict[str, Any]], erased: Sequence[Any]) -> li
         fits = isinstance(pair, list | tuple) and [type(part) for part in pair] == [int, str]
         if not fits or pair[0] < 0:
             raise ImportFailed(
-                f"state.erased[{i}]", f"{shorten(item)} is no id, or how many entries come before it and an id"
+                f"state.erased[{i}]",
+                f"{shorten(item)} is neither an id, nor a number of entries before it together with an id",
             )
         tombstone = {"id": pair[1], "kind": "message", "role": "assistant", "content": "", "erased": True}
         tombstones.append((pair[0], tombstone))
@@ -281,7 +284,9 @@ def _records(
     for summary in summaries:
         for id in summary["ids"]:
             if id not in seqs:
-                raise ImportFailed(f"{summary['place']}.original_entry_ids", f"{shorten(id)} is no entry of this state")
+                raise ImportFailed(
+                    f"{summary['place']}.original_entry_ids", f"{shorten(id)} is not an entry of this state"
+                )
             if seqs[id] in covered:
                 other = covered[seqs[id]]
                 raise ImportFailed(

@@ -294,7 +294,7 @@ class MemoryManager:
             summaries = [self._summary(session, summary) for summary in session.summaries()]
             if (session.stats()).revision == stats.revision:
                 return state_of(session, entries, active, summaries, stats, self._config)
-        raise Conflict(f"session {session_id!r}", "is changed faster than it can be read: try again, or later")
+        raise Conflict(f"session {session_id!r}", "changes faster than it can be read; try again later")
 
     def import_session(self, state: SessionState | Mapping[str, Any]) -> str:
         """Store the state of a session in place of the session of this id, and return the id.

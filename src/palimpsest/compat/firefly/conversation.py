@@ -227,7 +227,7 @@ class ConversationMemory:
 
     def _may_destroy(self) -> None:
         if self._is_fork:
-            raise ConfigError("clear", "a fork", "the memory that it was forked from, whose conversations these are")
+            raise ConfigError("clear", "a fork", "the memory that it was forked from, which holds these conversations")
 
     # --- a conversation as data
 

@@ -122,14 +122,16 @@ class MemoryEntry(msgspec.Struct, kw_only=True):
         try:
             given = json.loads(text)
         except ValueError as fault:
-            raise ConfigError("a memory entry", "a text that is no JSON", "what model_dump_json gives") from fault
+            raise ConfigError(
+                "a memory entry", "a text that is not valid JSON", "what model_dump_json gives"
+            ) from fault
         return cls.model_validate(given)
 
 
 def check(entry: MemoryEntry) -> None:
     """Raise ConfigError for a field that no entry may have. Values inside `content` are checked when it is saved."""
     if not isinstance(entry.entry_id, str) or not entry.entry_id:
-        raise ConfigError("entry_id", entry.entry_id, "text that no other entry has as its id")
+        raise ConfigError("entry_id", entry.entry_id, "text that is not the id of another entry")
     if not isinstance(entry.scope, MemoryScope):
         raise ConfigError("scope", entry.scope, ", ".join(MemoryScope))
     if entry.key is not None and not isinstance(entry.key, str):
@@ -201,7 +203,7 @@ def unpacked(kept: Packed) -> MemoryEntry:
     """Return the entry of this stored form. Raises ValueError if it cannot be read."""
     metadata = {} if kept.metadata == "{}" else from_json(kept.metadata)  # most are empty
     if not isinstance(metadata, dict):
-        raise ValueError("its metadata is no mapping")  # noqa: TRY004 (as for any other text that cannot be read)
+        raise ValueError("its metadata is not a mapping")  # noqa: TRY004 (as for any other text that cannot be read)
     return MemoryEntry(
         entry_id=kept.entry_id,
         scope=_scope(kept.scope),
@@ -258,7 +260,7 @@ def parsed(fields: Any) -> Packed:
     except (KeyError, TypeError, AttributeError) as fault:
         raise ValueError(f"a field is missing, or of another type ({fault})") from fault
     if not isinstance(entry_id, str) or not (key is None or isinstance(key, str)):
-        raise ValueError("its id or its key is no text")
+        raise ValueError("its id or its key is not text")
     return kept
 
 

@@ -173,7 +173,7 @@ class Journal:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError, RecursionError) as fault:
                 self._bad.append(line)
-                message = "%s: line %d cannot be read, and is set aside: %s"
+                message = "%s, line %d, cannot be read, and is set aside: %s"
                 warn(message, self.path, self._lines, fault)
 
     def _take(self, record: Any) -> None:
@@ -199,7 +199,7 @@ class Journal:
         except FileNotFoundError:
             return b""
         except (ValueError, TypeError, RecursionError) as fault:
-            warn("%s: it cannot be read, and is left as it is: %s", self._before, fault)
+            warn("%s cannot be read, and is left unchanged: %s", self._before, fault)
             return b""
 
     # --- writing

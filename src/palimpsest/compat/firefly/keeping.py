@@ -173,7 +173,7 @@ class Keeper:
         except Closed:
             return
         except Exception as fault:  # noqa: BLE001 (the boundary: the new turn is stored already)
-            log_failure(None, fault, "the oldest turns of a conversation could not be let go")
+            log_failure(None, fault, "the oldest turns of a conversation could not be removed")
 
     def _is_due(self, conversation: Conversation) -> bool:
         """Return whether the oldest turns must leave now."""

@@ -71,9 +71,7 @@ class Conversation:
                 return
             if self._read(info):
                 return
-        raise Conflict(
-            f"conversation {self.session.id!r}", "is changed faster than it can be read: try again, or later"
-        )
+        raise Conflict(f"conversation {self.session.id!r}", "changes faster than it can be read; try again later")
 
     def forget(self) -> None:
         """Empty the cache: the conversation does not exist (any more)."""
@@ -188,7 +186,7 @@ class Conversation:
         try:
             self.refresh()
         except Exception as fault:  # noqa: BLE001 (the boundary: the turn is stored)
-            log_failure(None, fault, "what is stored of a conversation could not be read after a turn was added")
+            log_failure(None, fault, "a stored conversation could not be read after a turn was added to it")
             others = [known for known in turns if known.entry.id != turn.entry.id]
             turn.turn_id, self.turns, self._version = next_number, [*others, turn], None
             return turn

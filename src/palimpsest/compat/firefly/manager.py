@@ -272,7 +272,9 @@ class MemoryManager:
         """
         ancestor_scopes = (*self._ancestor_scopes, self._working.scope_id)
         if working_scope_id in ancestor_scopes:
-            raise ConfigError("working_scope_id", working_scope_id, "another scope than that of the manager it is of")
+            raise ConfigError(
+                "working_scope_id", working_scope_id, "another scope than that of the manager that was forked"
+            )
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._owned, other._is_fork, other._ancestor_scopes = None, True, ancestor_scopes

@@ -107,7 +107,7 @@ class Mirror:
         with self.lock:
             namespace = _namespace(conversation_id)
             if not replaces and self.store.load(namespace):
-                raise Conflict(f"conversation {conversation_id!r}", "is there already")
+                raise Conflict(f"conversation {conversation_id!r}", "exists already")
             self.store.clear(namespace)
             for turn in given.turns:
                 self._save(conversation_id, turn.as_exported())

@@ -35,7 +35,7 @@ T = TypeVar("T")
 TRIES = 50
 """How often a write that conflicts with other writers is tried before it is an error."""
 
-CROWDED = "others are writing at the same time all the while; try again"
+CROWDED = "other writers keep changing the same documents; try again"
 
 DEEPEST = 60
 """How deep a value may be nested. MongoDB allows 100 levels in all, some of which the document takes."""

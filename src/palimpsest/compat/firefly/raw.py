@@ -74,7 +74,7 @@ def brought(given: list[Any], user: str, response: str) -> Raw:
     except _NotJson:
         raw = taken(given, user, response)
         if raw.form == "opaque":
-            raise ValueError("has messages without a form in JSON") from None
+            raise ValueError("has messages that cannot be written as JSON") from None
         return raw
     if not stored:
         return Raw("texts", [])
@@ -148,7 +148,8 @@ def read(form: Form, stored: list[Any] | None, user: str, response: str) -> Raw:
         return Raw("json", stored, stored)
     except ValueError as fault:
         warn(
-            "stored messages of Pydantic AI cannot be read, and are made of the turn's texts: %s", type(fault).__name__
+            "stored messages of Pydantic AI cannot be read, and are rebuilt from the texts of the turn: %s",
+            type(fault).__name__,
         )
         return Raw("texts", [])
 

@@ -56,7 +56,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for variable in sorted(environ):
             if variable.startswith(MEMORY) and variable.removeprefix(MEMORY).lower() not in _FIELDS:
                 near = nearest(variable.removeprefix(MEMORY), [name.upper() for name in _FIELDS])
-                warn_caller(f"{variable} is no setting of a memory{f'; did you mean {MEMORY}{near}?' if near else ''}")
+                warn_caller(
+                    f"{variable} is not a setting of a memory{f'; did you mean {MEMORY}{near}?' if near else ''}"
+                )
         values.choice(f"{MEMORY}BACKEND", fields.get("backend", "in_memory"), tuple(STORES))
         return cls(**fields, given=frozenset(fields))
 

@@ -316,4 +316,4 @@ def read(url: str, namespace: str, kept: Packed) -> MemoryEntry | None:
 
 def elsewhere(entry_id: str) -> Conflict:
     """Return the error for an id that belongs to an entry of another namespace."""
-    return Conflict(f"entry {entry_id!r}", "its id is an entry's in another namespace; nothing was written")
+    return Conflict(f"entry {entry_id!r}", "an entry in another namespace has this id; nothing was written")

@@ -104,7 +104,7 @@ class LLMSummarizer:
                 text = self._asked(model, content)
             return text
         except Exception as fault:  # noqa: BLE001 (the boundary to a provider, which may raise anything)
-            warn("a summary was made without its model, which could not be asked: %s", type(fault).__name__)
+            warn("a summary was made without its model, which could not be reached: %s", type(fault).__name__)
             return "\n".join(filter(None, (before, self._fallback(turns))))
 
     def _resolved(self) -> Any:
@@ -121,7 +121,7 @@ class LLMSummarizer:
         prompt = f"{self._template.replace(PLACE, text)}\n\nUse at most {self._most} tokens."
         answer: str = outcome(apart(lambda: asyncio.run(pydantic_ai().asked(model, prompt))))
         if not answer:
-            raise ValueError("the model answered nothing")
+            raise ValueError("the model returned an empty answer")
         return answer
 
     def _parts(self, turns: Sequence[ConversationTurn], model: Any) -> list[str]:

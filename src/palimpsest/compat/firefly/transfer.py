@@ -53,9 +53,7 @@ class Given:
         self.summary = _text(fields, "summary", "data") or None
         turns = fields.get("turns") if fields else []  # {} is a new conversation; anything else says what it holds
         if isinstance(turns, str | Mapping) or not isinstance(turns, Sequence):
-            reason = (
-                f"{shorten(turns)} is no list" if "turns" in fields else "is not there; give what was exported, or {}"
-            )
+            reason = f"{shorten(turns)} is not a list" if "turns" in fields else "is missing; give an export, or {}"
             raise ImportFailed("data.turns", reason)
         self.turns = [GivenTurn(turn, f"data.turns[{i}]") for i, turn in enumerate(turns)]
         ids = [turn.turn_id for turn in self.turns]
@@ -183,11 +181,11 @@ def _raw(given: Any, user: str, response: str, where: str) -> Raw:
         try:
             given = json.loads(given)
         except ValueError as fault:
-            raise ImportFailed(where, "is a text that is no JSON") from fault
+            raise ImportFailed(where, "is a text that is not valid JSON") from fault
     if given is None:
         return Raw("texts", [])
     if not isinstance(given, list):
-        raise ImportFailed(where, f"{shorten(given)} is no list")
+        raise ImportFailed(where, f"{shorten(given)} is not a list")
     try:
         return brought(given, user, response)
     except ValueError as fault:
@@ -197,7 +195,7 @@ def _raw(given: Any, user: str, response: str, where: str) -> Raw:
 def _metadata(given: object, where: str) -> dict[str, Any]:
     """Return metadata as values of JSON, tagged where they stand for other types."""
     if not isinstance(given, Mapping):
-        raise ImportFailed(where, f"{shorten(given)} is no mapping")
+        raise ImportFailed(where, f"{shorten(given)} is not a mapping")
     try:
         metadata: dict[str, Any] = (
             json.loads(json.dumps(given)) if _is_json(given) else portable(dict(given), "metadata")
@@ -216,13 +214,13 @@ def _is_json(given: Mapping[str, Any]) -> bool:
 
 def _mapping(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ImportFailed(where, f"a mapping is needed, not {type(value).__name__}")
+        raise ImportFailed(where, f"must be a mapping, not {type(value).__name__}")
     return dict(value)
 
 
 def _required_text(fields: Mapping[str, Any], name: str, where: str) -> str:
     if fields.get(name) is None:
-        raise ImportFailed(f"{where}.{name}", "is not there; a turn needs both texts")
+        raise ImportFailed(f"{where}.{name}", "is missing; a turn needs both texts")
     return _text(fields, name, where)
 
 
@@ -231,7 +229,7 @@ def _text(fields: Mapping[str, Any], name: str, where: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is no text")
+        raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is not text")
     return value
 
 
@@ -242,7 +240,7 @@ def _moment(value: object, where: str) -> int:
     try:
         time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError as fault:
-        raise ImportFailed(where, f"{shorten(value)} is no time in ISO 8601") from fault
+        raise ImportFailed(where, f"{shorten(value)} is not a time in ISO 8601") from fault
     at = microseconds_of(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
     if not 0 <= at <= LAST_MOMENT:
         raise ImportFailed(where, f"{shorten(value)} is not between 1970 and the end of 9999, UTC")

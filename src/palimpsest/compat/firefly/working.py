@@ -231,8 +231,8 @@ def _warn_once(kind: type) -> None:
     if not _warned.setdefault(name, False):
         _warned[name] = True
         warn_caller(
-            f"{name} has no compare-and-set: what is kept there is safe between threads of one process, not between "
-            "processes. The stores of palimpsest.compat.firefly are safe between processes, too"
+            f"{name} has no compare-and-set: threads of one process can change facts in it safely, several "
+            "processes cannot. With the stores of palimpsest.compat.firefly several processes can, too"
         )
 
 

@@ -38,7 +38,7 @@ _UNKEPT = frozenset({"message", "content", "index", "logprobs", "logprobs_result
 
 _SPOKEN = (CHAT, RESPONSES, ANTHROPIC, GEMINI)
 
-_NOBODY = "does not say whose it is; give the message that it stands in, which has a role"
+_NOBODY = "does not say whose it is; give the whole message around it, which has a role"
 
 _WITH_FIELDS = ("message", "function_call", "reasoning")
 """Types of items that may carry `BESIDE`: they are sent by their fields. Others are kept whole, and may be sent so."""
@@ -143,21 +143,23 @@ def _messages(
         return own, _unpacked(item, own, shape, place), False
     if isinstance(one, dict) and shape == "unknown":
         return format, [item], False  # the format says what it wants
-    raise InvalidEntry(place, f"{_named(one)} is {_MISPLACED.get(shape, 'nothing that is known here')}; {_WHAT}")
+    raise InvalidEntry(
+        place, f"{_named(one)} is {_MISPLACED.get(shape, 'not a kind of message that is known here')}; {_WHAT}"
+    )
 
 
 def _unknown(value: object) -> str:
     return (
         _MISPLACED["event"]
         if hasattr(value, "__next__") or hasattr(value, "__aiter__")
-        else "nothing that is known here"
+        else "not a kind of message that is known here"
     )
 
 
 _MISPLACED = {
     "event": "a stream, or a piece of one: feed its events to `with session.stream() as answer`, "
     " or add its final result",
-    "usage": "what a call cost: give it to record_usage",
+    "usage": "what a call used: give it to record_usage",
 }
 
 
@@ -202,7 +204,7 @@ def _only(response: Message, key: str, place: str) -> Message:
         return choices[0]
     if isinstance(choices, list) and len(choices) > 1:
         raise InvalidEntry(
-            f"{place}.{key}", f"holds {len(choices)} answers; add the one that the conversation goes on with"
+            f"{place}.{key}", f"holds {len(choices)} answers; add only the one that the conversation continues with"
         )
     blocked = response.get("prompt_feedback") or response.get("promptFeedback") or {}
     why = blocked.get("block_reason") or blocked.get("blockReason") if isinstance(blocked, dict) else None
@@ -212,7 +214,7 @@ def _only(response: Message, key: str, place: str) -> Message:
 def _items(response: Message, place: str) -> list[Message]:
     items = response.get("output")
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise InvalidEntry(f"{place}.output", "is no list of items")
+        raise InvalidEntry(f"{place}.output", "is not a list of items")
     around = _around(response)
     first = items[0] if items else {}
     if around and first.get("type") in _WITH_FIELDS:

@@ -84,7 +84,9 @@ class AnswerStream:
         what is no event, and Closed after `end`.
         """
         if self._has_ended:
-            raise Closed("the answer", "feed it inside the block; session.stream() begins another one")
+            raise Closed(
+                "the answer", "feed it inside the `with` block; each answer needs a session.stream() of its own"
+            )
         recognised = _recognised(event, begun=self._gathered is not None)
         if recognised is None:
             return ""
@@ -92,14 +94,18 @@ class AnswerStream:
         if self._gathered is None:
             self.format, self._gathered = format, _GATHERING[format]()
         elif format != self.format:
-            raise InvalidEntry(WHERE, f"is of {format}, and those before it are of {self.format}; one stream an answer")
+            raise InvalidEntry(
+                WHERE, f"is of {format}, but the events before it are of {self.format}; use one stream for each answer"
+            )
         before = len(self._gathered.text)
         try:
             self._gathered.take(item)
         except InvalidEntry:
             raise
         except (AttributeError, LookupError, TypeError, ValueError) as fault:
-            raise InvalidEntry(WHERE, f"a field of it is not as {self.format} sends it ({fault}); {_WANTED}") from fault
+            raise InvalidEntry(
+                WHERE, f"has a field that {self.format} does not send in this form ({fault}); {_WANTED}"
+            ) from fault
         return self._gathered.text[before:]
 
     def whole(self) -> Message | None:
@@ -133,5 +139,5 @@ def _recognised(event: Any, *, begun: bool) -> tuple[str, Message] | None:
     if isinstance(kind, str) and (begun or kind == "error"):
         return None  # after an error event the client raises, and the answer ends incomplete
     if shape == "response" or (shape, format) == ("message", ANTHROPIC):
-        raise InvalidEntry(WHERE, f"{type(event).__qualname__} is a whole response; add() it")
-    raise InvalidEntry(WHERE, f"{type(event).__qualname__} is no event that is known here; {_WANTED}")
+        raise InvalidEntry(WHERE, f"{type(event).__qualname__} is a whole response; give it to add()")
+    raise InvalidEntry(WHERE, f"{type(event).__qualname__} is not an event that is known here; {_WANTED}")

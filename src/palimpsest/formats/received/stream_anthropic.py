@@ -41,7 +41,7 @@ class AnthropicAnswer:
     def _go_on(self, index: int, delta: Message) -> None:
         block, kind = self._blocks.get(index), delta.get("type")
         if block is None:
-            raise InvalidEntry("event.index", f"{index} is no block that has begun")
+            raise InvalidEntry("event.index", f"{index} is not a block that has begun")
         if kind in _GOES_ON:
             key = _GOES_ON[str(kind)]
             piece = delta.get(key) or ""
@@ -74,12 +74,12 @@ def _with_input(block: Message, text: str | None) -> Message:
 def _mapping(event: Message, key: str) -> Message:
     value = event.get(key)
     if not isinstance(value, dict):
-        raise InvalidEntry(f"event.{key}", f"a {event['type']} needs it, as a mapping")
+        raise InvalidEntry(f"event.{key}", f"a {event['type']} event needs a mapping here")
     return value
 
 
 def _index(event: Message) -> int:
     index = event.get("index")
     if not isinstance(index, int):
-        raise InvalidEntry("event.index", f"a {event['type']} needs it, as a number")
+        raise InvalidEntry("event.index", f"a {event['type']} event needs a number here")
     return index

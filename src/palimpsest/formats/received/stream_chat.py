@@ -31,13 +31,13 @@ class ChatAnswer:
         self._around |= {key: value for key, value in event.items() if key != "choices" and value is not None}
         for choice in event.get("choices") or ():  # some servers send null with the usage, or none
             if not isinstance(choice, dict) or choice.get("index", 0) != 0:
-                raise InvalidEntry("event.choices", "more than one answer in a stream; ask for one (n=1)")
+                raise InvalidEntry("event.choices", "the stream has more than one answer; ask for one (n=1)")
             self._take(choice)
 
     def _take(self, choice: Message) -> None:
         delta = choice.get("delta", choice.get("message")) or {}  # a server may send the whole answer as one chunk
         if not isinstance(delta, dict):
-            raise InvalidEntry("event.choices[0].delta", "is no mapping")
+            raise InvalidEntry("event.choices[0].delta", "is not a mapping")
         for key in ("content", "refusal"):
             if isinstance(delta.get(key), str):
                 self.text += delta[key]

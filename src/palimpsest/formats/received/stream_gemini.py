@@ -31,7 +31,9 @@ class GeminiAnswer:
         self._around |= {key: value for key, value in event.items() if key != "candidates" and value is not None}
         candidates = event.get("candidates") or []
         if len(candidates) > 1 or not all(isinstance(candidate, dict) for candidate in candidates):
-            raise InvalidEntry("event.candidates", "more than one answer in a stream; ask for one (candidate_count=1)")
+            raise InvalidEntry(
+                "event.candidates", "the stream has more than one answer; ask for one (candidate_count=1)"
+            )
         for candidate in candidates:
             self._candidate |= {
                 key: value for key, value in candidate.items() if key != "content" and value is not None
@@ -48,7 +50,7 @@ class GeminiAnswer:
         for key in _FUNCTION_CALL:
             body = present.get(key)
             if isinstance(body, dict) and any(body.get(name) for name in _PARTIAL):
-                reason = "arguments that come in pieces are not read; leave stream_function_call_arguments off"
+                reason = "arguments in pieces are not supported; leave stream_function_call_arguments off"
                 raise InvalidEntry(f"event.candidates[0].content.parts.{key}", reason)
         text = present.get("text")
         if not isinstance(text, str):

@@ -91,7 +91,7 @@ class PostgresIndex:
         try:
             return await self._tables.do(work, writes=writes)
         except StoreCorrupt as fault:
-            warn("the search index in %s is damaged; it is made anew: %s", self.where, fault.reason)
+            warn("the search index in %s is damaged, and is built anew: %s", self.where, fault.reason)
         self._matching.forget()
         await self._tables.do(lambda db: prepare(db, self._schema, anew=True), writes=True)
         return await self._tables.do(work, writes=writes)
@@ -271,5 +271,5 @@ class PostgresIndex:
         try:
             await self._tables.do(work, writes=True)
         except StoreUnavailable as fault:
-            return (*remains, f"VACUUM of the search index was not over ({fault.reason}); the server does it later")
+            return (*remains, f"VACUUM of the search index did not finish ({fault.reason}); the server does it later")
         return remains

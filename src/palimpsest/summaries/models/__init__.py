@@ -117,7 +117,7 @@ def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Asked:
         return given
     if hasattr(given, "ask"):
         if not hasattr(given, "name"):
-            raise ConfigError("summarizer", given, "an object with `ask` that has a `name`, too")
+            raise ConfigError("summarizer", given, "an object with `ask` and `name`")
         return ObjectSummarizer(given, runner)
     if callable(given):
         return CallableSummarizer(given).bound(runner, clock)
@@ -135,7 +135,7 @@ def doubt_of(name: str) -> str | None:
         return None
     if not name.isidentifier() or name in COMMON or model_string(name) is not None:
         raise ConfigError("summarizer", name, FORM, nearest=model_string(name))
-    return f"{shorten(name)} is no model string; a program has to register a summarizer of this name"
+    return f"{shorten(name)} is not a model string, so the program must register a summarizer of this name"
 
 
 def doubt_of_model(model: str, base_url: str | None, where: str) -> str | None:
@@ -143,7 +143,7 @@ def doubt_of_model(model: str, base_url: str | None, where: str) -> str | None:
     check_model(model, base_url, where)
     if base_url is not None or check_provider(model, where):
         return None
-    return f"whether {shorten(model)} has a provider, Pydantic AI says when a session is opened"
+    return f"only Pydantic AI knows whether {shorten(model)} has a provider; it is checked when a session is opened"
 
 
 def _named(name: str) -> Any:

@@ -309,11 +309,13 @@ def _check(base_url: object, api_key: object, stream: object, settings: object) 
     """Check the options of a connection. No error shows the key."""
     check_base_url(base_url)
     if api_key is not None and not (isinstance(api_key, str) and api_key):
-        raise ConfigError("api_key", type(api_key), "text that is not empty, or None")  # never the key itself
+        raise ConfigError("api_key", type(api_key), "a text that is not empty, or None")  # never the key itself
     if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key):
         description = f"a text of {len(api_key)} characters"
         raise ConfigError(
-            "api_key", description, "a key without line ends, spaces around it, and signs that no header has"
+            "api_key",
+            description,
+            "a key without line ends, spaces around it, or other characters that a header cannot have",
         )
     values.switch("stream", stream)
     if not isinstance(settings, Mapping):

@@ -183,7 +183,7 @@ def _answer(response: ModelResponse, max_tokens: int | None) -> ProviderAnswer:
     if not text and response.finish_reason == "content_filter":
         raise Failure("refused", "the provider's filter withheld the answer")
     if not text and response.finish_reason == "length":
-        raise Failure("answer", f"all {max_tokens} tokens that it may say were spent before the answer began")
+        raise Failure("answer", f"the limit of {max_tokens} tokens was used up before the answer began")
     usage: RequestUsage = response.usage
     return ProviderAnswer(
         text, response.finish_reason, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens

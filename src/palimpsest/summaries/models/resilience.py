@@ -47,7 +47,7 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("timeout", "allowance", "longest_wait", "pause"):
             value = getattr(self, name)
             if not values.is_number(value) or not 0 < value < float("inf"):
-                raise ConfigError(name, value, "seconds, more than 0")
+                raise ConfigError(name, value, "a number of seconds above 0")
         for name, least in (("retries", 0), ("failures", 1)):
             values.whole(name, getattr(self, name), least)
 
@@ -62,7 +62,7 @@ def limits_of_function(timeout: float, retries: int) -> CallLimits:
 def check_size(name: str, value: object) -> None:
     """Raise ConfigError, naming the option, unless this is a number of tokens over 0, or None."""
     if value is not None and not values.is_whole(value, 1):
-        raise ConfigError(name, value, "tokens, more than 0, or None")
+        raise ConfigError(name, value, "a number of tokens above 0, or None")
 
 
 class Failure(PalimpsestError):
@@ -104,8 +104,12 @@ class Caller:
             with self._breaker.guarding(SummarizerFailed):
                 return await self._attempts(attempt, may_repeat)
         except Paused as paused:
-            when = f"in {paused.seconds:.0f} s at the earliest" if paused.seconds else "once a first call has an answer"
-            why = f"it failed {self.limits.failures} times in a row and is asked again {when}"
+            when = (
+                f"in {paused.seconds:.0f} s at the earliest"
+                if paused.seconds
+                else "as soon as another call has an answer"
+            )
+            why = f"it failed {self.limits.failures} times in a row, and is called again {when}"
             raise SummarizerFailed(self.name, "paused", why) from None
 
     async def _attempts(self, attempt: Callable[[float], Awaitable[T]], may_repeat: Callable[[], bool]) -> T:
@@ -135,7 +139,7 @@ class Caller:
             return failed.why if number == 1 else f"{failed.why} (attempt {number} of {number})"
         requested = failed.retry_after or 0.0
         if requested > self.limits.longest_wait:
-            return f"{failed.why}; it asks to wait {requested:.0f} s, and {self.limits.longest_wait:g} s are allowed"
+            return f"{failed.why}; it asks to wait {requested:.0f} s, but {self.limits.longest_wait:g} s are allowed"
         pause = max(requested, self._chance() * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (number - 1)))
         if self._clock() + pause >= deadline:
             return f"{failed.why}; the {self.limits.allowance:g} s allowed for a call are used up"

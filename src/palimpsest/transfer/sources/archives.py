@@ -49,7 +49,7 @@ class Archive:
         )
         if not conversations:
             names = ", ".join(member.filename for member in members[:5]) or "nothing"
-            raise ImportFailed(name, f"there is no conversations.json in it, but {names}")
+            raise ImportFailed(name, f"the archive has no conversations.json; it has {names}")
         self.size = sum(member.file_size for member in conversations)
         self.others = sum(not member.filename.endswith("/") for member in members) - len(conversations)
         self._check(conversations, packed)
@@ -60,13 +60,13 @@ class Archive:
         """Check the sizes in the archive's directory. `zipfile` never unpacks more than the directory says."""
         for member in conversations:
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                reason = "is packed in a way that is not read here; unpack it, and import the conversations.json"
+                reason = "is compressed by an unknown method; unpack the archive, and import its conversations.json"
                 raise ImportFailed(member.filename, reason)
         if self.size > self._limits.unpacked:
-            raise ImportFailed(self._name, f"unpacked, it has {self._limits.more_than('unpacked', 'bytes')}")
+            raise ImportFailed(self._name, f"the archive unpacks to {self._limits.more_than('unpacked', 'bytes')}")
         if self.size > max(FREE, packed * self._limits.ratio):
             excess = self._limits.more_than("ratio", "times the bytes of the archive")
-            raise ImportFailed(self._name, f"unpacked, it has {excess}")
+            raise ImportFailed(self._name, f"the archive unpacks to {excess}")
 
     def __enter__(self) -> Self:
         return self
@@ -101,5 +101,5 @@ class _Bounded:
 
     def read(self, size: int = -1, /) -> bytes:
         if size > max(self._limits.members * PER_MEMBER, MEBIBYTE):
-            raise ImportFailed(self._name, f"the archive names {self._limits.more_than('members', 'files')}")
+            raise ImportFailed(self._name, f"the archive lists {self._limits.more_than('members', 'files')}")
         return self._raw.read(size)

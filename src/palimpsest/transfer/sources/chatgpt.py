@@ -50,8 +50,8 @@ class ChatGPT(DocumentSource):
                 yield Piece(place=place, fault=item.fault, end=item.end)
                 continue
             try:
-                value = need(item.value, dict, "", "a conversation: an object with a mapping")
-                mapping = need(value.get("mapping"), dict, "mapping", "a mapping of nodes")
+                value = need(item.value, dict, "", "a conversation: an object with a `mapping`")
+                mapping = need(value.get("mapping"), dict, "mapping", "an object with the conversation's nodes")
             except InvalidEntry as fault:
                 yield Piece(place=within(place, fault), fault=fault.reason, end=item.end)
                 continue
@@ -79,13 +79,13 @@ class _Talk:
         """
         for node, held in self._mapping.items():
             if not isinstance(held, dict):
-                yield Piece(place=f"{self._place}.mapping.{node}", fault="a node is an object", end=end)
+                yield Piece(place=f"{self._place}.mapping.{node}", fault="is not an object", end=end)
         if not self._nodes:
             return
         current = self._value.get("current_node")
         if not isinstance(current, str) or current not in self._nodes:
             if current is not None:
-                reason = "is no node of the mapping; the newest branch is taken"
+                reason = "is not a node of the mapping, so the newest branch is imported"
                 yield Piece(place=f"{self._place}.current_node", fault=reason, end=end)
             current = max(self._tree.leaves, key=self._time)
         current_path = self._tree.path(current)
@@ -154,10 +154,10 @@ class _Path:
         message = node.get("message")
         if message is None:
             return [], None
-        need(message, dict, "message", "a message")
-        author = need(message.get("author"), dict, "message.author", "an author")
+        need(message, dict, "message", "a message: an object")
+        author = need(message.get("author"), dict, "message.author", "an author: an object")
         role = need(author.get("role"), str, "message.author.role", "a role")
-        body = need(message.get("content"), dict, "message.content", "content: an object with a content_type")
+        body = need(message.get("content"), dict, "message.content", "an object with a content_type")
         about = message.get("metadata")
         about = about if isinstance(about, dict) else {}
         self._now = microseconds(message.get("create_time")) or self._now

@@ -60,7 +60,9 @@ class Claude(DocumentSource):
             if item.fault is not None:
                 yield Piece(place=place, fault=item.fault, end=item.end)
             elif not self.speaks(item.value):
-                yield Piece(place=place, fault="is no conversation: an object with chat_messages", end=item.end)
+                yield Piece(
+                    place=place, fault="is not a conversation: an object with chat_messages is needed", end=item.end
+                )
             else:
                 yield from self._conversation(item.value, place, number, item.end)
 
@@ -117,7 +119,7 @@ def _branches(messages: list[Any], limits: Limits) -> Iterator[list[int]]:
 
 def _piece(message: Any, place: str, conversation: Conversation, id: str, about: Mapping[str, Any], end: int) -> Piece:
     try:
-        entries = _entries(need(message, dict, "", "a message, which is an object"), about)
+        entries = _entries(need(message, dict, "", "a message: an object"), about)
     except InvalidEntry as fault:
         return Piece(place=within(place, fault), conversation=conversation, fault=fault.reason, end=end)
     own = message.get("uuid")
@@ -144,13 +146,13 @@ def _entries(message: Mapping[str, Any], about: Mapping[str, Any]) -> list[Entry
     kept = rest(message, "uuid", "text", "content", "sender", "created_at", "attachments", "files")
     reader = _Blocks(_SENDERS[sender], str(message.get("uuid") or ""), at, {**about, **kept})
     for i, given in enumerate(need(message.get("attachments") or [], list, "attachments", "a list")):
-        reader.attachment(need(given, dict, f"attachments[{i}]", "an attachment, which is an object"))
+        reader.attachment(need(given, dict, f"attachments[{i}]", "an attachment: an object"))
     blocks = need(message.get("content") or [], list, "content", "a list of blocks")
     text = message.get("text")
     if not any(map(_repeats_text, blocks)) and isinstance(text, str) and text:
         blocks = [*blocks, {"type": "text", "text": text}]
     for i, block in enumerate(blocks):
-        reader.block(need(block, dict, f"content[{i}]", "a block, which is an object"), i)
+        reader.block(need(block, dict, f"content[{i}]", "a block: an object"), i)
     for given in need(message.get("files") or [], list, "files", "a list"):
         reader.part(opaque("file", given if isinstance(given, dict) else {"file_name": given}))
     return reader.done()

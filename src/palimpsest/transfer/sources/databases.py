@@ -55,7 +55,9 @@ def opened(path: str, name: str, limits: Limits) -> sqlite3.Connection:
 def loaded(body: bytearray, name: str, limits: Limits) -> sqlite3.Connection:
     """Open a database from its bytes, in memory. Raises ImportFailed if that is not possible."""
     if not hasattr(sqlite3.Connection, "deserialize"):  # SQLite was built without it
-        raise ImportFailed(name, "is an SQLite database, which this Python reads from a path alone")
+        raise ImportFailed(
+            name, "is an SQLite database in a stream, which this Python's SQLite cannot read; give the path of the file"
+        )
     body[_VERSIONS] = b"\1\1"
     db = sqlite3.connect(":memory:", check_same_thread=False)
     try:

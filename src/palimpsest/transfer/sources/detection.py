@@ -11,6 +11,7 @@ from palimpsest.transfer.sources.files import SourceFile
 
 _DATABASE = "openai-agents"
 """The built-in source whose files are SQLite databases."""
+_GIVE = "Give its source as `source`, or with --from: "
 
 
 def find_source(name: str, file: SourceFile) -> tuple[str, type[Source]]:
@@ -21,7 +22,9 @@ def find_source(name: str, file: SourceFile) -> tuple[str, type[Source]]:
     source_name = name if name != "auto" else _DATABASE if file.is_sqlite else _recognised(file)
     source: type[Source] = SOURCES.find(source_name)
     if file.is_sqlite and source_name != _DATABASE and source_name in NAMES:
-        raise ImportFailed(file.name or "the file", f"is an SQLite database, which {source_name!r} is not")
+        raise ImportFailed(
+            file.name or "the file", f"is an SQLite database, which the source {source_name!r} does not read"
+        )
     return source_name, source
 
 
@@ -39,13 +42,19 @@ def _recognised(file: SourceFile) -> str:
         return next(iter(samples))
     if samples:
         candidates = "; ".join(f"{name}: {_described(value)}" for name, value in sorted(samples.items()))
-        raise ImportFailed(where, f"could be of more than one source ({candidates}). Name one: {', '.join(NAMES)}")
+        raise ImportFailed(
+            where,
+            f"could be from more than one source ({candidates}). {_GIVE}{', '.join(NAMES)}",
+        )
     if document.is_empty and not file.name.endswith((".jsonl", ".ndjson")):
         raise ImportFailed(where, "is empty")
     if document.is_blank:
         return "messages"
     known = ", ".join(NAMES)
-    raise ImportFailed(where, f"is not recognised: {_seen(document)}. If it is one of these, name it: {known}")
+    raise ImportFailed(
+        where,
+        f"is not recognised: {_seen(document)}. {_GIVE}{known}",
+    )
 
 
 def _seen(document: Document) -> str:
@@ -54,7 +63,7 @@ def _seen(document: Document) -> str:
         if item.fault is not None:
             return f"{item.fault} (line {item.place})" if document.layout != "list" else item.fault
         return f"it begins with {_described(item.value)}"
-    return "there is no whole JSON value in it"
+    return "it contains no complete JSON value"
 
 
 def _described(value: Any) -> str:

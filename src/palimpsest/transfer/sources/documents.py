@@ -104,7 +104,7 @@ class Document:
             else:
                 yield from self._whole(stream)
         except (ImportFailed, OSError) as fault:
-            yield Value(place, fault=f"the file cannot be read on: {fault}", end=stream.taken)
+            yield Value(place, fault=f"the rest of the file cannot be read: {fault}", end=stream.taken)
 
     def _line(self, place: int, raw: bytes | None, end: int, over: bool) -> Iterator[Value]:
         if raw is None:

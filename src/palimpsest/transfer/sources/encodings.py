@@ -48,7 +48,7 @@ class Recoded:
             except UnicodeDecodeError as fault:
                 self._over = True
                 what = self._encoding.upper()[:6]
-                raise ImportFailed(self._name, f"is no {what}, as which it begins: {fault.reason}") from fault
+                raise ImportFailed(self._name, f"begins as {what} but is not valid {what}: {fault.reason}") from fault
             if text:
                 return text.encode("utf-8", "surrogatepass")
         return b""

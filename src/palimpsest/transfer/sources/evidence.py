@@ -50,7 +50,9 @@ def format_of(messages: list[Any], objects: list[Any], place: str) -> str:
                 signs.setdefault(name, f"{sign} in message {i + 1}")
     if len(signs) > 1:
         listed = "; ".join(f"{name} because of {sign}" for name, sign in sorted(signs.items()))
-        raise ImportFailed(place, f"the messages could be of more than one format: {listed}. Name it with `format`")
+        raise ImportFailed(
+            place, f"the messages could be in more than one format: {listed}. Give one as `format`, or with --format"
+        )
     return next(iter(signs), DEFAULT)
 
 

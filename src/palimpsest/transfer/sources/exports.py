@@ -29,4 +29,4 @@ class Exports(DocumentSource):
             elif is_export(item.value):
                 yield Piece(place=place, export=item.value, end=item.end)
             else:
-                yield Piece(place=place, fault="no export of Palimpsest", end=item.end)
+                yield Piece(place=place, fault="is not an export of Palimpsest", end=item.end)

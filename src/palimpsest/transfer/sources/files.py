@@ -229,7 +229,7 @@ class SourceFile:
         compression_found = next((compression for begin, compression in PACKED.items() if head.startswith(begin)), None)
         if compression_found is not None:
             raise ImportFailed(
-                self.name or "the file", f"is compressed with {compression_found}: unpack it, and import what was in it"
+                self.name or "the file", f"is compressed with {compression_found}: unpack it, and import its content"
             )
         if (encoding := encoding_of(self.stream.ahead(LOOKED_AT))) is not None:
             self.size = None  # converted to UTF-8 it has another length

@@ -52,7 +52,9 @@ class LangChain(MessageSource):
         """Return a message's entries; an order to remove another message is left out."""
         recognised = _recognised(message)
         if recognised is None:
-            raise InvalidEntry("messages[0]", "is no message of LangChain: neither type and data, nor a constructor")
+            raise InvalidEntry(
+                "messages[0]", "is not a message of LangChain: it has neither `type` and `data`, nor a constructor"
+            )
         kind, body = recognised
         if kind == "remove":
             return [], {REMOVED: 1}
@@ -82,7 +84,7 @@ def _recognised(message: Any) -> tuple[str, Mapping[str, Any]] | None:
 def _entries(kind: str, body: Mapping[str, Any]) -> list[Entry]:
     given = body.get("content", "")
     if not isinstance(given, str | list):
-        raise InvalidEntry("messages[0].content", "neither text nor a list of blocks")
+        raise InvalidEntry("messages[0].content", "is neither text nor a list of blocks")
     calls = need(body.get("tool_calls") or [], list, "messages[0].tool_calls", "a list")
     invalid_calls = need(body.get("invalid_tool_calls") or [], list, "messages[0].invalid_tool_calls", "a list")
     ids = [call.get("id") for call in [*calls, *invalid_calls] if isinstance(call, dict)]
@@ -104,16 +106,14 @@ def _entries(kind: str, body: Mapping[str, Any]) -> list[Entry]:
             Entry(role=role, content=body_content, name=name or None, native=native(NAME, blocks.parts), metadata=about)
         )
     for i, call in enumerate(calling):
-        entries.append(
-            _call(need(call, dict, f"messages[0].tool_calls[{i}]", "a call, which is an object"), i, entries)
-        )
+        entries.append(_call(need(call, dict, f"messages[0].tool_calls[{i}]", "a call: an object"), i, entries))
     return entries
 
 
 def _result(kind: str, body: Mapping[str, Any], name: str | None, blocks: _Blocks) -> Entry:
     call_id = body.get("tool_call_id")
     if kind == "tool" and not isinstance(call_id, str):
-        raise InvalidEntry("messages[0].tool_call_id", "is not text; a tool's message names its call")
+        raise InvalidEntry("messages[0].tool_call_id", "is not text; the message of a tool needs the id of its call")
     status: Status | None = body.get("status") if body.get("status") in ("success", "error") else None
     return Entry(
         kind="tool_result",

@@ -176,7 +176,11 @@ class ListReader:
         if not self._over:
             return
         if self._depth:
-            reason = "the file ends before this item does" if self._depth > 1 else "the file ends before its list does"
+            reason = (
+                "the file ends before the end of this item"
+                if self._depth > 1
+                else "the file ends before the end of its list"
+            )
             yield Value(self._place, None, self._beyond or reason, self._stream.taken)
         elif self._beyond or not _COMMAS.fullmatch(self._body, self._begin):
-            yield Value(self._place, None, "this is no JSON, and stands after the list", self._stream.taken)
+            yield Value(self._place, None, "this follows the list and is not valid JSON", self._stream.taken)

@@ -46,7 +46,7 @@ class OpenAIAgents:
     def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
         self._name = file.name or "the file"
         if not file.is_sqlite:
-            raise ImportFailed(self._name, "is no SQLite database")
+            raise ImportFailed(self._name, "is not an SQLite database")
         self._file, self._size, self._branches = file, file.size or 0, branches
         self._decoder = Decoder(format or "openai-responses")
         self.format = format or "openai-responses"
@@ -73,7 +73,9 @@ class OpenAIAgents:
             try:
                 yield from self._sessions(db)
             except sqlite3.Error as fault:
-                yield Piece(place="agent_messages", fault=f"the database cannot be read on: {fault}", end=self._size)
+                yield Piece(
+                    place="agent_messages", fault=f"the rest of the database cannot be read: {fault}", end=self._size
+                )
 
     def _sessions(self, db: sqlite3.Connection) -> Iterator[Piece]:
         total = db.execute("SELECT count(*) FROM agent_messages").fetchone()[0] or 1
@@ -83,7 +85,9 @@ class OpenAIAgents:
             try:
                 session = raw_id.decode() if isinstance(raw_id, bytes) else str(raw_id)
             except UnicodeDecodeError as fault:
-                yield Piece(place=f"agent_messages.id={first}", fault=f"session_id is no UTF-8: {fault.reason}")
+                yield Piece(
+                    place=f"agent_messages.id={first}", fault=f"the session_id is not valid UTF-8: {fault.reason}"
+                )
                 continue
             has_rows, limit = False, self._file.limits.branches
             for branch, (query, arguments) in enumerate(self._queries(db, session), 1):
@@ -97,7 +101,7 @@ class OpenAIAgents:
                     has_rows, done = True, min(done + 1, total)
                     yield self._piece(db, row, id, conversation, self._size * done // total)
             if not has_rows:
-                yield Piece(place=f"agent_messages.id={first}", fault="no row is found by its session_id")
+                yield Piece(place=f"agent_messages.id={first}", fault="no row can be found by its session_id")
             if self._advanced and not self._branches:
                 others = db.execute(_OTHERS, (session, MAIN)).fetchone()[0]
                 if others and db.execute(_BRANCH, (session, MAIN)).fetchone():
@@ -136,7 +140,7 @@ class OpenAIAgents:
         except TooLarge as fault:
             raise InvalidEntry("message_data", str(fault)) from fault
         except (ValueError, RecursionError) as fault:
-            reason = "nested too deeply" if isinstance(fault, RecursionError) else f"no JSON: {fault}"
+            reason = "nested too deeply" if isinstance(fault, RecursionError) else f"not valid JSON: {fault}"
             raise InvalidEntry("message_data", reason) from fault
         at = microseconds(created.decode("utf-8", "replace") if isinstance(created, bytes) else created)
         return [replace(entry, at=at) for entry in self._decoder.read(item)]

@@ -90,7 +90,7 @@ def read_message(message: Any) -> tuple[list[Entry], dict[str, int]]:
     Raises InvalidEntry, naming what is malformed.
     """
     if not _is_message(message):
-        raise InvalidEntry("messages[0].kind", "is neither request nor response with a list of parts")
+        raise InvalidEntry("messages[0].kind", "is neither a request nor a response with a list of parts")
     at = microseconds(message.get("timestamp"))
     kept = rest(message, "kind", "parts", "timestamp")
     if message["kind"] == "request":
@@ -116,7 +116,7 @@ def _request(parts: list[Any], at: int) -> tuple[list[Entry], list[dict[str, Any
     entries, silent_parts = [], []
     for i, held in enumerate(parts):
         where = f"messages[0].parts[{i}]"
-        part = need(held, dict, where, "a part, which is an object")
+        part = need(held, dict, where, "a part: an object")
         kind = need(part.get("part_kind"), str, f"{where}.part_kind", "text")
         if kind not in _SPOKEN:
             silent_parts.append(rest(part))
@@ -148,7 +148,7 @@ def _sent(part: Mapping[str, Any], kind: str, where: str, at: int) -> Entry:
 def _result(part: Mapping[str, Any], where: str, at: int) -> Entry:
     call_id = part.get("tool_call_id")
     if not isinstance(call_id, str):
-        raise InvalidEntry(f"{where}.tool_call_id", "is not text; a tool's return names its call")
+        raise InvalidEntry(f"{where}.tool_call_id", "is not text; the return of a tool needs the id of its call")
     name, given = part.get("tool_name"), part.get("content")
     is_bare = _is_medium(given)
     if is_bare or (isinstance(given, list) and any(map(_is_medium, given))):
@@ -198,7 +198,7 @@ class _Response:
     def entries(self, parts: list[Any]) -> list[Entry]:
         """Return the entries."""
         for i, held in enumerate(parts):
-            self._take(need(held, dict, f"messages[0].parts[{i}]", "a part, which is an object"), i)
+            self._take(need(held, dict, f"messages[0].parts[{i}]", "a part: an object"), i)
         self._end_message()
         return self._entries
 

@@ -27,7 +27,7 @@ CONFIG = "config"
 """The key under which an object for Google's client has its settings, system text among them."""
 
 IDS = ("session_id", "id")
-NEITHER = "neither a message, a list of messages, an object with `messages`, nor an export of Palimpsest"
+NEITHER = "is neither a message, a list of messages, an object with `messages`, nor an export of Palimpsest"
 
 
 def is_export(value: object) -> bool:
@@ -209,7 +209,7 @@ class MessageSource(DocumentSource, ABC):
 
     def _message(self, message: Any, place: str, conversation: Conversation | None, end: int) -> Piece:
         try:
-            entries, left_out = self.read(need(message, dict, "messages[0]", "a message, which is a mapping"))
+            entries, left_out = self.read(need(message, dict, "messages[0]", "a message: a mapping"))
         except InvalidEntry as fault:
             within = fault.where.removeprefix("messages[0]").removeprefix(".")
             reason = f"{within}: {fault.reason}" if within else fault.reason
@@ -244,4 +244,4 @@ def _system_text(given: Any) -> str:
         texts = [value for value in values if isinstance(value, str)]
         if len(texts) == len(values):
             return "\n".join(texts)
-    raise InvalidEntry("system", "neither text nor a list of text blocks")
+    raise InvalidEntry("system", "is neither text nor a list of text blocks")

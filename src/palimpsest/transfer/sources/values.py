@@ -69,15 +69,15 @@ def read(place: int, text: bytes, end: int, limits: Limits, *, whole: bool = Fal
     except json.JSONDecodeError as fault:
         at = fault.lineno if whole else place
         wrong = fault.msg.removesuffix(" at")  # "Unterminated string starting at"
-        return Value(at, None, f"no JSON: {wrong} at column {fault.colno}", end)
+        return Value(at, None, f"not valid JSON: {wrong} at column {fault.colno}", end)
     except UnicodeDecodeError as fault:
-        return Value(place, None, f"no UTF-8: {fault.reason} at byte {fault.start}", end)
+        return Value(place, None, f"not valid UTF-8: {fault.reason} at byte {fault.start}", end)
     except TooLarge as fault:
         return Value(place, None, str(fault), end)
     except RecursionError:
         return Value(place, None, TOO_DEEP, end)
     except ValueError as fault:
-        return Value(place, None, f"no JSON: {fault}", end)
+        return Value(place, None, f"not valid JSON: {fault}", end)
 
 
 def _strings_fit(value: Any, most: int) -> bool:
