@@ -18,7 +18,6 @@ from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.resources import DeclaredMemory, Resources
 from palimpsest.resources.replies import (
     UNWRITTEN,
-    Reply,
     append_reply,
     clear_reply,
     delete_reply,
@@ -127,7 +126,7 @@ def read_command(ref: str, key: str, config: str, tenant: str, as_json: bool, of
     with opened(config, ref, tenant) as memory:
         page = memory.read(key, offset=offset, limit=limit)
     if as_json:
-        print_json(pagekeyed_reply(key, page, offset, limit))
+        print_json(page_reply(key, page, offset, limit))
         return
     for entry in page.entries:
         click.echo(f"{entry.role}: {line(entry.text)}")
@@ -146,7 +145,7 @@ def append_command(
     with opened(config, ref, tenant) as memory:
         added = memory.append(key, messages)
         total = _total(memory, key) if as_json else 0
-    _print(as_json, appendkeyed_reply(key, added, total), f"Added {counted(added, 'message')}.")
+    _print(as_json, append_reply(key, added, total), f"Added {counted(added, 'message')}.")
 
 
 @memory_command.command("write", epilog=examples("palimpsest memory write chat user:ann --file chat.json"))
@@ -160,7 +159,7 @@ def write_command(
     messages = payload(text, file)
     with opened(config, ref, tenant) as memory:
         written = memory.write(key, messages)
-    _print(as_json, writekeyed_reply(key, written), f"{counted(written, 'message')} now under {line(key)}.")
+    _print(as_json, write_reply(key, written), f"{counted(written, 'message')} now under {line(key)}.")
 
 
 @memory_command.command("flush", epilog=examples("palimpsest memory flush chat 'user:*' --dry-run"))
@@ -239,7 +238,7 @@ def delete_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
         keys = memory.keys(key, max_keys=max_keys)
         deleted = memory.delete(key, max_keys=max_keys)
     _expect(deleted, key)
-    reply = deletekeyed_reply(key, deleted)
+    reply = delete_reply(key, deleted)
     if "*" in key:
         reply = {**keyed_reply(key, {name: delete_reply(name, 1) for name in keys}, more=keys.more), "deleted": deleted}
     _print(as_json, reply, f"Deleted {counted(deleted, 'key')}.")
@@ -279,7 +278,7 @@ def health_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
             if as_json and health.works and "*" not in key and not health.failed
             else None
         )
-        reply = healthkeyed_reply(key, health, stats, memory.strategy)
+        reply = health_reply(key, health, stats, memory.strategy)
     near_limit, failed = list(health.near_limit), dict(health.failed)
     text = "The store works." if health.works else f"The store does not work: {line(str(health.error))}"
     _print(as_json, reply, text)
