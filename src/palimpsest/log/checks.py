@@ -119,7 +119,7 @@ def check(entry: Entry, where: str) -> None:
     if entry.expires_at is not None and entry.expires_at.utcoffset() is None:
         raise InvalidEntry(f"{where}.expires_at", "a datetime without a time zone; give one with tzinfo, such as UTC")
     if entry.expires_at is not None and not has_date(entry.expires_at):
-        raise InvalidEntry(f"{where}.expires_at", f"{entry.expires_at} is in UTC not of the years 1 to 9999")
+        raise InvalidEntry(f"{where}.expires_at", f"{entry.expires_at} is outside of the years 1 to 9999 in UTC")
     if entry.metadata is not None:
         check_json(entry.metadata, f"{where}.metadata")
 

@@ -18,7 +18,7 @@ from palimpsest.sessions.scope import SessionScope
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
 
-_PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
+_PART_OF = "It includes the cached ones: where a provider reports them apart, as Anthropic does, give the sum of all"
 
 TELLING = 1000
 """From this many counted tokens of a context on, a report of zero input tokens must be wrong."""
@@ -47,7 +47,7 @@ class UsageRecorder:
         if given is None:
             report = _of_figures(input_tokens, output_tokens, cached_tokens)
         elif input_tokens is not None or output_tokens or cached_tokens:
-            raise ConfigError("input_tokens", input_tokens, "nothing, where a response or its usage is given")
+            raise ConfigError("input_tokens", input_tokens, "no numbers of tokens beside a response or its usage")
         else:
             report = reported_by(given)
         self._scope.may_write()
@@ -117,4 +117,4 @@ def _check(report: Reported, counted: int) -> None:
         allowed = f"at most input_tokens ({report.input_tokens}). {_PART_OF}"
         raise ConfigError("cached_tokens", report.cached_tokens, allowed)
     if report.input_tokens == 0 and counted >= TELLING:
-        raise ConfigError("input_tokens", 0, f"what the provider billed for a context of {counted} counted tokens")
+        raise ConfigError("input_tokens", 0, f"the provider's own figure: the context has about {counted} tokens")
