@@ -75,8 +75,8 @@ class BreakingBackend(PassThrough):
         try:
             probe = self._breaker.admit()
         except Paused as paused:
-            when = f"the next is tried in {paused.seconds:.0f} seconds" if paused.seconds else "one is under way"
-            problem = f"{self._failures} calls in a row have had no answer, and {when} (circuit_breaker)"
+            when = f"the next one is made in {paused.seconds:.0f} seconds" if paused.seconds else "a trial is under way"
+            problem = f"it did not answer {self._failures} calls in a row, and {when} (circuit_breaker)"
             raise StoreUnavailable(self.url, problem) from None
         answered: bool | None = None
         try:
