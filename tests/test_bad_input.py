@@ -139,7 +139,7 @@ def session(**options: Any) -> Callable[[Memory, Session], object]:
         session(max_context_ratio=0.5),
         ConfigError,
         "max_context_ratio",
-        "a model whose window is known",
+        "a model with known window",
     ),
     low_water=(session(low_water=1), ConfigError, "low_water", "under 1"),
     low_water_text=(session(low_water="half"), ConfigError, "low_water", "'half'"),

@@ -60,7 +60,7 @@ def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
         (0.9, 1.0, None),
         (1.3, 1.3, None),
         (2, 2, None),
-        (40, MOST_FACTOR, "of which budgets heed 4"),
+        (40, MOST_FACTOR, "budgets follow at most 4"),
     ],
 )
 def test_a_report_scales_budgets_within_bounds(chat: Session, ratio: float, factor: float, told: str | None) -> None:

@@ -148,9 +148,9 @@ _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("importance", "not a number between 0 and 1", lambda value: value is None or is_share(value)),
     ("expires_at", "not a datetime", lambda value: value is None or isinstance(value, datetime)),
     ("metadata", "not a mapping", lambda value: value is None or isinstance(value, dict)),
-    ("damaged", "for stores alone to say", lambda value: value is False),
+    ("damaged", "not False; only a store sets it", lambda value: value is False),
     ("at", f"not {MICROSECONDS}", _is_moment),
-    ("tokens", "neither a count nor None", lambda value: value is None or is_whole(value, 0, MOST)),
+    ("tokens", "neither a number of tokens nor None", lambda value: value is None or is_whole(value, 0, MOST)),
     *((field, "no place in a log", _is_place) for field in ("seq", "turn", "group", "answers", "revision")),
     *(
         (field, "neither True nor False", _is_switch)
@@ -260,7 +260,7 @@ def is_path(text: str) -> bool:
 def check_progress(progress: object) -> None:
     """Raise ConfigError unless this is None or a function to report progress to."""
     if progress is not None and not callable(progress):
-        raise ConfigError("progress", progress, "a function that is told how much is done, and of how much, or None")
+        raise ConfigError("progress", progress, "a function of two numbers, how much is done and of how much, or None")
 
 
 DEEPEST = 100

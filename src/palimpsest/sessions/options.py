@@ -223,7 +223,7 @@ class Options:
         self.tail_share = given.tail_share if given.tail_share is not None else TAIL_SHARE * needs_tail
         ratio, window = given.max_context_ratio, self.model.window if self.model is not None else None
         if ratio is not None and window is None:
-            raise ConfigError("max_context_ratio", ratio, f"beside a model whose window is known, not {given.model!r}")
+            raise ConfigError("max_context_ratio", ratio, f"a model with known window, not {given.model!r}")
         return warnings
 
     def __repr__(self) -> str:

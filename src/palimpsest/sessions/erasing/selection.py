@@ -134,8 +134,8 @@ class SelectedByQuery:
         openers = [seq for seq, entry in self._unread.items() if entry.turn == seq]
         if self._user is not None and openers:
             sentences.append(
-                f"what followed {_named(openers)} of session {session!r}, whose sender is not known, is kept: if it belongs "
-                "to the user, erase it by the numbers of its entries"
+                f"what followed {_named(openers)} of session {session!r}, whose sender is not known, is kept: if it "
+                "belongs to the user, erase it by the numbers of its entries"
             )
         return tuple(sentences)
 
