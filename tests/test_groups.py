@@ -101,7 +101,7 @@ def test_a_call_too_many_is_refused_and_nothing_is_lost(guarded: Memory) -> None
     ids = [f"c{i}" for i in range(OPEN_GROUP)]
     session.add([{"role": "user", "content": "all of them"}, asking(*ids)])
 
-    with pytest.raises(InvalidEntry, match="4097 calls, where 4096 may be without results at once"):
+    with pytest.raises(InvalidEntry, match="4097 calls wait for results, but at most 4096 may at once"):
         session.add_tool_call("f", {}, call_id="more")
 
     assert len(session.entries()) == OPEN_GROUP + 1

@@ -101,8 +101,9 @@ def test_impossible_figures_are_refused() -> None:
         for given_, told in refused:
             with pytest.raises(ConfigError, match=told):
                 session.record_usage(given_, context=context)
-        with pytest.raises(ConfigError, match="no numbers of tokens beside a response"):
-            session.record_usage({"prompt_tokens": 5}, input_tokens=5)
+        for name in ("input_tokens", "output_tokens", "cached_tokens"):
+            with pytest.raises(ConfigError, match=rf"^{name}: 5 .*no numbers of tokens beside a response"):
+                session.record_usage({"prompt_tokens": 5}, **{name: 5})
         with pytest.raises(ConfigError, match="input_tokens"):
             session.record_usage()
 

@@ -46,9 +46,10 @@ class UsageRecorder:
             raise ConfigError("context", context, "the Context that was sent, or None for the last one")
         if given is None:
             report = _of_figures(input_tokens, output_tokens, cached_tokens)
-        elif input_tokens is not None or output_tokens or cached_tokens:
-            raise ConfigError("input_tokens", input_tokens, "no numbers of tokens beside a response or its usage")
         else:
+            _check_none(
+                input_tokens=input_tokens, output_tokens=output_tokens or None, cached_tokens=cached_tokens or None
+            )
             report = reported_by(given)
         self._scope.may_write()
         return await self._recorded(report, context or self._scope.sent)
@@ -109,6 +110,13 @@ def _of_figures(input_tokens: int | None, output_tokens: int, cached_tokens: int
         check_whole(value, name)
     assert input_tokens is not None, "checked above"
     return Reported(input_tokens, output_tokens, cached_tokens)
+
+
+def _check_none(**figures: int | None) -> None:
+    """Raise ConfigError for a number that is given beside a response or its usage."""
+    for name, value in figures.items():
+        if value is not None:
+            raise ConfigError(name, value, "no numbers of tokens beside a response or its usage")
 
 
 def _check(report: Reported, counted: int) -> None:
