@@ -181,7 +181,7 @@ def _of_counts(counts: dict[str, int], head: Head) -> list[str]:
     """Return how the numbers of erased and rewound entries differ between the log and the head."""
     known = {"erased": head.erased, "rewound": head.hidden}
     return [
-        f"{counts[state]} entries are {state}, but the head counts {number}"
+        f"number of {state} entries: {counts[state]} in the log, but {number} in the head"
         for state, number in known.items()
         if counts[state] != number
     ]
