@@ -261,7 +261,9 @@ class AsyncWorkingMemory:
 
     def _may_write(self) -> None:
         if self._readonly:
-            raise ConfigError("readonly", True, f"False: the working memory {self._name!r} was opened to read only")
+            raise ConfigError(
+                "readonly", True, f"False: the working memory {self._name!r} was opened with readonly=True"
+            )
 
     def _admitted(self, key: str, value: Any) -> str:
         """Return the value as JSON, redacted as the policy demands. Raises if it may not be stored under this key."""

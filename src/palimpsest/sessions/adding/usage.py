@@ -64,7 +64,7 @@ class UsageRecorder:
             try:
                 await self._recorded(report, sent)
             except ConfigError as fault:
-                warn_caller(f"the usage of what was added is not recorded: {fault}")
+                warn_caller(f"the usage of the added response is not recorded: {fault}")
 
     async def unless_noted(self, usages: Sequence[Reported]) -> None:
         """Record the usage of the last of these responses, if it was not recorded before, which its id tells.

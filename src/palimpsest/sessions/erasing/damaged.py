@@ -45,7 +45,7 @@ async def destroy_damaged(scope: MemoryScope, store: Store, name: str, leaving: 
     done = Erased(sessions=(name,), items=await leaving.drop(name, store)) + unmaking.done
     if sharing_sessions:
         shared = ", ".join(map(repr, sharing_sessions))
-        done += Erased(remains=(f"the head of session {name!r} was damaged: {shared} keep what they share with it",))
+        done += Erased(remains=(f"the head of session {name!r} was damaged: what it shared with {shared} is kept",))
     return done
 
 

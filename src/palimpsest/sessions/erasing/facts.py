@@ -22,7 +22,7 @@ from palimpsest.sessions.scopes import WORKING, Owner, scopes_of
 from palimpsest.stores import Item, Put
 
 KEY = "its key has private text, and a key cannot be changed: delete the fact"
-FOREIGN = "Palimpsest did not write it and cannot redact it: delete it with `memory.store.delete_item`"
+FOREIGN = "it is an item of your program, which cannot be redacted: delete it with `memory.store.delete_item`"
 
 UNREADABLE = "it cannot be read: it is damaged"
 

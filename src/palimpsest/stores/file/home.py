@@ -162,7 +162,7 @@ class Home:
                 self._refuse(offset, sure)
             return
         if not sound:
-            warn("%s", f"{self._fault(offset)}: only what was changed in it is set aside, or refused")
+            warn("%s", f"{self._fault(offset)}: its damaged rows are set aside or refused, the others are read")
         batch, at = line
         for step in batch.steps:
             mark = batch.at if step.at is None else step.at
