@@ -117,7 +117,7 @@ def test_an_answer_with_impossible_figures_is_kept() -> None:
         session.add_user_message("word " * 3000)
         session.context()
 
-        with pytest.warns(PalimpsestWarning, match="usage of what was added is not recorded: input_tokens: 0"):
+        with pytest.warns(PalimpsestWarning, match="usage of the added response is not recorded: input_tokens: 0"):
             session.add(answer(input_tokens=0))
 
         assert session.entries()[-1].text == "Yes."
