@@ -121,7 +121,10 @@ def test_a_file_of_an_earlier_version_is_migrated(tmp_path: Path) -> None:
     later = (*MIGRATIONS, ("CREATE TABLE later(x)", "INSERT INTO later VALUES(1)"), ("UPDATE later SET x = x + 1",))
     failing = (*later[:2], ("UPDATE later SET x = 7", "no statement"))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        with pytest.raises(StoreUnavailable, match=f"version {FIRST} needs migration to {FIRST + 2}: open it writable"):
+        with pytest.raises(
+            StoreUnavailable,
+            match=f"version {FIRST} needs migration to {FIRST + 2}: open it once without readonly=True",
+        ):
             migrate(db, "a", writable=False, migrations=later)
         with pytest.raises(sqlite3.OperationalError):
             migrate(db, "a", writable=True, migrations=failing)

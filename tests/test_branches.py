@@ -316,7 +316,7 @@ def test_an_impossible_fork_is_refused(session: Session, memory: Memory) -> None
     with pytest.raises(Conflict, match="one"):
         session.fork("one")
     for at in (2, -1, True, 1.5):
-        with pytest.raises(ConfigError, match=r"at: .*a revision from 0 to 1, or an entry"):
+        with pytest.raises(ConfigError, match=r"at: .*a revision from 0 to 1, or an Entry"):
             session.fork(at=at)  # type: ignore[arg-type]
     with pytest.raises(EntryNotFound):
         session.fork(at="nobody")
@@ -332,7 +332,7 @@ def test_no_fork_or_rewind_goes_back_behind_a_clear(session: Session) -> None:
     session.clear()
     session.add_user_message("b")
 
-    with pytest.raises(ConfigError, match="from 2 on: what was before was cleared"):
+    with pytest.raises(ConfigError, match="from 2 on: everything before it was cleared"):
         session.rewind(1)
     assert [entry.text for entry in session.fork(at=3).entries()] == ["b"]
 

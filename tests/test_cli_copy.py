@@ -36,7 +36,7 @@ def test_a_session_that_has_grown_is_replaced_only_with_replace(pair: tuple[str,
 
     refused = run("copy", *pair)
 
-    assert (refused.exit_code, "say `replace`" in refused.output) == (4, True)
+    assert (refused.exit_code, "give `replace`" in refused.output) == (4, True)
     assert run("copy", *pair, "--replace").exit_code == 0
     with Memory.open(pair[1]) as memory:
         assert [entry.text for entry in memory.session("s").entries()] == ["hello", "more"]

@@ -64,7 +64,7 @@ def test_yes_destroys_without_asking(shop: Path) -> None:
     assert WORD.encode() not in remains(shop)
     again = run("forget", "--user", "ann", "--yes")
     assert (again.exit_code, again.stdout) == (0, "")
-    assert again.stderr.startswith("Nothing to forget: no session is of user")
+    assert again.stderr.startswith("Nothing to forget: no session belongs to user")
 
 
 def test_forget_asks_before_it_destroys(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def test_bad_arguments_of_timeline_commands_are_refused(grown: str) -> None:
     """
     refused = {
         ("fork", "tripp"): (3, "did you mean 'trip'?"),
-        ("fork", grown, grown): (4, "is there already"),
+        ("fork", grown, grown): (4, "exists already"),
         ("fork", grown, "x", "--at", "9"): (2, "a revision from 0 to 3"),
         ("fork", grown, "x", "--at", "1", "--behind", "y"): (2, "not both"),
         ("fork", grown, "x", "--behind", "y"): (3, "has no entry 'y'; give a number that `palimpsest show` prints"),

@@ -58,7 +58,7 @@ def test_vacuum_fails_if_another_writer_holds_the_file(large: Path) -> None:
 
         other.execute("ROLLBACK")
     assert done.exit_code == 5
-    assert "other writers kept it for too long" in done.stderr
+    assert "other writers held it for too long" in done.stderr
     assert run("vacuum").exit_code == 0
 
 

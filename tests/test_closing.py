@@ -213,7 +213,9 @@ def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Pat
         del session
 
         assert in_use == []
-        assert missed() == [f"the memory over sqlite:///{tmp_path}/log.db was not closed"]
+        assert missed() == [
+            f"the memory over sqlite:///{tmp_path}/log.db was not closed: call `close`, or open it in a `with` block"
+        ]
 
 
 @pytest.mark.parametrize("when", ["inline", "background"])

@@ -211,7 +211,7 @@ def test_the_reserve_is_kept_for_the_answer(memory: Memory) -> None:
 
 def test_a_share_of_an_unknown_window_is_refused(memory: Memory) -> None:
     """A limit that depends on an unknown window is an error, not a guess."""
-    with pytest.raises(ConfigError, match="known window"):
+    with pytest.raises(ConfigError, match="a model with known window"):
         memory.session("s", max_context_ratio=0.5)
 
 

@@ -190,7 +190,7 @@ def test_knowledge_and_derivers_of_a_tenant_are_copied(
         assert other_memory.knowledge("notes", user="ann").search("visa for Nepal") == []
         assert other_memory.derivers() == ()
         erasure = tenant_memory.session("first").erase(Query(text="Kathmandu"))
-        assert any("'index' is not at hand" in told for told in erasure.remains)
+        assert any("'index' is not in this process" in told for told in erasure.remains)
         assert not [hit for hit in base.search("Kathmandu", top_k=50) if "Kathmandu" in hit.text]
 
 
@@ -411,10 +411,10 @@ def test_stores_that_cannot_be_copied_are_refused(tmp_path: Path, clock: FakeClo
     filled(plain, clock)
     filled(sealed, clock, encryption=KEYS)
 
-    with pytest.raises(ConfigError, match="another store"):
+    with pytest.raises(ConfigError, match="a store other than the source"):
         copy_store(plain, plain)
     for pair in (("memory://", plain), (plain, ":memory:")):
-        with pytest.raises(ConfigError, match="gone with its process"):
+        with pytest.raises(ConfigError, match="ends with its process"):
             copy_store(*pair)
     with pytest.raises(ConfigError, match=r"tenants: 'othr' is not accepted.*did you mean 'other'"):
         copy_store(plain, address("file", tmp_path, "c"), tenants=["othr"])

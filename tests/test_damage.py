@@ -230,7 +230,7 @@ def test_what_a_query_could_not_look_into_remains(world: World) -> None:
         memory.session("whole").add_user_message("question 2")
     damaged = world.damage(question, SEQ, SEQ + 1)
     named = "entries 7 to 10" if 8 in damaged else "entries 7, 9 to 10"
-    told = f"{named} of session 's' cannot be read, so nobody looked into them"
+    told = f"{named} of session 's' cannot be read, so they were not searched"
 
     with world.opened() as memory:
         session = memory.session("s")

@@ -159,7 +159,7 @@ def test_an_index_that_fails_to_catch_up_is_told_again(memory: Memory) -> None:
     session.erase([1])
     index.broken = True
 
-    with pytest.raises(ErasureFailed, match="the note of it stays"):
+    with pytest.raises(ErasureFailed, match="the note of what remains is kept"):
         memory.derive(index)
 
     index.broken = False

@@ -92,7 +92,7 @@ def test_redis_that_keeps_its_settings_to_itself_is_told_of_as_such() -> None:
             off = memory.durability()
 
     assert "loses nothing" not in told
-    assert "appendfsync says, which it does not show" in told
+    assert "appendfsync, which it does not show" in told
     assert "last snapshot is lost (appendonly no)" in off
 
 

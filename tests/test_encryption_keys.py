@@ -90,7 +90,7 @@ def test_keys_are_not_shown_and_not_copied_out() -> None:
     keys = Keys({"k": OTHER})
 
     assert repr(keys) == str(keys) == "Keys(ids=('k',), current='k')"
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(keys)
     assert not hasattr(keys, "__dict__")
     assert Keys.new() != Keys.new()
@@ -126,11 +126,11 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        (None, "is encrypted: open it with encryption="),
-        ({"old": OTHER}, "another one than the one of this id"),
-        ({"other": OTHER}, "is not among the keys given"),
-        ({"new": NEW, "other": OTHER}, "is not among the keys given"),
-        ({"new": NEW, "old": OTHER}, "another one than the one of this id"),
+        (None, "is encrypted with it: open the store with encryption="),
+        ({"old": OTHER}, "encrypted with another key of this id"),
+        ({"other": OTHER}, "is not among the given keys"),
+        ({"new": NEW, "other": OTHER}, "is not among the given keys"),
+        ({"new": NEW, "old": OTHER}, "encrypted with another key of this id"),
     ],
 )
 def test_a_store_is_refused_without_its_key(
@@ -186,7 +186,7 @@ def test_a_store_that_is_not_encrypted_is_refused_with_keys(kind: str, holds: st
         else:
             drive(memory.store.put_item("somebody", "notes", "k", b"v"))
 
-    with pytest.raises(ConfigError, match="holds what is not encrypted"):
+    with pytest.raises(ConfigError, match="has data that is not encrypted"):
         Memory.open(where, encryption=FIRST)
 
     with Memory.open(where, tenant="somebody") as memory:
@@ -247,7 +247,7 @@ def test_without_its_mark_a_store_shows_nothing(kind: str, tmp_path: Path) -> No
     tenant, namespace, name = MARK
     vault.put({Slot(Place(tenant, namespace, f"item/{namespace}", name)): None})
 
-    with pytest.raises(StoreCorrupt, match="what it says of its encryption is missing") as told:
+    with pytest.raises(StoreCorrupt, match="its record of its encryption is missing") as told:
         vault.memory(FIRST)
     assert "unset" not in str(told.value)
     with vault.memory(None) as memory, pytest.raises(StoreCorrupt, match="the head of session 'one'"):
@@ -265,5 +265,5 @@ def test_what_is_not_encrypted_is_found_behind_many_leases() -> None:
         for number in range(1_000):
             drive(memory.store.lease("default", str(number), "me", 10))
         session_of(memory).add_user_message("hello")
-        with pytest.raises(ConfigError, match="holds what is not encrypted"):
+        with pytest.raises(ConfigError, match="has data that is not encrypted"):
             drive(unlocked(Store(memory.store.backend), FIRST, now_us))

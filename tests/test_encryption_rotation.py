@@ -309,7 +309,7 @@ def test_what_is_under_a_key_that_is_not_given_is_named_in_the_end(kind: str, tm
     vault.put(old)
 
     with vault.memory(Keys({"third": OTHER, "new": NEW})) as memory:
-        with pytest.raises(WrongKey, match="All the rest is done") as caught:
+        with pytest.raises(WrongKey, match="All other data is done") as caught:
             rotate_keys(memory)
         assert caught.value.key_id == "old"
         assert [key_of(value) for value in stored(memory.store, "good")] == ["third"]

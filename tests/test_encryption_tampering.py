@@ -231,9 +231,9 @@ def test_a_head_that_was_seen_is_not_taken_back() -> None:
         session.record_usage(input_tokens=100)
         vault.put({slot: first})
 
-        with pytest.raises(StoreCorrupt, match="the head of session 'one' is of an earlier time"):
+        with pytest.raises(StoreCorrupt, match="the head of session 'one' is an earlier version than before"):
             session.stats()
-        with pytest.raises(StoreCorrupt, match="the head of session 'one' is of an earlier time"):
+        with pytest.raises(StoreCorrupt, match="the head of session 'one' is an earlier version than before"):
             session.add_user_message("more")
 
 
@@ -403,7 +403,7 @@ def test_an_item_is_bound_to_its_place() -> None:
         drive(memory.store.put_item("default", "notes", "k", b"later"))
         key = next(slot for slot, now in vault.contents().items() if there[slot] != now)
         vault.put({key: there[key]})
-        with pytest.raises(StoreCorrupt, match="the item notes/k is of an earlier time"):
+        with pytest.raises(StoreCorrupt, match="the item notes/k is an earlier version than before"):
             drive(memory.store.get_item("default", "notes", "k"))
 
 

@@ -278,7 +278,7 @@ def test_a_reason_that_says_the_text_is_refused(session: Session) -> None:
     """A reason that contains the text to be erased is refused, since reasons are kept in the log."""
     session.add_user_message(WORD)
 
-    with pytest.raises(ConfigError, match="kept in the log") as raised:
+    with pytest.raises(ConfigError, match="the log keeps the reason") as raised:
         session.erase(Query(text=WORD), reason="they went to Zanzibar")
 
     assert "anzibar" not in str(raised.value)
@@ -388,7 +388,7 @@ def test_a_summarizer_cannot_say_it_again(memory: Memory) -> None:
     assert parrot.asked > before
     assert done.rebuilt == 1
     (made,) = session.summaries()
-    assert (made.method, made.fallback) == ("heuristic", "the summarizer said what was erased")
+    assert (made.method, made.fallback) == ("heuristic", "the summarizer repeated erased text")
     assert WORD not in json.dumps(session.export()).lower()
     assert WORD not in str(session.history()).lower()
 

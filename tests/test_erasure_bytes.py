@@ -267,7 +267,9 @@ def test_a_large_file_is_written_anew_by_vacuum_alone(tmp_path: Path, small: Non
             session.add_user_message(f"zanzibar {number} " * 40)
 
         done = session.erase([3])
-        assert re.search("at [0-9,]+ bytes, of which [0-9,]+ are free, .* `palimpsest vacuum` do", done.remains[0])
+        assert re.search(
+            "with [0-9,]+ bytes, of which [0-9,]+ are free, .* `palimpsest vacuum` rewrite it", done.remains[0]
+        )
         assert len(memory.forget(matches="zanzibar 1 ").remains) == 1
         assert memory.vacuum().remains == ()
         assert session.erase([5]).remains != ()

@@ -371,7 +371,7 @@ def test_a_foreign_file_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"no database at all" * 100)
 
-    with pytest.raises(Exception, match="no database of ours") as raised:
+    with pytest.raises(Exception, match="not a Palimpsest store") as raised:
         SQLiteStore(path)
 
     assert raised.value.__cause__ is not None

@@ -101,7 +101,7 @@ def test_a_call_too_many_is_refused_and_nothing_is_lost(guarded: Memory) -> None
     ids = [f"c{i}" for i in range(OPEN_GROUP)]
     session.add([{"role": "user", "content": "all of them"}, asking(*ids)])
 
-    with pytest.raises(InvalidEntry, match="4097 calls, where 4096 may be without results at once"):
+    with pytest.raises(InvalidEntry, match="4097 calls wait for results, but at most 4096 may at once"):
         session.add_tool_call("f", {}, call_id="more")
 
     assert len(session.entries()) == OPEN_GROUP + 1
@@ -151,10 +151,10 @@ def load(memory: Memory, at: int = 0, head: dict[str, Any] | None = None, **link
     ("at", "links", "problem"),
     [
         (3, {"answers": 0}, "entry 3, a result, is linked to no call, though that of entry 1 waits for it"),
-        (4, {"answers": 1}, "entry 4 answers entry 1, which is no call before it, or has a result already"),
-        (4, {"answers": 3}, "entry 4 answers entry 3, which is no call before it, or has a result already"),
-        (4, {"group": 4}, "entry 4 answers entry 2, which is of another group"),
-        (4, {"group": 2}, "entry 4 is of the group of entry 2, and apart from it"),
+        (4, {"answers": 1}, "entry 4 answers entry 1, which is no earlier call, or has a result already"),
+        (4, {"answers": 3}, "entry 4 answers entry 3, which is no earlier call, or has a result already"),
+        (4, {"group": 4}, "entry 4 answers entry 2, which belongs to another group"),
+        (4, {"group": 2}, "entry 4 is of the group of entry 2, but does not follow it"),
     ],
 )
 def test_verify_tells_of_links_that_do_not_hold(memory: Memory, at: int, links: dict[str, Any], problem: str) -> None:
@@ -178,8 +178,8 @@ def test_verify_tells_of_open_calls_that_the_head_does_not_know(memory: Memory) 
 
     assert waits == ("b",)
     assert session.verify().problems == (
-        "the head waits for a result of entry 1, which waits for none",
-        "entry 2 waits for a result, and the head knows nothing of it",
+        "the head expects a result for entry 1, which needs none",
+        "entry 2 needs a result, but the head does not expect one",
     )
 
 

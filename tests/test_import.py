@@ -324,7 +324,7 @@ def test_a_file_whose_name_cannot_be_an_id_needs_one(memory: Memory, stem: str, 
     path = tmp_path / f"{stem}.jsonl"
     path.write_bytes(lines(CHAT))
 
-    with pytest.raises(ConfigError, match=r"session_id: .*nothing in the file or its name gives one"):
+    with pytest.raises(ConfigError, match=r"session_id: .*neither the file nor its name gives one"):
         memory.import_file(path)
     memory.import_file(path, session_id="talk")
     assert len(memory.session("talk").entries()) == len(CHAT)

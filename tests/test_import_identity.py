@@ -21,7 +21,7 @@ from palimpsest.privacy.redaction import Redactor
 from sealed import FIRST, address
 from test_import import lines, messages
 
-ERASED = "messages in places where something was erased (others than those? import them with a key)"
+ERASED = "messages in the places of erased ones (if they are other messages, import them with a key)"
 
 
 def agents(texts: list[str], at: str = "2026-01-01 00:00:00") -> bytes:

@@ -159,7 +159,7 @@ def test_faults_are_listed_up_to_a_limit(memory: Memory) -> None:
     report = memory.import_file(io.BytesIO(body), session_id="talk", limits={"refused": 10})
 
     assert [one.place for one in report.refused] == [str(number) for number in range(2, 12)]
-    assert report.left_out == {"more that is malformed": 40}
+    assert report.left_out == {"more malformed items": 40}
     assert report.sessions["talk"].added == 1
 
 

@@ -166,7 +166,7 @@ def test_a_session_that_comes_up_meanwhile_is_not_replaced() -> None:
     store = opened(backend)
     backend.after = {2: lambda: drive(store.append(KEY, [Entry(content="first")]))}
 
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="exists already"):
         drive(store.load(KEY, dump()))
 
     assert texts(store) == ["first"]

@@ -218,7 +218,7 @@ def test_more_open_calls_than_a_head_may_name_are_refused(calls: int, characters
     batch = [asked(f"{i}" + "x" * characters) for i in range(calls)]
     head, _ = link(Head(), batch[:-1], 1)
 
-    with pytest.raises(InvalidEntry, match=r"tool calls: .* may be without results at once; add the results of some"):
+    with pytest.raises(InvalidEntry, match=r"tool calls: .* may at once; add the results of some"):
         link(head, batch[-1:], 1)
     results = [answered(one.call_id) for one in batch]
     assert link(Head(), [*batch, *results], 1)[0].calls == ()

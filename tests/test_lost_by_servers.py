@@ -82,7 +82,7 @@ def test_who_lives_on_shows_what_is_there(kind: str, caplog: pytest.LogCaptureFi
         own.add_user_message("four")
 
         assert texts(own) == texts(other) == ["one", "four"]
-        assert "has lost what it acknowledged" in caplog.text
+        assert "lost acknowledged writes" in caplog.text
         put_back(server)
         for text in ("five", "six", "seven"):
             other.add_user_message(text)
@@ -103,7 +103,7 @@ def test_under_encryption_it_is_refused_until_the_store_is_opened_anew(kind: str
             session.add_user_message("two")
             put_back(server)
 
-            with pytest.raises(StoreCorrupt, match=r"of an earlier time.*open the memory anew"):
+            with pytest.raises(StoreCorrupt, match=r"is an earlier version than before.*open the memory anew"):
                 texts(session)
 
         with Memory.open(server.address, encryption=KEYS) as memory:

@@ -168,7 +168,7 @@ def test_a_store_of_a_newer_version_is_refused() -> None:
 def test_a_read_only_memory_creates_nothing() -> None:
     """A read-only memory of a missing store raises and creates nothing; of an existing one it only reads."""
     address = fresh("reading")
-    with pytest.raises(StoreUnavailable, match="open it writable once"):
+    with pytest.raises(StoreUnavailable, match="open it once without readonly=True"):
         Memory.open(address, readonly=True).sessions()
     assert mongostore.documents("reading").database.list_collection_names() == []
     with Memory.open(address) as memory:

@@ -47,7 +47,7 @@ def test_what_was_given_before_anything_was_said_is_given_again(memory: Memory, 
     assert again.tokens == given.tokens
     assert session.entries(at=0) == []
     session.clear()
-    with pytest.raises(ConfigError, match="what was before was cleared"):
+    with pytest.raises(ConfigError, match="everything before it was cleared"):
         session.context(at=0)
 
 
@@ -122,7 +122,7 @@ def test_a_revision_before_a_cut_shows_what_was_given_under_the_old_one(memory: 
 
     assert smaller.context(at=cut.revision).messages == cut.messages
     assert smaller.context(at=cut.revision).problems == ("over_budget",)
-    with pytest.raises(PastUnknown, match="bring the budget of then"):
+    with pytest.raises(PastUnknown, match="give the budget of that time"):
         smaller.context(at=after.revision)
     assert smaller.context(at=after.revision, max_tokens=300).messages == after.messages
 
@@ -205,7 +205,7 @@ def test_what_was_redacted_or_estimated_since_is_unknown(memory: Memory) -> None
     given = session.context(max_tokens=300)
     session.record_usage(input_tokens=1_000, context=given)
 
-    refused(session, "reported", max_tokens=300, at=given.revision)
+    refused(session, "usage reports", max_tokens=300, at=given.revision)
 
     other = memory.session("s", counter=strategies.WORDS, max_tokens=600)
     assert other.context(max_tokens=60, at=given.revision).messages
@@ -221,7 +221,7 @@ def test_nothing_is_given_for_a_time_that_was_cleared(memory: Memory) -> None:
     session.add_user_message("b")
 
     for look in (session.context, session.entries):
-        with pytest.raises(ConfigError, match="from 2 on: what was before was cleared"):
+        with pytest.raises(ConfigError, match="from 2 on: everything before it was cleared"):
             look(at=1)
     assert [entry.text for entry in session.entries(at=3)] == ["b"]
 

@@ -61,7 +61,7 @@ def test_what_no_cut_shows_is_known_to_be_unknown_without_reading_the_log(tmp_pa
     for entries in LENGTHS:
         memory, session, middle = filled("memory", tmp_path, entries, given=False)
         with memory, watched(memory) as reads:
-            with pytest.raises(PastUnknown, match="this budget does not hold"):
+            with pytest.raises(PastUnknown, match="does not fit into this budget"):
                 session.context(at=middle)
             rows.append(reads.rows)
 

@@ -167,7 +167,7 @@ def test_tables_of_another_program_are_not_touched() -> None:
 def test_a_read_only_memory_creates_nothing() -> None:
     """A read-only memory of a missing store raises and creates nothing; of an existing one it only reads."""
     address, schema = fresh("reading"), schema_of("reading")
-    with pytest.raises(StoreUnavailable, match="open it writable once"):
+    with pytest.raises(StoreUnavailable, match="open it once without readonly=True"):
         Memory.open(address, readonly=True).sessions()
     assert asked(address, f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'") == []
     with Memory.open(address) as memory:

@@ -173,7 +173,7 @@ def test_keys_of_another_program_are_not_touched() -> None:
             client.delete(entries)
             client.set(entries, b"mine")
             before = {key: client.dump(key) for key in keys_of(address)}
-            with pytest.raises(StoreCorrupt, match="another kind"):
+            with pytest.raises(StoreCorrupt, match="another type"):
                 memory.session("s").add_user_message("y")
         assert {key: client.dump(key) for key in keys_of(address)} == before
 

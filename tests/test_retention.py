@@ -116,7 +116,7 @@ def test_a_time_that_has_no_date_in_utc_is_refused_by_name(at: str, field: str) 
     """A time outside the years 1 to 9999 in UTC is refused by name, in verbs and imports."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s")
-        with pytest.raises(InvalidEntry, match=r"message\.expires_at: .* is in UTC not of the years 1 to 9999"):
+        with pytest.raises(InvalidEntry, match=r"message\.expires_at: .* is outside of the years 1 to 9999 in UTC"):
             chat.add_user_message("x", expires_at=datetime.fromisoformat(at))
         chat.add_user_message("x")
         memory.working("session/s").set("seat", "aisle")

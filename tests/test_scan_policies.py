@@ -181,7 +181,7 @@ def test_a_memory_that_only_reads_finds_and_does_not_redact(tmp_path: Path) -> N
         session_of(memory).add_user_message("zq100secret")
     with opened("sqlite", tmp_path, readonly=True) as memory:
         assert memory.scan(POLICY).entries == 1
-        with pytest.raises(ConfigError, match=r"apply.*read only"):
+        with pytest.raises(ConfigError, match=r"apply.*readonly=True"):
             memory.scan(POLICY, apply=True)
 
 

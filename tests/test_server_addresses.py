@@ -28,7 +28,7 @@ OPTIONS = {
         "prefix=a{b": "prefix",
         "prefix=a&prefix=b": "prefix.*once",
         "decode_responses=true": "decode_responses.*prefix, cluster.*ssl_",
-        "=x": "what is no name",
+        "=x": "text that is no name",
     },
     "mongodb": {},
 }

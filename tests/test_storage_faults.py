@@ -235,12 +235,12 @@ def beheaded(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (text_file, "no database of ours"),
+        (text_file, "not a Palimpsest store"),
         (other_program, "another program"),
         (other_version, "another program"),
         (other_owner, "another program"),
         (cut_short, "damaged"),
-        (beheaded, "no database of ours"),
+        (beheaded, "not a Palimpsest store"),
     ],
 )
 @pytest.mark.parametrize("readonly", [False, True])
@@ -349,7 +349,7 @@ def test_a_session_that_an_index_does_not_lead_to_is_damaged(tmp_path: Path) -> 
     with Memory.open(path) as memory:
         session = memory.session("one")
         for verb in (session.entries, session.context, lambda: session.add_user_message("new"), session.fork):
-            with pytest.raises(StoreCorrupt, match="session/one is not found by its address"):
+            with pytest.raises(StoreCorrupt, match="the index lacks session/one"):
                 verb()
         assert len(memory.session("two").entries()) == 18
 
@@ -379,7 +379,7 @@ def test_records_that_an_index_does_not_lead_to_are_damaged(tmp_path: Path) -> N
                 assert memory.session(SESSION).history() == done
             except StoreCorrupt as fault:
                 refused.append(fault.reason)
-    assert ["rows of record are not found by their address" in reason for reason in refused] == [True]
+    assert ["the index lacks rows of record" in reason for reason in refused] == [True]
 
 
 @pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=pytest.mark.slow)])
@@ -471,7 +471,7 @@ def test_what_was_changed_behind_our_back_is_found(tmp_path: Path, statement: st
         assert db.execute(statement).rowcount
         db.commit()
 
-    with Memory.open(path) as memory, pytest.raises(StoreCorrupt, match=r"checksum|missing|does not know"):
+    with Memory.open(path) as memory, pytest.raises(StoreCorrupt, match=r"checksum|missing|out of date"):
         memory.session(SESSION).context()
 
 

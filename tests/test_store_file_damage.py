@@ -149,7 +149,7 @@ def test_a_file_that_is_no_log_is_named_each_time(store: Store, folder: Path, le
     reopened = quick(folder)
 
     for _ in range(3):
-        with pytest.raises(StoreCorrupt, match=r"one-.*line 1 \(byte 0\), is not as it was written"):
+        with pytest.raises(StoreCorrupt, match=r"one-.*line 1 \(byte 0\), was changed since it was written"):
             texts(reopened)
     with pytest.raises(StoreCorrupt, match=r"line 1 \(byte 0\)"):
         add(reopened, "x")

@@ -105,7 +105,7 @@ def test_one_bad_file_costs_no_other(
         assert len(memory.session("b").fork("branch").entries()) == 2
         assert drive(memory.store.tenants())[-1] == memory.tenant
 
-    warnings = [item.getMessage() for item in caplog.records if "is in no list" in item.getMessage()]
+    warnings = [item.getMessage() for item in caplog.records if "is not listed" in item.getMessage()]
     assert len(warnings) == 1
     assert str(path) in warnings[0]
 
@@ -143,7 +143,7 @@ def test_erasing_a_session_names_its_copy(folder: Path, caplog: pytest.LogCaptur
         memory.session("a").add_user_message("again")
         assert memory.delete_session("a")
 
-    assert f"session 'a' was deleted, and is still in what cannot be read: {path}" in caplog.text
+    assert f"session 'a' was deleted, but damaged data that cannot be read may still hold it: {path}" in caplog.text
 
 
 def test_a_sweep_does_everything_else_and_names_the_file(folder: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_doctor_names_the_file(folder: Path) -> None:
 
     assert result.exit_code == 1
     assert str(path) in result.stdout.replace("\\n", "")
-    assert "take it away" in result.stdout
+    assert "move it out of the folder" in result.stdout
     assert "then do what the message says" in result.stdout
 
 

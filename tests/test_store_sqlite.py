@@ -404,7 +404,7 @@ def test_the_mode_of_an_existing_file_is_kept(path: Path) -> None:
 def test_an_empty_file_is_refused_readonly(path: Path) -> None:
     """Opening an empty file with `readonly` raises StoreUnavailable, which says that there is nothing in it."""
     path.touch()
-    with pytest.raises(StoreUnavailable, match="there is nothing in it yet: open it writable once"):
+    with pytest.raises(StoreUnavailable, match="it holds no store yet: open it once without readonly=True"):
         Memory.open(path, readonly=True).sessions()
 
 

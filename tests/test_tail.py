@@ -241,7 +241,7 @@ def test_usage_of_a_context_with_withheld_entries_includes_the_tail() -> None:
         session = memory.session("a", max_tokens=2_000, counter=quarters, tail_share=0.2)
         session.add_user_message("hello", metadata={"type": "health"})
         context = session.context(tail="words " * 50)
-        assert "it shows what is withheld" in "".join(context.report.notes)
+        assert "it shows withheld private text" in "".join(context.report.notes)
         assert context.parts.tail > 50
         assert session.record_usage(input_tokens=context.tokens).counted == context.counted
 

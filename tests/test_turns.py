@@ -330,7 +330,7 @@ def test_a_lost_turn_is_logged_once(caplog: pytest.LogCaptureFixture, clock: Fak
         memory._core._scope.renewals.renew()
 
     assert [record.message for record in caplog.records if "taken over" in record.message] == [
-        "the turn of a session was taken over by another, since it could not be renewed in time"
+        "the turn of a session was not renewed in time, and was taken over by another task or process"
     ]
 
 
@@ -347,7 +347,10 @@ def test_a_lost_turn_adds_nothing(place: tuple[str, dict[str, Any]], clock: Fake
                 apart(enter, memory).result()
             clock.advance(31)
             apart(enter, memory).result()
-            with pytest.raises(Conflict, match=r"the turn of session 's': was taken over .* begin a new one"):
+            with pytest.raises(
+                Conflict,
+                match=r"the turn of session 's': was not renewed in time, and was taken over .* begin a new one",
+            ):
                 first.add_assistant_message("late")
 
         assert [entry.text for entry in first.entries()] == ["one", "two"]

@@ -46,7 +46,7 @@ def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
     with pytest.raises(ConfigError, match=r"cached_tokens: 3900 .* at most input_tokens") as refusal:
         chat.record_usage(input_tokens=80, output_tokens=5, cached_tokens=3900)
 
-    assert "add all of its input up" in str(refusal.value)
+    assert "give the sum of all" in str(refusal.value)
     assert chat.stats().usage.calls == 0
     assert chat.record_usage(input_tokens=3980, output_tokens=5, cached_tokens=3980).cached_tokens == 3980
 
@@ -60,7 +60,7 @@ def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
         (0.9, 1.0, None),
         (1.3, 1.3, None),
         (2, 2, None),
-        (40, MOST_FACTOR, "of which budgets heed 4"),
+        (40, MOST_FACTOR, "budgets follow at most 4"),
     ],
 )
 def test_a_report_scales_budgets_within_bounds(chat: Session, ratio: float, factor: float, told: str | None) -> None:

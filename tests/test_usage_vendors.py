@@ -91,7 +91,7 @@ def test_impossible_figures_are_refused() -> None:
         context = session.context()
         refused: list[tuple[Any, str]] = [
             ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 6}}, "cached_tokens: 6"),
-            ({"prompt_tokens": 0, "completion_tokens": 3}, "billed for a context of 3"),
+            ({"prompt_tokens": 0, "completion_tokens": 3}, "the provider's own figure: the context has about 3"),
             ({"prompt_tokens": -1}, "usage.prompt_tokens: -1"),
             ({"prompt_tokens": "9"}, "usage.prompt_tokens: '9'"),
             ({"x": 1}, "builtins.dict is not accepted|'builtins.dict'"),
@@ -101,8 +101,9 @@ def test_impossible_figures_are_refused() -> None:
         for given_, told in refused:
             with pytest.raises(ConfigError, match=told):
                 session.record_usage(given_, context=context)
-        with pytest.raises(ConfigError, match="nothing, where a response"):
-            session.record_usage({"prompt_tokens": 5}, input_tokens=5)
+        for name in ("input_tokens", "output_tokens", "cached_tokens"):
+            with pytest.raises(ConfigError, match=rf"^{name}: 5 .*no numbers of tokens beside a response"):
+                session.record_usage({"prompt_tokens": 5}, **{name: 5})
         with pytest.raises(ConfigError, match="input_tokens"):
             session.record_usage()
 
@@ -116,7 +117,7 @@ def test_an_answer_with_impossible_figures_is_kept() -> None:
         session.add_user_message("word " * 3000)
         session.context()
 
-        with pytest.warns(PalimpsestWarning, match="usage of what was added is not recorded: input_tokens: 0"):
+        with pytest.warns(PalimpsestWarning, match="usage of the added response is not recorded: input_tokens: 0"):
             session.add(answer(input_tokens=0))
 
         assert session.entries()[-1].text == "Yes."

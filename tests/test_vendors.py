@@ -24,7 +24,7 @@ law = settings(max_examples=examples(150), deadline=None, suppress_health_check=
 
 
 @pytest.mark.sampled
-@pytest.mark.filterwarnings("ignore:the usage of what was added:palimpsest.PalimpsestWarning")
+@pytest.mark.filterwarnings("ignore:the usage of the added response:palimpsest.PalimpsestWarning")
 @pytest.mark.parametrize("vendor", VENDORS)
 @law
 @given(data=st.data())
@@ -44,7 +44,7 @@ def test_the_request_after_an_answer_is_valid(vendor: str, data: Any) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.filterwarnings("ignore:the usage of what was added:palimpsest.PalimpsestWarning")
+@pytest.mark.filterwarnings("ignore:the usage of the added response:palimpsest.PalimpsestWarning")
 @pytest.mark.parametrize("vendor", VENDORS)
 @law
 @given(data=st.data())

@@ -115,7 +115,7 @@ def test_a_number_that_no_entry_has_is_said_to_be_a_seq(session: Session, verb: 
 def test_what_no_entry_is_named_by_is_refused_by_itself(session: Session) -> None:
     """Anything that names no entry is refused with what was given and what is allowed."""
     for given in (True, 1.5, session.context()):
-        with pytest.raises(ConfigError, match=r"entries: .* allowed: entries as they are, by id, or by `seq`$"):
+        with pytest.raises(ConfigError, match=r"entries: .* allowed: Entry objects, ids, or numbers \(`seq`\)$"):
             session.passages([1, given])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match=r"'more than 1,000 names' is not accepted; allowed: at most 1,000 entries$"):
         session.passages(range(1, 1002))
@@ -152,7 +152,7 @@ def test_what_has_a_revision_is_told_where(session: Session, verb: Callable[[Ses
 def test_a_branch_names_an_entry_by_id_or_itself(session: Session, verb: Callable[[Session, Any], Any]) -> None:
     """`fork` and `rewind` take a number as a revision, and the error says how to name an entry."""
     for given in (3, "3"):
-        with pytest.raises(ConfigError, match=r"or an entry, by its id or as it is \(a number is no `seq` here\)$"):
+        with pytest.raises(ConfigError, match=r"or an Entry or its id \(a number is a revision here, not a `seq`\)$"):
             verb(session, given)
     with pytest.raises(ConfigError, match="such as its `revision`"):
         verb(session, session.context())

@@ -115,7 +115,7 @@ def check_keep(keep: int, triggers: Triggers) -> None:
     quantity = triggers.interaction_threshold_qty or 0
     if triggers.enabled == ("interaction_threshold_qty",) and keep >= quantity:
         raise ConfigError(
-            "interaction_keep", keep, f"fewer than interaction_threshold_qty ({quantity}), else nothing is ever taken"
+            "interaction_keep", keep, f"fewer than interaction_threshold_qty ({quantity}), or nothing is ever compacted"
         )
 
 

@@ -97,7 +97,7 @@ class Lru(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return which groups of the `snapshot` to evict."""
         order = sorted(self.leaving(snapshot), key=lambda group: _accessed(group, snapshot))
-        return self.down(snapshot, order, "what was accessed longest ago first", _messages(snapshot) // 2)
+        return self.down(snapshot, order, "the least recently accessed first", _messages(snapshot) // 2)
 
 
 class TokenAwareLru(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):

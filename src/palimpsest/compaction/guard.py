@@ -22,7 +22,7 @@ def checked_plan(strategy: Strategy, snapshot: Snapshot) -> Plan:
     try:
         plan = strategy.plan(snapshot)
     except Exception as fault:  # user code may raise anything; nothing has happened yet
-        raise ConfigError(f"{where}: plan", repr(fault), "a Plan, for every snapshot") from fault
+        raise ConfigError(f"{where}: plan", repr(fault), "a Plan for every snapshot, and no exception") from fault
     if not isinstance(plan, Plan):
         raise ConfigError(f"{where}: plan", plan, "a Plan")
     for field, allowed in _faults(strategy, plan, snapshot):
@@ -37,13 +37,13 @@ def _faults(strategy: Strategy, plan: Plan, snapshot: Snapshot) -> Iterator[tupl
             yield field, "pairs of first and last seq, ascending and apart from each other"
     yield from _figure_faults(plan, snapshot)
     if (plan.cover or plan.fold) and not strategy.summarizes:
-        yield "cover" if plan.cover else "fold", "nothing: its `summarizes` is false"
+        yield "cover" if plan.cover else "fold", "nothing: the strategy's `summarizes` is false"
     if plan.erase and not strategy.erases:
-        yield "erase", "nothing: its `erases` is false"
+        yield "erase", "nothing: the strategy's `erases` is false"
     if plan.erase and (plan.cover or plan.fold or plan.evict or plan.mask):
-        yield "erase", "nothing beside what is covered, evicted or masked"
+        yield "erase", "nothing in a plan that also covers, folds, evicts or masks"
     if spans.common(plan.cover, plan.evict):
-        yield "evict", "nothing that is covered, too"
+        yield "evict", "nothing that the plan covers, too"
     yield from _group_faults(plan, snapshot)
 
 
@@ -107,9 +107,9 @@ def _group_faults(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             continue
         whole = _whole_groups(groups, taken)
         if whole is None:
-            yield field, "whole groups: an entry of one leaves with all the others"
+            yield field, "whole groups: all entries of a group leave together"
         elif spans.minus(taken, spans.union(whole, others)):
-            kind = "active groups" if field == "evict" else "groups that are active, or in the archive uncovered,"
+            kind = "active groups" if field == "evict" else "active groups, or archived ones without a summary,"
             yield field, f"{kind} that are neither pinned, nor of the system, nor open"
 
 

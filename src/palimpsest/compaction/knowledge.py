@@ -136,7 +136,7 @@ class KnowledgeBase(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_onl
             user: the session's user; None: none.
         """
         if user is None and "{user_id}" in self.collection_id:
-            allowed = "a session with a user, for a collection of each user: memory.session(…, user=…)"
+            allowed = "this only in a session with a user: memory.session(…, user=…)"
             raise ConfigError("knowledge_base.collection_id", self.collection_id, allowed)
         ids = {"session_id": session, "user_id": user or ""}
         name = _NAMED.sub(lambda match: ids[match[1]], self.collection_id)
@@ -150,7 +150,7 @@ def check_collection(name: object, where: str, *, named: bool = False) -> None:
         raise ConfigError(where, name, "the name of a collection: 1 to 256 characters, no control characters")
     for match in () if named else _NAMED.finditer(name):
         if match[1] not in _PLACEHOLDERS:
-            raise ConfigError(where, name, "no placeholder but {session_id} and {user_id}")
+            raise ConfigError(where, name, "only the placeholders {session_id} and {user_id}")
 
 
 def check_search(
@@ -229,6 +229,6 @@ def linked(strategies: Sequence[object], persistence: str) -> list[Linked]:
         if base is not None:
             result.append((base, getattr(strategy, "text_splitter", None) or TextSplitter()))
             if base.write and persistence == "ephemeral":
-                allowed = "write=False in a session that is ephemeral: nothing of it is stored"
+                allowed = "write=False in an ephemeral session, of which nothing is stored"
                 raise ConfigError("knowledge_base.write", True, allowed)
     return result

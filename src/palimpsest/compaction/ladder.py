@@ -103,7 +103,7 @@ class Ladder(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True):
         messages = snapshot.messages - len(folded) + 1
         if target.tokens is None or not archive or size < 1 or not target.holds(tokens, messages):
             return None
-        why, most = "what cuts have evicted is summarised", self.max_summary_tokens or 0
+        why, most = "entries that cuts have evicted are summarised", self.max_summary_tokens or 0
         return covering(snapshot, (), archive, folded, size, why, most=most)
 
 

@@ -177,7 +177,7 @@ def _mapping(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy
     if "type" in block or "summarize_threshold" in block:
         return _compozy(block, where, warnings)
     if "memory_strategy_id" in block:  # which says what a context shows, and summarises nothing
-        told = "a place in short_term, which is short_term_memory_strategy in a file"
+        told = "this block under short_term (in a file: short_term_memory_strategy)"
         raise ConfigError(f"{where}.memory_strategy_id", block["memory_strategy_id"], told)
     kinds = ("strategy", "long_term_memory_id", "type")
     key = next((key for key in block if nearest(key, kinds)), None)
@@ -216,7 +216,7 @@ def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy
     with _in_place(where):
         values.share("summarize_threshold", threshold)
         if "threshold" in block:
-            raise ConfigError("threshold", block["threshold"], "nothing beside summarize_threshold, which is the same")
+            raise ConfigError("threshold", block["threshold"], "this or summarize_threshold, which is the same")
         if name != "hybrid_summary":
             _drop_ignored(block, name, where, warnings)
     documented = {"interaction_keep": 0, "on_failure": "keep"} if name == "hybrid_summary" else {}
@@ -248,9 +248,7 @@ def _make(target: Any, options: dict[str, Any], where: str) -> Strategy:
         values.known(where, options, [*parameters, *_RULES] if "triggers" in parameters else [*parameters], inside=True)
     for name, parameter in parameters.items():
         if parameter.default is Parameter.empty and name not in options and parameter.kind in _NAMED:
-            raise ConfigError(
-                f"{where}.{name}", None, "a value: there is no default for it, so give a mapping that has it"
-            )
+            raise ConfigError(f"{where}.{name}", None, "a value: it has no default, so give a mapping that has it")
     threshold = getattr(options.get("triggers"), "threshold", None) or 1
     if "low_water" in parameters and "low_water" not in options and parameters["low_water"].default >= threshold:
         options["low_water"] = threshold * LOW_WATER

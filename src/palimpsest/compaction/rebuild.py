@@ -29,6 +29,6 @@ class Rebuild(Summarizing, frozen=True, kw_only=True):
             return Plan(reason="nothing_to_compact")
         if size < 1:
             return Plan(reason="no_gain")
-        step = Step("summarize", count(groups), 0, "what an erasure has left of it")
+        step = Step("summarize", count(groups), 0, "what an erasure left of the summary")
         fold = tuple(summary.revision for summary in restored)
         return Plan(cover=spans_of(groups), fold=fold, summary_tokens=size, steps=(step,))

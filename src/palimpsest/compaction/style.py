@@ -41,7 +41,7 @@ class Style(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
         values.text("prompt_template", self.prompt_template)
         if self.prompt_template is not None and "{content}" not in self.prompt_template:
             raise ConfigError(
-                "prompt_template", self.prompt_template, "a prompt with {content} where the text is to stand"
+                "prompt_template", self.prompt_template, "a prompt that has {content} in the place of the text"
             )
         values.choice("on_failure", self.on_failure, ("keep", "heuristic"))
         values.whole("rebuild_every", self.rebuild_every)

@@ -152,7 +152,7 @@ def report_of(
 
 def _not_counted(ranges: Sequence[spans.Span]) -> str:
     entries = "entry {} holds" if spans.size(ranges) == 1 else "entries {} hold"
-    reason = "documents, sound or films of which only an address or an id is known: what they cost is not counted"
+    reason = "documents, sound or films of which only an address or an id is known: their tokens are not counted"
     return f"{entries.format(spans.in_words(ranges))} {reason}"
 
 

@@ -126,7 +126,7 @@ def doubt(usage: Usage | None, margin: float) -> str | None:
     finding = f"the reported input is {ratio:.2g} times what was counted"
     if ratio < LEAST_FACTOR:
         return f"{finding}, so budgets keep the margin of {margin:g}: are cached tokens part of `input_tokens`?"
-    return f"{finding}, of which budgets heed {MOST_FACTOR:g}: was everything that was sent given to `context()`?"
+    return f"{finding}, and budgets follow at most {MOST_FACTOR:g}: was everything that was sent given to `context()`?"
 
 
 def _reported_ratio(usage: Usage | None, margin: float) -> float | None:
@@ -179,7 +179,7 @@ def bounds_of(limits: BudgetLimits, model: Model | None, name: str | None) -> Bo
     window, share = model.window if model is not None else None, None
     if limits.max_context_ratio is not None:
         if window is None:
-            raise ConfigError("max_context_ratio", limits.max_context_ratio, f"a model of known window, not {name!r}")
+            raise ConfigError("max_context_ratio", limits.max_context_ratio, f"a model with known window, not {name!r}")
         share = int(values.part(limits.max_context_ratio, window))
     if limits.max_log_tokens is not None:
         share = limits.max_log_tokens if share is None else min(share, limits.max_log_tokens)

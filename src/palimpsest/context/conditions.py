@@ -164,7 +164,7 @@ class _Check(ast.NodeTransformer):
             if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
                 _read_roles([left, right])
             elif isinstance(op, ast.Is | ast.IsNot) and getattr(right, "value", "") is not None:
-                raise self.fault(node, "`is None` and `is not None`; `==` and `!=` compare values")
+                raise self.fault(node, "`is None` and `is not None`; compare values with `==` and `!=`")
         return node
 
     def _call(self, node: ast.Call) -> ast.expr:
@@ -172,7 +172,7 @@ class _Check(ast.NodeTransformer):
         name = getattr(node.func, "id", "")
         if name not in _FUNCTIONS:
             near = nearest(name or getattr(node.func, "attr", ""), _FUNCTIONS)
-            raise self.fault(node, f"of functions {_CALLS}, and no methods", near)
+            raise self.fault(node, f"calls of the functions {_CALLS}, but not of methods", near)
         parameters = _signature_of(name)
         try:
             parameters.bind(*node.args, **{arg.arg or "": arg for arg in node.keywords})
@@ -197,7 +197,7 @@ class _Check(ast.NodeTransformer):
             allowed = f"the fields of {root}: {', '.join(FIELDS[root])}"
             raise self.fault(chain[:2][-1], allowed, nearest(name, FIELDS[root]))
         if name != "metadata" and any(isinstance(key, str) for key in below):
-            raise self.fault(node, f"no key below {root}.{name}: of all fields only metadata has keys")
+            raise self.fault(node, f"{root}.{name} without a key: of all fields only metadata has keys")
         self.used.add((root, name))
         path = _Path()
         path.root, path.keys = root, (name, *below)

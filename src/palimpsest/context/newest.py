@@ -58,7 +58,7 @@ def newest(
     if not last_try:
         return settled, None
     yield Long()
-    note = "others began new epochs meanwhile, so this context belongs to none"
+    note = "other writers compacted or cut the session meanwhile, so this context belongs to no epoch"
     return settled, settled.build_context(head, None, (note,))
 
 

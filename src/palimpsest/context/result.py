@@ -168,7 +168,7 @@ class Context:
     def text(self) -> str:
         """The context as one text. Raises ConfigError for any format but `text`."""
         if self.format != "text":
-            raise ConfigError("format", self.format, "text, for a context that is one text")
+            raise ConfigError("format", self.format, "text: only a context of this format is a single text")
         text: str = self.request()["prompt"]
         return text
 

@@ -59,7 +59,7 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
     else:
         raise ConfigError(where, block, "a MaxTokens or a mapping of its fields")
     if "long_term_memory_id" in given:  # which summarises or erases, and limits no context
-        told = "a place in long_term, which is long_term_memory_strategy in a file"
+        told = "this block under long_term (in a file: long_term_memory_strategy)"
         raise ConfigError(f"{where}.long_term_memory_id", given["long_term_memory_id"], told)
     for name in given:
         if name not in _FIELDS:
@@ -86,7 +86,7 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
         if not isinstance(given.get(name, False), bool):
             raise ConfigError(f"{where}.{name}", given[name], "True or False")
     if "memory_strategy_id" not in given:
-        raise ConfigError(f"{where}.memory_strategy_id", None, '"max_tokens", which says what kind of block it is')
+        raise ConfigError(f"{where}.memory_strategy_id", None, '"max_tokens", the kind of the block')
     warnings = [f"{where}: memory_max_tokens is 0, so no interaction is included"] if limit == 0 else []
     return MaxTokens(**given), warnings
 
@@ -189,7 +189,7 @@ def chosen(short_term: Any, conditions: Sequence[str], oversize: str) -> tuple[t
     Raises ConfigError, naming the option, for options that contradict each other or are invalid.
     """
     if short_term and conditions:
-        raise ConfigError("conditions", conditions, "conditions inside short_term, where that is given")
+        raise ConfigError("conditions", conditions, "none beside short_term: give them inside of it")
     if not short_term:
         native = {"memory_strategy_id": "max_tokens", "memory_max_tokens": None, "cut": "low_water"}
         blocks: list[Any] = [{**native, "conditions": conditions, "oversize": oversize}]
@@ -203,5 +203,5 @@ def chosen(short_term: Any, conditions: Sequence[str], oversize: str) -> tuple[t
     strategies = tuple(strategy for strategy, _ in loaded)
     cuts = {strategy.cut for strategy in strategies}
     if len(cuts) > 1:
-        raise ConfigError("short_term", sorted(cuts), "one kind of cut for all strategies")
+        raise ConfigError("short_term", sorted(cuts), "the same kind of cut for all strategies")
     return strategies, [text for _, warnings in loaded for text in warnings], cuts == {"exact"}

@@ -9,7 +9,7 @@ PalimpsestError
 ├── EntryNotFound          (LookupError)     no such entry in this session
 ├── SessionNotFound        (LookupError)     no such session in this store
 ├── WrongUser              (PermissionError) the session belongs to another user, or to nobody
-├── PastUnknown            (LookupError)     what a model was given at a revision cannot be found out any more
+├── PastUnknown            (LookupError)     the context given at a revision cannot be rebuilt
 ├── BudgetImpossible       (ValueError)      what must be sent does not fit
 ├── Conflict                                 another writer was first, or an id came back with other content
 ├── LockTimeout            (TimeoutError)    somebody else held a lock for too long
@@ -127,7 +127,8 @@ class InvalidContext(PalimpsestError, ValueError):
 
     def __init__(self, problems: Iterable[object]) -> None:
         self.problems = tuple(problems)
-        super().__init__("the context breaks rules of its provider: " + "; ".join(map(str, self.problems)))
+        told = "; ".join(map(str, self.problems))
+        super().__init__(f"the context breaks rules of its provider: {told}; Palimpsest is at fault, please report it")
 
 
 class ImportFailed(PalimpsestError, ValueError):
@@ -152,7 +153,7 @@ class SessionNotFound(PalimpsestError, LookupError):
 
     def __init__(self, session: str) -> None:
         self.session = session
-        super().__init__(f"there is no session {shorten(session, 300)}; `sessions` lists those that there are")
+        super().__init__(f"there is no session {shorten(session, 300)}; `sessions` lists those that exist")
 
 
 class WrongUser(PalimpsestError, PermissionError):
@@ -163,8 +164,8 @@ class WrongUser(PalimpsestError, PermissionError):
 
     def __init__(self, session: str, user: str, owner: str | None) -> None:
         self.session, self.user, self.owner = session, user, owner
-        whose = "nobody's yet" if owner is None else "another user's"
-        message = f"session {session!r} is {whose}, and not that of user {user!r}"
+        whose = "no user yet" if owner is None else "another user"
+        message = f"session {session!r} belongs to {whose}, not to user {user!r}"
         super().__init__(f"{message}. To give it to a user, open it without `user`, and call `describe(user=…)`")
 
 
@@ -173,7 +174,7 @@ class PastUnknown(PalimpsestError, LookupError):
 
     def __init__(self, session: str, revision: int, reason: str) -> None:
         self.session, self.revision, self.reason = session, revision, reason
-        super().__init__(f"what was given at revision {revision} of session {session!r} cannot be known: {reason}")
+        super().__init__(f"the context given at revision {revision} of session {session!r} cannot be rebuilt: {reason}")
 
 
 class BudgetImpossible(PalimpsestError, ValueError):
@@ -209,7 +210,7 @@ class LockTimeout(PalimpsestError, TimeoutError):
 
     def __init__(self, what: str, seconds: float) -> None:
         self.what, self.seconds = what, seconds
-        message = f"{what} is held by another, who did not end within {seconds:g} seconds"
+        message = f"{what} is held by another task or process, which did not release it within {seconds:g} seconds"
         super().__init__(f"{message}; try again, or wait longer")
 
 
@@ -234,10 +235,8 @@ class ForkedProcess(PalimpsestError):
             why = f"this memory was opened in process {opened_in} and is used in process {used_in}; "
             advice = "open a new one after the fork"
         else:
-            why = (
-                f"{path} was in use by process {opened_in} when that forked process {used_in}, which may not open it; "
-            )
-            advice = "fork when nothing is under way, or start processes with multiprocessing's method 'spawn'"
+            why = f"process {used_in} cannot open {path}: process {opened_in}, which forked it, was using that then; "
+            advice = "fork while the parent is not using it, or start processes with multiprocessing's method 'spawn'"
         super().__init__(why + advice)
 
 
@@ -285,7 +284,7 @@ class ErasureFailed(PalimpsestError, RuntimeError):
     gone already, and the note of what remains to be removed is kept. `then` says in the message which it is.
     """
 
-    def __init__(self, derived: str, kind: str, then: str = "so nothing was erased") -> None:
+    def __init__(self, derived: str, kind: str, then: str = "so nothing was erased; fix that, and erase again") -> None:
         self.derived, self.kind = derived, kind
         super().__init__(f"{derived} did not remove what it had made from entries ({kind}), {then}")
 
@@ -326,8 +325,8 @@ class StoreTooNew(StoreError):
 
     def __init__(self, store: str, found: int, known: int) -> None:
         self.found, self.known = found, known
-        reason = f"schema version {found} is newer than the {known} known here; upgrade palimpsest-memory"
-        super().__init__(store, reason)
+        reason = f"its schema version {found} is newer than {known}, the newest that this version of Palimpsest knows"
+        super().__init__(store, f"{reason}; upgrade palimpsest-memory")
 
 
 class WrongKey(StoreError):

@@ -41,7 +41,7 @@ class Secret:
         return "<a secret>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("secrets are neither pickled nor copied: make what holds one where it is used")
+        raise TypeError("a secret cannot be pickled or copied: create the object that holds it where you use it")
 
 
 def is_key(text: str) -> bool:

@@ -71,7 +71,7 @@ def words_of(fault: BaseException) -> str:
     try:
         return f"{type(fault).__name__}: {fault}"
     except Exception:  # noqa: BLE001 (it may raise anything)
-        return f"{type(fault).__name__}, which cannot be shown"
+        return f"{type(fault).__name__}, whose message cannot be shown"
 
 
 def briefly(text: str, most: int = MOST_WORDS) -> str:

@@ -200,7 +200,7 @@ def _cut(head: Head, change: Change) -> Head:
     assert change.cut is not None, "a change of kind cut carries its cut"
     if change.cut.compaction not in (0, head.compaction) or change.cut.start > head.next_seq:
         # A deleted session starts over at revision 0, so another session of that name may be at the expected one.
-        raise Conflict("the session", "is another one since the cut was made: read it again")
+        raise Conflict("the session", "was deleted or replaced since the cut was made: read it again")
     cut = msgspec.structs.replace(change.cut, epoch=head.epoch + 1, revision=head.revision + 1)
     return _new_epoch(head, change.reason, views={**head.views, change.view: cut}, about=_about_after(head, change))
 

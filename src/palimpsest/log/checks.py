@@ -119,7 +119,7 @@ def check(entry: Entry, where: str) -> None:
     if entry.expires_at is not None and entry.expires_at.utcoffset() is None:
         raise InvalidEntry(f"{where}.expires_at", "a datetime without a time zone; give one with tzinfo, such as UTC")
     if entry.expires_at is not None and not has_date(entry.expires_at):
-        raise InvalidEntry(f"{where}.expires_at", f"{entry.expires_at} is in UTC not of the years 1 to 9999")
+        raise InvalidEntry(f"{where}.expires_at", f"{entry.expires_at} is outside of the years 1 to 9999 in UTC")
     if entry.metadata is not None:
         check_json(entry.metadata, f"{where}.metadata")
 
@@ -148,9 +148,9 @@ _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("importance", "not a number between 0 and 1", lambda value: value is None or is_share(value)),
     ("expires_at", "not a datetime", lambda value: value is None or isinstance(value, datetime)),
     ("metadata", "not a mapping", lambda value: value is None or isinstance(value, dict)),
-    ("damaged", "for stores alone to say", lambda value: value is False),
+    ("damaged", "not False; only a store sets it", lambda value: value is False),
     ("at", f"not {MICROSECONDS}", _is_moment),
-    ("tokens", "neither a count nor None", lambda value: value is None or is_whole(value, 0, MOST)),
+    ("tokens", "neither a number of tokens nor None", lambda value: value is None or is_whole(value, 0, MOST)),
     *((field, "no place in a log", _is_place) for field in ("seq", "turn", "group", "answers", "revision")),
     *(
         (field, "neither True nor False", _is_switch)
@@ -260,7 +260,7 @@ def is_path(text: str) -> bool:
 def check_progress(progress: object) -> None:
     """Raise ConfigError unless this is None or a function to report progress to."""
     if progress is not None and not callable(progress):
-        raise ConfigError("progress", progress, "a function that is told how much is done, and of how much, or None")
+        raise ConfigError("progress", progress, "a function of two numbers, how much is done and of how much, or None")
 
 
 DEEPEST = 100

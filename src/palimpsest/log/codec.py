@@ -20,7 +20,7 @@ def _plain(value: object) -> str | int | float:
     for kind in (str, int, float):
         if isinstance(value, kind):
             return str.__str__(value) if kind is str else kind(value)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
 encode = msgspec.json.Encoder(enc_hook=_plain).encode

@@ -226,7 +226,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return this unchanged. Raises ConfigError for an invalid definition."""
         if self.definition is not None and not self.definition.is_sound:
             raise ConfigError(
-                "definition", msgspec.to_builtins(self.definition), "the name of one, as an export has it"
+                "definition", msgspec.to_builtins(self.definition), "a definition with its name, as an export has it"
             )
         return self
 

@@ -207,14 +207,14 @@ def _refuse_excess(head: Head) -> None:
     """Raise InvalidEntry if the open group has too many unanswered calls, or too long names of them."""
     open_calls = [call for call in head.calls if call.group == head.group]
     if len(open_calls) > OPEN_GROUP:
-        excess = f"{len(open_calls)} calls, where {OPEN_GROUP} may be"
+        excess = f"{len(open_calls)} calls wait for results, but at most {OPEN_GROUP} may"
     elif (characters := sum(map(_name_length, open_calls))) > GROUP_NAMES:
-        excess = f"calls with {characters} characters of names and ids, where {GROUP_NAMES} may be"
+        excess = f"calls with {characters} characters of names and ids wait for results, but at most {GROUP_NAMES} may"
     else:
         return
     raise InvalidEntry(
         "tool calls",
-        f"{excess} without results at once; add the results of some first, or calls and results as one batch",
+        f"{excess} at once; add the results of some first, or calls and results as one batch",
     )
 
 

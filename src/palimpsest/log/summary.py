@@ -233,7 +233,7 @@ def faults(
                 yield revision, "summary.revision", f"{summary.revision} is no compaction that made a summary"
         for name, span_list in ranges.items():
             if (astray := spans.astray(span_list, first, last)) is not None:
-                yield revision, name, f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
+                yield revision, name, f"{astray[0]} to {astray[1]} is no range of entries after the range before it"
         yield from ((revision, "current", why) for why in _unsupported(states, revision, erased))
 
 
@@ -243,7 +243,7 @@ def _unsupported(states: Mapping[int, Compaction], revision: int, erased: Sequen
     for number in states[revision].current:
         summary = states[number].summary if number in states and number <= revision else None
         if summary is None or summary.withdrawn:
-            yield f"{number} is no compaction before it that made a summary" + (
+            yield f"{number} is no earlier compaction that made a summary" + (
                 ", or it was withdrawn" if summary else ""
             )
         else:
@@ -252,7 +252,7 @@ def _unsupported(states: Mapping[int, Compaction], revision: int, erased: Sequen
     if spans.size(covers) != sum(summary.entries for summary in current):
         yield "two of its summaries cover the same entries"
     if spans.minus(covers, erased) != spans.minus(states[revision].covered, erased):
-        yield "its summaries do not cover what it calls covered"
+        yield "its summaries do not cover the entries that it lists as covered"
 
 
 REBUILD = "rebuild"

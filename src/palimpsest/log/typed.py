@@ -47,7 +47,7 @@ def from_json(text: str | bytes) -> Any:
         value = loads(text)
         return _restored(value) if _may_have_tags(text) else value  # most values are JSON's own
     except (ArithmeticError, TypeError, RecursionError) as cause:
-        raise ValueError(f"a value is not written as it should be ({type(cause).__name__})") from cause
+        raise ValueError(f"a stored value has the wrong form ({type(cause).__name__})") from cause
 
 
 def _may_have_tags(text: str | bytes) -> bool:
@@ -109,10 +109,10 @@ def _mapping(value: dict[Any, Any], where: str, depth: int) -> Any:
 def _allowed(kind: type, depth: int) -> str:
     """Return what a ConfigError says is allowed."""
     if depth >= DEEPEST:
-        return f"values in each other no deeper than {DEEPEST} times"
+        return f"values nested at most {DEEPEST} levels deep"
     if kind is int:
         return LARGEST
-    hint = " (what `model_dump()` or `asdict()` makes of an object is one)" if kind.__module__ != "builtins" else ""
+    hint = " (such as the result of `model_dump()` or `asdict()`)" if kind.__module__ != "builtins" else ""
     return ALLOWED + hint
 
 

@@ -154,8 +154,8 @@ def arriving(entry: Entry, where: str) -> Entry:
         return tombstone(entry)
     roles = _ROLES.get(entry.kind)
     if roles is not None and entry.role not in roles:
-        message = f"{entry.role} is no role of a {entry.kind}, which no provider would take: give {' or '.join(roles)}"
-        hint = ', or kind="tool_result" for what a tool has answered' if entry.role == "tool" else ""
+        message = f"no provider accepts a {entry.kind} with the role {entry.role}: give {' or '.join(roles)}"
+        hint = ', or kind="tool_result" for the result of a tool' if entry.role == "tool" else ""
         raise InvalidEntry(f"{where}.role", message + hint)
     return entry if entry.tokens is None else msgspec.structs.replace(entry, tokens=None)
 

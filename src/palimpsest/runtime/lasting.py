@@ -31,7 +31,7 @@ async def surely(start: Start[T], again: Start[T] | None = None, redact: Redact 
             task = asyncio.ensure_future((again or start)())
             await settled(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
-            log_failure(redact, fault, "what was to be done for a task that was cancelled failed")
+            log_failure(redact, fault, "work that went on for a cancelled task failed")
         raise
 
 

@@ -279,7 +279,7 @@ class Inline:
             warn(STILL_USED, patience)
 
 
-GIVEN_UP = "work in the background did not end within %g seconds and is given up"
+GIVEN_UP = "work in the background did not end within %g seconds, and Palimpsest waits for it no longer"
 STILL_USED = "the store was still in use after %g seconds; it is closed when that ends"
 
 

@@ -78,7 +78,7 @@ async def awaited(awaitable: Awaitable[T]) -> T:
         task = sys.modules["asyncio"].current_task()
         if task is None or task.cancelling():
             raise
-        raise RuntimeError(f"what was awaited raised {error!r}") from error
+        raise RuntimeError(f"the awaited call raised {error!r}") from error
 
 
 def _is_cancellation(error: BaseException) -> bool:

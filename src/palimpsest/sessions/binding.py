@@ -43,10 +43,10 @@ def _current(what: str, kind: type[T] | None) -> Any:
     current = getattr(binding, what) if binding is not None else None
     if current is None:
         where = "with memory.bind():" if what == "memory" else "with memory.bind(session):"
-        allowed = f"one inside `{where}`; a thread is given its function as `palimpsest.carry(function)`"
+        allowed = f"a call inside `{where}`; for a thread, pass its function through `palimpsest.carry(function)`"
         raise ConfigError(f"current {what}", "none", allowed)
     if kind is not None and not isinstance(current, kind):
-        raise ConfigError("kind", kind.__name__, f"{type(current).__name__}, which is what is bound")
+        raise ConfigError("kind", kind.__name__, f"{type(current).__name__}, the class of the bound object")
     return current
 
 
@@ -91,7 +91,7 @@ def carry(function: Callable[P, T]) -> Callable[P, T]:
         function: the function that another thread is to run.
     """
     if not callable(function):
-        raise ConfigError("function", function, "a function, which another thread is to run")
+        raise ConfigError("function", function, "a function for another thread to run")
     context = copy_context()
 
     @wraps(function)

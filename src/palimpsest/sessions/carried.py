@@ -112,7 +112,7 @@ def carried(data: Mapping[str, Any], gate: Gate, where: str = "data") -> list[tu
     """
     raw_facts = data.get("facts", [])
     if not isinstance(raw_facts, list):
-        raise ImportFailed(f"{where}.facts", "is no list")
+        raise ImportFailed(f"{where}.facts", "is not a list")
     facts, seen = list[tuple[str, Put]](), set[tuple[str, str]]()
     for i, raw in enumerate(raw_facts):
         place = f"{where}.facts[{i}]"
@@ -122,9 +122,9 @@ def carried(data: Mapping[str, Any], gate: Gate, where: str = "data") -> list[tu
             stored = cleaned_fact(fact.key, _stored(fact), gate.value)
             gate.refuse([fact.key, *filter(None, [fact.scope])], place)
         except (msgspec.ValidationError, ConfigError, ValueError) as fault:
-            raise ImportFailed(place, f"is no fact of a working memory ({fault})") from fault
+            raise ImportFailed(place, f"is not a valid fact of a working memory ({fault})") from fault
         if (fact.scope, fact.key) in seen:
-            raise ImportFailed(place, "has the scope and key of one before it")
+            raise ImportFailed(place, "has the same scope and key as an earlier fact of the list")
         seen.add((fact.scope, fact.key))
         expires = None if fact.expires_at is None else microseconds_of(fact.expires_at)
         facts.append((fact.scope, Put(fact.key, stored.to_bytes(), expires)))
@@ -141,10 +141,10 @@ def _check(fact: Carried) -> None:
     times = [fact.created_at, fact.updated_at, fact.since]
     times += [time for past in fact.history for time in (past.since, past.superseded_at)]
     if not all(has_date(time) for time in [*times, fact.expires_at or fact.created_at]):
-        raise ValueError("a time has no time zone, or is in UTC not of the years 1 to 9999")
+        raise ValueError("a time has no time zone, or is outside of the years 1 to 9999 in UTC")
     versions = [fact.version, *(past.version for past in fact.history)]
     if min(versions) < 1 or versions != sorted(set(versions), reverse=True):
-        raise ValueError("versions do not count down from the newest")
+        raise ValueError("its versions are not in descending order, newest first")
     for value in (fact.value, *(past.value for past in fact.history)):
         to_json(from_json(dumps(value)), "value")
 

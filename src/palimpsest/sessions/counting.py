@@ -28,8 +28,8 @@ def model_of(name: str | None) -> Model | None:
     if model is None:
         near = nearest(name, model_names())
         hint = f"; did you mean {near!r}?" if near else "."
-        text = f"the model {shorten(name)} is not in the table{hint} Its tokens are counted with {DEFAULT_ENCODING}"
-        warn_caller(text)
+        text = f"the model {shorten(name)} is not in the table of models{hint}"
+        warn_caller(f"{text} Its tokens are counted with {DEFAULT_ENCODING}")
     return model
 
 

@@ -116,7 +116,7 @@ class Definitions:
         try:
             return options.showing({**defaults, **declared, **own})
         except ConfigError as fault:  # another version of Palimpsest may have stored it
-            warn("what an earlier definition of %s said is not accepted any more: %s", self.own.memory, fault)
+            warn("an earlier definition of memory %s is not valid any more: %s", self.own.memory, fault)
             return None
 
     async def read(self, digest: str) -> None:
@@ -154,9 +154,7 @@ class Definitions:
         if change not in self._known.told:
             self._known.told.add(change)
             names = self.own.memory, _named(before), _named(self.own)
-            warn(
-                "the definition of memory %s changed, from %s to %s: each session is under it from its next cut", *names
-            )
+            warn("the definition of memory %s changed from %s to %s: each session follows it from its next cut", *names)
         facts = {"memory": self.own.memory, "before": msgspec.to_builtins(before)}
         await self._scope.tell("config:changed", **facts, now=msgspec.to_builtins(self.own))
 

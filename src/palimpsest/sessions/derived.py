@@ -108,7 +108,7 @@ class Derivations:
             rule = "an object with a name of 1 to 256 characters and the coroutine functions erased and gone"
             raise ConfigError("derived", derived, rule)
         if any(other.name == name for other in self._all):
-            raise ConfigError("derived", name, "a name that nothing else has that joined")
+            raise ConfigError("derived", name, "a name that no other derived object of this memory has")
         await self._derivers.mark(name)
         await self._catch_up(derived)
         self._all.append(derived)
@@ -133,7 +133,7 @@ class Derivations:
         has_removed = False
         async for id, note in self._derivers.notes(derived.name):
             key = SessionKey(self._tenant, note.session)
-            await self._tell(derived, key, note.entries, "the note of it stays")
+            await self._tell(derived, key, note.entries, "so the note of what remains is kept")
             await self._settle(derived, [(key, note.entries)])
             await self._derivers.done(derived.name, id)
             has_removed = True
@@ -207,7 +207,7 @@ class Derivations:
             for key, entries in told:
                 await self._waited(derived, derived.settled(*key, entries))
         except Exception as fault:  # noqa: BLE001 (the erasure is done; one that is not told treats it as settled later)
-            warn("%r could not be told how an erasure ended (%s)", derived.name, type(fault).__name__)
+            warn("%r failed when it was told how an erasure ended (%s)", derived.name, type(fault).__name__)
 
     async def scrub(self, *, whole: bool) -> tuple[str, ...]:
         """Overwrite what was removed from derived data; return sentences about what remains.
@@ -260,7 +260,7 @@ class Derivations:
         derived: Derived,
         key: SessionKey,
         entries: Mapping[int, str] | None,
-        then: str = "so nothing was erased",
+        then: str = "so nothing was erased; fix that, and erase again",
     ) -> int:
         try:
             doing: Any = derived.gone(*key) if entries is None else derived.erased(*key, dict(entries))
@@ -272,10 +272,10 @@ class Derivations:
 INDEX, KNOWLEDGE = derivers.INDEX, derivers.KNOWLEDGE
 """Kinds of derived data that belong to the store itself, so that every process can reach them."""
 
-UNSCRUBBED = "{!r} could not see that no byte is left of it ({}). The next erasure, or `memory.vacuum`, tries again"
+UNSCRUBBED = "{!r} could not overwrite what it removed ({}). The next erasure, or `memory.vacuum`, tries again"
 AWAY = (
-    "{!r} is not at hand here: it removes what it has made of this when it joins next, for which there is a note; one "
-    "that is there no more is forgotten with `memory.underive`, or `palimpsest derived forget`"
+    "{!r} is not in this process: a note is kept, and it removes what it made from this when it joins next; if it no "
+    "longer exists, drop the note with `memory.underive`, or `palimpsest derived forget`"
 )
 
 

@@ -77,7 +77,7 @@ class History:
             if isinstance(when, Entry) or not when.isdecimal():
                 raise EntryNotFound(self._key.session, id)
         if isinstance(when, bool) or not isinstance(when, int) or not 0 <= when <= head.revision:
-            entry = ", or an entry, by its id or as it is (a number is no `seq` here)"
+            entry = ", or an Entry or its id (a number is a revision here, not a `seq`)"
             raise ConfigError(where, when, _revisions(head, when) + entry)
         return await self._point_of(head, when, where)
 
@@ -86,7 +86,7 @@ class History:
         later = await self._store.records(self._key, after=revision)
         cleared = [record.revision for record in later if record.kind == "clear"]
         if cleared:
-            raise ConfigError(where, revision, f"a revision from {cleared[-1]} on: what was before was cleared")
+            raise ConfigError(where, revision, f"a revision from {cleared[-1]} on: everything before it was cleared")
         return Point(revision, await self.end(head, revision))
 
     async def end(self, head: Head, revision: int) -> int:

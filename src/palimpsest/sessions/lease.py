@@ -34,7 +34,7 @@ COMPACTION_SECONDS = 300.0
 RENEWALS = 3
 """How often a lease is renewed in the time that it lasts."""
 
-NESTED = "one turn at a time: inside the block add() alone, or hand on the session that the block gave"
+NESTED = "one turn at a time: inside the block call add() directly, or pass on the session that the block gave"
 """The error text for a turn that is begun inside the caller's own turn, and so would wait for ever."""
 
 PAUSES = (0.005, 0.2)
@@ -133,7 +133,7 @@ class Lease:
         """
         late = self._clock() >= self._until or monotonic() >= self._until_monotonic
         if late and not await self.renew():
-            why = "was taken over by another, since it could not be renewed in time: begin a new one"
+            why = "was not renewed in time, and was taken over by another task or process: begin a new one"
             raise Conflict(f"the {self._what} of session {self._key.session!r}", why)
 
     def renew_beside(self) -> bool:
@@ -202,12 +202,12 @@ class Renewals:
         for lease in held:
             try:
                 if not lease.renew_beside() and self._is_kept(lease):
-                    warn("%s was taken over by another, since it could not be renewed in time", lease)
+                    warn("%s was not renewed in time, and was taken over by another task or process", lease)
                     self.drop(lease)
             except Closed:
                 self.drop(lease)
             except (PalimpsestError, TimeoutError) as fault:
-                log_failure(self._runner.redact, fault, "%s could not be renewed; it is tried again", lease)
+                log_failure(self._runner.redact, fault, "%s could not be renewed; the next attempt follows", lease)
 
     def _is_kept(self, lease: Lease) -> bool:
         with self._lock:

@@ -89,7 +89,7 @@ def index_file(given: object, encryption: Encryption | None) -> tuple[str, Calla
     from palimpsest.recall.identity import check_file, path_of  # only needed if a path is given
 
     if encryption is not None:
-        allowed = "None: an encrypted store has its search index in memory, for it holds words in plain text"
+        allowed = "None: an encrypted store keeps its search index in memory, since the index has words in plain text"
         raise ConfigError("recall_index", given, allowed)
     path = path_of(given)
     return path, partial(check_file, path)
@@ -472,7 +472,7 @@ class AsyncMemory:
         check_scope(scope)
         above = (*self._above, self._own_scope)
         if scope in above:
-            raise ConfigError("scope", scope, "another one than that of the memory that is forked")
+            raise ConfigError("scope", scope, "a scope other than that of the forked memory")
         other = self.for_tenant(self.tenant)
         other._own_scope, other._is_fork, other._above = scope, True, above  # noqa: SLF001 (the same class)
         return other
@@ -758,7 +758,7 @@ class AsyncMemory:
         self._scope.let_go(key)
         await self._scope.scrub(self.store)
         for why in await self._scope.out_of_reach(session_id):
-            warn("session %r was deleted, and is still in what cannot be read: %s", session_id, why)
+            warn("session %r was deleted, but damaged data that cannot be read may still hold it: %s", session_id, why)
         return existed
 
     async def forget(
@@ -808,7 +808,7 @@ class AsyncMemory:
     def _may_destroy(self) -> None:
         """Raise ConfigError in a fork, whose conversations belong to the memory that was forked."""
         if self._is_fork:
-            allowed = "the memory that was forked: a fork deletes and replaces no session, and forgets nobody"
+            allowed = "the memory that it was forked from: a fork cannot delete or replace sessions, nor forget anybody"
             raise ConfigError("memory", "a fork", allowed)
 
     async def vacuum(self, *, progress: Callable[[int, int], object] | None = None) -> Vacuumed:
@@ -975,10 +975,10 @@ def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Opti
         from palimpsest.sessions.declared import Declared  # only needed by declared sessions
 
         if not isinstance(options.definition, Declared):
-            raise ConfigError("definition", options.definition, "what palimpsest.resources gives, or None")
+            raise ConfigError("definition", options.definition, "a definition from palimpsest.resources, or None")
         options.about = msgspec.structs.replace(options.about or About(), definition=options.definition.definition)
     if gate.redactor is not None:
-        tagged = " with every cut; tag entries, and ask for the tag"
+        tagged = " with every cut; tag entries, and test for the tag"
         gate.refuse(options.condition_texts, "conditions", tagged)
         gate.refuse([strategy.name for strategy in options.long_term], "long_term.name")
         gate.refuse([options.view] if "view" in given else (), "view")

@@ -42,7 +42,7 @@ class Opened:
 
     def __del__(self) -> None:
         if self.store is not None and self.store.left_open:  # nothing refers to it any more that could close it
-            message = f"the memory over {self.store.url} was not closed"
+            message = f"the memory over {self.store.url} was not closed: call `close`, or open it in a `with` block"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     async def close(self, runner: Runner, held: Sequence[Lease], counts: Sequence[Unstored]) -> None:

@@ -31,5 +31,5 @@ def check_opening(where: object, given: Iterable[str]) -> None:
         if name in GivenOptions.__struct_fields__:
             advice = f"options of a memory; give this one to session(), as in memory.session('support-7', {name}=...)"
             raise ConfigError("option", name, advice)
-        allowed = f"{', '.join(OPENING)}, and what the store takes"
+        allowed = f"{', '.join(OPENING)}, and options of the store"
         raise ConfigError("option", name, allowed, nearest=nearest(name, (*OPENING, *HARMLESS)))

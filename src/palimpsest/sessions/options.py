@@ -166,7 +166,7 @@ class GivenOptions(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
         values.share("summary_share", self.summary_share, one=False, none=True)
         life = self.cache_seconds
         if life is not None and not (values.is_number(life) and life > 0):
-            raise ConfigError("cache_seconds", life, "seconds, over 0 (math.inf: for ever), or None")
+            raise ConfigError("cache_seconds", life, "a number of seconds over 0 (math.inf: for ever), or None")
         tail = self.tail_share
         if tail is not None and not (values.is_number(tail) and 0 <= tail <= MOST_TAIL):
             raise ConfigError("tail_share", tail, f"a share of the log's room from 0 to {MOST_TAIL}, or None")
@@ -223,7 +223,7 @@ class Options:
         self.tail_share = given.tail_share if given.tail_share is not None else TAIL_SHARE * needs_tail
         ratio, window = given.max_context_ratio, self.model.window if self.model is not None else None
         if ratio is not None and window is None:
-            raise ConfigError("max_context_ratio", ratio, f"with a model of known window, not {given.model!r}")
+            raise ConfigError("max_context_ratio", ratio, f"a model with known window, not {given.model!r}")
         return warnings
 
     def __repr__(self) -> str:

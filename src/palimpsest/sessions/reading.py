@@ -119,15 +119,13 @@ class LogReader:
             result = await read(head)
             if not moved(head, await self.head()):
                 return result
-        raise Conflict(
-            f"session {self._options.key.session!r}", "is changed faster than it can be read: try again, or later"
-        )
+        raise Conflict(f"session {self._options.key.session!r}", "changes faster than it can be read: try again later")
 
     async def named(self, id: object) -> Entry:
         """Return the entry with this id or `seq`, or an `Entry` read again. Raises EntryNotFound; ConfigError for a
         list."""
         if isinstance(id, list | tuple | set | frozenset):
-            raise ConfigError("id", id, "one id, or one number; where a verb takes several, they are given one by one")
+            raise ConfigError("id", id, "one id or number; where a verb takes several, pass them as separate arguments")
         for seqs, ids in _ways(id):
             entries = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
             if entries:
@@ -161,7 +159,7 @@ class LogReader:
         for name, value in (("limit", limit), ("last", last)):
             check_whole(value, name, or_none=True)
         if limit is not None and last is not None:
-            raise ConfigError("last", last, "either `limit`, which counts from the front, or `last`")
+            raise ConfigError("last", last, "`limit`, which counts from the front, or `last`, but not both")
 
         async def read(head: Head) -> list[Entry]:
             if at is not None:
@@ -217,7 +215,7 @@ class LogReader:
     async def interactions(self, after: Interaction | None, limit: int | None) -> list[Interaction]:
         """Return the log by interaction, oldest first: those behind the interaction `after`, at most `limit`."""
         if after is not None and not (isinstance(after, Interaction) and after.entries):
-            raise ConfigError("after", after, "an interaction, as this verb returns them, or None")
+            raise ConfigError("after", after, "an Interaction that this verb has returned, or None")
         check_whole(limit, "limit", or_none=True)
         head, interactions, members = await self.head(), list[Interaction](), list[Entry]()
         last, index = (after.entries[-1].seq, after.index) if after is not None else (0, -1)
@@ -298,7 +296,7 @@ class LogReader:
 def cost_of(entry: Entry, options: Options) -> int:
     """Return the tokens of an entry shown whole, by these options. Raises InvalidEntry if it could not be added."""
     if not isinstance(entry, Entry):
-        raise InvalidEntry("entry", f"{type(entry).__name__}, where an Entry is expected")
+        raise InvalidEntry("entry", f"a {type(entry).__name__} is no Entry; give an Entry")
     check(entry, "entry")
     return Meter(options.counter, find_format(options.format), options.model).whole(entry)
 

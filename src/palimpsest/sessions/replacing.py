@@ -78,7 +78,7 @@ class Replacing:
         """
         self._scope.may_write()
         if self._appender.turn.buffer is not None:
-            raise ConfigError("replace", "inside an atomic turn", "after it, or in a turn that is not atomic")
+            raise ConfigError("replace", "inside an atomic turn", "a call after the turn, or in one that is not atomic")
         entries, key = self._adding.decoded(messages, format, statuses, metadata), checked_key(key)
         for entry in entries:
             check_names(entry, "messages")
@@ -111,7 +111,7 @@ class Replacing:
         except ConfigError:
             if not 0 <= revision <= head.revision:
                 raise
-            reason = f"was cleared since revision {revision}, from which the list was made"
+            reason = f"was cleared since revision {revision}, from which the list was made; make a new list"
             raise Conflict(f"session {self._scope.key.session!r}", reason) from None
 
     async def _admitted(self, entries: Sequence[Entry], seen: Context | int | None) -> Sequence[Admitted]:
@@ -221,7 +221,7 @@ class Replacing:
         entries = await self._scope.store.fetch(self._scope.key, [*spans.members(once.kept), *record.seqs])
         given = [slot.kept for slot in slots if slot.kept is not None]
         if len(entries) != len(given) or not all(map(says_the_same, entries, given)):
-            raise Conflict("the key", "was used for a replacement with other messages; a key is used once")
+            raise Conflict("the key", "was used for a replacement with other messages; give this one another key")
         return _in_place(slots, entries)
 
     async def pin(self, ids: Iterable[str | int | Entry], *, unpin: bool) -> None:
@@ -234,7 +234,7 @@ class Replacing:
             entries = [await log.named(id) for id in named]
             for entry in entries if not unpin else ():
                 if entry.erased:
-                    raise ConfigError("ids", entry.seq, "an entry that is not erased: of this one nothing can be shown")
+                    raise ConfigError("ids", entry.seq, "an entry that is not erased: nothing of this one can be shown")
                 if spans.within(head.rewound, entry.seq):
                     raise EntryNotFound(self._scope.key.session, entry.seq, "active entry")
             seqs = tuple(entry.seq for entry in entries)

@@ -98,7 +98,7 @@ class MemoryScope:
         if self._ended:
             raise Closed(f"the memory of tenant {self.tenant!r}")
         if self.opened is None:
-            allowed = "`async with AsyncMemory.open(...)`, or a verb that is awaited, before what is not awaited"
+            allowed = "this inside `async with AsyncMemory.open(...)`, or after a first awaited call"
             raise ConfigError("memory", "not open yet", allowed)
         return self.opened
 
@@ -287,7 +287,7 @@ class SessionScope:
     def may_write(self) -> None:
         """Raise ConfigError in a session that was opened `readonly`."""
         if self.options.readonly:
-            raise ConfigError("readonly", True, "False, for a session that writes")
+            raise ConfigError("readonly", True, "False: a session opened with readonly=True cannot be written to")
 
     def check_user(self, head: Head | None) -> None:
         """Raise WrongUser if the session belongs to another user than the one that it was opened for."""

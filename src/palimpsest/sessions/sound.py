@@ -33,10 +33,11 @@ class SoundReader:
         erased = spans.of([entry.seq async for entry in self.entries(head) if entry.erased])
         self.lost[:] = unreadable  # drops what `entries` noted just now: it notes it again when they are exported
         consistent = sound(head, records, erased)
-        self.lost += [f"the record of revision {each} is built on what cannot be read" for each in consistent.dropped]
+        told = "the record of revision {} builds on records that cannot be read"
+        self.lost += [told.format(each) for each in consistent.dropped]
         if consistent.head.compaction != head.compaction:
-            replacement = f"revision {consistent.head.compaction}" if consistent.head.compaction else "nothing"
-            compacted = f"what revision {head.compaction} says is compacted, or hidden by hand"
+            replacement = f"that of revision {consistent.head.compaction}" if consistent.head.compaction else "none"
+            compacted = f"the record of revision {head.compaction}, which says what is compacted or hidden"
             self.lost.append(f"{compacted}; {replacement} stands in its place")
         return consistent.head, consistent.records
 

@@ -61,7 +61,7 @@ async def verify(store: Store, options: Options, now: int) -> Verification:
         after = await store.head(options.key) or Head()
         if not moved(head, after) and store.has_lost(options.key) == has_lost:
             return verification
-    raise Conflict(f"session {options.key.session!r}", "is changed faster than it can be verified: try again, or later")
+    raise Conflict(f"session {options.key.session!r}", "changes faster than it can be verified: try again later")
 
 
 async def _walked(store: Store, options: Options, head: Head, now: int, *, has_lost: bool) -> Verification:
@@ -124,7 +124,7 @@ class _Links:
         """Check the links of the next entry."""
         self._reach(entry.revision)
         if entry.group not in (entry.seq, self._group):
-            self._problems.append(f"entry {entry.seq} is of the group of entry {entry.group}, and apart from it")
+            self._problems.append(f"entry {entry.seq} is of the group of entry {entry.group}, but does not follow it")
         self._group = entry.group
         if entry.kind == "tool_call":
             self._unanswered[entry.seq] = entry
@@ -144,9 +144,9 @@ class _Links:
         subject = f"entry {result.seq} answers entry {result.answers}, which"
         call = self._unanswered.pop(result.answers, None)
         if call is None:
-            self._problems.append(f"{subject} is no call before it, or has a result already")
+            self._problems.append(f"{subject} is no earlier call, or has a result already")
         elif not result.late and result.group != call.group:
-            self._problems.append(f"{subject} is of another group")
+            self._problems.append(f"{subject} belongs to another group")
 
     def _matching_call(self, result: Entry) -> Entry | None:
         """Return the waiting call that a result without a link matches by id or name; None for a tombstone."""
@@ -160,11 +160,9 @@ class _Links:
         self._reach(head.revision)
         in_head = {call.seq for call in head.calls}
         waiting = {seq: call.group for seq, call in self._unanswered.items() if not call.erased}
-        only_head = [
-            f"the head waits for a result of entry {seq}, which waits for none" for seq in in_head - waiting.keys()
-        ]
+        only_head = [f"the head expects a result for entry {seq}, which needs none" for seq in in_head - waiting.keys()]
         of_group = {seq for seq, group in waiting.items() if group == head.group}
-        only_log = [f"entry {seq} waits for a result, and the head knows nothing of it" for seq in of_group - in_head]
+        only_log = [f"entry {seq} needs a result, but the head does not expect one" for seq in of_group - in_head]
         return [*self._problems, *sorted(only_head), *sorted(only_log)]
 
 
@@ -183,7 +181,7 @@ def _of_counts(counts: dict[str, int], head: Head) -> list[str]:
     """Return how the numbers of erased and rewound entries differ between the log and the head."""
     known = {"erased": head.erased, "rewound": head.hidden}
     return [
-        f"{counts[state]} entries are {state} where the head knows of {number}"
+        f"number of {state} entries: {counts[state]} in the log, but {number} in the head"
         for state, number in known.items()
         if counts[state] != number
     ]
@@ -194,10 +192,10 @@ def _of_state(state: Compaction, head: Head) -> list[str]:
     problems = []
     both = spans.common(state.covered, spans.union(state.evicted, state.hidden))
     if both:
-        problems.append(f"entries {spans.in_words(both)} are covered and evicted at once")
+        problems.append(f"entries {spans.in_words(both)} are both covered and evicted")
     beyond = spans.minus(state.inactive, [(1, head.next_seq - 1)])
     if beyond:
-        problems.append(f"entries {spans.in_words(beyond)} are covered or evicted and do not exist")
+        problems.append(f"entries {spans.in_words(beyond)} are covered or evicted, but do not exist")
     return problems
 
 
@@ -212,7 +210,7 @@ def _of_records(records: Sequence[Record], head: Head, state: Compaction) -> lis
         compaction = by_revision.get(revision)
         summary = compaction.summary if compaction is not None else None
         if summary is None or summary.withdrawn or not summary.text:
-            problems.append(f"the summary of revision {revision} is current and has no text")
+            problems.append(f"the summary of revision {revision} is current, but has no text")
             continue
         twice = spans.common(spans.union(*covers), summary.covers)
         if twice:

@@ -63,7 +63,7 @@ class AsyncWorkingMemory:
         self._home, self._gate, self._name = home, home.gate, name
         self._kept, self._check_access = KeptFacts(home, name, look), look
         self._history, self._most_bytes, self._readonly = history, value_bytes, readonly
-        self._gate.refuse([name], "scope", "; give users and sessions ids that say nothing of them")
+        self._gate.refuse([name], "scope", "; give users and sessions ids without private text")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}{' (read-only)' if self._readonly else ''}>"
@@ -261,7 +261,9 @@ class AsyncWorkingMemory:
 
     def _may_write(self) -> None:
         if self._readonly:
-            raise ConfigError("readonly", True, f"False, for who changes the working memory {self._name!r}")
+            raise ConfigError(
+                "readonly", True, f"False: the working memory {self._name!r} was opened with readonly=True"
+            )
 
     def _admitted(self, key: str, value: Any) -> str:
         """Return the value as JSON, redacted as the policy demands. Raises if it may not be stored under this key."""
@@ -271,7 +273,7 @@ class AsyncWorkingMemory:
         if self._gate.redactor is not None:
             text = cleaned_value(key, text, self._gate.value)
         if len(text) > self._most_bytes:
-            allowed = f"at most {self._most_bytes} bytes of JSON (value_bytes): keep a name or a summary of it here"
+            allowed = f"at most {self._most_bytes} bytes of JSON (value_bytes); store a name or a summary of it instead"
             raise ConfigError(f"the value of {key!r}", f"{len(text)} bytes", allowed)
         return text
 

@@ -40,7 +40,7 @@ class BridgedBackend(PassThrough):
         try:
             result: T = await self.runner.wait(call.run())
         except CancelledError:  # by the driver: a closed runner would raise Closed
-            problem, written = "its driver cancelled what was asked of it; try again", None if writes else False
+            problem, written = "its driver cancelled the request; try again", None if writes else False
             raise StoreUnavailable(self.url, problem, written=written) from None
         except BaseException:
             call.desert()

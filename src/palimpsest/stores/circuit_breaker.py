@@ -77,8 +77,8 @@ class BreakingBackend(PassThrough):
                 call = start()
                 return await (call if self.blocking else self._in_time(call, writes))
         except Paused as paused:
-            when = f"the next is tried in {paused.seconds:.0f} seconds" if paused.seconds else "one is under way"
-            problem = f"{self._failures} calls in a row have had no answer, and {when} (circuit_breaker)"
+            when = f"the next one is made in {paused.seconds:.0f} seconds" if paused.seconds else "a trial is under way"
+            problem = f"it did not answer {self._failures} calls in a row, and {when} (circuit_breaker)"
             raise StoreUnavailable(self.url, problem) from None
 
     async def _in_time(self, call: Coroutine[Any, Any, T], writes: bool) -> T:

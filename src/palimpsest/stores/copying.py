@@ -100,10 +100,10 @@ def copy_store(
     """
     check_progress(progress)
     if str(source) == str(target):
-        raise ConfigError("target", discreet_address(str(target)), "another store than the one that is copied")
+        raise ConfigError("target", discreet_address(str(target)), "a store other than the source")
     for name, where in (("source", source), ("target", target)):
         if str(where).startswith(("memory:", ":memory:")):
-            raise ConfigError(name, str(where), "a store that others can open; this one is gone with its process")
+            raise ConfigError(name, str(where), "a store on disk or on a server; this one ends with its process")
     for name in (counters := tuple(counters)):
         check_id(name, "counters")
     return drive(_copied(source, target, tenants, replace, counters, progress))
@@ -123,7 +123,7 @@ async def _copied(
         names = present if tenants is None else list(dict.fromkeys(tenants))
         for name in names:
             if name not in present:
-                raise ConfigError("tenants", name, "a tenant that the source has", nearest=nearest(name, present))
+                raise ConfigError("tenants", name, "a tenant of the source", nearest=nearest(name, present))
         new = _opened(opened, target)  # makes the store if it does not exist
         copying = _Copying(old, new, names, replace, [TOKENS + name for name in (*ENCODINGS, *counters)])
         await copying.begin()
@@ -169,7 +169,7 @@ class _Copying:
         if source_mark == target_mark:
             return
         if target_mark is not None or await tenants_of(self._target):
-            raise ConfigError("target", self._target.url, "a store that is encrypted as the source is, or an empty one")
+            raise ConfigError("target", self._target.url, "an empty store, or one encrypted as the source is")
         assert source_mark is not None, "one of the two has a mark"
         await self._put([Step(_mark(), None, source_mark.hot, source_mark.cold)], MARK[0])
 
@@ -256,7 +256,7 @@ class _Copying:
             self._copied[home] = wanted, False
             same = await self._same(rows, beside=False)  # counts and figures may change without a change of heads
             if not same and await self._is_as(wanted, home, laid=True):
-                raise StoreCorrupt(self._target.url, f"what was copied of {name!r} is not what was read")
+                raise StoreCorrupt(self._target.url, f"the copy of {name!r} differs from its source; copy it again")
             for pieces in whole.values():
                 self._count_put([row for _, piece in pieces for row in piece])
             return
@@ -297,7 +297,7 @@ class _Copying:
             name = f"the session {place.name!r}"
         elif place.space.startswith(ITEMS):
             name = f"the item {place.name!r} of {place.home!r}"
-        problem = "is in the target already, with other content; to put the source's in its place, say `replace`"
+        problem = "exists in the target with other content; to overwrite it with the source's, give `replace`"
         raise Conflict(f"{name} of tenant {owner_of((place.tenant, place.home))!r}", problem)
 
     async def _put_rows(self, place: Place) -> None:
@@ -342,7 +342,7 @@ class _Copying:
 
 
 def _busy(home: Home) -> Conflict:
-    problem = f"was written to {TRIES} times while it was copied: copy when there is less to do"
+    problem = f"was written to during each of {TRIES} attempts to copy it: copy again when fewer writers are at work"
     return Conflict(f"{home[1]!r} of tenant {owner_of(home)!r}", problem)
 
 

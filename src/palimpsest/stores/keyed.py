@@ -112,7 +112,7 @@ class KeyedBackend(BlockingBackend):
         try:
             return decoder.decode(value)
         except msgspec.DecodeError as cause:
-            raise StoreCorrupt(self.url, f"what it keeps cannot be read ({cause})") from cause
+            raise StoreCorrupt(self.url, f"stored data cannot be read ({cause})") from cause
 
     def _kept(self, pairs: Pairs, place: Place) -> Kept:
         value = pairs.get(_at(place))

@@ -82,7 +82,7 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
     if not isinstance(address, str) or not address.strip() or address in STORES.built_in:
         raise ConfigError("store", shown, _ALLOWED)
     if len(address) > LONGEST or not is_path(address):
-        allowed = f"an address of at most {LONGEST} characters, without NUL, that the file system can name"
+        allowed = f"an address of at most {LONGEST} characters that can be a file name (without NUL)"
         raise ConfigError("store", shown, allowed)
     if address == IN_MEMORY:
         return STORES.find("memory"), "memory://", {}
@@ -119,7 +119,7 @@ def _file_at(path: str, *, typed: bool) -> str:
     """Return the path of an SQLite file. Raises ConfigError for a folder, and for text that was meant as an address."""
     shown = discreet_address(path)
     if typed and "@" in path:  # probably an address with a password that lost its kind
-        raise ConfigError("store", shown, "a pathlib.Path, for a file with an @ in its name, or an address")
+        raise ConfigError("store", shown, "an address with its kind, or a pathlib.Path for a file with @ in its name")
     if typed and has_options(path):  # they would become part of the file's name
         allowed = "options behind an address, as in sqlite:///agent.db?synchronous=NORMAL, or as arguments"
         raise ConfigError("store", shown, f"{allowed}; a pathlib.Path, for a file with a question mark in its name")

@@ -72,10 +72,10 @@ def options_in(query: str) -> dict[str, Any]:
     texts, rest = texts_in(query, DiskOptions)
     if rest:
         name, allowed = rest[0].partition("=")[0], DiskOptions.__struct_fields__
-        shown = name if name.isidentifier() or not name else "what is no name"
+        shown = name if name.isidentifier() or not name else "text that is no name"
         message = (
-            f"{', '.join(allowed)}, as in sqlite:///agent.db?synchronous=NORMAL (a file whose name has a question mark"
-            " is given as a pathlib.Path, and no address names a folder that has one)"
+            f"{', '.join(allowed)}, as in sqlite:///agent.db?synchronous=NORMAL (give a file with a question mark in"
+            " its name as a pathlib.Path; a folder with one cannot be given)"
         )
         raise ConfigError("store option", shown, message, nearest=nearest(name, allowed))
     return _read(DiskOptions, texts, strict=False)
@@ -97,7 +97,7 @@ def texts_in(query: str, kind: type[msgspec.Struct]) -> tuple[dict[str, str], li
     for part in query.split("&"):
         name, _, text = part.partition("=")
         if name in texts:
-            raise ConfigError("store option", name, "each option once")
+            raise ConfigError("store option", name, "each option only once")
         if name in kind.__struct_fields__:
             texts[name] = unquote_plus(text)
         else:
@@ -161,4 +161,4 @@ def on_disk(durable: bool) -> str:
     """What a store on a disk loses with its machine."""
     if durable:
         return "a loss of power loses nothing that was acknowledged (synchronous=FULL)"
-    return "a loss of power loses the last commits; a killed process nothing (synchronous=NORMAL)"
+    return "a loss of power loses the last commits, a killed process loses nothing (synchronous=NORMAL)"

@@ -132,7 +132,7 @@ class ServerBackend(Backend, Generic[C]):
         """Return the running event loop. Raises StoreUnavailable if the driver belongs to another."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop and self._loop is not None:
-            problem = "it was opened on another event loop: open a memory in each `asyncio.run`, and close it there"
+            problem = "it was opened on another event loop: open and close a memory inside each `asyncio.run`"
             raise StoreUnavailable(self.url, problem)
         return loop
 

@@ -54,7 +54,7 @@ async def put(target: Backend, steps: Sequence[Step], home: str, at: int) -> Non
     """Write steps to a store that nobody else uses. Raises Conflict if somebody does."""
     (refusal,) = await target.write([steps], at)
     if refusal is not None:
-        raise Conflict(f"{home!r}", "was written to in the store that is copied to: nobody may use that meanwhile")
+        raise Conflict(f"{home!r}", "was written to in the target of a copy: let nobody use that store while copying")
 
 
 async def put_in_order(source: Backend, target: Backend, tenant: str, at: int) -> None:

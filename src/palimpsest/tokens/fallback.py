@@ -52,9 +52,10 @@ class FallbackCounter:
     ) -> None:
         for option, value in (("timeout", timeout), ("pause", pause)):
             if not values.is_number(value) or value < 0 or (option == "timeout" and not value):
-                raise ConfigError(option, value, "seconds, over 0" if option == "timeout" else "seconds, 0 or more")
+                allowed = "over 0" if option == "timeout" else "of at least 0"
+                raise ConfigError(option, value, f"a number of seconds {allowed}")
         if not hasattr(counter, "count") and not callable(counter):
-            raise ConfigError("counter", type(counter).__name__, "a counter, or a function from a text to a number")
+            raise ConfigError("counter", type(counter).__name__, "a counter, or a function from text to a count")
         given_counter = cast("TokenCounter", counter) if hasattr(counter, "count") else None
         ask = given_counter.count if given_counter is not None else cast("Callable[[str], Any]", counter)
         self._counter = FunctionCounter(lambda text: self._count_in_time(ask, text), name=name or _name_of(counter))

@@ -18,7 +18,7 @@ from palimpsest.sessions.scope import SessionScope
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
 
-_PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
+_PART_OF = "It includes the cached ones: where a provider reports them apart, as Anthropic does, give the sum of all"
 
 TELLING = 1000
 """From this many counted tokens of a context on, a report of zero input tokens must be wrong."""
@@ -46,9 +46,10 @@ class UsageRecorder:
             raise ConfigError("context", context, "the Context that was sent, or None for the last one")
         if given is None:
             report = _of_figures(input_tokens, output_tokens, cached_tokens)
-        elif input_tokens is not None or output_tokens or cached_tokens:
-            raise ConfigError("input_tokens", input_tokens, "nothing, where a response or its usage is given")
         else:
+            _check_none(
+                input_tokens=input_tokens, output_tokens=output_tokens or None, cached_tokens=cached_tokens or None
+            )
             report = reported_by(given)
         self._scope.may_write()
         return await self._recorded(report, context or self._scope.sent)
@@ -63,7 +64,7 @@ class UsageRecorder:
             try:
                 await self._recorded(report, sent)
             except ConfigError as fault:
-                warn_caller(f"the usage of what was added is not recorded: {fault}")
+                warn_caller(f"the usage of the added response is not recorded: {fault}")
 
     async def unless_noted(self, usages: Sequence[Reported]) -> None:
         """Record the usage of the last of these responses, if it was not recorded before, which its id tells.
@@ -111,10 +112,17 @@ def _of_figures(input_tokens: int | None, output_tokens: int, cached_tokens: int
     return Reported(input_tokens, output_tokens, cached_tokens)
 
 
+def _check_none(**figures: int | None) -> None:
+    """Raise ConfigError for a number that is given beside a response or its usage."""
+    for name, value in figures.items():
+        if value is not None:
+            raise ConfigError(name, value, "no numbers of tokens beside a response or its usage")
+
+
 def _check(report: Reported, counted: int) -> None:
     """Raise ConfigError for impossible numbers."""
     if report.cached_tokens > report.input_tokens:
         allowed = f"at most input_tokens ({report.input_tokens}). {_PART_OF}"
         raise ConfigError("cached_tokens", report.cached_tokens, allowed)
     if report.input_tokens == 0 and counted >= TELLING:
-        raise ConfigError("input_tokens", 0, f"what the provider billed for a context of {counted} counted tokens")
+        raise ConfigError("input_tokens", 0, f"the provider's own figure: the context has about {counted} tokens")

@@ -71,7 +71,7 @@ class Adding:
     async def tool_call(self, name: str, arguments: Any, call_id: str | None, metadata: dict[str, Any] | None) -> Entry:
         """Append a tool call."""
         if not isinstance(name, str) or not name:
-            raise InvalidEntry("name", f"{shorten(name)} is no tool's name; give its name as text")
+            raise InvalidEntry("name", f"{shorten(name)} is not the name of a tool; give it as text")
         entry = Entry(
             kind="tool_call",
             role="assistant",
@@ -94,7 +94,7 @@ class Adding:
         """Append a tool result. `answers` is the seq of the call that it answers, or 0 if id and name are to say it."""
         call_id = call_id or None  # no stored call has an empty id
         if name is None and call_id is None and not answers:
-            raise InvalidEntry("call_id", "a result needs the id of its call, or at least the tool's name")
+            raise InvalidEntry("call_id", "a result needs the id of its call, or at least the name of the tool")
         content = output if isinstance(output, str) else await self._json_text(output, "output")
         fields: dict[str, Any] = {"call_id": call_id, "answers": answers, "status": status, "metadata": metadata}
         entry = Entry(kind="tool_result", role="tool", content=content, name=name, **fields)
@@ -110,7 +110,7 @@ class Adding:
     ) -> Entry:
         """Append background data, unless contexts show the same data already."""
         if not isinstance(text, str) or not isinstance(name, str) or not name:
-            raise InvalidEntry("name" if isinstance(text, str) else "text", "a context needs text and a name")
+            raise InvalidEntry("name" if isinstance(text, str) else "text", "a context needs text and a name, both str")
         entry = Entry(
             kind="context",
             role="user",
@@ -205,7 +205,7 @@ class Adding:
     async def entries(self, entries: Sequence[Entry], key: str | None) -> tuple[Entry, ...]:
         """Append existing entries, such as those of another session."""
         if not isinstance(entries, Sequence) or not all(isinstance(entry, Entry) for entry in entries):
-            raise InvalidEntry("entries", "a list of entries is needed")
+            raise InvalidEntry("entries", "give a list of Entry objects; `add` takes messages of providers")
         entries = [arriving(entry, f"entries[{i}]") for i, entry in enumerate(entries)]
         return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
@@ -279,8 +279,8 @@ _CONTENT = {"gemini": ".parts", "text": ""}
 """By format, the field that holds the content of a message, where that is not `content`."""
 
 _BLANK = (
-    "the message says nothing: give text, or parts such as an image; where there is nothing to say, add no message "
-    "(add_entries and imports take a log as it is)"
+    "the message says nothing: give text, or parts such as an image, or add no message at all (only add_entries and "
+    "imports accept an empty one)"
 )
 
 
@@ -310,7 +310,7 @@ def checked_key(key: str | None) -> str | None:
     """Return the key. Raises InvalidEntry if it is empty, not text, or has characters that cannot be stored."""
     if key is not None and (not isinstance(key, str) or not key):
         raise InvalidEntry(
-            "key", f"{shorten(key)} names nothing; give a text that names this batch, such as the id of a webhook"
+            "key", f"{shorten(key)} is no key; give text that names this batch, such as the id of a webhook's event"
         )
     if key is not None and (reason := unfit(key)) is not None:
         raise InvalidEntry("key", reason)

@@ -131,7 +131,7 @@ class Compactor:
                 if result is not None:
                     return result
                 loaded = await self.load(strategy)
-            why = f"other writers were first {REPLANS} times"
+            why = f"other writers changed the session during each of {REPLANS} attempts; compact again later"
             return nothing(PlannedCompaction(strategy, loaded, decision, Plan()), "conflict", why)
         finally:
             await self._lease.give_back()
@@ -156,7 +156,7 @@ class Compactor:
         """Carry out a plan; None if the session has changed so that a new plan is needed."""
         attempts, summary = job.loaded.head.attempts, None
         if automatic and attempts is not None and attempts.fingerprint == fingerprint(job):
-            return nothing(job, "paused", "the same has brought nothing before")
+            return nothing(job, "paused", "the last attempt on the same entries gained nothing")
         if job.plan.cover or job.plan.fold:
             outcome = await self._summarise(job)
             if outcome is None or isinstance(outcome, CompactionResult):

@@ -105,14 +105,14 @@ def _check(named: Sequence[Entry], groups: Sequence[Span], head: Head, state: Co
     """Raise ConfigError, which names the entry, if one of the groups cannot be hidden in its present state."""
     for seq in head.pinned:
         if spans.within(groups, seq):
-            raise ConfigError("ids", seq, "an entry in whose group nothing is pinned: `unpin` that first")
+            raise ConfigError("ids", seq, "an entry whose group has no pinned entry: `unpin` this one first")
     for call in head.calls:
         if spans.within(groups, call.seq):
-            raise ConfigError("ids", call.seq, "an entry whose calls have been answered: `resolve` this one first")
+            raise ConfigError("ids", call.seq, "a tool call that has its result: `resolve` this call first")
     for entry in named:
         if spans.within(state.covered, entry.seq):
-            raise ConfigError("ids", entry.seq, "an entry that no summary stands for: `restore` that first")
+            raise ConfigError("ids", entry.seq, "an entry that no summary covers: `restore` the summary first")
         if (head.reasoning or head.pauses) and entry.group == head.tail:
-            raise ConfigError("ids", entry.seq, "an entry of a message that is complete: the model goes on with this")
+            raise ConfigError("ids", entry.seq, "an entry of a complete message: the model will continue this one")
         if entry.erased or spans.within(head.rewound, entry.seq):
             raise ConfigError("ids", entry.seq, "an entry that is neither erased nor rewound")

@@ -82,8 +82,8 @@ class SummaryMaker:
         finally:
             self.spent, self._summarizer = spent, summarizer
         if await self._snapshots.apart(summary_mentions, summary, self._without):
-            raise Rejected("failed", "it would say what was erased")
-        return msgspec.structs.replace(summary, spent=spent, fallback="the summarizer said what was erased")
+            raise Rejected("failed", "the summary would repeat erased text")
+        return msgspec.structs.replace(summary, spent=spent, fallback="the summarizer repeated erased text")
 
     async def _folded(
         self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
@@ -98,7 +98,8 @@ class SummaryMaker:
         source_tokens = covered_tokens + loaded.snapshot.standing(folded)
         fence_tokens = await apart(self._fence, loaded, plan, folded, id)
         if source_tokens - fence_tokens < 2 and not self._writes:
-            raise Rejected("no_gain", f"the fence of a summary alone takes {fence_tokens} tokens of {source_tokens}")
+            fence = f"the lines around a summary alone take {fence_tokens} tokens"
+            raise Rejected("no_gain", f"{fence}, the entries that it would replace {source_tokens}")
         entries, previous = loaded.within(plan.cover), folded
         rebuilt = await self._rebuilt(strategy, plan, folded) if folded else None
         if rebuilt is not None:
@@ -111,7 +112,8 @@ class SummaryMaker:
         make = partial(self._summary, loaded, plan, folded, id, draft, fallback, covered_tokens, pinned, fresh=fresh)
         summary, cost = await apart(_weighed, make, loaded.snapshot.standing)
         if cost >= source_tokens and not self._writes:
-            raise Rejected("no_gain", f"{cost} tokens, fence included, for a source of {source_tokens}")
+            made = f"the summary takes {cost} tokens"
+            raise Rejected("no_gain", f"{made}, the entries that it would replace {source_tokens}")
         return summary
 
     @property
@@ -175,7 +177,7 @@ class SummaryMaker:
         self.spent += reply.spent
         text = (await self._snapshots.apart(self._clean_reply, reply)).text.strip()
         if not text:
-            raise Rejected("empty", "the summarizer answered nothing")
+            raise Rejected("empty", "the summarizer gave an empty answer")
         return Draft(text=text, method="plain")
 
     async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:

@@ -113,7 +113,7 @@ class Compacting:
             head = await self._scope.head()
             state = await self._snapshots.state(head)
             if restored.revision not in state.current:
-                raise ConfigError("summary", restored.id, "a summary that is current: `summaries()` lists them")
+                raise ConfigError("summary", restored.id, "a current summary: `summaries()` lists them")
             await self._check_not_destroyed(restored)
             evicted = await self._snapshots.evicted(head, state)  # what cuts have evicted stays evicted
             back = spans.minus(spans.common(restored.covers, state.covered), head.rewound)
@@ -143,8 +143,8 @@ class Compacting:
         entries = await self._snapshots.read(summary.covers)
         destroyed = spans.of(entry.seq for entry in entries if entry.erased and not entry.damaged)
         if destroyed:
-            told = f"entries {spans.in_words(destroyed)} of this one, and it alone tells of them"
-            raise ConfigError("summary", summary.id, f"a summary whose entries are there: a flush has destroyed {told}")
+            lost = f"entries {spans.in_words(destroyed)} of this one, and only the summary still tells of them"
+            raise ConfigError("summary", summary.id, f"a summary whose entries exist: a flush has destroyed {lost}")
 
     async def verify(self) -> Verification:
         """Check the whole log, and return how many entries are in each state, and the problems."""

@@ -42,7 +42,7 @@ not stored are made again. So are those that a memory over a network driver has 
 would take two more round trips for each session."""
 
 
-PROVISIONAL = "the token counter failed, so another one counted for now"
+PROVISIONAL = "the token counter failed, so its fallback counted for now"
 """The note of a context whose numbers are not from the session's own counter."""
 
 
@@ -174,7 +174,7 @@ class ContextBuilder:
             cold = settled.reason == COLD
             level = layout.budget.down_to(cold_level(self.terms.low_water))[0] if cold else layout.budget.room
             self.overflow = Overflow(plan.tokens_before, level, cold)
-            return await self._build(settled, head, None, "what does not fit is summarised first")
+            return await self._build(settled, head, None, "entries that do not fit are summarised first")
         change = _change(self.terms.view, settled)
         try:
             if self._adopts is not None and head.definition != self._adopts.own:
@@ -187,7 +187,7 @@ class ContextBuilder:
         except Conflict:
             if not last_try:
                 return None
-            note = "other writers were first twice, so the cut was not stored"
+            note = "other writers changed the session during both attempts, so the cut was not stored"
             return await self._build(settled, head, None, *notes, note)
         except StoreUnavailable as fault:  # a full disk must not stop a model call: the context can still be sent
             return await self._build(settled, head, None, *notes, f"the cut was not stored: {fault}")

@@ -32,7 +32,7 @@ from palimpsest.stores import Store
 
 T = TypeVar("T")
 
-ANEW = "no cut of then shows it: it was computed anew"
+ANEW = "no cut stored by then shows this context: it was computed anew"
 
 
 class EarlierContext:
@@ -66,8 +66,8 @@ class EarlierContext:
         if is_own_cut or settled.layout.fits:
             return await self._store.apart(settled.build_context, then, None)
         raise self._unknown(
-            "this budget does not hold what the cut stored by then shows; bring the budget of then, or ask with "
-            "dry_run=True what this one would have been given"
+            "the cut stored by then does not fit into this budget; give the budget of that time, or pass dry_run=True "
+            "to see what this budget would have shown"
         )
 
     async def _anew(self, head: Head, then: Head) -> Context:
@@ -104,15 +104,18 @@ class EarlierContext:
         tokens are only estimated.
         """
         if any(early < moment <= late for moment in reader.expiring):
-            raise self._unknown("an entry expired between this revision and the next, before or after it was given")
+            raise self._unknown(
+                "an entry expired between this revision and the next, before or after the context was given: it is not "
+                "known which"
+            )
         erased, redacted = await self._past.changed(self._at)
         if redacted:
-            raise self._unknown("texts of the session were redacted since, and what fitted then depends on them")
+            raise self._unknown("texts of the session were redacted since, so what fitted then is not known any more")
         if erased and (self.terms.strategies or await self._mattered(erased, reader)):
-            raise self._unknown("entries that it was computed from were erased since")
+            raise self._unknown("entries that it depended on were erased since")
         if estimates and self.terms.margin != 1.0 and head.usage is not None and self._at < head.revision:
             raise self._unknown(
-                "what the provider had reported by then, by which its tokens are estimated, is not kept"
+                "its tokens were estimated from the provider's usage reports, and those of that time are not kept"
             )
 
     async def _mattered(self, erased: Iterable[int], reader: _RecordingReader) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Store
 
-LEFT_OUT = "the newest calls have no room, nor their results: the model may call the same for ever; raise max_tokens"
+LEFT_OUT = "the newest tool calls and results do not fit, so the model may repeat them for ever; raise max_tokens"
 
 Mode: TypeAlias = AutoCompact | Literal["shown"]
 """How a context takes part in its session's compaction: "inline" has what it would evict summarised first, "background"
@@ -128,10 +128,10 @@ class Contexts:
     def _check_room(self, name: str, at: int | None) -> None:
         """Raise ConfigError if the session keeps no room for a tail, or the context is one of the past."""
         if at is not None:
-            raise ConfigError(name, "with `at`", "none: what was behind the log then is not known")
+            raise ConfigError(name, "with `at`", "none: the tail of an earlier revision is not kept")
         if not self._options.tail_share:
-            found = "a session that keeps no room for a tail"
-            raise ConfigError(name, found, "one that is opened with tail_share=0.1, a tenth of the log's room")
+            found = "in a session without room for a tail"
+            raise ConfigError(name, found, "a session opened with tail_share=0.1, a tenth of the log's room")
 
     def _knowledge(self) -> SessionKnowledge:
         from palimpsest.sessions.knowledge import knowledge_of  # not needed by most sessions
@@ -188,7 +188,7 @@ class Contexts:
         """Return the context of the session together with what is withheld of it. Nothing of it is stored."""
         builder, context = await self._build(call, whole)
         builder.changed = None
-        context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
+        context.unstored(revision, "it shows withheld private text, so nothing of it was stored")
         return await self._tell(builder, context)
 
     async def _build(
@@ -255,9 +255,9 @@ class Contexts:
                 await self._scope.store.commit(self._scope.key, change, expect_epoch=context.epoch)
             )
         except Conflict:
-            context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
+            context.noted("its token count was not kept: another writer compacted or cut the session meanwhile")
         except StoreUnavailable as fault:  # the context can be sent even if the store cannot be written
-            context.noted(f"its count was not kept: {fault}")
+            context.noted(f"its token count was not kept: {fault}")
 
 
 def _texts(tail: str | Mapping[str, str] | None) -> Sequence[Text]:

@@ -16,8 +16,8 @@ from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.scopes import Leaving
 from palimpsest.stores import Store
 
-UNREAD = "nobody looked into what cannot be read: {}"
-ADVICE = "restore a backup, or destroy it with delete_session"
+UNREAD = "data that cannot be read was not searched: {}"
+ADVICE = "restore a backup, or destroy the session with delete_session"
 
 
 async def is_damaged(store: Store, key: SessionKey) -> bool:
@@ -45,7 +45,7 @@ async def destroy_damaged(scope: MemoryScope, store: Store, name: str, leaving: 
     done = Erased(sessions=(name,), items=await leaving.drop(name, store)) + unmaking.done
     if sharing_sessions:
         shared = ", ".join(map(repr, sharing_sessions))
-        done += Erased(remains=(f"the head of session {name!r} was damaged: what it shared with {shared} stays there",))
+        done += Erased(remains=(f"the head of session {name!r} was damaged: what it shared with {shared} is kept",))
     return done
 
 
@@ -59,7 +59,7 @@ async def destroy_damaged_of(scope: MemoryScope, store: Store, user: str, leavin
 
 def unread(names: Iterable[str]) -> Erased:
     """Report these damaged sessions as remaining, since their content could not be searched."""
-    message = "session {!r} is damaged, so nobody looked into it: " + ADVICE
+    message = "session {!r} is damaged and was not searched: " + ADVICE
     return Erased(remains=tuple(map(message.format, sorted(names))))
 
 

@@ -56,7 +56,7 @@ def checked_reason(gate: Gate, reason: object, mentions: Mentions | None) -> str
     if mentions is not None and mentions(reason):
         if reason == BY_REQUEST:
             return ""
-        raise ConfigError("reason", "a reason that holds the text", "one that does not: it is kept in the log")
+        raise ConfigError("reason", "a reason with the erased text", "one without it: the log keeps the reason")
     return gate.text(reason)
 
 

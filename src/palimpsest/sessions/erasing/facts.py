@@ -21,8 +21,8 @@ from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.scopes import WORKING, Owner, scopes_of
 from palimpsest.stores import Item, Put
 
-KEY = "its key holds something private, and a key cannot be changed: delete the fact"
-FOREIGN = "it is an item of a program's own, and nobody knows its form: delete it with `memory.store.delete_item`"
+KEY = "its key has private text, and a key cannot be changed: delete the fact"
+FOREIGN = "it is an item of your program, which cannot be redacted: delete it with `memory.store.delete_item`"
 
 UNREADABLE = "it cannot be read: it is damaged"
 

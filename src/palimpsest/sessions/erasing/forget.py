@@ -36,7 +36,7 @@ from palimpsest.sessions.scopes import Leaving, drop_scopes
 from palimpsest.stores import SessionInfo
 from palimpsest.stores.overlay import Overlay
 
-BUSY = "others kept adding while it was looked for: do the same again when they have ended"
+BUSY = "other writers kept adding entries during the search: do the same again when they have ended"
 
 Progress = Callable[[int, int], object]
 """Called with the number of sessions done, and the number of all."""
@@ -59,7 +59,7 @@ async def forget(
     check_progress(progress)
     values.switch("dry_run", dry_run)
     if not (dry_run or scope.store.writable):
-        raise ConfigError("readonly", True, "False, for a memory that forgets; with dry_run nothing is written")
+        raise ConfigError("readonly", True, "False; with readonly=True only `forget(..., dry_run=True)` is possible")
     query: Query | None = None
     if isinstance(matches, Query):
         query = matches
@@ -80,7 +80,7 @@ async def forget(
     if session is None:
         done += await forget_knowledge(scope, user, query, forgetting.elsewhere, dry_run=dry_run)
     if user is not None and not done:
-        done += Erased(unknown=f"no session is of user {user!r}, and no message has that name or user_id")
+        done += Erased(unknown=f"no session belongs to user {user!r}, and no message has that name or user_id")
     elif session is not None and not done and not done.remains:
         done += Erased(unknown=f"there is no session {session!r}")
     if dry_run:
@@ -98,7 +98,7 @@ def _check_subject(scope: MemoryScope, given: dict[str, str | Query]) -> None:
     if name != "matches":
         check_id(value, name)
     if name == "tenant" and value != scope.tenant:
-        raise ConfigError("tenant", value, f"{scope.tenant!r}, whose memory this is; open one of the other tenant")
+        raise ConfigError("tenant", value, f"{scope.tenant!r}, this memory's tenant; open one for the other tenant")
 
 
 def _finder(text: str) -> Mentions:

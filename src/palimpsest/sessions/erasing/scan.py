@@ -59,7 +59,7 @@ LOOKS = 8
 PASSES = 10
 """How often to list the sessions again for those that others make meanwhile."""
 
-BUSY = "others kept making sessions while it was looked at them: scan again when they have ended"
+BUSY = "other writers kept making sessions during the scan: scan again when they have ended"
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sessions done, and the number of all."""
@@ -77,7 +77,7 @@ async def scan(
     """Implement `AsyncMemory.scan`."""
     redactor = scope.gate.redactor if privacy is None else gate_of(privacy).redactor
     if redactor is None:
-        raise ConfigError("privacy", None, "a policy to scan with, since the memory was opened without one")
+        raise ConfigError("privacy", None, "a policy to scan with: the memory was opened without one")
     check_whole(sample, "sample")
     check_progress(progress)
     values.switch("apply", apply)
@@ -86,7 +86,7 @@ async def scan(
         if await scope.store.head(scope.key(session)) is None:
             raise SessionNotFound(session)
     if apply and not scope.store.writable:
-        raise ConfigError("apply", True, f"False, since {scope.store.url} was opened to read only")
+        raise ConfigError("apply", True, f"False: {scope.store.url} was opened with readonly=True")
     scanner = _Scanner(scope, redactor.afresh(), apply=apply, sample=sample)
     done: set[str] = set()
     busy: tuple[str, ...] = ()

@@ -126,16 +126,16 @@ class SelectedByQuery:
         if not self._unread:
             return ()
         is_single = len(self._unread) == 1
-        them = "it" if is_single else "them"
+        they, them = ("it was", "it") if is_single else ("they were", "them")
         sentences = [
-            f"{_named(self._unread)} of session {session!r} cannot be read, so nobody looked into {them}: restore a "
+            f"{_named(self._unread)} of session {session!r} cannot be read, so {they} not searched: restore a "
             f"backup, or take {them} out with `session.repair()`, on the command line `palimpsest repair`"
         ]
         openers = [seq for seq, entry in self._unread.items() if entry.turn == seq]
         if self._user is not None and openers:
             sentences.append(
-                f"whoever said {_named(openers)} of session {session!r}, what came of it is there: erase that by its "
-                "numbers, if it belongs to the user"
+                f"what followed {_named(openers)} of session {session!r}, whose sender is not known, is kept: if it "
+                "belongs to the user, erase it by the numbers of its entries"
             )
         return tuple(sentences)
 
@@ -247,8 +247,8 @@ def _holds(condition: Condition, values: dict[str, dict[str, object]], entry: En
         kind = type(fault.__cause__).__name__
     raise ConfigError(
         f"where, for entry {entry.seq}",
-        f"a condition without an answer ({kind})",
-        "one that has an answer for every entry: ask first whether a value `is not None`",
+        f"a condition that fails ({kind})",
+        "one that can be evaluated for every entry: ask first whether a value `is not None`",
     )
 
 

@@ -121,7 +121,7 @@ async def vacuum(scope: MemoryScope, progress: Callable[[int, int], object] | No
     """Implement `AsyncMemory.vacuum`."""
     check_progress(progress)
     if not scope.store.writable:
-        raise ConfigError("readonly", True, "False, for a memory whose store is written anew")
+        raise ConfigError("readonly", True, "False: a memory opened with readonly=True cannot rewrite its store")
     done = await scope.store.scrub(progress=progress or (lambda _, __: None))
     remains = done.remains + await scope.derivations.scrub(whole=True)
     searched_tenant = await _searched(scope)

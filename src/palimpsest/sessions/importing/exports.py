@@ -36,7 +36,7 @@ async def import_session(
         check_id(session_id, "session")
     elif not is_id(exported_id):
         raise ImportFailed(
-            "data.session_id", f"{shorten(exported_id)} is no id of a session; give another as `session_id`"
+            "data.session_id", f"{shorten(exported_id)} is not a valid session id; give another as `session_id`"
         )
     facts = await apart(carried, data, scope.gate)
     ids = [entry.id for entry in dump.entries if not entry.erased]

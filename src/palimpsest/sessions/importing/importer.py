@@ -110,7 +110,7 @@ class Importer:
             return None
         name = self._given or (talk.id if talk is not None else None)
         if name is None and not self._stem:
-            raise ConfigError("session_id", None, "the id of a session: nothing in the file or its name gives one")
+            raise ConfigError("session_id", None, "the id of a session: neither the file nor its name gives one")
         number = talk.number if talk is not None else ""
         try:
             return self._open(name or (f"{self._stem}-{number}" if number else self._stem), title=_fitting(self._title))

@@ -9,8 +9,8 @@ from palimpsest.privacy.gate import Gate
 from palimpsest.transfer.sources import Piece
 
 CHANGED = "messages that have changed since they were imported (left as they were)"
-ERASED = "messages in places where something was erased (others than those? import them with a key)"
-MORE = "more that is malformed"
+ERASED = "messages in the places of erased ones (if they are other messages, import them with a key)"
+MORE = "more malformed items"
 OTHERS = "other files of the archive"
 WITHHELD = "messages that the privacy policy withholds"
 

@@ -174,7 +174,7 @@ class AsyncKnowledge:
     ) -> tuple[Record, list[Any]]:
         """Check and redact a document. Return its record and the entries of its chunks."""
         check_id(id, "document_id")
-        self._gate.refuse([id], "document_id", "; give documents ids that say nothing private")
+        self._gate.refuse([id], "document_id", "; give documents ids without private text")
         if not isinstance(text, str) or not text.strip() or unfit(text) is not None:
             raise ConfigError("text", type(text).__name__, "text that is not blank, without lone surrogates")
         checked_about({"title": title})
@@ -187,7 +187,7 @@ class AsyncKnowledge:
             values = msgspec.json.decode(msgspec.json.encode(values))  # a deep copy that the caller cannot change
         except (InvalidEntry, UnicodeEncodeError) as fault:
             reason = fault if isinstance(fault, InvalidEntry) else "a text in it has a lone surrogate"
-            raise ConfigError("metadata", "what is no JSON", f"a mapping of JSON values, or None ({reason})") from None
+            raise ConfigError("metadata", "what is not JSON", f"a mapping of JSON values, or None ({reason})") from None
         asking, gate, apart = self._asking, self._gate, self._scope.store.apart
         embedder = (await self._keeper()).embedder(asking.base.embedder)
         name = embedder.name if embedder is not None else ""
@@ -216,7 +216,8 @@ class AsyncKnowledge:
 
     async def _keeper(self, *, writes: bool = False) -> Keeper:
         if writes and not self._scope.store.writable:
-            raise ConfigError("readonly", True, "False, for a memory whose knowledge bases are changed")
+            allowed = "False: a memory opened with readonly=True cannot change knowledge bases"
+            raise ConfigError("readonly", True, allowed)
         return await self._scope.keeper(joins=writes)
 
     async def _collection(self) -> tuple[str, str | None]:

@@ -86,7 +86,8 @@ class SessionKnowledge:
             await work(base, splitter)
         except Exception as fault:  # noqa: BLE001 (a boundary: a compaction must not fail because its chunks cannot be written)
             scope = self._scope
-            log_failure(scope.runner.redact, fault, "the knowledge base of session %s lags behind", scope.key.session)
+            told = "the knowledge base of session %s is not up to date"
+            log_failure(scope.runner.redact, fault, told, scope.key.session)
             why = briefly(scope.gate.redact(words_of(fault)))
             await scope.tell("knowledge:deferred", collection=base.collection_id, why=why)
 
@@ -191,5 +192,5 @@ class SessionKnowledge:
         matching = [linked for linked in self._bases if collection in (None, linked[0].collection_id)]
         if len(matching) == 1:
             return matching[0]
-        names = ", ".join(base.collection_id for base, _ in self._bases) or "none: give a strategy a knowledge_base"
-        raise ConfigError("collection", collection, f"the collection of a knowledge base of this session: {names}")
+        names = ", ".join(base.collection_id for base, _ in self._bases) or "none; give a strategy a knowledge_base"
+        raise ConfigError("collection", collection, f"a collection of a knowledge base of this session: {names}")

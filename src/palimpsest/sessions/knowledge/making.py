@@ -29,7 +29,7 @@ def of_memory(
     """Return a knowledge base of a memory. Implements `AsyncMemory.knowledge`."""
     check_collection(collection, "collection")
     if "{" in collection:
-        raise ConfigError("collection", collection, "a name without braces: placeholders are for sessions")
+        raise ConfigError("collection", collection, "a name without braces: only sessions fill placeholders in")
     if user is not None:
         check_id(user, "user")
     splitter = loaded("text_splitter", text_splitter, "text_splitter") or TextSplitter()

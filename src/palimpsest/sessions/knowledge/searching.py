@@ -96,7 +96,7 @@ class Searcher:
         except EmbedderFailed as fault:
             if not self._by_words:
                 raise
-            warn("only words are compared: %s", self._scope.gate.redact(str(fault)))
+            warn("a search of a knowledge base compares only words: %s", self._scope.gate.redact(str(fault)))
             return None
 
     def _is_ours(self, record: Record) -> bool:

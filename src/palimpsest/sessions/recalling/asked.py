@@ -50,7 +50,7 @@ class Asked(Filter, frozen=True, kw_only=True):
         if not isinstance(query, str):
             raise ConfigError("query", type(query).__name__, allowed)
         if not query.strip() or unfit(query) is not None:
-            raise ConfigError("query", "this text" if query.strip() else "a blank text", allowed)
+            raise ConfigError("query", "text with a lone surrogate" if query.strip() else "blank text", allowed)
         if len(query) > LONGEST:
             raise ConfigError("query", f"{len(query):,} characters", f"at most {LONGEST:,}")
         values.whole("limit", limit, 1)

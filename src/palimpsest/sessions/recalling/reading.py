@@ -28,7 +28,7 @@ def names_of(entries: Any) -> tuple[list[int], list[str]]:
     names = [name.id if isinstance(name, Entry) else name for name in given]
     for name in names:
         if not isinstance(name, int | str) or isinstance(name, bool):
-            raise ConfigError("entries", name, "entries as they are, by id, or by `seq`")
+            raise ConfigError("entries", name, "Entry objects, ids, or numbers (`seq`)")
     seqs = [name for name in names if isinstance(name, int) and 0 < name < 1 << 63]
     return seqs, [name for name in names if isinstance(name, str) and unfit(name) is None]
 

@@ -183,7 +183,7 @@ class Recalling:
         """Make the tenant's index anew."""
         check_progress(progress)
         if not self._memory.store.writable:
-            raise ConfigError("readonly", True, "False, for a memory that rebuilds its index")
+            raise ConfigError("readonly", True, "False: a memory opened with readonly=True cannot rebuild its index")
         recall = await self._memory.recall()
         await recall.follower.rebuild(progress)
         if recall.embedding is not None:

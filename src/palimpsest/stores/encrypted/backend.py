@@ -40,8 +40,8 @@ async def unlocked_backend(
     if encryption is None:
         assert mark is not None, "a store that is not encrypted needs no unlocking"
         current = read_mark(backend.url, mark.value).current
-        advice = "it is encrypted: open it with encryption=Keys(...) that has this key, or set PALIMPSEST_KEY"
-        raise WrongKey(backend.url, current, f"{advice} for the command line")
+        advice = "the store is encrypted with it: open the store with encryption=Keys(...) that has this key, or set"
+        raise WrongKey(backend.url, current, f"{advice} PALIMPSEST_KEY for the command line")
     keys = Keys.of(encryption)
     values, items = Values(keys), Items(backend, Crowds(backend), clock)
     markings = await backend.together(lambda: Markings.opened(backend, items, keys, values))
@@ -85,8 +85,8 @@ class SealedBackend(Wrapper):
                 heads[ask.place] = opener.open_or_unread(ask.place, answer.head, floor, alone=alone)
         if not agrees(list(heads.items())):
             sessions = [(place, head.stored) for place, head in heads.items() if head and place.space == SESSION]
-            stale = f"{', '.join(rows.describe(place) for place, _ in sessions)} is of an earlier time"
-            fault = StoreCorrupt(self.url, f"{stale}, or what is noted of its rows is")
+            stale = f"{', '.join(rows.describe(place) for place, _ in sessions)} and the notes about its rows"
+            fault = StoreCorrupt(self.url, f"{stale} are from different times: one of them was put back")
             if not alone:
                 raise fault
             heads |= {place: SealedHead.unread(stored, fault.reason) for place, stored in sessions}

@@ -96,7 +96,7 @@ class Keys:
         return f"Keys(ids={self.ids!r}, current={self.current!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("keys are not pickled: open the memory where it is used")
+        raise TypeError("keys cannot be pickled or copied: open the memory in the process that uses it")
 
 
 def is_id(given: object) -> bool:

@@ -26,7 +26,7 @@ from palimpsest.stores.rules import all_places, all_tenants
 
 VERSION = 3
 RESTORE = "Restore it from a backup"
-UNPROVED = f"and nobody has said so who has that key: it was changed. {RESTORE}"
+UNPROVED = f"but this was not written with that key: somebody changed it. {RESTORE}"
 
 NAMES = b"names"
 """Associated data of the sealed secret in `Mark.keys`. Tokens of names are made from that secret."""
@@ -63,14 +63,14 @@ def read_mark(url: str, value: bytes) -> Mark:
     try:
         mark = msgspec.json.decode(value, type=Mark)
     except msgspec.DecodeError as cause:
-        raise StoreCorrupt(url, f"what it says of its encryption cannot be read ({cause})") from None
+        raise StoreCorrupt(url, f"its record of its encryption cannot be read ({cause}). {RESTORE}") from None
     if mark.version > VERSION:
         raise StoreTooNew(url, mark.version, VERSION)
     if mark.version < VERSION:
-        reason = f"is encrypted as by version {mark.version}, which this version does not read, and was not changed"
+        reason = f"is encrypted in format version {mark.version}, which this version does not read, and was not changed"
         raise StoreCorrupt(url, f"{reason}. Export its sessions with the version that wrote it, and import them")
     if not all(map(is_id, (mark.current, *mark.keys, *mark.retired, *mark.heirs))):
-        raise StoreCorrupt(url, f"what it says of its encryption names what is no key. {RESTORE}")
+        raise StoreCorrupt(url, f"its record of its encryption has an invalid key id. {RESTORE}")
     return mark
 
 
@@ -111,11 +111,11 @@ class Markings:
         if item is None and (sealed := await _is_sealed(backend)) is not None:
             item = await items.get(*MARK)  # another process may have made it since
             if item is None and sealed:
-                raise StoreCorrupt(backend.url, f"what it says of its encryption is missing. {RESTORE}")
+                raise StoreCorrupt(backend.url, f"its record of its encryption is missing. {RESTORE}")
             if item is None:
                 advice = (
-                    "None for this store, which holds what is not encrypted: unset PALIMPSEST_KEY where that is set. "
-                    "To encrypt it, export it without a key, and import that into a new store"
+                    "None for this store, which has data that is not encrypted: if PALIMPSEST_KEY is set, unset it. To "
+                    "encrypt it, export it without a key, and import that into a new store"
                 )
                 raise ConfigError("encryption", keys, advice)
         if item is None:
@@ -168,13 +168,13 @@ class Markings:
     async def _take(self, item: Item | None) -> None:
         """Take this item as the mark, and add the key that we write with if the mark does not have it."""
         if item is None:
-            raise StoreCorrupt(self._url, f"what it says of its encryption is missing. {RESTORE}")
+            raise StoreCorrupt(self._url, f"its record of its encryption is missing. {RESTORE}")
         mark = read_mark(self._url, item.value)
         if not mark.keys:
-            raise StoreCorrupt(self._url, f"what it says of its encryption names no key. {RESTORE}")
+            raise StoreCorrupt(self._url, f"its record of its encryption names no key. {RESTORE}")
         secrets = {self._opened(id, sealed) for id, sealed in mark.keys.items()}
         if len(secrets) > 1:
-            raise StoreCorrupt(self._url, f"what it says of its encryption is of two stores. {RESTORE}")
+            raise StoreCorrupt(self._url, f"its record of its encryption has keys of two stores. {RESTORE}")
         self._names = Secret(secrets.pop())
         self._item, self.mark, self.writing = item, mark, self._heir(mark)
         if self.writing not in mark.keys and self._writable:
@@ -190,9 +190,10 @@ class Markings:
         id, seen = self._keys.current, set[str]()
         while id in mark.retired:
             heir, proof = mark.heirs.get(id, ("", b""))
-            secret = self._opened(id, proof, _bequest(heir), claim=f"it says that the key {id!r} is retired")
+            claim = f"its record of its encryption says that the key {id!r} is retired"
+            secret = self._opened(id, proof, _bequest(heir), claim=claim)
             if secret != self.secret or id in seen:
-                raise StoreCorrupt(self._url, f"it says that the key {id!r} is retired, {UNPROVED}")
+                raise StoreCorrupt(self._url, f"{claim}, {UNPROVED}")
             seen.add(id)
             id = heir
         return id
@@ -205,11 +206,11 @@ class Markings:
         try:
             return self._values.cipher(id, ("store",)).decrypt(sealed[:NONCE], sealed[NONCE:], associated)
         except Unsealed:
-            advice = "something is encrypted with it, and it is not among the keys given; give it, too"
+            advice = "some data is encrypted with it, and it is not among the given keys; give it, too"
         except REFUSED:
             if claim:
                 raise StoreCorrupt(self._url, f"{claim}, {UNPROVED}") from None
-            advice = "it is another one than the one of this id that the store is encrypted with"
+            advice = "the store is encrypted with another key of this id; give that one"
         raise WrongKey(self._url, id, advice)
 
     def _sealed(self, id: str, associated: bytes = NAMES) -> bytes:

@@ -99,7 +99,7 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
         remaining = [place for place in remaining if place not in failed]
     out_of_reach = await backend.together(backend.unread)
     if unread or out_of_reach:
-        unread += [StoreCorrupt(store.url, f"{why}. Its keys are kept") for why in out_of_reach]
+        unread += [StoreCorrupt(store.url, f"{why}. The keys of the store are kept") for why in out_of_reach]
         raise _after_the_rest(store, unread[0])
     await backend.together(markings.finish)
     remains = (await store.scrub(whole=False)).remains  # the rest would take long, and keep others waiting
@@ -111,8 +111,8 @@ def _after_the_rest(store: Store, fault: StoreCorrupt | WrongKey) -> StoreCorrup
     if isinstance(fault, StoreCorrupt):
         return fault
     reason, outcome = (
-        "some data is under it, and it was not given",
-        "All the rest is done: give it, and call this again",
+        "some data is encrypted with it, and it is not among the given keys",
+        "All other data is done: give this key, too, and rotate again",
     )
     return WrongKey(store.url, fault.key_id, reason, outcome)
 
@@ -120,8 +120,8 @@ def _after_the_rest(store: Store, fault: StoreCorrupt | WrongKey) -> StoreCorrup
 def _check_not_overtaken(markings: Markings, own: str) -> None:
     """Raise Conflict if the mark names another key to write with by now."""
     if markings.writing != own:
-        reason = f"was overtaken by another one, to the key {markings.writing!r}: all comes under that"
-        raise Conflict("the change of keys", reason)
+        reason = f"was overtaken by another rotation, to the key {markings.writing!r}, which encrypts all data"
+        raise Conflict("the rotation of keys", reason)
 
 
 async def _home(backend: SealedBackend, places: Sequence[Place]) -> tuple[int, int]:

@@ -127,7 +127,7 @@ class Values:
             return cipher
         key = self._keys.secret(key_id)
         if key is None:
-            raise Unsealed("is encrypted with it, and it is not among the keys given", key_id)
+            raise Unsealed("is encrypted with it, and it is not among the given keys", key_id)
         purpose, *names = scope
         if names:
             tenant, *names = names
@@ -169,11 +169,11 @@ class Values:
         elif bound:
             _, token, raw = self._opened(place, _where("cold", place), stored.cold)
             if token != life + bound:
-                raise Unsealed("is not as it was committed: its rarely changed part is of another time")
+                raise Unsealed("was changed since it was committed: its rarely changed part is from another time")
             tables, floors, cold = _cold(raw)
             notes = Notes(tables)
         elif stored.cold:
-            raise Unsealed("is not as it was committed: it has a part more than it had")
+            raise Unsealed("was changed since it was committed: it has an additional part")
         plain, floor = PlaceHead(hot, cold), Floor(floor_life, floor_moves)
         return SealedHead(stored, plain, key_id, life, moves, bound, expires, name, floor, notes, floors)
 

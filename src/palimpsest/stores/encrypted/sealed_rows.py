@@ -80,9 +80,9 @@ class Rows:
         if hides(place):
             return f"the item {place.home}/{head.name if head is not None else place.name}"
         if place.space.startswith(OWNED):
-            return f"the note whose session {place.name!r} is"
+            return f"the note about the owner of session {place.name!r}"
         if place.space == LOG:
-            return f"what is noted of the logs of session {place.home!r}"
+            return f"the note about the logs of session {place.home!r}"
         return f"the head of {place.space} {place.name or place.home!r}"
 
     def translate(self, asks: Sequence[Ask], known: Mapping[Place, SealedHead]) -> Looking:
@@ -133,8 +133,8 @@ class Rows:
             if isinstance(asked, Range):
                 expected = (expected[::-1] if asked.newest_first else expected)[: asked.limit]
             if [row[0] for row in rows] != expected:
-                reason = f"the {table}s of session {place.home!r} are not those that were committed"
-                raise StoreCorrupt(self._url, f"{reason}: some are missing, or of an earlier time")
+                reason = f"the {table}s of session {place.home!r} are not the committed ones"
+                raise StoreCorrupt(self._url, f"{reason}: some are missing, or an earlier state was put back")
         open_row = self._opener(place, table) if in_tree else self.values.opener(place, table)
         is_noted, opened = table in notes.tables, list[Cells]()
         for row in rows:
@@ -148,7 +148,7 @@ class Rows:
                 opened.append((row[0], Spoilt.of(b"", f"it {fault.why}"), "", row[3]))
                 continue
             if row[3] != plain[3] or ((row[2] or plain[2]) and row[2] != self.id_token(place, table, plain[2])):
-                reason = "what it is found by, or when it expires, was changed"
+                reason = "its lookup key or its time of expiry was changed"
                 plain = plain[0], Spoilt.of(plain[1], reason), plain[2], plain[3]
             opened.append(plain)
         if in_tree and isinstance(asked, Named):
@@ -183,7 +183,7 @@ class Heads:
             except Unsealed as fault:
                 raise fault.as_error(self._url, self._rows.describe(place, head)) from None
         if floor is not None and head.is_before(floor):
-            reason = "is of an earlier time: a later one was there before; if you know why, open the memory anew"
+            reason = "is an earlier version than before, lost or put back; if you know why, open the memory anew"
             raise StoreCorrupt(self._url, f"{self._rows.describe(place, head)} {reason}")
         self.remember(place, head)
         return head
@@ -216,7 +216,7 @@ class Heads:
 def _check(row_token: bytes, noted: bytes | None) -> None:
     """Raise Unsealed unless a row has the token that its head notes for it."""
     if row_token != noted:
-        raise Unsealed("is of an earlier time: it was changed since")
+        raise Unsealed("is an earlier version of itself: somebody put it back")
 
 
 def hides(place: Place) -> bool:

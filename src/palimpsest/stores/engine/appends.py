@@ -306,6 +306,6 @@ def _unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[
             fresh[entry.id] = entry
         elif not before.erased and not same(before, entry):
             where = f", as number {before.seq} of the log" if before.seq else ""
-            problem = f"is there already with other content{where}; a key or id is used once: give this content another"
+            problem = f"exists with other content{where}; a key or id is used once: give this content another"
             raise Conflict(f"entry {entry.id}", problem)
     return list(fresh.values())

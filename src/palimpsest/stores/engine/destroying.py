@@ -116,7 +116,7 @@ class Destroying:
         if others:
             name, beside = known.key.session, ", ".join(map(repr, sorted(others)))
             problem = f"session {name!r} cannot be told apart from {beside}, which may share entries with it"
-            raise StoreCorrupt(self._url, f"{problem}, because of what else is damaged: restore a backup")
+            raise StoreCorrupt(self._url, f"{problem}, because the record of that is damaged: restore a backup")
 
     async def _note_removals(self, known: Known) -> list[Step]:
         """Return the steps that remove the session's notes, found by listing, as its head does not tell them."""

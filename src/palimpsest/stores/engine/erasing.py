@@ -113,7 +113,8 @@ class Erasure:
         for part in self._parts[1:]:
             head = part.known.head
             if not head.is_over(now) and needed(part.before, head, part.change.seqs):
-                raise Conflict(f"session {part.known.key.session!r}", "has what a flush would destroy: look again")
+                name = part.known.key.session
+                raise Conflict(f"session {name!r}", "still needs entries that a flush would destroy: try again")
 
     def batch(self, other_steps: Sequence[Step], at: int) -> Prepared:
         """Return the steps of the erasure, with `other_steps`, and the sessions after them."""

@@ -35,7 +35,7 @@ STRETCH = 32
 TOKENS, FIGURE = "tokens/", "figure/"
 """Prefixes of the tables of counts (followed by the counter's name) and of figures (followed by the figure's name)."""
 
-CHANGED = "its checksum is another: something in it was changed"
+CHANGED = "its checksum does not match: its content was changed"
 """Why a value with a wrong checksum is refused."""
 
 DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
@@ -65,7 +65,7 @@ def checked(value: bytes, key: int = 0) -> bytes:
     try:
         stamp = int(value[-8:], 16)
     except ValueError:
-        raise ValueError("it does not end with a checksum: something in it was changed") from None
+        raise ValueError("it does not end with a checksum: its content was changed") from None
     if stamp != adler32(body, key & LAST):
         raise ValueError(value.why if isinstance(value, Spoilt) else CHANGED)
     return body

@@ -111,7 +111,7 @@ class Items:
         """Return the last number that was given to an item of the namespace; the time, if none was."""
         if head is None:
             return self._clock()
-        what = f"the number of the last item that came to the namespace {counter.home}"
+        what = f"the counter of items of the namespace {counter.home}"
         return read_as(self._backend.url, what, lambda: int(checked(head.hot)))
 
     async def delete(self, tenant: str, namespace: str, key: str, expect: int | None, destroys: bool) -> bool:
@@ -338,7 +338,7 @@ class Leases:
         try:
             return read_as(self._backend.url, f"the lease {place.name!r}", lambda: decoded(checked(head.hot), Held))
         except StoreCorrupt as fault:
-            warn("%s", f"{fault}: it begins anew")
+            warn("%s", f"{fault}; a new lease takes its place")
             return Held("", 0, 0, 0)
 
     async def end(self, place: Place, head: PlaceHead) -> None:

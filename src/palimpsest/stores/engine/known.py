@@ -188,7 +188,7 @@ class NotSweptYet(Conflict):
 
     def __init__(self, key: SessionKey) -> None:
         self.key = key
-        super().__init__(f"session {key.session!r}", "is over, and has not been destroyed yet: sweep")
+        super().__init__(f"session {key.session!r}", "has expired and is not destroyed yet: `sweep` the memory first")
 
 
 def own_place(key: SessionKey) -> Place:

@@ -117,7 +117,7 @@ async def _count_uses(known: Known, changes: Mapping[str, int], contents: Mappin
     for key, digest in keys:
         before = stored.get(key)
         if before is not None and before.id != digest:
-            raise Conflict(f"large content {digest}", "has the same key as another, which nobody has ever seen")
+            raise Conflict(f"large content {digest}", "has the digest of other stored content; change it a little")
         number = (int(before.value) if before is not None else 0) + changes[digest]
         if number > 0:
             counted.append(Row(key, b"%d" % number, digest))

@@ -72,7 +72,7 @@ class Loading:
 
         async def prepare(known: Known, seen: list[Seen], at: int, look: AsyncLook) -> Prepared:
             if known.place != incoming.place and laid:
-                raise Conflict(f"session {incoming.key.session!r}", "was made anew elsewhere meanwhile: load it again")
+                raise Conflict(f"session {incoming.key.session!r}", "was made anew by another writer: load it again")
             head = msgspec.structs.replace(_imported_head(known, dump, replace), expires=None).renewed(at)
             after, step = msgspec.structs.replace(known, log=incoming.log, head=Head()).step(head, ())
             steps, drop, unread_spans = [step], list[tuple[str, int, int]](), list[tuple[int, int]]()
@@ -134,7 +134,7 @@ def _pieces_laid(pieces: int) -> bytes | None:
 def _check_still_laid(key: SessionKey, stored: PlaceHead | None, laid: int) -> None:
     """Raise Conflict unless exactly this many pieces are laid."""
     if expect_of(stored) != _pieces_laid(laid):
-        problem = "took so long to load that the part already loaded was removed: load it again"
+        problem = "took so long to load that a sweep removed the loaded part: load it again"
         raise Conflict(f"session {key.session!r}", problem)
 
 
@@ -147,7 +147,7 @@ def _imported_head(known: Known, dump: Dump, replace: bool) -> Head:
     if known.stored is None:
         return after
     if not replace:
-        problem = "is there already; import with on_conflict='replace' or 'merge'"
+        problem = "exists already; import with on_conflict='replace' or 'merge'"
         raise Conflict(f"session {known.key.session!r}", problem)
     return msgspec.structs.replace(
         after,

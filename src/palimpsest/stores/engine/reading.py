@@ -32,6 +32,9 @@ from palimpsest.stores.values import Standing
 BESIDE = 8
 """Neighbours of a damaged entry that are read on each side, to tell what it must have been."""
 
+RESCUE = "restore a backup, or save the rest with `palimpsest export --leave-out-damaged`"
+"""What to do about a session that lacks entries."""
+
 
 class Reading:
     """The verbs of the store that only read."""
@@ -84,9 +87,9 @@ class Reading:
         """Raise StoreCorrupt unless these are exactly the rows of a log without gaps, and none is beyond its head."""
         what = f"entries of session {known.key.session!r}"
         if len(rows) < expected and known.place not in self._backend.lacking:
-            raise StoreCorrupt(self._url, f"{what} are missing: it is damaged")
+            raise StoreCorrupt(self._url, f"{what} are missing: it is damaged; {RESCUE}")
         if len(rows) > expected or (rows and max(rows[0][0] & LAST, rows[-1][0] & LAST) >= known.head.next_seq):
-            raise StoreCorrupt(self._url, f"{what} are there that its head, which is of an earlier time, does not know")
+            raise StoreCorrupt(self._url, f"{what} are newer than its head, which is out of date; {RESCUE}")
 
     async def fetch(
         self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None
@@ -113,7 +116,8 @@ class Reading:
         present_seqs = {row[0] & LAST for row in own_rows}
         missing = any(head.first_seq <= seq < head.next_seq and seq not in present_seqs for seq in seqs_meant)
         if missing and known.place not in self._backend.lacking:
-            raise StoreCorrupt(self._url, f"entries of session {known.key.session!r} are missing: it is damaged")
+            name = known.key.session
+            raise StoreCorrupt(self._url, f"entries of session {name!r} are missing: it is damaged; {RESCUE}")
         counts = counts_of(seen.rows[2]) if counter is not None else {}
         uncounted = [key for key, _, id, _ in own_rows if key not in counts and id]
         if counter is not None and uncounted:  # found by ids that do not encode their seqs, so no counts were asked for
@@ -146,7 +150,7 @@ class Reading:
             except DAMAGED as fault:
                 if in_order and not _in_place(rows, len(entries)):
                     problem = f"an entry of session {known.key.session!r} is not in its place, but has the number"
-                    raise StoreCorrupt(self._url, f"{problem} {key & LAST}: it is damaged") from fault
+                    raise StoreCorrupt(self._url, f"{problem} {key & LAST}: it is damaged; {RESCUE}") from fault
                 entries.append(await self.stand_in(known, row, fault))
         if incomplete:
             contents = await self._large.load(

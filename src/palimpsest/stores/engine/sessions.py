@@ -148,7 +148,7 @@ class Sessions:
         last_known = (known.head.next_seq - 1, known.head.revision)
         for what, rows, last in zip(("entries", "records"), newest.rows, last_known, strict=True):
             if rows and rows[0][0] & LAST > last:
-                problem = f"is of an earlier time: there are {what} that it does not know"
+                problem = f"is out of date: the store has {what} that it does not know"
                 raise StoreCorrupt(self.url, f"the head of session {known.key.session!r} {problem}; {WAY_OUT}")
 
     async def _locate(self, key: SessionKey) -> Known:
@@ -164,7 +164,7 @@ class Sessions:
 
     def home_of(self, key: SessionKey, pointer: bytes) -> str:
         """Return the home that a pointer names. Raises StoreCorrupt if the pointer cannot be read."""
-        what = f"where session {key.session!r} is"
+        what = f"the pointer to session {key.session!r}"
         return read_as(self.url, what, lambda: decoded(pointer, tuple[str, int])[0])
 
     def read(self, key: SessionKey, place: Place, stored: PlaceHead | None) -> Known:
@@ -210,10 +210,8 @@ class Sessions:
         """Begin a new era: a known session is at this revision, which it had already passed."""
         self.era += 1
         self._known.clear()
-        problem = f"session {known.key.session!r} is at revision {revision}, and was at {known.head.revision}"
-        warn(
-            "%s: %s", self.url, f"{problem}: the store has lost what it acknowledged, or an earlier state was put back"
-        )
+        problem = f"session {known.key.session!r} is at revision {revision}, but was at {known.head.revision} before"
+        warn("%s: %s", self.url, f"{problem}: the store lost acknowledged writes, or an earlier state was put back")
 
     def after_refusal(self, known: Known, stored: PlaceHead | None) -> Known | None:
         """Return the session with the head that a refusal reports; None if it must be located anew."""

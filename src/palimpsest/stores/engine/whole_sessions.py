@@ -81,7 +81,7 @@ class WholeSessions:
             check_expected(key, current, None, expect_epoch, created)
             if head.next_seq > current.next_seq:  # the branch would refer to entries that do not exist
                 raise Conflict(
-                    f"session {key.session!r}", "is shorter than its branch: it was made anew; read it again"
+                    f"session {key.session!r}", "was made anew by another writer, and is shorter now: read it again"
                 )
 
         while True:
@@ -91,7 +91,7 @@ class WholeSessions:
             if target.expired is not None:
                 raise NotSweptYet(target.key)
             if target.stored is not None:
-                raise Conflict(f"session {into!r}", "is there already; give the branch another id")
+                raise Conflict(f"session {into!r}", "exists already; give the branch another id")
             branch = await self._prepare_branch(known, target)
             if branch is None:
                 continue

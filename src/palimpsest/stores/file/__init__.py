@@ -37,7 +37,7 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileBackend:
     except ModuleNotFoundError as missing:
         if missing.name != "fcntl":
             raise
-        raise ConfigError("store", url, "sqlite:///agent.db here: this system has no file locks (fcntl)") from missing
+        raise ConfigError("store", url, "sqlite:///agent.db: this system has no file locks (fcntl)") from missing
     return FileBackend(url, path, runner, checked)
 
 

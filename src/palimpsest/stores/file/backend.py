@@ -178,7 +178,7 @@ class FileBackend(BlockingBackend):
         """
         if not paths:
             if len(opened) > 1 and not locked and not all(home.is_still(fd) for home, fd in opened.values()):
-                raise Unsure("it was written to meanwhile")
+                raise Unsure("another process wrote to it meanwhile")
             return read(opened)
         path, is_open = paths[0], False
 
@@ -255,7 +255,7 @@ class FileBackend(BlockingBackend):
             except (PalimpsestError, OSError) as fault:
                 if not written:
                     raise
-                reason = f"some of it was written, and some was not: {fault}"
+                reason = f"only a part of the write was stored: {fault}"
                 raise StoreUnavailable(self.url, reason, written=None) from fault
 
     def _write_home(

@@ -185,7 +185,7 @@ def unavailable(url: str, cause: OSError) -> StoreUnavailable:
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
         message = f"the disk is full: nothing was written; make room and try again ({what})"
     elif cause.errno == errno.EFBIG:
-        message = f"the system or the disk lets a file grow no further: nothing was written ({what})"
+        message = f"the file has reached the limit of the system or the disk: nothing was written ({what})"
     elif cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         message = f"{what}: it cannot be written or read; look at the permissions, or open it with readonly=True"
     else:

@@ -101,7 +101,7 @@ class Folder(Files):
     def _make_mark(self, writable: bool) -> tuple[str, tuple[int, int, int]]:
         """Mark the folder as ours, unless another process is first, and return as `_read_mark`."""
         if not writable:
-            raise StoreUnavailable(self.url, f"there is no store in {self.path}, and none is made with readonly=True")
+            raise StoreUnavailable(self.url, f"there is no store in {self.path}, and readonly=True creates none")
 
         def make(fd: int, _: os.stat_result) -> None:
             if os.path.exists(self._mark):  # another process was first
@@ -127,7 +127,7 @@ class Folder(Files):
         with contextlib.suppress(ValueError), open(self._mark, "rb") as file:
             mark = json.loads(file.read(4096))
         if not isinstance(mark, dict) or mark.get("kind") != KIND or not isinstance(mark.get("version"), int):
-            raise StoreCorrupt(self.url, f"{self._mark} is not as a store of ours has it; nothing was changed")
+            raise StoreCorrupt(self.url, f"{self._mark} is not a file of a Palimpsest store; nothing was changed")
         if mark["version"] > VERSION:
             raise StoreTooNew(self.url, mark["version"], VERSION)
         if mark["version"] < VERSION:
@@ -142,7 +142,7 @@ class Folder(Files):
         try:
             present = set(names(self.path))
         except NotADirectoryError:
-            raise StoreCorrupt(self.url, f"{self.path} is a file, not a folder of ours; nothing was changed") from None
+            raise StoreCorrupt(self.url, f"{self.path} is a file, not a folder; nothing was changed") from None
         # Another process may have made the mark, and files after it, while the names were read.
         if MARK in present or os.path.exists(self._mark):
             return True
@@ -196,7 +196,7 @@ class Marks:
             self._warned.add(folder)
             warn(
                 "%s",
-                f"{folder}/marks is damaged: it is taken for one that is not there, and the next write makes it anew",
+                f"{folder}/marks is damaged: it is ignored, and the next write creates it anew",
             )
         return last or 0
 

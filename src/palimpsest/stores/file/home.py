@@ -43,7 +43,7 @@ NEAR = 4096
 TOGETHER = 64
 """Rows, or heads, in one line of a rewritten log."""
 
-STRAY = "take it away, or give it its own name again if nothing has that"
+STRAY = "move it out of the folder, or give it back its own name if no file has that"
 
 DROPPED, DESTROYED = 1, 2
 """The dead content of a log: something replaced or dropped; or something destroyed, of which no byte may be left."""
@@ -137,7 +137,7 @@ class Home:
         if owner is None:
             self._refuse(0, sure)
         elif log_of(self.root, owner.tenant, owner.home) != self.path:
-            reason = f"is the log of {owner.home!r} of tenant {owner.tenant!r}, copied or renamed"
+            reason = f"is a copied or renamed log of {owner.home!r} of tenant {owner.tenant!r}"
             self._refuse(0, sure, f"{self.path} {reason}: {STRAY}")
         else:
             self.tenant, self.home = owner.tenant, owner.home
@@ -145,24 +145,24 @@ class Home:
     def _refuse(self, offset: int, sure: bool, why: str = "") -> None:
         """Refuse the log because of the line at `offset`. Raises Unsure unless `sure`."""
         if not sure:
-            raise Unsure("a line of it is not as it was written")
+            raise Unsure("a line of it was changed since it was written")
         why = why or f"{self._fault(offset)}. Nothing was changed: {RESTORE}"
         self.refused = Refused(self.root, self.path, self.home, why, self.heads)
 
     def _fault(self, offset: int) -> str:
-        return f"{self.path}, line {self.lines} (byte {offset}), is not as it was written"
+        return f"{self.path}, line {self.lines} (byte {offset}), was changed since it was written"
 
     def _index_batch(self, offset: int, raw: bytes, sure: bool, sound: bool) -> None:
         """Index the heads and rows of a line; what is damaged in it is refused, or set aside if it is only rows."""
         line = read_batch(raw, sound) if sound or sure else None
         if line is None:
             if sure and is_fleeting(raw):
-                warn("%s", f"{self._fault(offset)}: it may be lost, and is passed over")
+                warn("%s", f"{self._fault(offset)}: it holds only a lease, and is ignored")
             else:
                 self._refuse(offset, sure)
             return
         if not sound:
-            warn("%s", f"{self._fault(offset)}: what was changed in it is set aside, or refused, and nothing beside it")
+            warn("%s", f"{self._fault(offset)}: its damaged rows are set aside or refused, the others are read")
         batch, at = line
         for step in batch.steps:
             mark = batch.at if step.at is None else step.at
@@ -271,7 +271,7 @@ class Home:
             ]
         except ValueError as fault:
             self.forget()
-            raise Unsure(f"a row of {ask.table!r} is not as it was written") from fault
+            raise Unsure(f"a row of {ask.table!r} was changed since it was written") from fault
 
     def is_still(self, fd: int) -> bool:
         """Return whether nothing was written to the log since it was read."""

@@ -97,7 +97,7 @@ def value_of(text: bytes, ours: bool) -> bytes:
     body, tail = text[:-_CHECK], text[2 - _CHECK : -1]
     if ours:
         if int(tail, 16) != crc32(body):
-            raise ValueError("its checksum is another")
+            raise ValueError("its checksum does not match")
         return _read_text(body).encode()
     if text[:1] != b'"':
         return body + tail
@@ -190,7 +190,7 @@ class Writing:
         key, value, id, expires = row
         text, size = shown(value)
         if len(text) > LONGEST:
-            raise TooLong(f"a value of {len(text):,} bytes, as it would stand there, is longer than {LONGEST:,}")
+            raise TooLong(f"a value of {len(text):,} bytes, as it is written there, is longer than {LONGEST:,}")
         return self.shown(RowLine(key, size, id, expires), text)
 
     def shown(self, row: RowLine, text: bytes) -> RowLine:

@@ -147,7 +147,7 @@ class Listing:
         """Warn once that a log is in no listing."""
         if path not in self._warned:
             self._warned.add(path)
-            warn("%s", f"{fault.reason}. What is in it is in no list, and is not searched, swept or forgotten")
+            warn("%s", f"{fault.reason}. Its content is not listed, searched, swept or forgotten")
 
     def _logs(self, tenant: str) -> list[str]:
         return self._in(tenant_folder(self._root, tenant))
@@ -173,7 +173,7 @@ class Listing:
                 raise
             status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise StoreCorrupt(self._url, f"{path} is no file, and is not ours: take it away")
+            raise StoreCorrupt(self._url, f"{path} is not a regular file: move it out of the folder")
         current = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         home = self._home(path)
         if not locked and home.settled == current:

@@ -39,7 +39,7 @@ class Scrubbing:
                 self._scrub_log(path, whole)
             except (StoreCorrupt, OSError) as fault:
                 why = fault if isinstance(fault, StoreError) else unavailable(self._files.url, fault)
-                remains.append(f"what was dropped from {path} may still be there: {why.reason}")
+                remains.append(f"{path} may still hold erased data: {why.reason}")
             freed, scanned = freed + max(size - _size(path), 0), scanned + size
         self._files.check()
         return Scrubbed(tuple(remains), sum(size + 1 for _, size in todo), freed)

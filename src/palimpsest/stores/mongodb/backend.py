@@ -91,7 +91,7 @@ class MongoBackend(ServerBackend[Connected]):
         """Raise StoreUnavailable for a server without transactions, by its answer to `hello`."""
         if "setName" not in hello and not is_router(hello):
             why = (
-                "it is a server by itself, which has no transactions: start it with --replSet and call "
+                "it is a standalone server, which has no transactions: start it with --replSet and call "
                 "rs.initiate() once; a replica set of one server is enough"
             )
             raise StoreUnavailable(self.url, why)

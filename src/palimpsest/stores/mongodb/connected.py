@@ -146,7 +146,7 @@ async def prepare(
         problem = (
             f"its version {version} needs migration to {newest}" if version else "there is no store in the database"
         )
-        raise StoreUnavailable(url, f"{problem}: open it writable once")
+        raise StoreUnavailable(url, f"{problem}: open it once without readonly=True")
     for number in range(version, newest):
         await migrations[number](connected)
         try:

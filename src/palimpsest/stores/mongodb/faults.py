@@ -30,10 +30,10 @@ REASON = 300
 _ADVICE = {
     13: "the user of the address may not do that: give it the role readWrite for the database",
     18: "the server refuses this user, or password: look at the address",
-    20: "it has no transactions: make a replica set of the server, be it of one (rs.initiate())",
+    20: "it has no transactions: make the server a replica set, if only of one member (rs.initiate())",
     50: "it took too long; try again",
-    100: "there are not as many servers as the write concern asks for",
-    112: "others are writing at the same time all the while; try again",
+    100: "the replica set has fewer servers than the write concern asks for",
+    112: "other writers changed the same data at the same time, again and again; try again",
     251: "a transaction took longer than the server allows; try again",
     8000: "the server refuses this user, or password: look at the address",
     14031: "its disk is full",
@@ -47,10 +47,10 @@ def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     StoreUnavailable has `written` None if the write may have happened.
     """
     if isinstance(fault, BSONError):
-        return StoreCorrupt(url, "what it keeps cannot be read: a document is damaged")
+        return StoreCorrupt(url, "stored data cannot be read: a document is damaged")
     code = code_of(fault)
     if code is not None and not isinstance(fault, WTimeoutError):
-        why, certain = _ADVICE.get(code) or f"the server refuses it (code {code})", code in _NOTHING
+        why, certain = _ADVICE.get(code) or f"the server refuses the request (code {code})", code in _NOTHING
     else:
         why, certain = next(
             ((why, certain) for kind, why, certain in _KINDS if isinstance(fault, kind)),
@@ -72,7 +72,7 @@ _KINDS: tuple[tuple[type[BaseException], str, bool], ...] = (
         "no server that takes writes can be reached: is it running, and is this its address?",
         True,
     ),
-    (WTimeoutError, "too few servers have confirmed it in time", False),
+    (WTimeoutError, "too few servers confirmed the write in time", False),
     (AutoReconnect, "the connection was lost; try again", False),
     (ConfigurationError, "the driver does not take this address: look at its options", True),
     (InvalidOperation, "it was closed meanwhile", False),

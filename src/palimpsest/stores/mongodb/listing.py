@@ -154,7 +154,7 @@ class Listing:
         await cursor.close()
         found += own
         if damage is not None and not found:
-            raise StoreCorrupt(self._reader.url, "what is due there cannot be read: it is damaged") from damage
+            raise StoreCorrupt(self._reader.url, "the list of expired data cannot be read: it is damaged") from damage
 
 
 def _due_in(tenant: str, doc: Doc) -> list[Due]:

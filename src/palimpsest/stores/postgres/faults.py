@@ -51,15 +51,15 @@ _POOLED = "a pooler between here and the server knows no prepared statements: ad
 
 _ADVICE = (
     ("28", "look at user and password of the address, and the server's pg_hba.conf"),
-    ("3D", "make the database, or give the name of another"),
-    ("42704", "it is an option neither of this store nor of the driver, and no setting of the server"),
+    ("3D", "create the database, or give the name of another"),
+    ("42704", "neither this store nor the driver nor the server has this option"),
     ("42501", "the user of the address lacks a privilege for the schema"),
     ("25006", "the server takes no writes: give the address of the one that does"),
-    ("53", "the server is short of something; nothing was written"),
-    ("57", "the server ended it, or is about to end or to start; try again"),
+    ("53", "the server lacks disk space, memory or connections; nothing was written"),
+    ("57", "the server stopped the request, is shutting down or starting up; try again"),
     ("26000", _POOLED),
     ("42P05", _POOLED),
-    ("55P03", "somebody else held it for too long; try again"),
+    ("55P03", "another transaction held a lock for too long; try again"),
     ("08", "the connection was lost; try again"),
 )
 
@@ -94,5 +94,5 @@ def _plain(fault: BaseException) -> str:
     """Say what happened in words for a user, for an error that is not the server's."""
     if isinstance(fault, OSError):
         why = fault.strerror or str(fault) or type(fault).__name__
-        return f"cannot be reached ({why}); see that the server runs, and its address"
+        return f"cannot be reached ({why}); check that the server runs, and that the address is right"
     return str(fault) or type(fault).__name__

@@ -97,7 +97,7 @@ async def prepare(db: Connection, url: str, schema: str, writable: bool) -> None
         return
     if not writable:
         problem = f"schema {schema} needs migration to version {newest}" if version else f"there is no schema {schema}"
-        raise StoreUnavailable(url, f"{problem}: open it writable once")
+        raise StoreUnavailable(url, f"{problem}: open it once without readonly=True")
     async with db.transaction():
         await db.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 1346456905))", schema)
         version, recorded_cluster = await _recorded(db, url, schema, newest)  # another process may have been first

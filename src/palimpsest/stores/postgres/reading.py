@@ -159,7 +159,7 @@ class Listings:
                 break
             position = rows[-1][0], rows[-1][1], rows[-1][2], rows[-1][4]
         if damaged and not found:
-            raise StoreCorrupt(self._url, "the address of something that has expired cannot be read: it is damaged")
+            raise StoreCorrupt(self._url, "the list of expired data cannot be read: it is damaged")
         return found
 
     async def _horizon(self) -> int:

@@ -45,6 +45,6 @@ def check_address(address: str, options: RedisOptions) -> None:
     for name, _ in given:
         if name not in DRIVERS and not name.startswith("ssl_"):
             known = ", ".join((*RedisOptions.__struct_fields__, *DRIVERS, "ssl_…"))
-            raise ConfigError("store option", name if name.isidentifier() else "what is no name", known)
+            raise ConfigError("store option", name if name.isidentifier() else "text that is no name", known)
     if options.cluster and parts.path.strip("/0"):
         raise ConfigError("store", discreet_address(address), "database 0, the only one that a cluster has")

@@ -67,7 +67,7 @@ class RedisBackend(ServerBackend[Link]):
         if version is not None and version != VERSION:
             if not version.isdigit():
                 raise StoreCorrupt(
-                    self.url, f"the key {key} does not hold a version: somebody else writes to its prefix"
+                    self.url, f"the key {key} does not hold a version: another program writes under its prefix"
                 )
             raise StoreTooNew(self.url, int(version), int(VERSION))
 
@@ -231,8 +231,8 @@ def check_server(url: str, server: dict[str, str], *, in_cluster: bool) -> None:
         raise ConfigError("cluster", False, "true: the server is a node of a cluster")
     policy = server.get("maxmemory_policy", "")
     if policy.startswith("allkeys"):
-        problem = f"its maxmemory-policy is {policy}, by which it throws away what it holds when its memory is full"
+        problem = f"its maxmemory-policy is {policy}, which deletes stored data when its memory is full"
         raise StoreUnavailable(url, f"{problem}; set it to noeviction")
     if server.get("aof_enabled") == "0":
-        note = "%s: its append-only file is off (appendonly no): when the server ends, what was acknowledged is lost"
+        note = "%s: its append-only file is off (appendonly no): when the server ends, acknowledged writes are lost"
         warn(note, url)

@@ -207,12 +207,12 @@ _ADVICE: tuple[tuple[type[BaseException] | str, str], ...] = (
     (ReadOnlyError, "it is a replica, which takes no writes: give the address of the primary"),
     (NoPermissionError, "the user of the address lacks a permission: it needs all commands of the documentation"),
     (AuthenticationError, "look at user and password of the address"),
-    (BusyLoadingError, "it is starting, and reads what it has; try again"),
-    (ClusterDownError, "nodes of the cluster are missing; try again when it is whole"),
-    (MovedError, "it is a node of a cluster: say cluster=true"),
+    (BusyLoadingError, "the server is starting, and loads its data; try again"),
+    (ClusterDownError, "nodes of the cluster are missing; try again when it is complete"),
+    (MovedError, "it is a node of a cluster: give the option cluster=true"),
     ("MISCONF", "the server cannot save to its disk, and takes no writes: look at its log and its disk"),
-    ("BUSY", "a script has kept it for too long; try again"),
-    ("NOREPLICAS", "too few replicas are there (min-replicas-to-write); nothing was written"),
+    ("BUSY", "a script has kept the server busy for too long; try again"),
+    ("NOREPLICAS", "too few replicas are connected (min-replicas-to-write); nothing was written"),
 )
 """What to do about a fault, by the driver's class for it, or else by the beginning of the server's message."""
 
@@ -231,7 +231,7 @@ def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     StoreUnavailable has `written` None if the write may have happened, also in part, where a script failed half way.
     """
     if isinstance(fault, Damaged):
-        return StoreCorrupt(url, f"{fault}: somebody has changed it. Nothing was changed now")
+        return StoreCorrupt(url, f"{fault}: another program has changed it. Nothing was changed now")
     if isinstance(fault, Unsent) and fault.__cause__ is not None:
         fault, writes = fault.__cause__, False
     text = str(fault).rstrip(".")
@@ -239,14 +239,14 @@ def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
         return ConfigError("cluster", True, "false: the server is no node of a cluster")
     if "WRONGTYPE" in text:
         return StoreCorrupt(
-            url, "a key of it is of another kind: somebody else writes to its prefix. Nothing was changed"
+            url, "a key of it has another type: another program writes under its prefix. Nothing was changed"
         )
     if isinstance(fault, ResponseError | BusyLoadingError | AuthenticationError):
         advice = _advice(fault)
         halfway = writes and "user_script" in text
         return StoreUnavailable(url, f"{text}: {advice}" if advice else text, written=None if halfway else False)
     if isinstance(fault, LOST):
-        reason = f"cannot be reached ({_plain(fault)}); see that the server runs, and its address"
+        reason = f"cannot be reached ({_plain(fault)}); check that the server runs, and that the address is right"
         return StoreUnavailable(url, reason, written=None if writes else False)
     return StoreUnavailable(url, text or type(fault).__name__, written=None if writes else False)
 

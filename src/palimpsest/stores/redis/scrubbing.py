@@ -28,24 +28,20 @@ LARGE = 256 << 20
 """Bytes of append-only files above which they are rewritten only when somebody asks for that, not after each erasure.
 """
 
-LATER = (
-    "the append-only file of the server holds what was erased until it is written anew: `palimpsest vacuum` does that"
-)
+LATER = "the append-only file of the server holds erased data until it is rewritten: `palimpsest vacuum` does that"
 DENIED = (
-    "the user of the address may not have the server's append-only file written anew (BGREWRITEAOF), "
-    "so that what was erased stays in it until the server does that by itself"
+    "the user of the address may not rewrite the server's append-only file (BGREWRITEAOF), so erased data stays in it "
+    "until the server does that by itself"
 )
-FAILED = "the server could not write its append-only file anew, so that what was erased is still in it: look at its log"
-SNAPSHOTS = (
-    "the server saves snapshots (its setting `save`): the last one holds what was erased until the next is saved"
-)
+FAILED = "the server could not rewrite its append-only file, so erased data is still in it: look at the server's log"
+SNAPSHOTS = "the server saves snapshots (its setting `save`): the last one holds erased data until the next is saved"
 FILELESS = "when a server ends, what was acknowledged since its last snapshot is lost (appendonly no)"
 UNSHOWN = (
-    "a crash of a server's machine loses what its append-only file has not on the disk yet: nothing, or the last "
-    "second or more, as its setting appendfsync says, which it does not show"
+    "a crash of a server's machine loses what is not yet on the disk: nothing, or the last second or more, depending "
+    "on its setting appendfsync, which it does not show"
 )
-HIDDEN = "it does not show its settings: see in them that appendonly is yes, and what appendfsync is"
-REPLICAS = "the server has replicas: what files of theirs hold goes when they write those anew"
+HIDDEN = "it does not show its settings: check there that appendonly is yes, and what appendfsync is"
+REPLICAS = "the server has replicas: their files hold erased data until they rewrite them"
 
 
 async def scrubbed(run: Run, with_link: With, seconds: float, whole: bool) -> Scrubbed:

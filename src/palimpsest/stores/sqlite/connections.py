@@ -122,7 +122,7 @@ class SameFile:
             link.journal = journal
 
     def _moved(self, what: str, *current: Identity | None) -> StoreUnavailable:
-        change = "is not there any more" if None in current else "is another one now"
+        change = "no longer exists" if None in current else "was replaced by another"
         advice = (
             "It was moved or removed while it was open, and nothing was written. Close the memory and open it again"
         )
@@ -230,9 +230,9 @@ def is_busy(fault: Exception) -> bool:
 
 
 _UNAVAILABLE = (
-    (("SQLITE_BUSY", "SQLITE_LOCKED"), "other writers kept it for too long; try again, or raise busy_seconds"),
+    (("SQLITE_BUSY", "SQLITE_LOCKED"), "other writers held it for too long; try again, or raise busy_seconds"),
     (("SQLITE_FULL",), "nothing was written; make room and try again"),
-    (("SQLITE_READONLY",), "the file or its folder cannot be written"),
+    (("SQLITE_READONLY",), "look at the permissions of the file and its folder, or open it with readonly=True"),
     (("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_PERM"), "look at the file's path, its permissions and the disk"),
 )
 
@@ -243,7 +243,7 @@ def _ours(url: str, cause: sqlite3.Error) -> PalimpsestError:
     if text.startswith("Could not decode"):  # the driver's own text would quote stored content
         name, text = "SQLITE_CORRUPT", "a stored text is not UTF-8"
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return StoreCorrupt(url, f"{text}; it is no database of ours, or it is damaged. Nothing was changed")
+        return StoreCorrupt(url, f"{text}; it is not a Palimpsest store, or it is damaged. Nothing was changed")
     for names, advice in _UNAVAILABLE:
         if name.startswith(names):
             return StoreUnavailable(url, f"{text}: {advice}")

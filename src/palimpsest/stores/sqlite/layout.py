@@ -75,8 +75,8 @@ def migrate(db: sqlite3.Connection, url: str, writable: bool, migrations: Sequen
     if version == newest:
         return
     if not writable:
-        reason = f"schema version {version} needs migration to {newest}" if version else "there is nothing in it yet"
-        raise StoreUnavailable(url, f"{reason}: open it writable once")
+        reason = f"schema version {version} needs migration to {newest}" if version else "it holds no store yet"
+        raise StoreUnavailable(url, f"{reason}: open it once without readonly=True")
     db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # takes effect in a new file: free pages can be given back singly
     db.execute("PRAGMA journal_mode=WAL").fetchone()
     while version < newest:
@@ -106,5 +106,5 @@ def _version(db: sqlite3.Connection, url: str, newest: int) -> int:
             raise StoreCorrupt(url, f"{reason}. Export its sessions with the version that wrote it, and import them")
         return int(version)
     if owner or version or tables:
-        raise StoreCorrupt(url, "is a database of another program; nothing was changed. Give another path")
+        raise StoreCorrupt(url, "it is a database of another program; nothing was changed. Give another path")
     return 0

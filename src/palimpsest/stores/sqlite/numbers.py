@@ -42,7 +42,7 @@ class Numbers:
                 refuse_lost(db, place)
                 return None
             if row[1] != _sum(*place):
-                raise Damaged(f"the address of the place {place.space}/{place.name} leads to another")
+                raise Damaged(f"the index entry of {place.space}/{place.name} points to another place")
             number = self._know_place(place, row[0])
         return number
 
@@ -74,7 +74,7 @@ class Numbers:
                     _refuse_lost_part(db, owner, table, high)
                 return None
             if row[1] != _sum(owner or 0, table, high):
-                raise Damaged(f"the address of rows of {table} leads to others")
+                raise Damaged(f"an index entry of {table} rows points to other rows")
             number = self._know_part((place, table, high), row[0])
         return number
 
@@ -91,7 +91,7 @@ class Numbers:
 
     def _know_part(self, part: tuple[Place, str, int], number: int) -> int:
         if number >> 31:
-            raise Damaged(f"rows of {part[1]} have a number that nothing has")
+            raise Damaged(f"rows of {part[1]} have an invalid number")
         if len(self.parts) >= KNOWN:
             self.parts.clear()
         self.parts[part] = number
@@ -110,7 +110,7 @@ class Numbers:
         if not rows:
             self.part(db, place, table, low >> 32)  # raises Damaged if an index has lost the first part
         if not all(isinstance(part, int) and not number >> 31 for part, number in rows):
-            raise Damaged(f"rows of {table} have a number that nothing has")
+            raise Damaged(f"rows of {table} have an invalid number")
         return [
             (
                 part,
@@ -126,14 +126,14 @@ def refuse_lost(db: sqlite3.Connection, place: Place, *, head: bool = False) -> 
     sql = "SELECT hot IS NOT NULL FROM place WHERE sum = ? AND +tenant = ? AND +home = ? AND +space = ? AND +name = ?"
     row = db.execute(sql, (_sum(*place), *place)).fetchone()
     if row is not None and (row[0] or not head):
-        raise Damaged(f"the place {place.space}/{place.name} is not found by its address")
+        raise Damaged(f"the index lacks {place.space}/{place.name}")
 
 
 def _refuse_lost_part(db: sqlite3.Connection, owner: int, table: str, high: int) -> None:
     """Raise Damaged if a part that was not found by its address exists."""
     sql = "SELECT 1 FROM part WHERE sum = ? AND +place = ? AND +name = ? AND +high = ?"
     if db.execute(sql, (_sum(owner, table, high), owner, table, high)).fetchone() is not None:
-        raise Damaged(f"rows of {table} are not found by their address")
+        raise Damaged(f"the index lacks rows of {table}")
 
 
 def _sum(*address: str | int) -> int:

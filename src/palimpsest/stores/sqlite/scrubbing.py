@@ -29,17 +29,17 @@ PAUSE = 0.005
 """Seconds between two tries to truncate the write-ahead log."""
 
 HELD = (
-    "the write-ahead log of {url} may still hold it, for another connection is in the middle of something. It is gone "
-    "with the next erasure, or when the store is next opened or closed, once that is over"
+    "the write-ahead log of {url} may still hold erased data, since another connection is reading or writing. The next "
+    "erasure removes it after that, or the next time that the store is opened or closed"
 )
 LARGE = (
-    "unused parts of pages of {url} may still hold copies that SQLite left when it moved rows: at {size:,} bytes, of "
-    "which {free:,} are free, it is too large to be written anew with every erasure. `memory.vacuum` and `palimpsest "
-    "vacuum` do that, a piece at a time while others go on, and give back what is free"
+    "unused parts of pages of {url} may still hold copies that SQLite left when it moved rows: with {size:,} bytes, of "
+    "which {free:,} are free, it is too large to rewrite with every erasure. `memory.vacuum` and `palimpsest vacuum` "
+    "rewrite it a piece at a time, beside other work, and free the unused space"
 )
 BUSY = (
     "unused parts of pages of {url} may still hold copies that SQLite left when it moved rows: the file could not be "
-    "written anew ({why}). The next erasure tries again"
+    "rewritten ({why}). The next erasure tries again"
 )
 
 SMALL = 16 << 20

@@ -89,7 +89,7 @@ class Tables:
         """Forget the remembered numbers if the file's generation has moved. Call it first in a transaction."""
         row = self._db.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
         if row is None:
-            raise Damaged("it has no generation")
+            raise Damaged("its generation number is missing")
         self.numbers = self._known.of(row[0])
 
     # --- reading
