@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries, is_hosted_call, unanswered
 from palimpsest.formats.anthropic_cache import limited, with_breakpoints
 from palimpsest.formats.anthropic_hosted import FAILED_TOKENS, paired
-from palimpsest.formats.anthropic_render import is_object, render_group
-from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, broken_rules
+from palimpsest.formats.anthropic_render import is_object, render_group, without_thinking
+from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, binds_thinking, broken_rules
 from palimpsest.formats.common import mappings, numbered, renamed_tokens, said_beside_overhead
 from palimpsest.formats.wording import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
 from palimpsest.log.entry import Entry, File, Opaque, Part, Reasoning, Text
+
+if TYPE_CHECKING:
+    from palimpsest.tokens.models import Model
 
 MESSAGE_TOKENS = 8
 """Tokens around a message. Anthropic publishes no tokenizer and no figure. Its counting endpoint was seen to report 10
@@ -96,6 +99,10 @@ class Anthropic:
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
         """Return one group as messages: texts and calls, then one message of results, then background data."""
         return render_group(group, adapted)
+
+    def unbound(self, entry: Entry, model: Model | None) -> Entry:
+        """Return the message without signed thinking, if the model takes that only where it was made."""
+        return without_thinking(entry) if binds_thinking(model) else entry
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
         """Return the messages with neighbours of one role merged; leading system messages become system text.

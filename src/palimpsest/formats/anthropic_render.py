@@ -142,6 +142,19 @@ def _with_valid_end(blocks: list[Block], entry: Entry, adapted: list[Adapted] | 
     return blocks
 
 
+def without_thinking(entry: Entry) -> Entry:
+    """Return the message without the thinking that its provider has signed or encrypted; the same entry if none."""
+    if entry.kind != "message" or isinstance(entry.content, str):
+        return entry
+    parts = tuple(part for part in entry.content if not _is_signed_thought(entry, part))
+    return entry if len(parts) == len(entry.content) else msgspec.structs.replace(entry, content=parts, tokens=None)
+
+
+def _is_signed_thought(entry: Entry, part: Part) -> bool:
+    is_thought = isinstance(part, Reasoning) or (isinstance(part, Opaque) and part.item.get("type") in THINKING)
+    return is_thought and _is_accepted(entry, part, "assistant")
+
+
 def _text_blocks(text: str) -> list[Block]:
     """Return the text as one block, or no block if the API would refuse it as empty."""
     return [{"type": "text", "text": text}] if text and not text.isspace() else []
