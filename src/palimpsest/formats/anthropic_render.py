@@ -18,11 +18,10 @@ from palimpsest.formats.anthropic_blocks import (
     NAME,
     Block,
     block_of,
-    is_hosted_call,
-    is_hosted_result,
     kept_keys,
     role_of,
 )
+from palimpsest.formats.anthropic_kinds import declined, is_hosted_call, is_hosted_result
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, THINKING
 from palimpsest.formats.common import (
     NAMELESS,
@@ -163,7 +162,12 @@ def _text_blocks(text: str) -> list[Block]:
 def _parts(entry: Entry, parts: Sequence[Part], role: str, adapted: list[Adapted] | None) -> list[Block]:
     """Return the parts as blocks that a message of this role may hold; the role "tool" stands for a tool's result."""
     blocks: list[Block] = []
-    for part in parts:
+    left = declined([block_of(part) for part in parts]) if is_own(entry, NAME) else ()
+    for i, part in enumerate(parts):
+        if i in left:
+            if adapted is not None:
+                adapted.append(Adapted(entry.seq, "what a declined model has left unfinished left out"))
+            continue
         block = _native(entry, part, role)
         blocks.extend([block] if block is not None else _text_blocks(replaced_by_text(entry, part, adapted)))
     return blocks
@@ -184,6 +188,8 @@ def _sent(block: Block, extra: Block | None) -> Block:
     """Return the block with its extra keys, reduced to what the API accepts."""
     accepted_keys = _KEYS.get(block["type"])
     both = {**(extra or {}), **block}
+    if block["type"] == "fallback":  # Python clients write `from` like this in their dumps
+        both = {("from" if key == "from_" else key): value for key, value in both.items()}
     if block["type"] == "text" and isinstance(both.get("citations"), list):
         both["citations"] = [_sent_citation(citation) for citation in both["citations"]]
     if accepted_keys is None:  # an unknown type, newer than this code

@@ -11,8 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.formats import Problem
-from palimpsest.formats.anthropic_blocks import is_hosted_call, is_hosted_result
 from palimpsest.formats.anthropic_cache import MOST_MARKS, is_in_order, marks_in
+from palimpsest.formats.anthropic_kinds import (
+    begins_with_summary,
+    declined,
+    is_hosted_call,
+    is_hosted_result,
+    is_signed_compaction,
+)
 
 if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
@@ -74,7 +80,7 @@ class _Check:
         if role not in ("user", "assistant"):
             hint = "; it goes beside the messages, not all models take it among them" if role == "system" else ""
             self.broken(i, f"unknown role {role!r}{hint}", _REFERENCE)
-        elif i == 0 and role != "user":
+        elif i == 0 and role != "user" and not begins_with_summary({"content": content}):
             self.broken(i, "the first message is the user's", _REFERENCE)
         elif role == self.role:
             self.broken(i, f"two messages of role {role} in a row; they alternate", _REFERENCE)
@@ -110,6 +116,10 @@ class _Check:
         self.waiting = []
 
     def blocks(self, i: int, role: Any, blocks: list[dict[str, Any]]) -> None:
+        if declined(blocks):
+            self.broken(i, "blocks that a declined model has left unfinished before a fallback", "guide to fallback")
+        if any(map(is_signed_compaction, blocks[1:] if i == 0 else blocks)):
+            self.broken(i, "a signed compaction that is not the first block", _ERROR)
         for block in blocks:
             self.marks += marks_in([block])
             if block["type"] == "text":

@@ -44,6 +44,9 @@ _EXACT = (*UNREADABLE, "citations")
 _SPOKEN = (*_EXACT, "input", "args", "arguments")
 """The same for items of the model. They may hold arguments of calls, which are sent inside a call, without fences."""
 
+_SEALS = ("signature", "encrypted_content")
+"""Keys of a provider's own summary that tell that it has to come back unchanged."""
+
 _SIGNATURES = frozenset(("signature", "thought_signature", "thoughtSignature"))
 
 # Invisible characters: controls, marks of direction, joiners, variation selectors, fillers and tags of Unicode.
@@ -143,7 +146,8 @@ def _guarded_part(part: Part, entry: Entry) -> Part:
         has_extra = part.extra is not None and any(value is not None for value in part.extra.values())
         guarded = part if has_extra and entry.native is not None else _changed(part, text=guard(part.text))
     elif isinstance(part, Opaque):
-        guarded = _changed(part, item=_leaves(part.item, exact))
+        is_sealed = part.item.get("type") == "compaction" and any(part.item.get(key) for key in _SEALS)
+        guarded = part if is_sealed else _changed(part, item=_leaves(part.item, exact))
     elif isinstance(part, File):
         name = guard(part.filename) if part.filename else part.filename
         guarded = _changed(part, filename=name, extra=_leaves(part.extra, exact))
