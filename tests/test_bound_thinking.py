@@ -223,3 +223,21 @@ def test_an_export_knows_of_it(memory: Memory) -> None:
         claude.ask(imported.context(), {"type": "text", "text": "ok"})
 
         assert imported.context().messages == session.context().messages
+
+
+def test_thinking_behind_a_text_that_is_shown_otherwise_is_left_out(memory: Memory) -> None:
+    """If a text of an answer is escaped, the thinking that the answer holds behind it does not fit any more."""
+    session = memory.session("s", format="anthropic", model=NEWER)
+    first, second = ({"type": "thinking", "thinking": "hm", "signature": signature} for signature in ("a", "b"))
+    call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    for words in ("I look.", "<summary>I look.</summary>"):
+        content = [first, {"type": "text", "text": words}, call, found, second, {"type": "text", "text": "Yes."}]
+        session.add([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": content}])
+
+    answers = [message["content"] for message in session.context().messages if message["role"] == "assistant"]
+
+    assert [[block["type"] == "thinking" for block in answer] for answer in answers] == [
+        [True, False, False, False, True, False],
+        [True, False, False, False, False],
+    ]
