@@ -241,3 +241,13 @@ def test_thinking_behind_a_text_that_is_shown_otherwise_is_left_out(memory: Memo
         [True, False, False, False, True, False],
         [True, False, False, False, False],
     ]
+
+
+def test_another_view_has_no_thinking(memory: Memory) -> None:
+    """A view beside the main one shows no thinking: it was made behind what the main view shows."""
+    session, claude = memory.session("s", format="anthropic", model=NEWER, max_tokens=2_000), Claude()
+    titles = memory.session("s", view="titles", format="anthropic", model=NEWER, max_tokens=900)
+    for number in range(6):
+        run(session, claude, number)
+        claude.ask(titles.context(), {"type": "text", "text": "A title"})
+        assert not claude.taken

@@ -679,6 +679,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "the provider's memory": ("responses", {"previous_response_id": "resp_1"}, "previous_response_id.*leave it out"),
     "a conversation there": ("responses", {"conversation": "conv_1"}, "conversation"),
     "an answer elsewhere": ("responses", {"background": True}, "background.*the answer is added"),
+    "a summary there": ("anthropic", {"compaction": {"type": "summarize"}}, "compaction.*session.compact"),
     "a function as a tool": ("gemini", {"config": {"tools": [print]}}, r"config.tools\[0\].*run it yourself"),
     "no tools": ("chat", {"tools": "find"}, r"tools: .*allowed: a list of tools"),
     "one tool": ("anthropic", {"tools": {"name": "find"}}, r"tools: .*allowed: a list of tools"),

@@ -53,7 +53,7 @@ class Meter:
         """Counts by `seq` that were stored after the entries were read."""
         self.memo: dict[int, int] = {}
         """Counts by `seq` that were made before and are not stored yet."""
-        self.exact = self.has_tail = False
+        self.exact, self.keeps_thoughts = False, True
         self.counted: dict[int, int] = {}
         self.provisional: dict[int, int] = {}
         """Counts by `seq` from a fallback, because the counter failed: they are counted again next time, and never
@@ -96,7 +96,7 @@ class Meter:
     def shown(self, entry: Entry, thoughts: int) -> Entry:
         """Return a message as it is shown: without reasoning that was made behind other messages, if the provider
         refuses that. `thoughts` is that of the cut."""
-        if type(entry.content) is str or not (self.has_tail or entry.seq < thoughts):
+        if type(entry.content) is str or (self.keeps_thoughts and entry.seq >= thoughts):
             return entry
         return self.format.unbound(entry, self.model)
 

@@ -133,7 +133,7 @@ class View(msgspec.Struct, frozen=True):
         same_terms = (old.view, old.conditions, old.model) == (terms.view, terms.conditions, terms.model)
         if not same_terms or old.format is not terms.format or old.counter.name != terms.counter.name:
             return False
-        if (old.tail_share > 0) != (terms.tail_share > 0):
+        if old.keeps_thoughts != terms.keeps_thoughts:
             return False
         if self.layout.cut != cut or not 0 <= head.next_seq - old_head.next_seq <= CHUNK:
             return False
@@ -166,7 +166,7 @@ class LayoutReader:
         self._fixed: dict[bool, Fixed] = {}
         self._goes_on = stored is not None
         self.meter = Meter(terms.counter, terms.format, terms.model, stored)
-        self.meter.has_tail = terms.tail_share > 0
+        self.meter.keeps_thoughts = terms.keeps_thoughts
         self.reader = reader(self.meter, masks=terms.masks, whole=terms.keeps_newest)
 
     def extend(self, head: Head, cut: Cut, view: View) -> Steps[Layout | None]:
