@@ -251,3 +251,19 @@ def test_another_view_has_no_thinking(memory: Memory) -> None:
         run(session, claude, number)
         claude.ask(titles.context(), {"type": "text", "text": "A title"})
         assert not claude.taken
+
+
+def test_a_cut_of_an_earlier_version_is_made_anew(memory: Memory) -> None:
+    """A cut that an earlier version of the library has stored, with bound thinking, is made again at once."""
+    session, claude = memory.session("s", format="anthropic", model=NEWER, max_tokens=2_000), Claude()
+    runs(session, claude, 4)
+    export = session.export()
+    for name in ("renderer", "thoughts"):
+        del export["head"]["views"]["main"][name]
+
+    with Memory.open("memory://") as elsewhere:
+        elsewhere.import_session(export)
+        context = elsewhere.session("s", format="anthropic", model=NEWER, max_tokens=2_000).context()
+
+    assert (context.report.new_cut, context.report.epoch_reason) == (True, "a new renderer")
+    assert "thinking" not in str(context.messages)

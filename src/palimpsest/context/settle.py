@@ -86,7 +86,9 @@ class Settler:
         """Return what is shown of the session with this head."""
         if self._terms.exact:
             self._meter.exact = True
-            return (yield from self._walk((yield from self._to_plan(head, Cut(start=head.first_seq)))))
+            return (
+                yield from self._walk((yield from self._to_plan(head, Cut(start=head.first_seq, renderer=RENDERER))))
+            )
         layout, reason = (yield from self._continue_view(head)), None
         if isinstance(layout, Settled):
             return layout

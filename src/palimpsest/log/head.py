@@ -118,7 +118,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     facts: FactsShown | None = None
     conditions: tuple[str, ...] = ()
     factor: float = 0.0
-    renderer: int = RENDERER
+    renderer: int = 3  # the one of stored cuts that name none, since a default is not stored
     reason: str = ""
 
     def passed(self, seqs: Iterable[int]) -> set[int]:
@@ -314,7 +314,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def cut_of(self, view: str) -> Cut:
         """Return the present cut of a view; for a view without one, a cut that shows the whole log."""
-        cut = self.views.get(view) or Cut(start=self.first_seq)
+        cut = self.views.get(view) or Cut(start=self.first_seq, renderer=RENDERER)
         if cut.start >= self.first_seq and cut.thoughts >= self.thoughts:
             return cut
         start, thoughts = max(cut.start, self.first_seq), max(cut.thoughts, self.thoughts)
