@@ -694,6 +694,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"config": {"tools": 3}},
         r"config.tools: .*allowed: a list of declarations of tools",
     ),
+    "a summary there": ("anthropic", {"compaction": {"type": "summarize"}}, "compaction.*session.compact"),
     "several candidates": ("gemini", {"config": {"candidate_count": 2}}, "config.candidate_count"),
 }
 

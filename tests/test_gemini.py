@@ -622,3 +622,19 @@ def test_an_empty_part_is_shown_in_no_format(format: str, part: dict[str, Any]) 
         assert "provider_item" not in str(session.context(format=format).request())
         assert "Yes." in str(session.context(format=format).request())
         assert find_format("gemini").encode(session.entries())[1] == answer
+
+
+def test_every_field_of_a_part_is_sent_back() -> None:
+    """A part with all fields that the client declares for its kind goes back as it was given."""
+    video = {
+        "file_data": {"file_uri": "https://example.com/a.mp4", "mime_type": "video/mp4"},
+        "video_metadata": {"start_offset": "1s", "end_offset": "2s", "fps": 1.0, "content_layers": ["AUDIO"]},
+        "media_resolution": {"level": "MEDIA_RESOLUTION_LOW", "num_tokens": 3},
+    }
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini")
+        session.add({"role": "user", "parts": [{"text": "Look."}, video]})
+
+        assert session.context().messages == [{"role": "user", "parts": [{"text": "Look."}, video]}]
+    assert {*types.VideoMetadata.model_fields} == {*video["video_metadata"]}
+    assert {*types.PartMediaResolution.model_fields} == {*video["media_resolution"]}

@@ -26,7 +26,7 @@ GEMINI_JSON = {"promptTokenCount": 90, "cachedContentTokenCount": 60, "candidate
 TOLD = {"chat": CHAT, "responses": RESPONSES, "anthropic": ANTHROPIC, "gemini": GEMINI, "gemini json": GEMINI_JSON}
 
 
-def answer(id: str = "msg_1", **usage: int) -> dict[str, Any]:
+def answer(id: str = "msg_1", **usage: Any) -> dict[str, Any]:
     """Return an answer of Anthropic, as its client dumps it."""
     head = {"id": id, "type": "message", "role": "assistant", "model": "claude", "stop_reason": "end_turn"}
     return {**head, "content": [{"type": "text", "text": "Yes."}], "usage": {"output_tokens": 7, **usage}}
@@ -141,3 +141,63 @@ def test_no_report_lets_a_context_exceed_its_budget(reported: list[int], model: 
 
             assert max(context.tokens, context.counted) <= 2000
             session.record_usage(input_tokens=figure, context=context)
+
+
+SEARCHED = {
+    "anthropic": answer(input_tokens=60_000, server_tool_use={"web_search_requests": 2, "web_fetch_requests": 0}),
+    "anthropic's passes": answer(input_tokens=60_000, iterations=[{"type": "message"}, {"type": "message"}]),
+    "anthropic's results": {
+        **answer(input_tokens=60_000),
+        "content": [
+            {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "find", "server_name": "s", "input": {}},
+            {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "is_error": False, "content": []},
+            {"type": "text", "text": "Yes."},
+        ],
+    },
+    "responses": {
+        "object": "response",
+        "output": [{"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}],
+        "usage": {**RESPONSES, "input_tokens": 60_000},
+    },
+    "gemini": {
+        "candidates": [{"content": {"role": "model", "parts": [{"text": "Yes."}]}}],
+        "usage_metadata": {**GEMINI, "tool_use_prompt_token_count": 60_000},
+    },
+}
+
+
+@pytest.mark.parametrize("vendor", SEARCHED)
+def test_what_a_providers_own_tools_have_read_does_not_shrink_the_budget(vendor: str) -> None:
+    """Input that the provider itself has added to a call is billed, but teaches nothing of how it counts."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", model="claude-sonnet-4-5", max_tokens=4_000)
+        session.add_user_message("Is it? " * 200)
+        before = session.context()
+
+        session.add(SEARCHED[vendor])
+
+        usage = session.stats().usage
+        assert usage is not None
+        assert usage.input_tokens > 50_000
+        assert usage.counted == 0
+        for _ in range(4):
+            session.add([{"role": "user", "content": "word " * 900}, {"role": "assistant", "content": "Yes."}])
+        after = session.context()
+        assert after.report.new_cut
+        assert after.budget is not None
+        assert before.budget is not None
+        assert after.budget.factor == before.budget.factor
+
+
+def test_calls_that_the_program_answers_are_no_tools_of_the_provider() -> None:
+    """A call of the program's own tools leaves what was reported comparable with what was counted."""
+    call = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": "{}"}
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="openai-responses", model="claude-sonnet-4-5")
+        session.add_user_message("Is it?")
+        context = session.context()
+        session.add({"object": "response", "output": [call], "usage": RESPONSES})
+
+        usage = session.stats().usage
+        assert usage is not None
+        assert usage.counted == context.counted

@@ -248,6 +248,7 @@ PIECES: dict[str, Callable[[Any], Any]] = {
     "openai": lambda answer: answer.choices[0],
     "openai-responses": lambda answer: answer.output,
     "anthropic": lambda answer: answer.content,
+    "anthropic-beta": lambda answer: answer.content,
     "gemini": lambda answer: answer.candidates[0].content,
 }
 

@@ -159,8 +159,19 @@ def responses() -> Vendor:
 def anthropic() -> Vendor:
     """Anthropic's messages; of a message its blocks are judged, which its type takes as answers, too."""
     published = load("anthropic.types")
-    judge = _strict(published.ContentBlockParam)
-    judge_failures = _strict(published.WebSearchToolRequestErrorParam)
+    return _anthropic(published.Message, published.ContentBlockParam, published.WebSearchToolRequestErrorParam)
+
+
+@cache
+def anthropic_beta() -> Vendor:
+    """Anthropic's messages with all that is in beta: compactions, servers of tools, models that stand in."""
+    published = load("anthropic.types.beta")
+    failure = published.BetaWebSearchToolRequestErrorParam
+    return _anthropic(published.BetaMessage, published.BetaContentBlockParam, failure)
+
+
+def _anthropic(answer: Any, block_kind: Any, failure: Any) -> Vendor:
+    judge, judge_failures = _strict(block_kind), _strict(failure)
 
     def faults(messages: Sequence[dict[str, Any]]) -> list[str]:
         found = [f"the keys {sorted(one)}" for one in messages if one.keys() != {"role", "content"}]
@@ -169,7 +180,7 @@ def anthropic() -> Vendor:
         whole = [{**block, "content": []} if _has_failed(block) else block for block in blocks]
         return [*found, *judge(whole), *judge_failures(failed)]
 
-    return Vendor("anthropic", wire(published.Message).map(published.Message.model_validate), faults)
+    return Vendor("anthropic", wire(answer).map(answer.model_validate), faults)
 
 
 def _has_failed(block: dict[str, Any]) -> bool:
@@ -243,5 +254,6 @@ VENDORS: dict[str, Callable[[], Vendor]] = {
     "openai": chat,
     "openai-responses": responses,
     "anthropic": anthropic,
+    "anthropic-beta": anthropic_beta,
     "gemini": gemini,
 }

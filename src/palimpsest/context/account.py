@@ -126,6 +126,7 @@ def report_of(
     adapted: list[Adapted] = []
     for group in everything:
         rendered(group, fmt, adapted)
+        adapted += [Adapted(item.entry.seq, "reasoning left out") for item in group.items if item.unthought]
     unsized = [
         item.entry.seq
         for item in forms.get("whole", ())

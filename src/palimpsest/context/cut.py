@@ -13,7 +13,8 @@ from typing import Literal, NoReturn
 import msgspec
 
 from palimpsest.context.clamping import level, may_clamp, shortened
-from palimpsest.context.groups import NEWEST, Group, Meter, by_interaction, fill, opening
+from palimpsest.context.groups import NEWEST, Group, Meter, by_interaction, fill
+from palimpsest.context.window import opening
 from palimpsest.errors import BudgetImpossible
 from palimpsest.log import spans
 from palimpsest.log.head import RENDERER, Clamp, Cut
@@ -129,7 +130,7 @@ class _Ladder:
         for group in shown:
             group.pinned = bool(sight.pinned) and any(entry.seq in sight.pinned for entry in group.entries)
             if not _is_whole_message(group):  # a whole message is shown the same under any cut
-                fill(group, self.mask, self.clamps, self.meter)
+                fill(group, self.mask, self.clamps, self.meter, thoughts=sight.cut.thoughts)
         self.pins = [group for group in shown if group.pinned]
         self.ahead_seqs = {group.seq for group in sight.ahead}
         self.groups = [group for group in shown if not group.pinned or group.seq not in self.ahead_seqs]
@@ -254,7 +255,7 @@ class _Ladder:
                 self.clamps[entry.seq] = clamp
                 changed = True
         if changed:
-            fill(group, self.mask, self.clamps, self.meter)
+            fill(group, self.mask, self.clamps, self.meter, thoughts=self.sight.cut.thoughts)
 
     # --- the end
 
@@ -275,9 +276,8 @@ class _Ladder:
         gone.extend((group.seq, min(group.last, sight.ends - 1)) for group in evicted if group.seq >= self.start)
         shown = {entry.seq for group in (*self.pins, *self.kept.values()) for entry in group.entries}
         clamps = tuple(self.clamps[seq] for seq in sorted(self.clamps) if seq in shown)
-        for affected, rung in ((evicted, "evict"), (clamps, "clamp")):
-            if affected and rung not in self.rungs:
-                self.rungs.append(rung)
+        taken = (rung for affected, rung in ((evicted, "evict"), (clamps, "clamp")) if affected)
+        self.rungs.extend(rung for rung in taken if rung not in self.rungs)
         next_cut = msgspec.structs.replace(
             cut,
             start=self.start,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -31,6 +31,9 @@ from palimpsest.tokens.counter import Encoding, TokenCounter, failures_of
 if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
 
+UNTHOUGHT = "reasoning that was made behind other messages"
+"""Why an entry is not shown that holds nothing else."""
+
 NEWEST = "newest"
 """The rung of a cut that leaves out even the newest group, because it cannot be shortened enough."""
 
@@ -50,7 +53,7 @@ class Meter:
         """Counts by `seq` that were stored after the entries were read."""
         self.memo: dict[int, int] = {}
         """Counts by `seq` that were made before and are not stored yet."""
-        self.exact = False
+        self.exact, self.keeps_thoughts = False, True
         self.counted: dict[int, int] = {}
         self.provisional: dict[int, int] = {}
         """Counts by `seq` from a fallback, because the counter failed: they are counted again next time, and never
@@ -89,6 +92,20 @@ class Meter:
 
             tokens += media_tokens(entry, self.model)
         return tokens + self.overhead(entry)
+
+    def shown(self, entry: Entry, thoughts: int) -> Entry:
+        """Return a message as it is shown: without reasoning that was made behind other messages, if the provider
+        refuses that. `thoughts` is that of the cut."""
+        if type(entry.content) is str or (self.keeps_thoughts and entry.seq >= thoughts):
+            return entry
+        return self.format.unbound(entry, self.model)
+
+    def part(self, entry: Entry) -> int:
+        """Return the cost of a part of an entry, as an entry of its own. Its count is not kept under the `seq`."""
+        count = self.counter.count
+        if not self.exact and self._bounds is not None:
+            count, self.guessed = self._bounds.upper_bound, self.guessed + 1
+        return self._with_media(entry, sum(map(count, counted_texts(entry))))
 
     def texts(self, entry: Entry) -> int:
         """Return the exact count of the entry's texts, and keep it to be stored."""
@@ -132,9 +149,13 @@ def _no_overhead(_: Entry) -> int:
 
 
 class CostedEntry(Shown, frozen=True, gc=False):
-    """One entry of a group as it is shown, with its cost. `form` says how it is shown."""
+    """One entry of a group as it is shown, with its cost. `form` says how it is shown.
+
+    `unthought` says that the entry is shown without reasoning that its provider would not take behind these messages.
+    """
 
     cost: int = 0
+    unthought: bool = False
     form: str = "whole"  # or "masked", "clamped", "data", "placeholder"
 
 
@@ -183,7 +204,7 @@ def counted_anew(groups: Iterable[Group], cut: Cut, meter: Meter) -> list[Group]
     for group in groups:
         if group.bounded:
             exact = group.copy()  # the original may be shared with remembered views
-            fill(exact, cut.mask, clamps, meter)
+            fill(exact, cut.mask, clamps, meter, thoughts=cut.thoughts)
             recounted.append(exact)
         else:
             recounted.append(group)
@@ -206,33 +227,18 @@ def by_interaction(groups: Iterable[Group]) -> list[list[Group]]:
     return [list(members) for _, members in groupby(groups, attrgetter("turn"))]
 
 
-def by_pause(members: Sequence[Entry]) -> list[list[Entry]]:
-    """Split a group's entries at the model's pauses. Results stay with their calls.
-
-    Each run is rendered by itself, so that what was sent before a pause does not change once the model has gone on.
-    """
-    runs: list[list[Entry]] = [[]]
-    run_of_call: dict[int, int] = {}
-    paused = False
-    for entry in members:
-        if entry.kind == "tool_result":
-            runs[run_of_call.get(entry.answers, -1)].append(entry)
-            continue
-        if paused and not entry.continues:
-            runs.append([])
-        if entry.kind == "tool_call":
-            run_of_call[entry.seq] = len(runs) - 1
-        runs[-1].append(entry)
-        paused = entry.pauses
-    return runs
-
-
 def fill(
-    group: Group, mask: int, clamps: Mapping[int, Clamp], meter: Meter, left_out: list[tuple[Entry, str]] | None = None
+    group: Group,
+    mask: int,
+    clamps: Mapping[int, Clamp],
+    meter: Meter,
+    left_out: list[tuple[Entry, str]] | None = None,
+    *,
+    thoughts: int = 0,
 ) -> None:
     """Decide how each entry of a closed group is shown, and what the group costs.
 
-    Entries that are not shown are added to `left_out` with the reason.
+    `mask` and `thoughts` are those of the cut. Entries that are not shown are added to `left_out` with the reason.
     """
     members, guessed_before = group.entries, meter.guessed
     items: list[CostedEntry] = []
@@ -256,8 +262,17 @@ def fill(
                 items.append(CostedEntry(entry, cost=meter.cost(entry)))
         elif kind in ("tool_result", "context", "summary"):
             items.append(CostedEntry(entry, data=True, cost=meter.cost(entry), form="data"))
-        elif kind == "message" and is_empty(entry) and not (len(members) > 1 and any(map(_continues, members))):
+        elif (
+            kind == "message"
+            and is_empty(entry)
+            and not (len(members) > 1 and any(member.continues for member in members))
+        ):
             _note_left_out(left_out, entry, "empty")
+        elif kind == "message" and (shown := meter.shown(entry, thoughts)) is not entry:
+            if shown.content:
+                items.append(CostedEntry(shown, cost=meter.part(shown), unthought=True))
+            else:
+                _note_left_out(left_out, entry, UNTHOUGHT)
         else:
             items.append(CostedEntry(entry, cost=meter.cost(entry)))
     for seq in sorted(calls - answered):
@@ -279,10 +294,6 @@ def _with_message_overhead(items: list[CostedEntry], meter: Meter) -> list[Coste
     return items
 
 
-def _continues(entry: Entry) -> bool:
-    return entry.continues
-
-
 def is_plain(entry: Entry) -> bool:
     """Whether this is a message of text alone, as most are. If it is alone in its group, it is always shown whole."""
     return entry.kind == "message" and type(entry.content) is str and entry.content != "" and entry.expires_at is None
@@ -301,7 +312,7 @@ def shown_whole(group: Group, meter: Meter) -> Group:
 def _clamped(entry: Entry, clamp: Clamp, is_answer: bool, meter: Meter) -> CostedEntry:
     text = clamp_text(entry, clamp)
     data = entry.kind in ("tool_result", "context", "summary") and not is_answer
-    return CostedEntry(entry, text, data, clamp.tokens + meter.overhead(entry), "clamped")
+    return CostedEntry(entry, text, data, clamp.tokens + meter.overhead(entry), form="clamped")
 
 
 def clamp_text(entry: Entry, clamp: Clamp) -> str:
@@ -328,12 +339,6 @@ def _note_left_out(left_out: list[tuple[Entry, str]] | None, entry: Entry, reaso
 def most(entry: Entry, meter: Meter) -> int:
     """Return the most tokens that an entry can cost: shown whole, and for a call with its stand-in result."""
     return meter.cost(entry) + (stand_in(entry, meter).cost if entry.kind == "tool_call" else 0)
-
-
-def opening(group: Group, fmt: Format) -> int:
-    """Return how many messages the format puts before this group if the group comes first."""
-    messages = fmt.render(group.items) if group.items else []
-    return max(len(fmt.join(None, messages).messages) - len(messages), 0)
 
 
 def most_messages(entry: Entry) -> int:

@@ -12,12 +12,12 @@ import msgspec
 
 from palimpsest.context.asks import Long, Page, Steps
 from palimpsest.context.budget import Allowance, Budget, Fixed, Reckoned, learned, measure, refuse_fixed
-from palimpsest.context.groups import Group, Meter, counted_anew, opening
+from palimpsest.context.groups import Group, Meter, counted_anew, fill, is_plain
 from palimpsest.context.reading import CHUNK, WindowReader, waiting_in
 from palimpsest.context.rendering import Ready
 from palimpsest.context.result import ahead
 from palimpsest.context.terms import Terms
-from palimpsest.context.window import BY_CONDITION, BY_CUT, Window, extend_window, show_entries
+from palimpsest.context.window import BY_CONDITION, BY_CUT, Window, extend_window, opening, show_entries
 from palimpsest.formats import Format
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
@@ -133,6 +133,8 @@ class View(msgspec.Struct, frozen=True):
         same_terms = (old.view, old.conditions, old.model) == (terms.view, terms.conditions, terms.model)
         if not same_terms or old.format is not terms.format or old.counter.name != terms.counter.name:
             return False
+        if old.keeps_thoughts != terms.keeps_thoughts:
+            return False
         if self.layout.cut != cut or not 0 <= head.next_seq - old_head.next_seq <= CHUNK:
             return False
         waiting, ahead = waiting_in(head), {entry.group for group in self.layout.before for entry in group.entries}
@@ -164,6 +166,7 @@ class LayoutReader:
         self._fixed: dict[bool, Fixed] = {}
         self._goes_on = stored is not None
         self.meter = Meter(terms.counter, terms.format, terms.model, stored)
+        self.meter.keeps_thoughts = terms.keeps_thoughts
         self.reader = reader(self.meter, masks=terms.masks, whole=terms.keeps_newest)
 
     def extend(self, head: Head, cut: Cut, view: View) -> Steps[Layout | None]:
@@ -268,12 +271,15 @@ class LayoutReader:
         alone = not (layout.more or layout.before or head.pinned or cut.pins or cut.anchors or cut.summaries)
         begins_at_start = bool(groups) and groups[0].seq == cut.start and groups[0].turn in (0, cut.start)
         same_cut = present == msgspec.structs.replace(
-            cut, reason=present.reason, factor=present.factor, facts=present.facts
+            cut, reason=present.reason, factor=present.factor, facts=present.facts, thoughts=present.thoughts
         )
         if not (alone and begins_at_start and same_cut and self.reader.is_one_page(head, cut)):
             return (yield from self.view(head, cut, planning=True))
         reckoned = self._reckoned(cut)
         copies = [group.copy() for group in groups]  # planning changes groups, and these may be remembered
+        for group in copies:
+            if not is_plain(group.entries[0]):  # planning fills other groups than whole messages by itself
+                fill(group, cut.mask, {clamp.seq: clamp for clamp in cut.clamps}, self.meter, thoughts=cut.thoughts)
         window = msgspec.structs.replace(layout.window, groups=copies)
         return msgspec.structs.replace(layout, cut=cut, reckoned=reckoned, window=window)
 

@@ -97,7 +97,8 @@ class WindowReader:
             if first.seq == first.group
             else next((i for i, e in enumerate(entries) if e.group != first.group), len(entries))
         )
-        cuts = [cut, replace(cut, mask=entries[-1].seq + 1)] if self._meter.exact and self._masks else [cut]
+        end = entries[-1].seq + 1
+        cuts = [cut, replace(cut, mask=end, thoughts=end)] if self._meter.exact and self._masks else [cut]
         whole_groups, last = entries[first_whole:], entries[-1].group
         shown = [
             show_entries(whole_groups, candidate, self._meter, now=0, conditions=rules, open_group=last).groups

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.context.groups import CostedEntry, Group, by_pause
+from palimpsest.context.groups import CostedEntry, Group
+from palimpsest.context.window import by_pause
 from palimpsest.formats import Adapted, Format, Message
 from palimpsest.formats.common import unsaid
 from palimpsest.formats.fences import guarded

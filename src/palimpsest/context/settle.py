@@ -86,7 +86,9 @@ class Settler:
         """Return what is shown of the session with this head."""
         if self._terms.exact:
             self._meter.exact = True
-            return (yield from self._walk((yield from self._to_plan(head, Cut(start=head.first_seq)))))
+            return (
+                yield from self._walk((yield from self._to_plan(head, Cut(start=head.first_seq, renderer=RENDERER))))
+            )
         layout, reason = (yield from self._continue_view(head)), None
         if isinstance(layout, Settled):
             return layout
@@ -205,6 +207,7 @@ class Settler:
         cut = _replace(
             layout.cut,
             gone=layout.gone,
+            thoughts=head.next_seq,
             conditions=self._terms.conditions,
             factor=self._layouts.factor(head),
             facts=None,
@@ -254,6 +257,10 @@ class Settler:
             layout = yield from self._relaid(layout, cut)
             settled = yield from self._cut(layout, EXACT, None, strategy)
             layout = settled.layout
+        head, cut = layout.head, layout.cut
+        if cut.start > head.first_seq or cut.gone or cut.clamps or cut.skipped:  # the next call may show other messages
+            layout = yield from self._relaid(layout, _replace(cut, thoughts=head.next_seq))
+            settled = _replace(settled, layout=layout)
         return _replace(settled, walked=bool(limits))
 
     def _to_plan(self, head: Head, cut: Cut) -> Steps[Layout]:

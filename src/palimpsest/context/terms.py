@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 FEW_TOOLS = 64
 """How many tool schemas are serialized and measured in well under a millisecond."""
 
+MAIN = "main"
+"""The view of sessions that name none."""
+
 SUMMARY_SHARE = 0.25
 """Share of the budget that summaries take at most if interactions need the room."""
 
@@ -65,6 +68,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """All conditions of the low-water strategies, as a cut records them."""
     failures: dict[str, str]
     """Conditions that could not be evaluated, and why. Filled while contexts are computed."""
+
+    @property
+    def keeps_thoughts(self) -> bool:
+        """Whether the next context begins with the messages of this one until a cut, so that reasoning that is bound to
+        them stays valid: not with a tail, nor in a view beside the main one, which the model's answers are not of."""
+        return not self.tail_share and self.view == MAIN
 
     @property
     def is_long(self) -> bool:

@@ -12,7 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from palimpsest.context.groups import Group, Meter, by_pause, fill, is_plain, shown_whole
+from palimpsest.context.groups import Group, Meter, fill, is_plain, shown_whole
+from palimpsest.formats import Format
 from palimpsest.formats.wording import is_empty
 from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Cut
@@ -136,6 +137,7 @@ class _WindowBuilder:
 
     def __init__(self, cut: Cut, meter: Meter, now: float, conditions: Sequence[Rule], newest: dict[str, int]) -> None:
         self._mask, self._meter, self._now, self._conditions, self.newest = cut.mask, meter, now, conditions, newest
+        self._thoughts = cut.thoughts
         self.gone, self.pins = _seqs_of(cut.gone), frozenset(cut.pins)
         self.clamps = {clamp.seq: clamp for clamp in cut.clamps}
         self._leaves_out = bool(self.gone or conditions)
@@ -164,7 +166,7 @@ class _WindowBuilder:
         group = Group(members[0].group, members[0].turn, kept)
         group.last = members[-1].seq
         group.pinned = bool(self.pins) and any(member.seq in self.pins for member in (*kept, *waiting))
-        fill(group, self._mask, self.clamps, self._meter, self.left_out)
+        fill(group, self._mask, self.clamps, self._meter, self.left_out, thoughts=self._thoughts)
         if group.items:
             self.groups.append(group)
 
@@ -189,6 +191,33 @@ class _WindowBuilder:
                 if member.name in newest:
                     self.stale.append((newest[member.name], NEWER_VERSION))
                 newest[member.name] = member.seq
+
+
+def opening(group: Group, fmt: Format) -> int:
+    """Return how many messages the format puts before this group if the group comes first."""
+    messages = fmt.render(group.items) if group.items else []
+    return max(len(fmt.join(None, messages).messages) - len(messages), 0)
+
+
+def by_pause(members: Sequence[Entry]) -> list[list[Entry]]:
+    """Split a group's entries at the model's pauses. Results stay with their calls.
+
+    Each run is rendered by itself, so that what was sent before a pause does not change once the model has gone on.
+    """
+    runs: list[list[Entry]] = [[]]
+    run_of_call: dict[int, int] = {}
+    paused = False
+    for entry in members:
+        if entry.kind == "tool_result":
+            runs[run_of_call.get(entry.answers, -1)].append(entry)
+            continue
+        if paused and not entry.continues:
+            runs.append([])
+        if entry.kind == "tool_call":
+            run_of_call[entry.seq] = len(runs) - 1
+        runs[-1].append(entry)
+        paused = entry.pauses
+    return runs
 
 
 def _seqs_of(ranges: Sequence[tuple[int, int]]) -> set[int]:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from palimpsest.log.entry import Entry
 from palimpsest.runtime.registry import Registry
+
+if TYPE_CHECKING:
+    from palimpsest.tokens.models import Model
 
 Message = dict[str, Any]
 
@@ -92,6 +95,13 @@ class Format(Protocol):
 
         Content of other providers that this format has no counterpart for is replaced by the nearest valid thing. Each
         replacement is added to the list `adapted`, if one is given.
+        """
+        ...
+
+    def unbound(self, entry: Entry, model: Model | None) -> Entry:
+        """Return the message without what this model takes only behind exactly the messages that it was made behind.
+
+        Some models of Anthropic refuse signed reasoning behind others. The same entry is returned if nothing is bound.
         """
         ...
 

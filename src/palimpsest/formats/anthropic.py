@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries, is_hosted_call, unanswered
+from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries
 from palimpsest.formats.anthropic_cache import limited, with_breakpoints
 from palimpsest.formats.anthropic_hosted import FAILED_TOKENS, paired
-from palimpsest.formats.anthropic_render import is_object, render_group
-from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, broken_rules
+from palimpsest.formats.anthropic_kinds import begins_with_summary, is_hosted_call, is_signed_compaction, unanswered
+from palimpsest.formats.anthropic_render import is_object, render_group, without_thinking
+from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, binds_thinking, broken_rules
 from palimpsest.formats.common import mappings, numbered, renamed_tokens, said_beside_overhead
-from palimpsest.formats.wording import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
+from palimpsest.formats.fences import fenced
+from palimpsest.formats.wording import (
+    FENCE_TOKENS,
+    NO_MESSAGE_TOKENS,
+    OPENING,
+    OPENING_TOKENS,
+    said_by_system,
+    stand_in,
+)
 from palimpsest.log.entry import Entry, File, Opaque, Part, Reasoning, Text
+
+if TYPE_CHECKING:
+    from palimpsest.tokens.models import Model
 
 MESSAGE_TOKENS = 8
 """Tokens around a message. Anthropic publishes no tokenizer and no figure. Its counting endpoint was seen to report 10
@@ -97,6 +109,10 @@ class Anthropic:
         """Return one group as messages: texts and calls, then one message of results, then background data."""
         return render_group(group, adapted)
 
+    def unbound(self, entry: Entry, model: Model | None) -> Entry:
+        """Return the message without signed thinking, if the model takes that only where it was made."""
+        return without_thinking(entry) if binds_thinking(model) else entry
+
     def join(self, system: str | None, messages: list[Message]) -> Joined:
         """Return the messages with neighbours of one role merged; leading system messages become system text.
 
@@ -109,9 +125,9 @@ class Anthropic:
             texts.extend(_as_blocks(messages[leading]["content"]))
             leading += 1
         pieces = [_said_by_user(message) for message in messages[leading:]]
-        if pieces and pieces[0]["role"] == "assistant":
+        if pieces and pieces[0]["role"] == "assistant" and not begins_with_summary(pieces[0]):
             pieces.insert(0, {"role": "user", "content": OPENING})
-        _, texts, joined = limited([], texts, paired(_with_unique_ids(_merged(pieces))))
+        _, texts, joined = limited([], texts, paired(_with_unique_ids(_merged(_with_one_summary(pieces)))))
         plain_text = texts[0]["text"] if len(texts) == 1 and texts[0].keys() == {"type", "text"} else None
         return Joined(joined, plain_text or texts or None)
 
@@ -166,6 +182,23 @@ def _said_by_user(message: Message) -> Message:
         return message
     text = "\n".join(block["text"] for block in _as_blocks(message["content"]))
     return {"role": "user", "content": said_by_system(text)}
+
+
+def _with_one_summary(pieces: Sequence[Message]) -> list[Message]:
+    """Return the pieces with signed summaries of the API's own as text, except for one at the very beginning."""
+    placed: list[Message] = []
+    for piece in pieces:
+        content, first = piece["content"], 0 if placed else 1
+        if isinstance(content, list) and any(map(is_signed_compaction, content[first:])):
+            content = [*content[:first], *(_summary_as_text(block) for block in content[first:])]
+        placed.append({**piece, "content": content} if content is not piece["content"] else piece)
+    return placed
+
+
+def _summary_as_text(block: Block) -> Block:
+    if not is_signed_compaction(block):
+        return block
+    return {"type": "text", "text": stand_in(Opaque(item=block)) or fenced("provider_item", "", type="compaction")}
 
 
 def _merged(pieces: list[Message]) -> list[Message]:

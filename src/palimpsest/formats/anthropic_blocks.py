@@ -16,6 +16,7 @@ import msgspec
 
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
+from palimpsest.formats.anthropic_kinds import declined, unanswered
 from palimpsest.formats.common import NAMELESS, data_address, is_own, own_native, replaced_by_text, split_address
 from palimpsest.formats.wording import shown_text
 from palimpsest.log.checks import check_json
@@ -65,10 +66,13 @@ def decode_message(message: Message, where: str) -> list[Entry]:
 def _decode_blocks(content: list[Any], role: Role, where: str) -> list[Entry]:
     entries: list[Entry] = []
     parts: list[Part] = []
+    left = declined(content)
     for i, block in enumerate(content):
         place = f"{where}[{i}]"
         kind = _kind(block, place)
-        if kind in _TOOL_BLOCKS:
+        if kind == "tool_use" and i in left:  # nobody answers the call of a model that has declined
+            parts.append(Opaque(item=block))
+        elif kind in _TOOL_BLOCKS:
             if role != _TOOL_BLOCKS[kind]:
                 raise InvalidEntry(f"{place}.type", f"a {kind} block belongs in a message of role {_TOOL_BLOCKS[kind]}")
             if parts:
@@ -83,23 +87,6 @@ def _decode_blocks(content: list[Any], role: Role, where: str) -> list[Entry]:
     if role == "assistant" and unanswered(content):
         entries[-1] = msgspec.structs.replace(entries[-1], pauses=True)
     return entries
-
-
-def unanswered(content: Sequence[Block]) -> int:
-    """Return how many calls of hosted tools, which the provider runs itself, have no result among these blocks."""
-    called = [block.get("id") for block in content if is_hosted_call(str(block.get("type")))]
-    answered = [block.get("tool_use_id") for block in content if is_hosted_result(str(block.get("type")))]
-    return sum(id not in answered for id in called)
-
-
-def is_hosted_call(kind: str) -> bool:
-    """Whether a block of this type calls a hosted tool, which the provider runs itself."""
-    return kind.endswith("_tool_use")
-
-
-def is_hosted_result(kind: str) -> bool:
-    """Whether a block of this type is the result of a hosted tool."""
-    return kind.endswith("_tool_result")
 
 
 def _kind(block: Any, where: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from palimpsest.formats import Message
-from palimpsest.formats.anthropic_blocks import Block, is_hosted_call, is_hosted_result
+from palimpsest.formats.anthropic_kinds import Block, is_hosted_call, is_hosted_result
 from palimpsest.formats.fences import fenced
 from palimpsest.formats.wording import stand_in
 from palimpsest.log.entry import Opaque
@@ -20,6 +20,7 @@ FAILED_TOKENS = 96
 """The most tokens of a result that stands for a missing one; own count."""
 
 _FAMILIES = (
+    "advisor",
     "web_search",
     "web_fetch",
     "code_execution",

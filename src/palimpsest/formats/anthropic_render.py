@@ -18,11 +18,10 @@ from palimpsest.formats.anthropic_blocks import (
     NAME,
     Block,
     block_of,
-    is_hosted_call,
-    is_hosted_result,
     kept_keys,
     role_of,
 )
+from palimpsest.formats.anthropic_kinds import declined, is_hosted_call, is_hosted_result
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, THINKING
 from palimpsest.formats.common import (
     NAMELESS,
@@ -142,6 +141,19 @@ def _with_valid_end(blocks: list[Block], entry: Entry, adapted: list[Adapted] | 
     return blocks
 
 
+def without_thinking(entry: Entry) -> Entry:
+    """Return the message without the thinking that its provider has signed or encrypted; the same entry if none."""
+    if entry.kind != "message" or isinstance(entry.content, str):
+        return entry
+    parts = tuple(part for part in entry.content if not _is_signed_thought(entry, part))
+    return entry if len(parts) == len(entry.content) else msgspec.structs.replace(entry, content=parts, tokens=None)
+
+
+def _is_signed_thought(entry: Entry, part: Part) -> bool:
+    is_thought = isinstance(part, Reasoning) or (isinstance(part, Opaque) and part.item.get("type") in THINKING)
+    return is_thought and _is_accepted(entry, part, "assistant")
+
+
 def _text_blocks(text: str) -> list[Block]:
     """Return the text as one block, or no block if the API would refuse it as empty."""
     return [{"type": "text", "text": text}] if text and not text.isspace() else []
@@ -150,7 +162,12 @@ def _text_blocks(text: str) -> list[Block]:
 def _parts(entry: Entry, parts: Sequence[Part], role: str, adapted: list[Adapted] | None) -> list[Block]:
     """Return the parts as blocks that a message of this role may hold; the role "tool" stands for a tool's result."""
     blocks: list[Block] = []
-    for part in parts:
+    left = declined([block_of(part) for part in parts]) if is_own(entry, NAME) else ()
+    for i, part in enumerate(parts):
+        if i in left:
+            if adapted is not None:
+                adapted.append(Adapted(entry.seq, "what a declined model has left unfinished left out"))
+            continue
         block = _native(entry, part, role)
         blocks.extend([block] if block is not None else _text_blocks(replaced_by_text(entry, part, adapted)))
     return blocks
@@ -171,6 +188,8 @@ def _sent(block: Block, extra: Block | None) -> Block:
     """Return the block with its extra keys, reduced to what the API accepts."""
     accepted_keys = _KEYS.get(block["type"])
     both = {**(extra or {}), **block}
+    if block["type"] == "fallback":  # Python clients write `from` like this in their dumps
+        both = {("from" if key == "from_" else key): value for key, value in both.items()}
     if block["type"] == "text" and isinstance(both.get("citations"), list):
         both["citations"] = [_sent_citation(citation) for citation in both["citations"]]
     if accepted_keys is None:  # an unknown type, newer than this code

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palimpsest.formats import Problem
-from palimpsest.formats.anthropic_blocks import is_hosted_call, is_hosted_result
 from palimpsest.formats.anthropic_cache import MOST_MARKS, is_in_order, marks_in
+from palimpsest.formats.anthropic_kinds import (
+    begins_with_summary,
+    declined,
+    is_hosted_call,
+    is_hosted_result,
+    is_signed_compaction,
+)
+
+if TYPE_CHECKING:
+    from palimpsest.tokens.models import Model
 
 TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 NAME_LENGTH = 128
@@ -24,6 +33,19 @@ THINKING = ("thinking", "redacted_thinking")
 _REFERENCE = "API reference, Messages"
 _TOOLS = "guide to tool use"
 _ERROR = "API error 400"
+
+
+_FREE = re.compile(r"claude-(instant|[23]|(opus|sonnet|haiku)-[34]|(opus|sonnet|fable|mythos)-5(?!-\d(?!\d))|mythos-p)")
+"""Names of Claude's models that take signed thinking behind any messages."""
+
+
+def binds_thinking(model: Model | None) -> bool:
+    """Whether the model takes signed thinking only behind exactly the messages that it was made behind.
+
+    Later ones refuse it elsewhere: "The block is bound to a different conversation" (guide "Prefix checks on thinking
+    blocks"). An unknown model may be one of these.
+    """
+    return model is None or ("claude" in model.name and _FREE.search(model.name) is None)
 
 
 def broken_rules(messages: Sequence[Any]) -> list[Problem]:
@@ -62,7 +84,7 @@ class _Check:
                 else ""
             )
             self.broken(i, f"unknown role {role!r}{hint}", _REFERENCE)
-        elif i == 0 and role != "user":
+        elif i == 0 and role != "user" and not begins_with_summary({"content": content}):
             self.broken(i, "the first message must have the role user", _REFERENCE)
         elif role == self.role:
             self.broken(
@@ -100,6 +122,10 @@ class _Check:
         self.waiting = []
 
     def blocks(self, i: int, role: Any, blocks: list[dict[str, Any]]) -> None:
+        if declined(blocks):
+            self.broken(i, "blocks that a declined model has left unfinished before a fallback", "guide to fallback")
+        if any(map(is_signed_compaction, blocks[1:] if i == 0 else blocks)):
+            self.broken(i, "a signed compaction that is not the first block", _ERROR)
         for block in blocks:
             self.marks += marks_in([block])
             if block["type"] == "text":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted, Message, Shown
@@ -20,6 +20,9 @@ from palimpsest.formats.wording import (
     stand_in,
 )
 from palimpsest.log.entry import Entry, File, Native, Opaque, Part, Reasoning, Text, digest
+
+if TYPE_CHECKING:
+    from palimpsest.tokens.models import Model
 
 DEFAULT = "openai"
 """The format that unknown keys and opaque parts of an entry belong to if it has no `native`."""
@@ -129,6 +132,11 @@ def canonical(messages: Any, name: str) -> Any:
 def _canonical(message: Any) -> Any:
     role = message.get("role") if isinstance(message, dict) else None
     return {**message, "role": ALIASES[role]} if role in ("human", "ai") else message
+
+
+def whole(self: object, entry: Entry, model: Model | None) -> Entry:  # noqa: ARG001 (the method `Format.unbound`)
+    """Return the message as it is, in formats whose messages may stand behind any others."""
+    return entry
 
 
 def is_own(entry: Entry, name: str) -> bool:

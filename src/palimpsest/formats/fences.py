@@ -44,6 +44,12 @@ _EXACT = (*UNREADABLE, "citations")
 _SPOKEN = (*_EXACT, "input", "args", "arguments")
 """The same for items of the model. They may hold arguments of calls, which are sent inside a call, without fences."""
 
+_BINDING = "anthropic"
+"""The format of the provider that binds a thought to what comes before it."""
+
+_SEALS = ("signature", "encrypted_content")
+"""Keys of a provider's own summary that tell that it has to come back unchanged."""
+
 _SIGNATURES = frozenset(("signature", "thought_signature", "thoughtSignature"))
 
 # Invisible characters: controls, marks of direction, joiners, variation selectors, fillers and tags of Unicode.
@@ -114,6 +120,8 @@ def guarded(entry: Entry) -> Entry:
         shown = guard(content)
     else:
         shown = tuple(_guarded_part(part, entry) for part in content)
+        if native is not None and native.format == _BINDING and shown != content:
+            shown = _without_bound(content, shown)
     if entry.kind in ("message", "tool_call"):  # of other kinds they are in attributes, which escape them, and labels
         name, call_id = guard(name) if name else name, guard(call_id) if call_id else call_id
     if native is not None and native.keep:
@@ -143,11 +151,23 @@ def _guarded_part(part: Part, entry: Entry) -> Part:
         has_extra = part.extra is not None and any(value is not None for value in part.extra.values())
         guarded = part if has_extra and entry.native is not None else _changed(part, text=guard(part.text))
     elif isinstance(part, Opaque):
-        guarded = _changed(part, item=_leaves(part.item, exact))
+        is_sealed = part.item.get("type") == "compaction" and any(part.item.get(key) for key in _SEALS)
+        guarded = part if is_sealed else _changed(part, item=_leaves(part.item, exact))
     elif isinstance(part, File):
         name = guard(part.filename) if part.filename else part.filename
         guarded = _changed(part, filename=name, extra=_leaves(part.extra, exact))
     return guarded
+
+
+def _without_bound(parts: tuple[Part, ...], shown: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return the guarded parts without thoughts behind the first changed one: their provider takes a thought only
+    behind exactly what it was made behind."""
+    changed = next(i for i, part in enumerate(parts) if shown[i] is not part)
+    return (*shown[: changed + 1], *(part for part in shown[changed + 1 :] if not _is_thought(part)))
+
+
+def _is_thought(part: Part) -> bool:
+    return isinstance(part, Reasoning) or (isinstance(part, Opaque) and part.item.get("type") == "redacted_thinking")
 
 
 def _leaves(value: Any, exact: tuple[str, ...]) -> Any:

@@ -25,6 +25,7 @@ from palimpsest.formats.common import (
     said_beside_overhead,
     stand_in_tokens,
     unused,
+    whole,
 )
 from palimpsest.formats.gemini_contents import (
     decode_content,
@@ -56,9 +57,9 @@ PER_RESULT = 12
 UNSIGNED = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """The signature sent with a first call that has none: `skip_thought_signature_validator` in base64.
 
-Models from Gemini 3 on refuse the first function call of a step without a signature. For calls of another model, or of
-an older Gemini, Google documents two values that are not checked, of which this is one (Gemini API guide and Vertex AI
-guide, "Thought signatures"). The field holds bytes, so it is sent as base64, which both services take."""
+Models from Gemini 3 on refuse the first function call of a step without a signature. For calls of another or an older
+model Google documents two values that are not checked, of which this is one (Gemini API guide and Vertex AI guide,
+"Thought signatures"). The field holds bytes, so it is sent as base64, which both services take."""
 
 UNSIGNED_TOKENS = 33
 """What `UNSIGNED` costs as text in o200k_base (a test counts it)."""
@@ -80,6 +81,7 @@ class Gemini:
     bills_kept = False
     signs_together = False
     cache_seconds = CACHE_SECONDS
+    unbound = whole
     words = frozenset(
         {
             "args",
@@ -153,8 +155,7 @@ class Gemini:
             asking.extend([calls.call(shown, adapted)] if shown.entry.kind == "tool_call" else _said(shown, adapted))
         results = [shown for shown in group if shown.entry.kind == "tool_result" and not shown.data]
         answering = [calls.result(shown, adapted) for shown in sorted(results, key=calls.place)]
-        for shown in group:
-            answering.extend(_said(shown, adapted) if shown.data else ())
+        answering += [part for shown in group if shown.data for part in _said(shown, adapted)]
         return [{"role": "model", "parts": asking}, {"role": "user", "parts": answering}]
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
@@ -307,8 +308,7 @@ class _Calls:
         if text is None and own_native(entry, NAME) is not None:
             part = sendable(encode_result(entry))
         if part is None:
-            if text is None:
-                text = _text(entry, adapted)
+            text = _text(entry, adapted) if text is None else text
             part = {"function_response": {"response": response_of(text, entry.status)}}
         body = self._named(part, "function_response", entry.answers)
         body.setdefault("response", response_of("", entry.status))

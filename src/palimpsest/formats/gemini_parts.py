@@ -56,7 +56,7 @@ _BODY_KEYS = {
 
 _INSIDE = {
     **_BODY_KEYS,
-    "video_metadata": _spelled("start_offset", "end_offset", "fps"),
+    "video_metadata": _spelled("start_offset", "end_offset", "fps", "content_layers"),
     "media_resolution": _spelled("level", "num_tokens"),
 }
 _TYPES: dict[str, tuple[str, Any]] = {

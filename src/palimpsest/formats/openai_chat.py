@@ -24,6 +24,7 @@ from palimpsest.formats.common import (
     replaced_by_text,
     stand_in_overhead,
     unused,
+    whole,
 )
 from palimpsest.formats.common import DEFAULT as NAME
 from palimpsest.formats.openai_chat_answers import accepted, sent_call, without_nulls
@@ -53,6 +54,7 @@ class OpenAIChat:
     bills_kept = True
     signs_together = False
     cache_seconds = CACHE_SECONDS
+    unbound = whole
     words = frozenset(
         {
             "arguments",

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import CACHE_SECONDS, own_native, renamed_tokens, said_beside_overhead, stand_in_tokens
+from palimpsest.formats.common import (
+    CACHE_SECONDS,
+    own_native,
+    renamed_tokens,
+    said_beside_overhead,
+    stand_in_tokens,
+    whole,
+)
 from palimpsest.formats.openai_chat import PER_CALL
 from palimpsest.formats.openai_responses_decode import decode_items
 from palimpsest.formats.openai_responses_encode import beside, exact_item
@@ -43,6 +50,7 @@ class OpenAIResponses:
     bills_kept = False
     signs_together = False
     cache_seconds = CACHE_SECONDS
+    unbound = whole
     words = frozenset(
         {
             "annotations",

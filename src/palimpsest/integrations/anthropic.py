@@ -14,6 +14,7 @@ from palimpsest.integrations.asking import (
     listed,
     only_new,
     part_of,
+    refuse,
     system_of,
     texts_of,
     tokens_of,
@@ -36,6 +37,7 @@ class _Messages(Dialect):
         If the caller marks the system text for the cache, or lets the API set marks, no further marks are set; except
         at the ends of the last messages, if the new messages are marked, too.
         """
+        refuse(given, "compaction", why="the log is summarised by session.compact()")
         messages = _results_in_messages(listed(given.get("messages"), "messages"))
         only_new(messages, ("user", "system"), "messages")
         system = system_of(texts_of(given.get("system"), "system"))

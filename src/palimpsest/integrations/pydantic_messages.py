@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any, TypeGuard
+from itertools import compress, groupby
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import msgspec
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
+from palimpsest.formats.anthropic_rules import binds_thinking
 from palimpsest.formats.common import split_address, unused
 from palimpsest.formats.openai_chat import OpenAIChat
 from palimpsest.formats.wording import shown_text, stand_in
@@ -26,9 +29,15 @@ from palimpsest.transfer.sources.pydantic_ai import (
     read_message,
 )
 
+if TYPE_CHECKING:
+    from palimpsest.tokens.models import Model
+
 _OF_MODEL = ("model_name", "provider_name", "provider_details", "provider_response_id", "finish_reason")
 _OF_PART = ("id", "provider_name", "provider_details", "signature", "tool_kind", "citations")
 _OF_MEDIUM = ("vendor_metadata", "media_type", "identifier", "force_download")
+_BINDING = ("anthropic", "bedrock")
+"""Providers of models that take signed thinking only where it was made."""
+
 _OUTCOMES: dict[Status, str] = {"error": "failed", "denied": "denied", "unknown": "interrupted"}
 _SOUNDS = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
@@ -51,6 +60,18 @@ class PydanticAI(OpenAIChat):
         groups = groupby(entries, lambda entry: entry.group or id(entry))
         shown = [[Shown(entry, data=entry.kind in ("context", "summary")) for entry in group] for _, group in groups]
         return [message for group in shown for message in self.render(group)]
+
+    def unbound(self, entry: Entry, model: Model | None) -> Entry:
+        """Return the message without signed thinking of Claude, if the model takes that only where it was made."""
+        if isinstance(entry.content, str) or not binds_thinking(model):
+            return entry
+        fields = _extra_fields(entry)
+        stays = [not _is_bound(part, own) for part, own in zip(entry.content, fields, strict=True)]
+        if all(stays):
+            return entry
+        kept = {**_kept(entry), "parts": list(compress(fields, stays))}
+        parts, metadata = tuple(compress(entry.content, stays)), {**(entry.metadata or {}), NAME: kept}
+        return msgspec.structs.replace(entry, content=parts, metadata=metadata, tokens=None)
 
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
         """Return one group: the model's responses with their calls, then a request with results and what is only
@@ -119,6 +140,10 @@ def _is_as_it_came(entry: Entry) -> bool:
         length is None or fields.get(CHARACTERS) == length
         for length, fields in zip(lengths, _extra_fields(entry), strict=True)
     )
+
+
+def _is_bound(part: Part, fields: Mapping[str, Any]) -> bool:
+    return isinstance(part, Reasoning) and "signature" in fields and fields.get("provider_name") in _BINDING
 
 
 def _length(part: Part) -> int | None:

@@ -32,7 +32,7 @@ are kept. A single name may be of any length."""
 GROUP_NAMES = 1024 * 1024
 """Most characters of names and ids of the open group's calls. An append that would leave more is refused."""
 
-RENDERER = 3
+RENDERER = 4
 """Version of how a cut and entries become a context. A cut of another version is made anew."""
 
 
@@ -92,19 +92,20 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a view is rendered until the next cut: with the entries from `start` on it determines every byte.
 
     `start` is the first `seq` shown in place. Tool results below `mask` are shown as a note. `pins` and `anchors`
-    (human messages still open) lie before `start` and are shown first. `clamps` are shortened entries. `gone` are
-    ranges (first and last `seq`) that are left out, at or after `start`, or among pins. `conditions` are the
-    expressions that entries must meet. `factor` is the provider's tokens for one counted token if its tokenizer is not
-    public. `compaction` is the revision of the compaction that the cut follows (0: none), `skipped` what that one has
-    covered, evicted or hidden at or after `start`, and `hidden` everything that was hidden by hand. `summaries` are
-    shown before the window; `unshown` are the revisions of those that had no room. `facts` says which facts come before
-    everything, if any. `epoch` and `revision` are those that the cut made.
+    (human messages still open) lie before `start` and are shown first. `clamps` are shortened entries. Reasoning of
+    entries below `thoughts` was made behind other messages. `gone` are ranges (first and last `seq`) that are left out,
+    at or after `start`, or among pins. `conditions` are the expressions that entries must meet. `factor` is the
+    provider's tokens for one counted token if its tokenizer is not public. `compaction` is the revision of the
+    compaction that the cut follows (0: none), `skipped` what that one has covered, evicted or hidden at or after
+    `start`, and `hidden` everything that was hidden by hand. `summaries` are shown before the window; `unshown` are the
+    revisions of those without room. `facts` says which facts come first. `epoch` and `revision` are the cut's own.
     """
 
     epoch: int = 0
     revision: int = 0
     start: int = 1
     mask: int = 0
+    thoughts: int = 0
     pins: tuple[int, ...] = ()
     anchors: tuple[int, ...] = ()
     clamps: tuple[Clamp, ...] = ()
@@ -117,7 +118,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     facts: FactsShown | None = None
     conditions: tuple[str, ...] = ()
     factor: float = 0.0
-    renderer: int = RENDERER
+    renderer: int = 3  # the one of stored cuts that name none, since a default is not stored
     reason: str = ""
 
     def passed(self, seqs: Iterable[int]) -> set[int]:
@@ -244,11 +245,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     joins it if the newest entry was only `reasoning`, or a message that `pauses`. `calls` are the unanswered calls,
     `pinned` the seqs that every context keeps, `contexts` the newest version of each named context, and `turns` counts
     the interactions. `rewound` are the ranges (first and last `seq`) hidden by rewinds, oldest first, and `hidden` is
-    how many entries they hold, without tombstones. `erased` counts tombstones, `views` holds the present cut of each
-    view. `compaction` is the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms`
-    maps keyed hashes of private values to the numbers that stand for them. `prompt` is kept if a trigger asks for it.
-    `forked_from` is the session and revision that this one branched off. `about` is what its owner says about it.
-    `expires` is when the session ends (microseconds since 1970; None: never).
+    how many entries they hold, without tombstones. `erased` counts tombstones. Entries below `thoughts` are older than
+    the last erasure or rewriting. `views` holds the present cut of each view. `compaction` is the revision of the
+    record that says what is covered and evicted (0: nothing is). `pseudonyms` maps keyed hashes of private values to
+    numbers. `prompt` is kept if a trigger asks for it. `forked_from` is the session and revision that this one branched
+    off. `about` is what its owner says. `expires` is when it ends (microseconds since 1970; None: never).
     """
 
     revision: int = 0
@@ -271,6 +272,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     turns: int = 0
     rewound: tuple[Span, ...] = ()
     hidden: int = 0
+    thoughts: int = 0
     compaction: int = 0
     attempts: Attempts | None = None
     pseudonyms: dict[str, int] = {}
@@ -312,8 +314,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def cut_of(self, view: str) -> Cut:
         """Return the present cut of a view; for a view without one, a cut that shows the whole log."""
-        cut = self.views.get(view) or Cut(start=self.first_seq)
-        return cut if cut.start >= self.first_seq else msgspec.structs.replace(cut, start=self.first_seq)
+        cut = self.views.get(view) or Cut(start=self.first_seq, renderer=RENDERER)
+        if cut.start >= self.first_seq and cut.thoughts >= self.thoughts:
+            return cut
+        start, thoughts = max(cut.start, self.first_seq), max(cut.thoughts, self.thoughts)
+        return msgspec.structs.replace(cut, start=start, thoughts=thoughts)
 
     def has_newer(self, name: str | None, seq: int) -> bool:
         """Whether a newer version of the named context at `seq` was added, and not erased."""

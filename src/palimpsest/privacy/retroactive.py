@@ -237,8 +237,7 @@ class Redaction:
     def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:
         """Return the head, in a new epoch, of another session that has the entries `seqs`.
 
-        It also gets the pseudonyms that these entries have from now on. Raises Conflict if it has meanwhile given out
-        one of them for another value.
+        It also gets the pseudonyms of these entries. Raises Conflict if it has given out one for another value.
         """
         given, own = self._found.given, head.pseudonyms
         if _clashes(given, own):
@@ -267,6 +266,7 @@ class Redaction:
             revision=head.revision + 1,
             epoch=head.epoch + 1,
             epoch_reason=REASON,
+            thoughts=head.next_seq,
             usage=outdated(head.usage),
             prompt=None,
             contexts=contexts if redacted else head.contexts,

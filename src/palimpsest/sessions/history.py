@@ -125,6 +125,7 @@ class History:
             revision=at,
             epoch_reason=reasons[-1] if reasons else "",
             views={view: cut} if cut else {},
+            thoughts=min(head.thoughts, point.next_seq),
             rewound=rewound,
             pinned=await self._pinned(msgspec.structs.replace(then, pinned=()), records),
             compaction=_compaction(records),
@@ -218,6 +219,7 @@ class History:
             usage=head.usage,
             rewound=rewound,
             hidden=hidden,
+            thoughts=min(head.thoughts, point.next_seq),
             compaction=_compaction(records),
             attempts=_attempts(head.attempts, point.next_seq),
             pseudonyms=head.pseudonyms,
@@ -330,8 +332,7 @@ async def since(
 ) -> list[Record] | None:
     """Return the records that came between two heads of a session, oldest first.
 
-    None if they do not tell everything that happened: another session took its place, it was cleared, or its texts
-    were redacted (which is accepted with `redacted`).
+    None if they do not tell everything: it is another session, it was cleared, or (unless `redacted`) redacted.
     """
     if (now.created, now.first_seq) != (before.created, before.first_seq) or now.revision < before.revision:
         return None

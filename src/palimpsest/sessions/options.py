@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of, shares_of
-from palimpsest.context.terms import Terms
+from palimpsest.context.terms import MAIN, Terms
 from palimpsest.errors import ConfigError
 from palimpsest.formats import Format, FormatName, find_format
 from palimpsest.log import values
@@ -110,7 +110,7 @@ class GivenOptions(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
     counter: TokenCounter | Callable[[str], int] | str | None = None
     """A function from text to tokens, an encoding's name, or a TokenCounter; None: the model's."""
     format: FormatName = "openai"
-    view: str = "main"
+    view: str = MAIN
     short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None = None
     """Short-term strategies (`MaxTokens`), which say what is shown; None: one with `conditions` and `oversize`."""
     conditions: Sequence[str] = ()

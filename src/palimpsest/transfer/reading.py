@@ -90,7 +90,7 @@ def accesses_of(data: Mapping[str, Any], dump: Dump, where: str = "data") -> lis
 
 
 _AS_GIVEN = (
-    *("epoch", "epoch_reason", "first_seq", "rewound", "forked_from", "about"),
+    *("epoch", "epoch_reason", "first_seq", "rewound", "thoughts", "forked_from", "about"),
     *("views", "compaction", "attempts", "pseudonyms"),
 )
 """Fields of the head that are taken from the export, since entries and records do not tell them."""
@@ -122,6 +122,7 @@ def _given_head(outline: Mapping[str, Any], entries: Sequence[Entry], records: S
         epoch_reason=_converted(outline.get("epoch_reason") or "", str, f"{place}.epoch_reason"),
         first_seq=first,
         rewound=rewound,
+        thoughts=_converted(outline.get("thoughts", 0), int, f"{place}.thoughts"),
         forked_from=_converted(outline.get("forked_from"), tuple[str, int] | None, f"{place}.forked_from"),
         about=_about(outline.get("about"), f"{place}.about"),
         compaction=compaction,

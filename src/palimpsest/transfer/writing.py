@@ -162,6 +162,7 @@ def _frame(
             "turns": head.turns,
             "pinned": list(head.pinned),
             "rewound": [list(span) for span in head.rewound],
+            **({"thoughts": head.thoughts} if head.thoughts else {}),
             "forked_from": list(head.forked_from) if head.forked_from else None,
             **({"about": _plain(head.about)} if head.about is not None else {}),
             "views": _plain(head.views),

@@ -20,7 +20,7 @@ Shape = Literal["response", "choice", "message", "piece", "event", "usage", "unk
 _ANTHROPIC_BLOCKS = frozenset(
     {
         *("thinking", "redacted_thinking", "tool_use", "tool_result", "document", "search_result", "container_upload"),
-        "compaction",
+        *("compaction", "fallback", "connector_text", "mcp_tool_listing"),
     }
 )
 """Types of content blocks that only Anthropic has, besides those of hosted tools."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from palimpsest.errors import ConfigError
+from palimpsest.formats.anthropic_kinds import is_hosted_result
+from palimpsest.formats.openai_responses_items import asks
 from palimpsest.formats.received.plain import plain
 from palimpsest.formats.received.values import Reported
 from palimpsest.log.checks import check_whole
@@ -32,7 +34,22 @@ def reported(given: Mapping[str, Any], where: str = "usage") -> Reported | None:
     input_tokens, output_tokens, cached_tokens = figures
     id = next((given[key] for key in ("id", "response_id", "responseId") if isinstance(given.get(key), str)), "")
     fingerprint = digest(f"{id} {input_tokens}") if id else ""  # some servers give all their responses the same id
-    return Reported(input_tokens, output_tokens, cached_tokens, fingerprint)
+    return Reported(input_tokens, output_tokens, cached_tokens, fingerprint, _is_looped(given, usage))
+
+
+def _is_looped(response: Mapping[str, Any], usage: Mapping[str, Any]) -> bool:
+    """Whether the provider's own tools, or its summaries, have a part in the reported input."""
+    if any(usage.get(key) for key in ("tool_use_prompt_token_count", "toolUsePromptTokenCount")):  # Gemini
+        return True
+    passes, asked = usage.get("iterations"), usage.get("server_tool_use")  # Anthropic
+    if (isinstance(passes, list) and len(passes) > 1) or (isinstance(asked, Mapping) and any(asked.values())):
+        return True
+    items = [item for key in ("content", "output") for item in response.get(key) or () if isinstance(item, Mapping)]
+    return any(_is_hosted(str(item.get("type")), item) for item in items)
+
+
+def _is_hosted(kind: str, item: Mapping[str, Any]) -> bool:
+    return kind == "compaction" or is_hosted_result(kind) or (kind.endswith("_call") and not asks(dict(item)))
 
 
 class _Usage:

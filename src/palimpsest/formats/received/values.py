@@ -11,13 +11,15 @@ class Reported(msgspec.Struct, frozen=True):
     """What a provider reported for one call, in tokens.
 
     `response` is a fingerprint of the response's id and input tokens; empty if it has no id. A response that was broken
-    off has the same fingerprint as the whole one.
+    off has the same fingerprint as the whole one. `looped` says that the input is more, or other, than what was sent:
+    tools that the provider runs have brought some of it, or it is the sum of several passes of the model.
     """
 
     input_tokens: int
     output_tokens: int = 0
     cached_tokens: int = 0
     response: str = ""
+    looped: bool = False
 
 
 class Run(msgspec.Struct, frozen=True):

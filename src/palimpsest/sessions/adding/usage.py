@@ -75,7 +75,7 @@ class UsageRecorder:
 
     async def _recorded(self, report: Reported, sent: Context | Sent | None) -> Usage:
         """Store the report with the session, unless the last stored one is of the same response."""
-        counted = sent.counted if sent is not None else 0
+        counted = sent.counted if sent is not None and not report.looped else 0
         _check(report, counted)
         head = await self._scope.head()
         if head.usage is not None and report.response and report.response == head.usage.response:
