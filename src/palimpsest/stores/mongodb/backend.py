@@ -72,6 +72,8 @@ class MongoBackend(ServerBackend[Connected]):
                 name = address.partition("://")[2].partition("?")[0].partition("/")[2] or None
         except (InvalidURI, ConfigurationError, ValueError, TypeError):
             raise ConfigError("store", self.url, ADDRESS) from None
+        except OSError:
+            raise ConfigError("store", self.url, "one whose options name files that can be read") from None
         settings = driver_settings(address, self._options.pool_size, self.seconds)
         return lambda: AsyncMongoClient(address, tz_aware=False, document_class=dict, **settings), name or "palimpsest"
 
