@@ -31,7 +31,30 @@ class Forgetful(SuspendingBackend):
         return result
 
 
+class Dawdling(SuspendingBackend):
+    """A backend whose network delivers the next append only when `deliver` is called, long after it was given up."""
+
+    dawdles = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._late: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    async def called(self, verb: str, *given: Any, **named: Any) -> Any:
+        if self.dawdles and kind_of(verb, given) == "append":
+            self.dawdles = False
+            self._late.append((given, named))
+            raise StoreUnavailable(self.url, "it has not answered", written=None)
+        return await super().called(verb, *given, **named)
+
+    async def deliver(self) -> None:
+        """Do what has dawdled."""
+        for (batches, at, *_), _ in self._late:
+            await super().called("write", batches, at)
+
+
 STORES.register("forgetful", lambda url, runner: Forgetful())
+STORES.register("dawdling", lambda url, runner: Dawdling())
 
 
 async def texts(memory: AsyncMemory) -> list[str]:
@@ -95,3 +118,26 @@ def test_who_is_refused_goes_on_in_the_queue() -> None:
             return await texts(memory)
 
     assert asyncio.run(do()) == ["known", "of another", "mine"]
+
+
+@pytest.mark.parametrize("retried", [False, True])
+@pytest.mark.parametrize("before", [[], ["known"]])
+def test_an_append_that_is_said_to_be_unwritten_never_arrives(before: list[str], retried: bool) -> None:
+    """Once `written` is False, a request that a network still holds stores nothing, whenever it arrives."""
+
+    async def do() -> list[str]:
+        async with AsyncMemory.open("dawdling://") as memory:
+            session, backend = memory.session("s"), cast("Dawdling", memory.store.backend)
+            for text in before:
+                await session.add_user_message(text)
+            backend.dawdles = True
+            with pytest.raises(StoreUnavailable) as caught:
+                await session.add_user_message("mine")
+            assert caught.value.written is False
+            await backend.deliver()
+            if retried:
+                await session.add_user_message("mine")
+            assert (await session.verify()).problems == ()
+            return await texts(memory)
+
+    assert asyncio.run(do()) == [*before, *(["mine"] if retried else [])]

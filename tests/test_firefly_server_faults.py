@@ -92,6 +92,7 @@ def test_a_store_works_again_when_its_server_is_back(kind: str) -> None:
         ("redis", f"redis://me:{SECRET}@host:99999/x"),
         ("mongodb", f"mongodb:/me:{SECRET}@host"),
         ("mongodb", f"mongodb://me:{SECRET}@host:port/x"),
+        ("mongodb", f"mongodb://me:{SECRET}@host/x?tls=true&tlsCAFile=/none"),
     ],
 )
 def test_an_invalid_address_is_refused_without_secrets(kind: str, address: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,38 @@ def test_a_call_that_waits_too_long_says_whether_it_wrote() -> None:
 
     with mongostore.watched() as sent:
         asyncio.run(work(mongostore.address_of("late"), sent))
+
+
+@LEAVES
+def test_calls_that_are_cancelled_again_and_again_leave_a_working_store() -> None:
+    """A call may be cancelled more than once, as frameworks do that cancel until a task ends: it ends, and others work.
+
+    While calls wait for a connection the driver holds a lock, which a second cancellation must not keep it from giving
+    back.
+    """
+
+    async def work(address: str) -> None:
+        async with AsyncMemory.open(address, pool_size=1, timeout_seconds=5) as memory:
+            sessions = [memory.session(f"s{number}") for number in range(8)]
+            for session in sessions:
+                await session.add_user_message("hello")
+            for turns in range(120):
+                calls = [asyncio.create_task(session.entries()) for session in sessions]
+                for _ in range(turns % 12):
+                    await asyncio.sleep(0)
+                for _ in range(3):
+                    for call in calls:
+                        call.cancel()
+                    await asyncio.sleep(0)
+
+                _, under_way = await asyncio.wait(calls, timeout=20)
+                assert not under_way
+            assert len(await sessions[0].entries()) == 1
+
+    asyncio.run(work(mongostore.address_of("cancelled")))
+    with warnings.catch_warnings():  # PyMongo does not close a socket when connecting it is cancelled
+        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
+        gc.collect()
 
 
 # --- beside a program that keeps its own books

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from on_servers import own_server
 from palimpsest import AsyncMemory, Memory, StoreUnavailable
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, PlaceHead, Range, Row, Step
 from palimpsest.stores.redis import scrubbing
+from palimpsest.stores.redis.writing import WRITE
 from processes import Process, together
 from redisstore import address_of, documented_user, keys_of, opened, raw, watched
 from servers import Server, with_options
@@ -304,6 +306,26 @@ def test_what_the_server_keeps_is_reported(server: Server, monkeypatch: pytest.M
     with Memory.open(server.address.replace("//", "//ann:secret@")) as memory:
         monkeypatch.undo()
         assert memory.session("s").erase([3]).remains == (scrubbing.SNAPSHOTS, scrubbing.DENIED)
+
+
+def test_a_missing_permission_is_an_error_before_anything_is_written(server: Server) -> None:
+    """A user who may not run one of the commands of the script writes nothing: a server does not undo half of it."""
+    commands = sorted(set(re.findall(r"call\('([A-Z]+)'", WRITE.text.decode())))
+    assert {"HSET", "ZADD"} < set(commands)
+    with Memory.open(server.address) as memory, raw(server.address) as client:
+        session = memory.session("s")
+        for number, command in enumerate(commands):
+            name = f"no_{command.lower()}"
+            session.add_user_message(f"{number}")
+            client.execute_command("ACL", "SETUSER", name, "on", ">secret", "~*", "+@all", f"-{command}")
+            with Memory.open(server.address.replace("//", f"//{name}:secret@")) as other:
+                with pytest.raises(StoreUnavailable, match=f"(?i){command}.*permission") as caught:
+                    other.session("s").add_user_message("lost")
+                assert caught.value.written is False
+                with pytest.raises(StoreUnavailable, match=f"(?i){command}.*permission"):
+                    other.session("s").clear()
+
+            assert [entry.text for entry in session.entries()] == [str(n) for n in range(number + 1)]
 
 
 @pytest.mark.parametrize("more", ["", "+select", "+client|setname", "+ping"])

@@ -29,6 +29,7 @@ OPTIONS = {
         "prefix=a&prefix=b": "prefix.*once",
         "decode_responses=true": "decode_responses.*prefix, cluster.*ssl_",
         "=x": "text that is no name",
+        "ssl_ca_certs=/none": "ssl_ca_certs.*rediss://",
     },
     "mongodb": {},
 }
@@ -56,18 +57,38 @@ ADDRESSES = {
         "redis://me:sesame@/0",
         "rediss://me:sesame@host/1?cluster=true",
     ],
-    "mongodb": ["mongodb:x", "mongodb:/me:sesame@host/x", "mongodb://me:se/same@host:port/x", "mongodb://a:sesame@/x"],
+    "mongodb": [
+        "mongodb:x",
+        "mongodb:/me:sesame@host/x",
+        "mongodb://me:se/same@host:port/x",
+        "mongodb://a:sesame@/x",
+        "mongodb://a:sesame@host/x?tls=true&tlsCAFile=/none/sesame",
+    ],
 }
 FORMS = {
     "postgres": "user:password@host:5432",
     "redis": "user:password@host:6379|database 0",
-    "mongodb": "user:password@host:27017",
+    "mongodb": "user:password@host:27017|files that can be read",
 }
 AWAY = {
     "postgres": ["postgresql://", "?sslmode=nonsense", "?sslmode=require&passfile=/none"],
     "redis": ["redis://", "rediss://", "?cluster=true", "?client_name=agent&socket_keepalive=true"],
     "mongodb": ["mongodb://", "?tls=true", "?retryWrites=false&w=1"],
 }
+
+REFUSED = {
+    "postgres": ["postgresql://me:sesame@a..b:1/x", f"postgresql://me:sesame@{'a' * 70}.b:1/x", "postgresql://::1:1/x"],
+    "redis": [
+        "redis://me:sesame@host/0?health_check_interval=often",
+        "redis://me:sesame@host/0?cluster=true&socket_connect_timeout=soon",
+        "rediss://me:sesame@host/0?ssl_nothing=1",
+    ],
+    "mongodb": [
+        "mongodb://me:sesame@host/x?minPoolSize=100",
+        "mongodb+srv://me:sesame@a..b/x",
+    ],
+}
+"""Addresses that no check of ours refuses, and the driver does, as it is about to connect."""
 
 
 def cases(table: dict[str, dict[str, str]] | dict[str, list[str]]) -> list[tuple[str, str]]:
@@ -103,6 +124,16 @@ def test_an_invalid_address_shows_the_form_and_no_password(kind: str, address: s
         Memory.open(address)
 
     assert SECRET not in f"{caught.value}{caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(("kind", "address"), cases(REFUSED))
+def test_an_address_that_the_driver_refuses_is_an_error_of_ours(kind: str, address: str) -> None:
+    """What the driver raises about an address becomes StoreUnavailable, which says where to look and shows no login."""
+    with pytest.raises(StoreUnavailable, match="look at its host and options") as caught:
+        Memory.open(address).session("s").add_user_message("x")
+
+    assert caught.value.written is False
+    assert SECRET not in str(caught.value)
 
 
 @pytest.mark.sampled

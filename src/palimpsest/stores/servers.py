@@ -25,6 +25,9 @@ T = TypeVar("T")
 Options = TypeVar("Options", bound="ServerOptions")
 C = TypeVar("C")
 
+NOT_TAKEN = "the driver does not take this address: look at its host and options"
+"""What to tell the user where a driver refuses an address. Its own error may quote the address with the password."""
+
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of stores on servers.
@@ -140,7 +143,12 @@ class ServerBackend(Backend, Generic[C]):
         self._connecting = self._connecting or asyncio.Lock()
         async with self._connecting:
             if self._client is None:
-                self._client = await self.connect()
+                try:
+                    self._client = await self.connect()
+                except (OSError, TypeError, ValueError) as fault:
+                    if isinstance(fault, (PalimpsestError, TimeoutError, *self.faults)):
+                        raise
+                    raise StoreUnavailable(self.url, NOT_TAKEN) from fault  # an option, or a host that is no name
             return self._client
 
     def release(self) -> C | None:

@@ -65,7 +65,7 @@ class Documents(Server):
         try:
             if not address.startswith("mongodb+srv:"):
                 parse_uri(address)
-        except (InvalidURI, ConfigurationError, ValueError, TypeError):
+        except (InvalidURI, ConfigurationError, OSError, ValueError, TypeError):  # OSError: a file that it names
             allowed = "mongodb://user:password@host:27017/, options of the driver behind a question mark"
             raise ConfigError("store", self._url, allowed) from None
 

@@ -18,7 +18,7 @@ from palimpsest.stores.engine.known import Known, note_steps, pointer_place, wit
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Sessions
-from palimpsest.stores.rules import AsyncLook, async_look, expect_of
+from palimpsest.stores.rules import AsyncLook, async_look
 from palimpsest.stores.values import Appended
 
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
@@ -254,9 +254,8 @@ class Appends:
     async def was_done(self, own: Append, fault: PalimpsestError) -> bool:
         """Return whether an append was written although its answer was lost; if not, say so in `fault.written`.
 
-        An earlier attempt that is still being written either compares the head it is written over or holds a lock on
-        it. So a write that compares that head waits for it. If the head is then unchanged, nothing of the append is
-        stored.
+        An earlier attempt that is still being written either holds a lock on the head that it compares, and is waited
+        for, or has still to compare it: so that head is changed, and whatever a network delivers later is refused.
         """
         own.note_unanswered()
         try:
@@ -273,10 +272,8 @@ class Appends:
         return False
 
     async def _arrived_late(self, append: Append) -> bool:
-        """Return whether the append is stored once no earlier attempt can still be under way."""
-        base = append.sent[-1][0]
-        hot = expect_of(base.stored)
-        (refusal,) = await self._backend.write([[Step(base.place, hot, hot)]], self._clock())
+        """Return whether the append is stored once no earlier attempt can be written any more."""
+        (refusal,) = await self._backend.write([append.sent[-1][0].barrier()], self._clock())
         return refusal is not None and await self._find_sent(append, self._backend.look)
 
     async def _find_sent(self, append: Append, look: AsyncLook) -> bool:

@@ -160,6 +160,16 @@ class Known(msgspec.Struct, frozen=True, gc=False):
         hot = hot_of(self.log, self.cold_version, after)
         return _replace(self, head=after, stored=PlaceHead(hot, before.cold)), Step(self.place, before.hot, hot)
 
+    def barrier(self) -> list[Step]:
+        """Return steps that change nothing but what every append over this session, as it is known, compares.
+
+        That is its head, or, for a session that does not exist, the pointer; a left over pointer stays as it is.
+        """
+        if self.stored is not None:
+            return [self.append_step(_replace(self.head, revision=self.head.revision + 1))[1]]
+        pointer = self.pointer or new_pointer(self.place.home)
+        return [Step(self.place), Step(pointer_place(self.key), self.pointer, pointer)]
+
     def step(self, after: Head, shares: tuple[Share, ...] | None = None) -> tuple[Known, Step]:
         """Return the session with another head, and other shares if given, and the step that writes them."""
         before, cold_version, cold = self.stored, self.cold_version, None

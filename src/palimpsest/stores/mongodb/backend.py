@@ -13,6 +13,7 @@ from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.mongodb import faults
 from palimpsest.stores.mongodb.address import ADDRESS, driver_settings
+from palimpsest.stores.mongodb.alone import Alone
 from palimpsest.stores.mongodb.connected import Connected, is_router, prepare
 from palimpsest.stores.mongodb.layout import COLLECTION, NUMBER, Known, head_key
 from palimpsest.stores.mongodb.reading import Reader
@@ -56,7 +57,7 @@ class MongoBackend(ServerBackend[Connected]):
 
     def __init__(self, address: str, options: ServerOptions) -> None:
         super().__init__(address, options)
-        self._options = options
+        self._options, self._alone = options, Alone()
         self._make_client, self._name = self._client_of(address)
 
     def _client_of(self, address: str) -> tuple[Callable[[], AsyncMongoClient[dict[str, Any]]], str]:
@@ -72,20 +73,29 @@ class MongoBackend(ServerBackend[Connected]):
                 name = address.partition("://")[2].partition("?")[0].partition("/")[2] or None
         except (InvalidURI, ConfigurationError, ValueError, TypeError):
             raise ConfigError("store", self.url, ADDRESS) from None
+        except OSError:
+            raise ConfigError("store", self.url, "one whose options name files that can be read") from None
         settings = driver_settings(address, self._options.pool_size, self.seconds)
         return lambda: AsyncMongoClient(address, tz_aware=False, document_class=dict, **settings), name or "palimpsest"
 
     async def connect(self) -> Connected:
         client = self._make_client()
         try:
-            hello = await client.admin.command("hello")
-            self._has_transactions(hello)
-            connected = Connected(self.url, client, self._name, is_router(hello))
-            await prepare(self.url, connected, writable=self.writable)
-            return connected
+            return await self._alone.run(self._checked(client))
         except BaseException:
-            await client.close()
+            await self._alone.run(client.close())
             raise
+
+    async def _checked(self, client: AsyncMongoClient[dict[str, Any]]) -> Connected:
+        """Check that the server can be used, and bring the store to the present version."""
+        hello = await client.admin.command("hello")
+        self._has_transactions(hello)
+        connected = Connected(self.url, client, self._name, is_router(hello))
+        await prepare(self.url, connected, writable=self.writable)
+        return connected
+
+    async def run(self, do: Callable[[Connected], Awaitable[T]], *, writes: bool = False) -> T:
+        return await super().run(lambda connected: self._alone.run(do(connected)), writes=writes)
 
     def _has_transactions(self, hello: dict[str, Any]) -> None:
         """Raise StoreUnavailable for a server without transactions, by its answer to `hello`."""
@@ -146,7 +156,8 @@ class MongoBackend(ServerBackend[Connected]):
     async def close(self) -> None:
         connected = self.release()
         if connected is not None:
-            await connected.client.close()
+            await self._alone.run(connected.client.close())
+        await self._alone.ended()
 
 
 def _ignored(_: bool) -> None:

@@ -17,6 +17,7 @@ from pymongo.errors import (
 )
 
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
+from palimpsest.stores.servers import NOT_TAKEN
 
 FAULTS: tuple[type[BaseException], ...] = (PyMongoError, BSONError)
 """Every exception that the driver raises."""
@@ -74,7 +75,7 @@ _KINDS: tuple[tuple[type[BaseException], str, bool], ...] = (
     ),
     (WTimeoutError, "too few servers confirmed the write in time", False),
     (AutoReconnect, "the connection was lost; try again", False),
-    (ConfigurationError, "the driver does not take this address: look at its options", True),
+    (ConfigurationError, NOT_TAKEN, True),
     (InvalidOperation, "it was closed meanwhile", False),
 )
 """Errors without a code: what to tell the user, and whether it is certain that nothing was written."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncpg
 
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
-from palimpsest.stores.servers import Unsent
+from palimpsest.stores.servers import NOT_TAKEN, Unsent
 
 FAULTS: tuple[type[BaseException], ...] = (
     asyncpg.PostgresError,
@@ -78,8 +78,8 @@ def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     """
     if isinstance(fault, Unsent) and fault.__cause__ is not None:
         fault, writes = fault.__cause__, False
-    if isinstance(fault, asyncpg.ClientConfigurationError):  # its text may quote the address with the password
-        return StoreUnavailable(url, "the driver does not take this address: look at its options")
+    if isinstance(fault, asyncpg.ClientConfigurationError):
+        return StoreUnavailable(url, NOT_TAKEN)
     code = getattr(fault, "sqlstate", None) or ""
     text = str(fault.args[0]) if fault.args and isinstance(fault, asyncpg.PostgresError) else _plain(fault)
     if code in _DAMAGED:

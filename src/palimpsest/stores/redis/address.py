@@ -46,5 +46,7 @@ def check_address(address: str, options: RedisOptions) -> None:
         if name not in DRIVERS and not name.startswith("ssl_"):
             known = ", ".join((*RedisOptions.__struct_fields__, *DRIVERS, "ssl_…"))
             raise ConfigError("store option", name if name.isidentifier() else "text that is no name", known)
+        if name not in DRIVERS and parts.scheme == "redis":
+            raise ConfigError("store option", name, "it only in an address that begins with rediss://, for TLS")
     if options.cluster and parts.path.strip("/0"):
         raise ConfigError("store", discreet_address(address), "database 0, the only one that a cluster has")

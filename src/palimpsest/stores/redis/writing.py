@@ -1,8 +1,9 @@
 """The script in Lua that writes, in one step. `palimpsest.stores.redis.layout` describes the keys.
 
-The server does not undo a script that fails half way. So this one first decodes all its arguments and reads each key
-that it may change, which fails if a key is of another type, and only then changes something. A server whose memory is
-full refuses a script before it begins, unless its first line says `allow-oom`.
+The server does not undo a script that fails half way. So this one first checks that the user may run each command,
+decodes all its arguments, and reads each key that it may change, which fails if a key is of another type. Only then it
+changes something. A server whose memory is full refuses a script before it begins, unless its first line says
+`allow-oom`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,18 @@ from palimpsest.stores.redis.scripts import ALLOW_OOM, BASE, Script
 _WRITE = """
 local NEVER = string.rep('\\255', 8)
 local CHUNK = 500
+
+-- check that the user may run each command that is called below; the numbers say how many arguments follow a key
+local COMMANDS = {
+  EXISTS = 0, HDEL = 1, HGET = 1, HINCRBY = 2, HLEN = 0, HSET = 2, SADD = 1, SCARD = 0, SMEMBERS = 0, SREM = 1,
+  TIME = 0, ZADD = 2, ZCARD = 0, ZLEXCOUNT = 2, ZRANGEBYLEX = 2, ZREM = 1, ZREMRANGEBYLEX = 2
+}
+local may = redis.acl_check_cmd or function() return true end  -- not every program that speaks the protocol has it
+for command, more in pairs(COMMANDS) do
+  if not may(command, KEYS[1], unpack({'0', '0'}, 1, more)) then
+    return redis.error_reply('NOPERM the user may not run ' .. command)
+  end
+end
 
 -- decode all arguments, and read each key that may change: that fails if a key is of another type
 local batches, buckets = {}, {}
