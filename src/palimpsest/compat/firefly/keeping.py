@@ -158,7 +158,7 @@ class Keeper:
         with conversation.lock:
             if not entries[0].seq:  # a privacy policy withholds it: the turn is over, so no context shows it either
                 return conversation.unstored(entries, raw, bound)
-            return conversation.added(entries, raw, given[0], bound)
+            return conversation.added(entries, raw, given, bound)
 
     def _make_room(self, conversation_id: str, conversation: Conversation) -> None:
         """Remove the oldest turns if they cost too much. Failures are logged, never raised: the new turn is stored.
@@ -173,7 +173,7 @@ class Keeper:
         except Closed:
             return
         except Exception as fault:  # noqa: BLE001 (the boundary: the new turn is stored already)
-            log_failure(None, fault, "the oldest turns of a conversation could not be removed")
+            log_failure(self.redact, fault, "the oldest turns of a conversation could not be removed")
 
     def _is_due(self, conversation: Conversation) -> bool:
         """Return whether the oldest turns must leave now."""

@@ -11,7 +11,7 @@ from palimpsest import ConfigError, Entry
 from palimpsest.compat.firefly.entries import portable, restored
 from palimpsest.compat.firefly.pairs import links
 from palimpsest.compat.firefly.raw import Raw, handed_out, read
-from palimpsest.compat.firefly.weighing import Scale
+from palimpsest.compat.firefly.weighing import Scale, pieces
 from palimpsest.log import values
 
 MARK = "firefly"
@@ -207,6 +207,22 @@ def kept_of(entry: Entry, response: str, raw: Raw | None = None, bound: int | No
     about = about_of(entry)
     raw = raw or read(about.get("form", "texts"), about.get("raw"), entry.text, response)
     return Kept(entry, response, raw, about, -1 if bound is None else bound)
+
+
+def may_be_shown(
+    raw: Raw, stored: Sequence[Entry], given: Sequence[Entry], redact: Callable[[str], str] | None
+) -> bool:
+    """Return whether the raw messages of a turn that was just stored may be handed out as they were given.
+
+    They may not if a privacy policy has changed anything of the `given` entries, or would change a text in messages
+    that have no form in JSON, of which nothing was stored.
+    """
+    if [(entry.content, entry.metadata) for entry in stored] != [(entry.content, entry.metadata) for entry in given]:
+        return False
+    if redact is None or raw.form != "opaque":
+        return True
+    texts = (piece for message in raw.messages for piece in pieces(message) if isinstance(piece, str))
+    return all(redact(text) == text for text in texts)
 
 
 def declared_of(value: object) -> int:
