@@ -219,6 +219,10 @@ class Gate:
         """Return plain JSON without what is private, at any depth. Raises PrivacyRefused."""
         return value if self.redactor is None else self.redactor.value(value)
 
+    def withholds_entry(self, entry: Entry) -> bool:
+        """Return whether an entry may not be kept, because of what it is or says of itself."""
+        return self.redactor is not None and self.redactor.is_withheld(entry)
+
     def withholds(self, kind: str) -> bool:
         """Return whether entries of this kind may not be kept."""
         return self.redactor is not None and self.redactor.withholds(kind)
