@@ -7,7 +7,7 @@ in its head, and an error raised on the way quotes nothing private either.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -65,6 +65,8 @@ class Gate:
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self.redactor = redactor
+        self.withholding = redactor.is_given_withheld if redactor is not None and redactor.has_types else None
+        """Whether a verb is given something that is withheld, by its name and arguments; None if nothing ever is."""
         self.outside: Callable[..., Awaitable[Any]] | None = None
         """Runs a function in a thread beside the event loop; None if there is no loop."""
         self.opening: OneAtATime | None = None
@@ -333,7 +335,7 @@ def _discreet(verb: Callable[..., Any], plain: Callable[..., Given], *, opens: b
                 await gate.opening()
             if gate.redactor is None:
                 return await verb(self, *given[0], **given[1])
-            with Hushed(gate.redact):
+            with Hushed(gate.redact, gate.withholding and partial(gate.withholding, verb.__name__, *given)):
                 return await verb(self, *given[0], **given[1])
         except OSError as fault:
             check_descriptors(fault)
@@ -348,7 +350,8 @@ def _discreet_at_once(verb: Callable[..., T]) -> Callable[..., T]:
         given, named = _plain_texts(args, options)
         if self._gate.redactor is None:
             return verb(self, *given, **named)
-        with Hushed(self._gate.redact):
+        withholding = self._gate.withholding
+        with Hushed(self._gate.redact, withholding and partial(withholding, verb.__name__, given, named)):
             return verb(self, *given, **named)
 
     return discreet_verb

@@ -191,7 +191,7 @@ class AsyncKnowledge:
             reason = fault if isinstance(fault, InvalidEntry) else "a text in it has a lone surrogate"
             raise ConfigError("metadata", "what is not JSON", f"a mapping of JSON values, or None ({reason})") from None
         if self._gate.withholds_entry(chunk_entry(metadata=values)):
-            raise ConfigError("a document", "of a type that the policy withholds", "one that may be stored")
+            raise ConfigError("a document", "this one", "one of no type that the policy withholds")
         asking, gate, apart = self._asking, self._gate, self._scope.store.apart
         embedder = (await self._keeper()).embedder(asking.base.embedder)
         name = embedder.name if embedder is not None else ""
