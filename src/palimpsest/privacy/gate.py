@@ -168,7 +168,7 @@ class Gate:
         """Return a record without what is private in any of its texts. Raises PrivacyRefused."""
         if self.redactor is None:
             return record
-        return msgspec.structs.replace(cleaned_record(record, self._clean), view=self.text(record.view))
+        return cleaned_record(record, self._clean)
 
     def head(self, head: Head) -> Head:
         """Return a head without what is private in anything that an export shows of it. Raises PrivacyRefused."""
