@@ -1181,6 +1181,42 @@ def test_a_turn_that_the_policy_withholds_is_not_stored(metadata: dict[str, Any]
             assert secret not in repr(private.session(name).export())
 
 
+MARKED: dict[str, list[Any]] = {
+    "assistant": [],
+    "user": [],
+    "message": [],
+    "tool": [{"role": "user", "content": "hello"}, {"role": "tool", "tool_call_id": "c", "content": "walrus"}],
+    "tool_result": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "walrus"}]}],
+    "tool_call": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"arguments": "walrus"}}]}],
+    "system": [{"role": "system", "content": "walrus"}],
+    "health": [{"role": "user", "content": "walrus", "metadata": {"tags": ["Health"]}}],
+}
+
+
+@pytest.mark.parametrize("withheld", MARKED)
+def test_a_turn_is_withheld_as_a_whole(withheld: str) -> None:
+    """A policy that withholds any message of a turn withholds all of it, and other turns stay as they are."""
+    raw = MARKED[withheld]
+    said = "walrus" if not raw else "hello"
+    other = memory()
+    other.add_turn("c", said, said, raw)
+    with Memory.open("memory://", privacy={"non_persistable_message_types": [withheld]}) as private:
+        conversations = memory(store=private)
+        for _ in range(3):
+            turn = conversations.add_turn("c", said, said, raw)
+            assert (turn.user_prompt, turn.assistant_response) == (said, said)
+        conversations.import_conversation(other.export_conversation("c"), conversation_id="imported")
+        public = conversations.add_turn("d", "hello", "hi", [])
+
+        for name in ("c", "imported"):
+            for reading in (conversations, memory(store=private)):
+                assert (reading.get_turns(name), reading.get_message_history(name)) == ([], [])
+        told = repr([private.session(one.session).export() for one in private.sessions()])
+        assert "walrus" not in told
+        shown = [(one.turn_id, one.user_prompt) for one in conversations.get_turns("d")]
+        assert shown == ([(public.turn_id, "hello")] if raw else [])
+
+
 # --- what is left open
 
 

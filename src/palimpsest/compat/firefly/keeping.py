@@ -132,7 +132,7 @@ class Keeper:
 
     def add(self, conversation_id: str, user: str, response: str, raw: Raw, metadata: Any) -> Kept:
         """Store a turn and return it. If the turns then cost too much, the oldest leave."""
-        given = entries_of(user, response, raw, metadata)
+        given = entries_of(user, response, raw, metadata, named=self.memory.redact is not None)
         bound = self.scale.bound(user, response, raw.messages if raw.form != "plain" else ())
         conversation = self.conversation(conversation_id)
         if self._mirror is None:
@@ -273,7 +273,9 @@ class Keeper:
         given = Given(data)
         target_id = given.conversation_id or self.new() if conversation_id is None else conversation_id
         _check_id(target_id)
-        exported = given.natively(self.memory.session(target_id).id, self.scale, time_ns() // 1000)
+        exported = given.natively(
+            self.memory.session(target_id).id, self.scale, time_ns() // 1000, named=self.memory.redact is not None
+        )
         if given.turns or given.summary:
             with nullcontext() if self._mirror is None else self._mirror.lock:
                 if self._mirror is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from palimpsest import ConfigError, Entry
 from palimpsest.compat.firefly.entries import portable, restored
 from palimpsest.compat.firefly.pairs import links
-from palimpsest.compat.firefly.raw import Raw, handed_out, read
+from palimpsest.compat.firefly.raw import Raw, handed_out, kinds_in, read
 from palimpsest.compat.firefly.weighing import Scale, pieces
 from palimpsest.log import values
 
@@ -150,7 +150,14 @@ class Kept:
 
 
 def entries_of(
-    user: str, response: str, raw: Raw, metadata: Any = None, *, tagged: bool = False, **more: Any
+    user: str,
+    response: str,
+    raw: Raw,
+    metadata: Any = None,
+    *,
+    tagged: bool = False,
+    named: bool = False,
+    **more: Any,
 ) -> list[Entry]:
     """Return the two entries of a new turn.
 
@@ -160,6 +167,8 @@ def entries_of(
         raw: its raw messages.
         metadata: what else the program says of it.
         tagged: whether `metadata` already are values of JSON, tagged where they stand for other types.
+        named: whether both entries have as tags what the turn consists of, so that a privacy policy that withholds any
+            of it withholds the turn.
         more: further facts to keep under `MARK`.
 
     Raises ConfigError for what cannot be kept.
@@ -176,7 +185,10 @@ def entries_of(
         about["metadata"] = dict(metadata) if tagged else _kept_metadata(metadata)
     about |= more
     types = _types_of(about.get("metadata", {}))
-    first = Entry(role="user", content=user, metadata={MARK: about, **types} if about else None)
+    if named:
+        tags = types.get("tags", [])
+        types["tags"] = [*([tags] if isinstance(tags, str) else tags), *sorted(kinds_in(raw.stored))]
+    first = Entry(role="user", content=user, metadata={**({MARK: about} if about else {}), **types} or None)
     return [first, Entry(role="assistant", content=response, metadata=types or None)]
 
 
