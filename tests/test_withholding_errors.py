@@ -123,7 +123,7 @@ def test_a_verb_says_by_itself_what_it_adds(withheld: str, verb: Callable[[Sessi
 def test_what_is_not_withheld_is_quoted() -> None:
     """An error about anything else says what is wrong."""
     with Memory.open("memory://", privacy=POLICY) as memory:
-        with pytest.raises(InvalidEntry, match="'nobody' is no role"):
+        with pytest.raises(InvalidEntry, match="'nobody' is not a role"):
             memory.session("s").add({"role": "nobody", "content": "x"})
         with pytest.raises(InvalidEntry, match="'such'"):
             memory.session("s").add_tool_result("f", "x", status="such")  # type: ignore[arg-type]

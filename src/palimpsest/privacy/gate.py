@@ -166,9 +166,7 @@ class Gate:
 
     def record(self, record: Record) -> Record:
         """Return a record without what is private in any of its texts. Raises PrivacyRefused."""
-        if self.redactor is None:
-            return record
-        return cleaned_record(record, self._clean)
+        return record if self.redactor is None else cleaned_record(record, self._clean)
 
     def head(self, head: Head) -> Head:
         """Return a head without what is private in anything that an export shows of it. Raises PrivacyRefused."""
@@ -282,11 +280,7 @@ conversion."""
 
 
 def _plain_texts(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
-    """Return the arguments of a verb with instances of subclasses of `str`, such as numpy's or an enum's, as plain
-    `str`.
-
-    What is stored, or joined with other texts, must be plain text.
-    """
+    """Return the arguments of a verb with texts of subclasses of `str`, such as numpy's, as plain text."""
     return [*map(plain_text, args)], {name: plain_text(value) for name, value in options.items()}
 
 
@@ -305,8 +299,7 @@ def guarded(cls: type[T]) -> type[T]:
     """Class decorator: no public verb of the class raises an error that quotes what is private. `_gate` decides what
     that is.
 
-    An awaited verb also opens the store if it is not open yet. Texts of subclasses of `str` reach the verbs as plain
-    `str`.
+    An awaited verb also opens the store if it is not open yet. Texts of subclasses of `str` reach the verbs as `str`.
     """
     for name in dir(cls):
         verb = getattr(cls, name)
@@ -350,8 +343,8 @@ def _discreet_at_once(verb: Callable[..., T]) -> Callable[..., T]:
         given, named = _plain_texts(args, options)
         if self._gate.redactor is None:
             return verb(self, *given, **named)
-        withholding = self._gate.withholding
-        with Hushed(self._gate.redact, withholding and partial(withholding, verb.__name__, given, named)):
+        held = self._gate.withholding
+        with Hushed(self._gate.redact, held and partial(held, verb.__name__, given, named)):
             return verb(self, *given, **named)
 
     return discreet_verb

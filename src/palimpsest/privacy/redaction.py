@@ -186,7 +186,7 @@ class Redactor:
         return bool(self._rules.types)
 
     def is_given_withheld(self, verb: str, args: Sequence[object], options: Mapping[str, object]) -> bool:
-        """Return whether a `verb` of this name may have been given something of a type that may not be kept."""
+        """Return whether a `verb` of this name may be given, by `args` or `options`, what is of such a type."""
         try:
             return self._is_named(ADDS.get(verb, ())) or self._says([*args, *options.values()], DEEPEST)
         except Exception:  # noqa: BLE001 (a user's object may raise anything)
