@@ -1064,6 +1064,83 @@ def test_private_texts_are_stored_nowhere() -> None:
         assert len(conversations.get_message_history("c")) == 4
 
 
+class Unwritable:
+    """A message without a form in JSON."""
+
+    def __init__(self, said: str) -> None:
+        self.parts = [{"content": said}]
+        self.itself = object()
+
+
+def as_plain(said: str) -> Any:
+    """Return messages that are just these two texts."""
+    return [{"role": "user", "content": "hello"}, {"role": "assistant", "content": said}]
+
+
+FORMS: dict[str, Callable[[str], list[Any]]] = {
+    "plain": as_plain,
+    "json": lambda said: [*as_plain(said), {"role": "tool", "content": said}],
+    "objects": lambda said: [Unwritable("hello"), Unwritable(said)],
+    "other objects": lambda said: [Unwritable(f"beside it {said}")],
+}
+
+
+@pytest.mark.parametrize("side", ["question", "answer", "messages"])
+@pytest.mark.parametrize("form", FORMS)
+def test_no_raw_message_shows_what_the_policy_finds(form: str, side: str) -> None:
+    """Whatever their form, and wherever in the turn it was found: not in this process, and to no summarizer."""
+    found, shown = "bob@example.org", list[object]()
+
+    def tells(turns: list[ConversationTurn]) -> str:
+        shown.extend([(turn.raw_messages, list(map(vars_of, turn.raw_messages))) for turn in turns])
+        return "They greeted each other."
+
+    with Memory.open("memory://", privacy={"recognisers": "email"}) as private:
+        conversations = memory(store=private, max_tokens=50, summarize_threshold=40, summarizer=tells)
+        for _ in range(4):
+            question, answer = (f"{text(9)} {found}" if side == part else text(9) for part in ("question", "answer"))
+            raw = FORMS[form](found if side == "messages" else answer)
+            if form == "plain" and side != "messages":
+                raw = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            turn = conversations.add_turn("c", question, answer, raw)
+            handed_out = [turn, *conversations.get_turns("c")]
+            shown += [vars_of(message) for turn in handed_out for message in turn.raw_messages]
+            shown += list(map(vars_of, conversations.get_message_history("c")))
+
+        assert conversations.get_summary("c") == "They greeted each other."
+    assert [one for one in shown if found in repr(one)] == []
+
+
+def test_messages_without_a_form_are_handed_out_as_they_are_where_a_policy_finds_nothing() -> None:
+    """A policy that has nothing to say of the objects leaves them with the turn."""
+    with Memory.open("memory://", privacy={"recognisers": "email"}) as private:
+        conversations, given = memory(store=private), [Unwritable("hello"), object()]
+        conversations.add_turn("c", "hello", "hi", given)
+
+        assert conversations.get_message_history("c") == given
+
+
+def vars_of(message: object) -> object:
+    """Return what a message holds."""
+    return message if isinstance(message, dict) else getattr(message, "__dict__", message)
+
+
+def test_a_handler_that_fails_quotes_nothing_private_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """What is logged of a failure is redacted by the policy of the memory."""
+
+    def fails(*_: object) -> None:
+        raise ValueError("it was bob@example.org")
+
+    with Memory.open("memory://", privacy={"recognisers": "email"}) as private:
+        conversations = memory(store=private, max_tokens=5)
+        conversations.on("context:over_budget", fails)
+        conversations.add_turn("c", text(50), text(50), [])
+        conversations.get_message_history("c")
+
+    assert "it was [REDACTED]" in caplog.text
+    assert "bob@example.org" not in caplog.text
+
+
 def test_the_policy_applies_to_summarizers() -> None:
     """A summarizer gets redacted turns, and its text is redacted too."""
     shown: list[str] = []
@@ -1102,6 +1179,42 @@ def test_a_turn_that_the_policy_withholds_is_not_stored(metadata: dict[str, Any]
             assert secret not in str(conversations.export_conversation(name))
             assert [turn.assistant_response for turn in conversations.get_turns(name)] == ["hi", "hi"]
             assert secret not in repr(private.session(name).export())
+
+
+MARKED: dict[str, list[Any]] = {
+    "assistant": [],
+    "user": [],
+    "message": [],
+    "tool": [{"role": "user", "content": "hello"}, {"role": "tool", "tool_call_id": "c", "content": "walrus"}],
+    "tool_result": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "walrus"}]}],
+    "tool_call": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"arguments": "walrus"}}]}],
+    "system": [{"role": "system", "content": "walrus"}],
+    "health": [{"role": "user", "content": "walrus", "metadata": {"tags": ["Health"]}}],
+}
+
+
+@pytest.mark.parametrize("withheld", MARKED)
+def test_a_turn_is_withheld_as_a_whole(withheld: str) -> None:
+    """A policy that withholds any message of a turn withholds all of it, and other turns stay as they are."""
+    raw = MARKED[withheld]
+    said = "walrus" if not raw else "hello"
+    other = memory()
+    other.add_turn("c", said, said, raw)
+    with Memory.open("memory://", privacy={"non_persistable_message_types": [withheld]}) as private:
+        conversations = memory(store=private)
+        for _ in range(3):
+            turn = conversations.add_turn("c", said, said, raw)
+            assert (turn.user_prompt, turn.assistant_response) == (said, said)
+        conversations.import_conversation(other.export_conversation("c"), conversation_id="imported")
+        public = conversations.add_turn("d", "hello", "hi", [])
+
+        for name in ("c", "imported"):
+            for reading in (conversations, memory(store=private)):
+                assert (reading.get_turns(name), reading.get_message_history(name)) == ([], [])
+        told = repr([private.session(one.session).export() for one in private.sessions()])
+        assert "walrus" not in told
+        shown = [(one.turn_id, one.user_prompt) for one in conversations.get_turns("d")]
+        assert shown == ([(public.turn_id, "hello")] if raw else [])
 
 
 # --- what is left open

@@ -172,6 +172,37 @@ def test_a_policy_redacts_documents() -> None:
             base.add("ann@example.com", "x")
 
 
+@pytest.mark.parametrize(
+    ("withheld", "metadata"),
+    [("health", {"type": "Health"}), ("health", {"tags": ["x", "health"]}), ("context", None), ("user", {"page": 1})],
+)
+def test_a_document_that_the_policy_withholds_is_refused(withheld: str, metadata: dict[str, Any] | None) -> None:
+    """Neither the store nor an embedder gets anything of it, and the error does not quote it."""
+    asked = list[str]()
+
+    def embedder(texts: list[str]) -> list[list[float]]:
+        asked.extend(texts)
+        return [[1.0, 0.0] for _ in texts]
+
+    with Memory.open("memory://", privacy={"non_persistable_message_types": [withheld]}) as memory:
+        base = memory.knowledge("handbook", counter=quarters, embedder=embedder)
+        with pytest.raises(ConfigError, match="withholds") as caught:
+            base.add("a", "Takes warfarin.", metadata=metadata)
+
+        assert "warfarin" not in str(caught.value)
+        assert asked == []
+        assert base.documents() == []
+
+
+def test_other_documents_are_taken_beside_a_policy_that_withholds() -> None:
+    """Only what is named is refused."""
+    with Memory.open("memory://", privacy={"non_persistable_message_types": ["health"]}) as memory:
+        base = memory.knowledge("handbook", counter=quarters)
+        base.add("a", "Refunds are paid.", metadata={"type": "rule"})
+
+        assert [hit.document for hit in base.search("refunds")] == ["a"]
+
+
 @pytest.mark.parametrize("query", ['"', "a AND OR NOT", "NEAR(", "'; DROP TABLE x; --", ".*(", "*", "col:x", "{}"])
 def test_a_query_has_no_syntax(memory: Memory, query: str) -> None:
     """A query is only words: operators and special characters mean nothing."""

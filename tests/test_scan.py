@@ -15,6 +15,7 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.strategies import SourceSummarizer
 from palimpsest.tokens.counter import encoding
+from private_messages import export
 from sealed import address, bytes_of
 
 
@@ -150,6 +151,39 @@ def test_what_was_found_is_gone(place: str, tmp_path: Path) -> None:
         stored = bytes_of(tmp_path)
         assert [marker for marker in word.used if marker.encode() in stored] == []
         assert b"[REDACTED]" in stored or place.startswith("sealed") or place == "memory"
+
+
+def test_what_an_import_brought_is_gone(disk: str, tmp_path: Path) -> None:
+    """What an export of another program, or of an earlier time, may have in any place, also in names of strategies."""
+    marker = "zq100secret"
+    with opened(disk, tmp_path) as memory:
+        memory.import_session(export(marker), session_id="one")
+        session_of(memory, view=f"of {marker}", max_tokens=900).context()
+
+        done = memory.scan(POLICY, apply=True)
+
+        assert {place for _, place in done.findings} >= {"view", "strategy", "condition", "counter", "summary"}
+        assert done.refused == ()
+        assert left_in(everything(memory)) == []
+        assert memory.scan(POLICY).findings == {}
+        assert session_of(memory).verify().problems == ()
+    assert marker.encode() not in bytes_of(tmp_path)
+
+
+def test_a_user_s_id_is_told_and_stays(place: str, tmp_path: Path) -> None:
+    """The id of a user cannot be redacted, since sessions are found by it: a scan says so until it is another."""
+    with opened(place, tmp_path) as memory:
+        session = session_of(memory)
+        session.add_user_message("hello")
+        session.describe(user="zq100secret")
+
+        for found in (memory.scan(POLICY), memory.scan(POLICY, apply=True)):
+            assert [(one.place, "describe" in one.why) for one in found.refused] == [("about", True)]
+            assert "zq100secret" not in repr(found)
+        assert session.info().user == "zq100secret"
+        session.describe(user=None)
+
+        assert memory.scan(POLICY).refused == ()
 
 
 def test_a_second_scan_finds_nothing(place: str, tmp_path: Path) -> None:

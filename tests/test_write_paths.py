@@ -26,6 +26,7 @@ from sealed import bytes_of
 from watched import CASES, KEYS, PATTERN, Unstored, Watched, found_in
 from write_commands import COMMANDS, Shell
 from write_commands import driven as driven_commands
+from write_doors import DOORS
 from write_paths import FACES, KNOWLEDGE, MEMORY, SESSION, VALUES, WORKING, driven
 
 DRIVERS = {
@@ -47,6 +48,9 @@ AGAIN = {("memory", "pattern"), ("sealed", "pattern"), ("sqlite", "pseudonym")}
 """Runs in which these are among the slow tests: privacy takes the same steps in another."""
 WIDE = {*((world, "pattern") for world in ("memory", "sqlite async", "file", "sealed")), ("sqlite", "recogniser")}
 """Runs that differ from others in one thing alone, which tests of its own look at, too."""
+
+DOOR_RUNS = [("sqlite", "pattern"), ("sqlite", "pseudonym"), pytest.param("file", "recogniser", marks=pytest.mark.wide)]
+"""Runs of every other entrance, which does not know where its memory is."""
 
 
 def driven_runs() -> list[Any]:
@@ -107,6 +111,22 @@ def test_nothing_private_gets_past_it(tmp_path: Path, path: str, world: str, cas
             assert CASES[case].stand_in not in stored or watched.errors, proof.why
         else:
             assert CASES[case].stand_in in stored
+        assert watched.leaks() == []
+    assert watched.leaks() == []
+
+
+@pytest.mark.parametrize(("world", "case"), DOOR_RUNS)
+@pytest.mark.parametrize("door", DOORS)
+def test_nothing_private_gets_past_a_door(tmp_path: Path, door: str, world: str, case: str) -> None:
+    """No other entrance stores, hands out, tells or sends private text, either."""
+    where, face, options = WORLDS[world]
+    folder = tmp_path / "store"
+    folder.mkdir()
+
+    with Watched(CASES[case], where.format(folder), folder, face=face, **options) as watched:
+        DOORS[door](watched)
+
+        assert CASES[case].stand_in in watched.stored()
         assert watched.leaks() == []
     assert watched.leaks() == []
 

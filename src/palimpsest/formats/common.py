@@ -89,6 +89,11 @@ def fitting(name: str, refused: str | None, most: int) -> str:
     return f"{plain[: most - 1 - _DIGITS]}_{digest(name)[:_DIGITS]}"
 
 
+def is_fitted(name: str, original: str) -> bool:
+    """Return whether a name is the `original`, or what `fitting` makes of it for any provider."""
+    return name == original or name.endswith(f"_{digest(original)[:_DIGITS]}")
+
+
 def renamed_tokens(name: str | None, most: int) -> int:
     """Return how many tokens a name that `fitting` changes may cost at most: a token is at least one byte."""
     return min(len((name or NAMELESS).encode("utf-8", "surrogatepass")) + 1 + _DIGITS, 4 * most)

@@ -7,7 +7,7 @@ in its head, and an error raised on the way quotes nothing private either.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -65,6 +65,8 @@ class Gate:
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self.redactor = redactor
+        self.withholding = redactor.is_given_withheld if redactor is not None and redactor.has_types else None
+        """Whether a verb is given something that is withheld, by its name and arguments; None if nothing ever is."""
         self.outside: Callable[..., Awaitable[Any]] | None = None
         """Runs a function in a thread beside the event loop; None if there is no loop."""
         self.opening: OneAtATime | None = None
@@ -164,9 +166,7 @@ class Gate:
 
     def record(self, record: Record) -> Record:
         """Return a record without what is private in any of its texts. Raises PrivacyRefused."""
-        if self.redactor is None:
-            return record
-        return msgspec.structs.replace(cleaned_record(record, self._clean), view=self.text(record.view))
+        return record if self.redactor is None else cleaned_record(record, self._clean)
 
     def head(self, head: Head) -> Head:
         """Return a head without what is private in anything that an export shows of it. Raises PrivacyRefused."""
@@ -218,6 +218,10 @@ class Gate:
     def value(self, value: Any) -> Any:
         """Return plain JSON without what is private, at any depth. Raises PrivacyRefused."""
         return value if self.redactor is None else self.redactor.value(value)
+
+    def withholds_entry(self, entry: Entry) -> bool:
+        """Return whether an entry may not be kept, because of what it is or says of itself."""
+        return self.redactor is not None and self.redactor.is_withheld(entry)
 
     def withholds(self, kind: str) -> bool:
         """Return whether entries of this kind may not be kept."""
@@ -276,11 +280,7 @@ conversion."""
 
 
 def _plain_texts(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
-    """Return the arguments of a verb with instances of subclasses of `str`, such as numpy's or an enum's, as plain
-    `str`.
-
-    What is stored, or joined with other texts, must be plain text.
-    """
+    """Return the arguments of a verb with texts of subclasses of `str`, such as numpy's, as plain text."""
     return [*map(plain_text, args)], {name: plain_text(value) for name, value in options.items()}
 
 
@@ -299,8 +299,7 @@ def guarded(cls: type[T]) -> type[T]:
     """Class decorator: no public verb of the class raises an error that quotes what is private. `_gate` decides what
     that is.
 
-    An awaited verb also opens the store if it is not open yet. Texts of subclasses of `str` reach the verbs as plain
-    `str`.
+    An awaited verb also opens the store if it is not open yet. Texts of subclasses of `str` reach the verbs as `str`.
     """
     for name in dir(cls):
         verb = getattr(cls, name)
@@ -329,7 +328,7 @@ def _discreet(verb: Callable[..., Any], plain: Callable[..., Given], *, opens: b
                 await gate.opening()
             if gate.redactor is None:
                 return await verb(self, *given[0], **given[1])
-            with Hushed(gate.redact):
+            with Hushed(gate.redact, gate.withholding and partial(gate.withholding, verb.__name__, *given)):
                 return await verb(self, *given[0], **given[1])
         except OSError as fault:
             check_descriptors(fault)
@@ -344,7 +343,8 @@ def _discreet_at_once(verb: Callable[..., T]) -> Callable[..., T]:
         given, named = _plain_texts(args, options)
         if self._gate.redactor is None:
             return verb(self, *given, **named)
-        with Hushed(self._gate.redact):
+        held = self._gate.withholding
+        with Hushed(self._gate.redact, held and partial(held, verb.__name__, given, named)):
             return verb(self, *given, **named)
 
     return discreet_verb

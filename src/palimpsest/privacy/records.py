@@ -32,6 +32,7 @@ def cleaned_record(record: Record, clean: Clean) -> Record:
     return _replace(
         record,
         reason=clean(record.reason, "reason"),
+        view=clean(record.view, "view"),
         detail=_leaves(record.detail, clean),
         cut=record.cut and cleaned_cut(record.cut, clean),
         compaction=compaction,

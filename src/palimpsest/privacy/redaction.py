@@ -27,6 +27,22 @@ T = TypeVar("T")
 ATTEMPTS = 3
 MOST_FAILURES, PAUSE_SECONDS = 10, 5.0
 
+DEEPEST = 6
+"""How deep the arguments of a verb are looked into for what says that it is withheld."""
+
+_ANY = ("message", "context", "tool_call", "tool_result", "user", "assistant", "system", "tool")
+ADDS: Mapping[str, Sequence[str]] = {
+    "add_user_message": ("message", "user"),
+    "add_assistant_message": ("message", "assistant"),
+    "add_system_message": ("message", "system"),
+    "add_context": ("context", "user"),
+    "add_tool_call": ("tool_call", "assistant"),
+    "add_tool_result": ("tool_result", "tool"),
+    "resolve": ("tool_result", "tool"),
+    **dict.fromkeys(("add", "add_entries", "replace", "import_session", "import_file"), _ANY),
+}
+"""By the name of a verb, kinds and roles of what it adds, or may add."""
+
 _NO_PSEUDONYMS = Pseudonyms()
 
 
@@ -163,6 +179,31 @@ class Redactor:
         if not self._rules.types:
             return False
         return self._is_named([entry.role, entry.kind, *_types_of(entry.metadata)]) or self._is_marked(entry)
+
+    @property
+    def has_types(self) -> bool:
+        """Whether there are types that may not be kept."""
+        return bool(self._rules.types)
+
+    def is_given_withheld(self, verb: str, args: Sequence[object], options: Mapping[str, object]) -> bool:
+        """Return whether a `verb` of this name may be given, by `args` or `options`, what is of such a type."""
+        try:
+            return self._is_named(ADDS.get(verb, ())) or self._says([*args, *options.values()], DEEPEST)
+        except Exception:  # noqa: BLE001 (a user's object may raise anything)
+            return True
+
+    def _says(self, value: Any, depth: int) -> bool:
+        """Return whether a value, or one in it, says that it is of such a type."""
+        if isinstance(value, Entry):
+            return self.is_withheld(value)
+        if not isinstance(value, Mapping | list | tuple):
+            value = getattr(value, "__dict__", ())
+        if depth == 0 or not value:
+            return False
+        if not isinstance(value, Mapping):
+            return any(self._says(inner, depth - 1) for inner in value)
+        names = [*_types_of(value), *_types_of(value.get("metadata")), value.get("role"), value.get("kind")]
+        return self._is_named(names) or self._says(list(value.values()), depth - 1)
 
     def as_withheld(self, entry: Entry) -> Entry:
         """Return `entry` as one of a type that may not be kept, or unchanged if there is no such type."""

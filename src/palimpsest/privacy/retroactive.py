@@ -6,9 +6,9 @@ store that can rewrite (`palimpsest.stores.rewriting`).
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,13 +17,14 @@ import msgspec
 from palimpsest.errors import Conflict, PrivacyRefused
 from palimpsest.log.change import Record, outdated
 from palimpsest.log.entry import Entry, digest
-from palimpsest.log.head import About, Cut, Head, SessionKey, ShownSummary
+from palimpsest.log.head import About, Attempts, Cut, Head, SessionKey, ShownSummary
 from palimpsest.log.summary import Summary
 from palimpsest.privacy.cleaning import Finding
 from palimpsest.privacy.pseudonyms import Pseudonyms
-from palimpsest.privacy.records import cleaned_about, cleaned_cut, cleaned_record
+from palimpsest.privacy.records import cleaned_about, cleaned_attempts, cleaned_cut, cleaned_record
 from palimpsest.privacy.redaction import Redactor, Verdict
 from palimpsest.privacy.removed import Removed
+from palimpsest.privacy.samples import as_text, sample_text, texts_at
 
 REASON = "redaction"
 """The reason of the epoch that begins when texts of a session are redacted."""
@@ -31,8 +32,8 @@ REASON = "redaction"
 REMOVED = "removed"
 """The kind of a finding in a summary that still quotes redacted entries."""
 
-SAMPLE = 60
-"""Roughly the characters of a sample."""
+USER = "the id of its user holds something private, and is not changed: `describe(user=…)` gives it another one"
+"""Why the id of a session's user is left as it is."""
 
 RESERVED = ":"
 """Ends the name of a pseudonym without a value, which only prevents a number from being given out again."""
@@ -88,7 +89,9 @@ class Findings:
         self.entries: dict[int, tuple[Entry, Entry]] = {}  # by `seq`, before and after
         self.records: dict[int, tuple[Record, Record]] = {}  # by revision, before and after
         self.views: dict[str, tuple[Cut, Cut]] = {}  # by name, before and after
+        self.renamed: dict[str, str] = {}  # views by their new names
         self.about: tuple[About, About] | None = None  # before and after
+        self.attempts: tuple[Attempts, Attempts] | None = None  # before and after
         self.withheld: list[str] = []  # ids of entries that must go
         self.stubs = 0  # how many entries become stubs
         self.findings: Counter[tuple[str, str]] = Counter()  # by kind and place
@@ -107,8 +110,9 @@ class Findings:
 
     @property
     def changes(self) -> int:
-        """How many entries, records and views change, plus one if what is said of the session does."""
-        return len(self.entries) + len(self.records) + len(self.views) + (self.about is not None)
+        """How many entries, records and views change, and further parts of the head."""
+        parts = (self.about is not None) + (self.attempts is not None)
+        return len(self.entries) + len(self.records) + len(self.views) + len(self.renamed) + parts
 
     @property
     def summaries(self) -> int:
@@ -144,7 +148,7 @@ class Findings:
                 continue
             self.entries[before.seq] = before, after
             self.stubs += verdict.withheld
-            self._note(before.seq, verdict.findings, partial(_texts_at, before, after))
+            self._note(before.seq, verdict.findings, partial(texts_at, before, after))
 
     def look_at_record(self, record: Record) -> None:
         """Look at the texts of a record: its reason and details, the conditions of a cut, the words of a summary."""
@@ -171,22 +175,26 @@ class Findings:
         return _replace(record, compaction=_replace(compaction, summary=summary))
 
     def look_at_head(self, head: Head) -> None:
-        """Look at the conditions of the cuts in use, and at what is said of the session."""
+        """Look at the views and the cuts in use, at what is said of the session, and at names of strategies."""
         if head.about is not None:
-            try:
+            with self._refusing("about"):
                 said = cleaned_about(head.about, partial(self.clean, "about"), partial(self.value, "about"))
-            except PrivacyRefused as fault:
-                self.refuse("about", fault)
-            else:
                 self.about = (head.about, said) if said != head.about else None
-        for view, cut in head.views.items():
-            try:
-                cleaned = cleaned_cut(cut, partial(self.clean, f"view {view}"))
-            except PrivacyRefused as fault:
-                self.refuse(f"view {view}", fault)
-                continue
-            if cleaned != cut:
-                self.views[view] = cut, cleaned
+                if head.about.user is not None and self.clean("about", head.about.user, "user") != head.about.user:
+                    self.refused.append(Unchecked(self._session, "about", USER))
+        if head.attempts is not None:
+            with self._refusing("attempts"):
+                attempts = cleaned_attempts(head.attempts, partial(self.clean, "attempts"))
+                if attempts is not None and attempts != head.attempts:
+                    self.attempts = (head.attempts, attempts)
+        for number, (view, cut) in enumerate(head.views.items()):
+            with self._refusing(f"view {number}"):
+                name = self.clean(f"view {number}", view, "view")
+                cleaned = cleaned_cut(cut, partial(self.clean, f"view {name}"))
+                if name != view:
+                    self.renamed[view] = name
+                if cleaned != cut:
+                    self.views[view] = cut, cleaned
 
     def clean(self, where: str, text: str, place: str) -> str:
         """Return a text without what is private, and note what was found."""
@@ -200,7 +208,7 @@ class Findings:
         if numbered:
             self._pseudonyms = pseudonyms
         if cleaned is not value:
-            self._note(where, findings, lambda _: (_as_text(value), _as_text(cleaned)))
+            self._note(where, findings, lambda _: (as_text(value), as_text(cleaned)))
         return cleaned
 
     def _note(self, where: int | str, findings: Sequence[Finding], texts: Callable[[str], tuple[str, str]]) -> None:
@@ -210,8 +218,15 @@ class Findings:
             places.setdefault(finding.place, []).append(finding.kind)
         for place, kinds in places.items():
             kind = ", ".join(kinds)
-            shown = _sample_text(*texts(place))
+            shown = sample_text(*texts(place))
             self.samples.setdefault((kind, place), []).append(Sample(self._session, where, kind, place, shown))
+
+    @contextmanager
+    def _refusing(self, place: str) -> Iterator[None]:
+        try:
+            yield
+        except PrivacyRefused as fault:
+            self.refuse(place, fault)
 
     def refuse(self, place: str, fault: PrivacyRefused) -> None:
         """Note a place that could not be checked."""
@@ -230,9 +245,14 @@ class Redaction:
             raise Conflict(f"session {self._key.session!r}", f"is in epoch {head.epoch}, not {self._epoch}")
         views = dict(head.views)
         views |= {view: after for view, (before, after) in self._found.views.items() if views.get(view) == before}
-        if self._found.about is not None and self._found.about[0] == head.about:
-            head = _replace(head, about=self._found.about[1])
-        return self._moved(head, self._found.entries.keys(), views)
+        found = self._found
+        if found.about is not None and found.about[0] == head.about:
+            head = _replace(head, about=found.about[1])
+        if found.attempts is not None and found.attempts[0] == head.attempts:
+            head = _replace(head, attempts=found.attempts[1])
+        return self._moved(
+            head, found.entries.keys(), {found.renamed.get(view, view): cut for view, cut in views.items()}
+        )
 
     def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:
         """Return the head, in a new epoch, of another session that has the entries `seqs`.
@@ -323,28 +343,3 @@ def _messages(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
         if i == len(entries) or not entries[i].continues:
             yield entries[start:i]
             start = i
-
-
-# --- samples
-
-
-def _texts_at(before: Entry, after: Entry, place: str) -> tuple[str, str]:
-    """Return the texts of an entry at a place, before and after the redaction."""
-    if place in ("content", "arguments"):
-        return _as_text(before.content), _as_text(after.content)
-    return _as_text(getattr(before, place)), _as_text(getattr(after, place))
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, str) or value is None:
-        return value or ""
-    return json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
-
-
-def _sample_text(before: str, after: str) -> str:
-    """Return the new text around the first difference, cut short. No old text is in it."""
-    least = min(len(before), len(after))
-    at = next((i for i in range(least) if before[i] != after[i]), least)
-    begin = max(at - SAMPLE // 3, 0)
-    end = min(begin + SAMPLE, len(after))
-    return f"{'…' if begin else ''}{after[begin:end]}{'…' if end < len(after) else ''}"

@@ -8,7 +8,7 @@ from functools import wraps
 from types import FunctionType
 from typing import Any, TypeVar
 
-from palimpsest.errors import PrivacyRefused, quoting
+from palimpsest.errors import PalimpsestError, PrivacyRefused, quoting
 from palimpsest.runtime.logs import Redact
 
 T = TypeVar("T")
@@ -20,26 +20,43 @@ COROUTINE = 0x80
 """The code flag of an `async` function: `inspect.CO_COROUTINE`, without the cost of importing `inspect`."""
 
 
+WITHHELD = "[withheld]"
+"""Stands in for what an error would quote of something that a policy withholds."""
+
+
 class Hushed:
-    """A context for a verb: errors that leave it are redacted. A class, since a generator costs each append 1 us."""
+    """A context for a verb: errors that leave it are redacted. A class, since a generator costs each append 1 us.
 
-    __slots__ = ("_redact", "_token")
+    `withholds` says whether the verb was given something that must not be told at all (None: it was not). It is asked
+    only when there is an error.
+    """
 
-    def __init__(self, redact: Redact) -> None:
-        self._redact = redact
+    __slots__ = ("_redact", "_token", "_withholds")
+
+    def __init__(self, redact: Redact, withholds: Callable[[], bool] | None = None) -> None:
+        self._redact, self._withholds = redact, withholds
 
     def __enter__(self) -> None:
-        self._token = quoting.set(self._redact)
+        self._token = quoting.set(self._redact if self._withholds is None else self._quoted)
 
     def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
         quoting.reset(self._token)
         if isinstance(fault, Exception):  # also Python's own, or one of a user's counter
-            redacted = redact_error(fault, self._redact)
+            redact = self._redact
+            if self._withholds is not None and self._withholds():
+                fault.__cause__ = fault.__context__ = None  # they may quote anything
+                if not isinstance(fault, PalimpsestError):  # ours quotes by `_quoted`
+                    redact = self._quoted
+            redacted = redact_error(fault, redact)
             if redacted is not fault:
                 try:
                     raise redacted.with_traceback(fault.__traceback__)
                 finally:
                     redacted.__context__ = None  # Python has set it to `fault`, which quotes private text
+
+    def _quoted(self, text: str) -> str:
+        """Return a text for an error to quote; nothing of it if something was withheld."""
+        return WITHHELD if self._withholds is not None and self._withholds() else self._redact(text)
 
 
 def quietly(redact: Redact | None) -> AbstractContextManager[None]:

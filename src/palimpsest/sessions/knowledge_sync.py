@@ -33,7 +33,8 @@ class Knowledge:
         """Add a document, or replace the one with this id by a new version. Adding the same again changes nothing.
 
         The text is redacted first, as the memory's policy demands. Raises ConfigError for an argument that is not
-        accepted, EmbedderFailed if there is an embedder and it fails: then the previous version stays.
+        accepted, or a document that the policy withholds, and EmbedderFailed if there is an embedder and it fails: then
+        the previous version stays.
 
         Args:
             document_id: an id in this knowledge base, of its user or of everybody.

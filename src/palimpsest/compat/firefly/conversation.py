@@ -287,7 +287,7 @@ class ConversationMemory:
             try:
                 handler(conversation_id, {**facts, "reason": "it does not fit, and cannot be shortened"})
             except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
-                log_failure(None, fault, "a handler of %s failed", OVER_BUDGET)
+                log_failure(self._keeper.redact, fault, "a handler of %s failed", OVER_BUDGET)
 
     def fork(self) -> ConversationMemory:
         """Return a ConversationMemory with the same conversations, which cannot delete them."""

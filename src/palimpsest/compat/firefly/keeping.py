@@ -132,7 +132,7 @@ class Keeper:
 
     def add(self, conversation_id: str, user: str, response: str, raw: Raw, metadata: Any) -> Kept:
         """Store a turn and return it. If the turns then cost too much, the oldest leave."""
-        given = entries_of(user, response, raw, metadata)
+        given = entries_of(user, response, raw, metadata, named=self.memory.redact is not None)
         bound = self.scale.bound(user, response, raw.messages if raw.form != "plain" else ())
         conversation = self.conversation(conversation_id)
         if self._mirror is None:
@@ -158,7 +158,7 @@ class Keeper:
         with conversation.lock:
             if not entries[0].seq:  # a privacy policy withholds it: the turn is over, so no context shows it either
                 return conversation.unstored(entries, raw, bound)
-            return conversation.added(entries, raw, given[0], bound)
+            return conversation.added(entries, raw, given, bound)
 
     def _make_room(self, conversation_id: str, conversation: Conversation) -> None:
         """Remove the oldest turns if they cost too much. Failures are logged, never raised: the new turn is stored.
@@ -173,7 +173,7 @@ class Keeper:
         except Closed:
             return
         except Exception as fault:  # noqa: BLE001 (the boundary: the new turn is stored already)
-            log_failure(None, fault, "the oldest turns of a conversation could not be removed")
+            log_failure(self.redact, fault, "the oldest turns of a conversation could not be removed")
 
     def _is_due(self, conversation: Conversation) -> bool:
         """Return whether the oldest turns must leave now."""
@@ -273,7 +273,9 @@ class Keeper:
         given = Given(data)
         target_id = given.conversation_id or self.new() if conversation_id is None else conversation_id
         _check_id(target_id)
-        exported = given.natively(self.memory.session(target_id).id, self.scale, time_ns() // 1000)
+        exported = given.natively(
+            self.memory.session(target_id).id, self.scale, time_ns() // 1000, named=self.memory.redact is not None
+        )
         if given.turns or given.summary:
             with nullcontext() if self._mirror is None else self._mirror.lock:
                 if self._mirror is not None:

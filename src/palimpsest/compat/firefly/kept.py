@@ -12,7 +12,7 @@ from typing import Any
 from palimpsest import Conflict, Entry, Session, SessionNotFound
 from palimpsest.compat.firefly.history import Background
 from palimpsest.compat.firefly.raw import Raw
-from palimpsest.compat.firefly.turns import MARK, Kept, about_of, kept_of
+from palimpsest.compat.firefly.turns import MARK, Kept, about_of, kept_of, may_be_shown
 from palimpsest.compat.firefly.weighing import Scale
 from palimpsest.runtime.logs import log_failure
 from palimpsest.types import SessionInfo, Summary
@@ -150,19 +150,17 @@ class Conversation:
         turn.turn_id = self._next_number
         return turn
 
-    def added(self, entries: Sequence[Entry], raw: Raw, given: Entry, bound: int) -> Kept:
+    def added(self, entries: Sequence[Entry], raw: Raw, given: Sequence[Entry], bound: int) -> Kept:
         """Cache a turn that was just appended to the log, and return it.
 
         Args:
             entries: the turn's entries as they were stored.
             raw: its raw messages.
-            given: its first entry as it was before a privacy policy may have changed it.
+            given: its entries as they were before a privacy policy may have changed them.
             bound: an upper bound of the cost of what was given.
         """
-        first = entries[0]
-        same_metadata = first.metadata is given.metadata or first.metadata == given.metadata
-        changed = not same_metadata or (raw.form == "opaque" and first.content != given.content)
-        turn = kept_of(first, entries[1].text, None if changed else raw, None if changed else bound)
+        first, may_stay = entries[0], may_be_shown(raw, entries, given, self.session.redact)
+        turn = kept_of(first, entries[1].text, raw if may_stay else None, bound if may_stay else None)
         turn.last = entries[1].seq
         created, epoch, revision = self._version or (0, -1, 0)
         if first.seq == 1 and self._version is None:
@@ -186,7 +184,9 @@ class Conversation:
         try:
             self.refresh()
         except Exception as fault:  # noqa: BLE001 (the boundary: the turn is stored)
-            log_failure(None, fault, "a stored conversation could not be read after a turn was added to it")
+            log_failure(
+                self.session.redact, fault, "a stored conversation could not be read after a turn was added to it"
+            )
             others = [known for known in turns if known.entry.id != turn.entry.id]
             turn.turn_id, self.turns, self._version = next_number, [*others, turn], None
             return turn

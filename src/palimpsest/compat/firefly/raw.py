@@ -175,6 +175,34 @@ def _part(value: Any) -> Any:
     return [_part(item) for item in value] if type(value) is list else value
 
 
+_TURN = frozenset(("message", "user", "assistant"))
+_SAY_KIND = ("role", "type", "kind", "part_kind", "tags")
+"""Keys of messages whose values say what they are."""
+_KINDS = {
+    **dict.fromkeys(("tool-return", "tool_result", "function_call_output", "functionResponse", "tool"), "tool_result"),
+    **dict.fromkeys(("tool-call", "tool_calls", "tool_use", "function_call", "functionCall"), "tool_call"),
+    **dict.fromkeys(("system-prompt", "developer"), "system"),
+}
+"""What Palimpsest calls kinds of messages and parts, by what messages call them, and by keys that hold them."""
+
+
+def kinds_in(stored: Any) -> set[str]:
+    """Return what a turn with these stored raw messages consists of, as a policy may name it: roles, kinds, types and
+    tags."""
+    found, pending = set(_TURN), [stored]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            found.update(name for name in value if name in _KINDS)
+            for name in _SAY_KIND:
+                said = value.get(name)
+                found.update(one for one in (said if isinstance(said, list) else [said]) if isinstance(one, str))
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+    return found | {_KINDS[name] for name in found if name in _KINDS}
+
+
 def form_of(newest_first: Iterable[Raw], wanted: MessageForm) -> Literal["dict", "pydantic_ai"]:
     """Return in which form to make messages that the program did not supply."""
     if wanted != "auto":

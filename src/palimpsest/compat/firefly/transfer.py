@@ -62,13 +62,13 @@ class Given:
                 turn.turn_id = number
         self.following = self.turns[-1].turn_id + 1 if self.turns else 0
 
-    def natively(self, session: str, scale: Scale, now: int, gone: int = 0) -> dict[str, Any]:
+    def natively(self, session: str, scale: Scale, now: int, gone: int = 0, *, named: bool = False) -> dict[str, Any]:
         """Return the conversation as `Memory.import_session` takes it.
 
-        `now` is in microseconds since 1970. The first `gone` turns are not kept any more: they are covered by the
-        summary, or archived.
+        `named` is as in `entries_of`. `now` is in microseconds since 1970. The first `gone` turns are not kept any
+        more: they are covered by the summary, or archived.
         """
-        log, covered = self._log(now, gone)
+        log, covered = self._log(now, gone, named=named)
         ids = new_ids(len(log) + 1, now // 1000)
         records = [self._record(covered, scale, log, ids[-1], now)] if covered else []
         entries = [
@@ -101,7 +101,7 @@ class Given:
             },
         }
 
-    def _log(self, now: int, gone: int) -> tuple[list[dict[str, Any]], list[int]]:
+    def _log(self, now: int, gone: int, *, named: bool) -> tuple[list[dict[str, Any]], list[int]]:
         """Return these turns as entries without ids and numbers, and the `seq`s of the entries that are not kept."""
         log: list[dict[str, Any]] = []
         if self.summary and not gone:  # the turns behind the summary are not in the data: one entry stands for them
@@ -111,7 +111,7 @@ class Given:
             at = turn.at or now
             log += (
                 {"kind": "message", "role": e.role, "content": e.content, "metadata": e.metadata, "at": at}
-                for e in turn.entries()
+                for e in turn.entries(named=named)
             )
         return log, list(range(1, min(leading + 2 * gone, len(log)) + 1))
 
@@ -169,10 +169,10 @@ class GivenTurn:
             fields["raw_messages"] = self.raw.stored
         return fields
 
-    def entries(self) -> list[Any]:
-        """Return the entries of the turn, which keep its number."""
+    def entries(self, *, named: bool) -> list[Any]:
+        """Return the entries of the turn, which keep its number. `named` is as in `entries_of`."""
         more = {"id": self.turn_id, **({"tokens": self.tokens} if self.tokens else {})}
-        return entries_of(self.user, self.response, self.raw, self.metadata, tagged=True, **more)
+        return entries_of(self.user, self.response, self.raw, self.metadata, tagged=True, named=named, **more)
 
 
 def _raw(given: Any, user: str, response: str, where: str) -> Raw:

@@ -10,8 +10,8 @@ from typing import Any
 from palimpsest import ConfigError, Entry
 from palimpsest.compat.firefly.entries import portable, restored
 from palimpsest.compat.firefly.pairs import links
-from palimpsest.compat.firefly.raw import Raw, handed_out, read
-from palimpsest.compat.firefly.weighing import Scale
+from palimpsest.compat.firefly.raw import Raw, handed_out, kinds_in, read
+from palimpsest.compat.firefly.weighing import Scale, pieces
 from palimpsest.log import values
 
 MARK = "firefly"
@@ -150,7 +150,14 @@ class Kept:
 
 
 def entries_of(
-    user: str, response: str, raw: Raw, metadata: Any = None, *, tagged: bool = False, **more: Any
+    user: str,
+    response: str,
+    raw: Raw,
+    metadata: Any = None,
+    *,
+    tagged: bool = False,
+    named: bool = False,
+    **more: Any,
 ) -> list[Entry]:
     """Return the two entries of a new turn.
 
@@ -160,6 +167,8 @@ def entries_of(
         raw: its raw messages.
         metadata: what else the program says of it.
         tagged: whether `metadata` already are values of JSON, tagged where they stand for other types.
+        named: whether both entries have as tags what the turn consists of, so that a privacy policy that withholds any
+            of it withholds the turn.
         more: further facts to keep under `MARK`.
 
     Raises ConfigError for what cannot be kept.
@@ -176,7 +185,10 @@ def entries_of(
         about["metadata"] = dict(metadata) if tagged else _kept_metadata(metadata)
     about |= more
     types = _types_of(about.get("metadata", {}))
-    first = Entry(role="user", content=user, metadata={MARK: about, **types} if about else None)
+    if named:
+        tags = types.get("tags", [])
+        types["tags"] = [*([tags] if isinstance(tags, str) else tags), *sorted(kinds_in(raw.stored))]
+    first = Entry(role="user", content=user, metadata={**({MARK: about} if about else {}), **types} or None)
     return [first, Entry(role="assistant", content=response, metadata=types or None)]
 
 
@@ -207,6 +219,22 @@ def kept_of(entry: Entry, response: str, raw: Raw | None = None, bound: int | No
     about = about_of(entry)
     raw = raw or read(about.get("form", "texts"), about.get("raw"), entry.text, response)
     return Kept(entry, response, raw, about, -1 if bound is None else bound)
+
+
+def may_be_shown(
+    raw: Raw, stored: Sequence[Entry], given: Sequence[Entry], redact: Callable[[str], str] | None
+) -> bool:
+    """Return whether the raw messages of a turn that was just stored may be handed out as they were given.
+
+    They may not if a privacy policy has changed anything of the `given` entries, or would change a text in messages
+    that have no form in JSON, of which nothing was stored.
+    """
+    if [(entry.content, entry.metadata) for entry in stored] != [(entry.content, entry.metadata) for entry in given]:
+        return False
+    if redact is None or raw.form != "opaque":
+        return True
+    texts = (piece for message in raw.messages for piece in pieces(message) if isinstance(piece, str))
+    return all(redact(text) == text for text in texts)
 
 
 def declared_of(value: object) -> int:

@@ -20,6 +20,7 @@ from palimpsest.sessions.shelves.records import (
     Place,
     Record,
     chunk_entries,
+    chunk_entry,
     places_of,
     version_of,
 )
@@ -72,7 +73,8 @@ class AsyncKnowledge:
         """Add a document, or replace the one with this id by a new version. Adding the same again changes nothing.
 
         The text is redacted first, as the memory's policy demands. Raises ConfigError for an argument that is not
-        accepted, EmbedderFailed if there is an embedder and it fails: then the previous version stays.
+        accepted, or a document that the policy withholds, and EmbedderFailed if there is an embedder and it fails: then
+        the previous version stays.
 
         Args:
             document_id: an id in this knowledge base, of its user or of everybody.
@@ -188,6 +190,8 @@ class AsyncKnowledge:
         except (InvalidEntry, UnicodeEncodeError) as fault:
             reason = fault if isinstance(fault, InvalidEntry) else "a text in it has a lone surrogate"
             raise ConfigError("metadata", "what is not JSON", f"a mapping of JSON values, or None ({reason})") from None
+        if self._gate.withholds_entry(chunk_entry(metadata=values)):
+            raise ConfigError("a document", "this one", "one of no type that the policy withholds")
         asking, gate, apart = self._asking, self._gate, self._scope.store.apart
         embedder = (await self._keeper()).embedder(asking.base.embedder)
         name = embedder.name if embedder is not None else ""

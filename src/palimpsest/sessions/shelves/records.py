@@ -195,8 +195,13 @@ def chunk_entries(
             metadata["start_index"] = chunk.start
         if vectors is not None:
             metadata["vector"] = list(vectors[number])
-        entries.append(Entry(id=id, kind="context", role="user", content=chunk.text, metadata=metadata))
+        entries.append(chunk_entry(id=id, content=chunk.text, metadata=metadata))
     return entries
+
+
+def chunk_entry(**fields: Any) -> Entry:
+    """Return an entry as chunks are: a context."""
+    return Entry(kind="context", role="user", **fields)
 
 
 def summary_version(summaries: Sequence[Summary], splitter: TextSplitter, embedder: str) -> str:
