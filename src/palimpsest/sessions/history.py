@@ -176,13 +176,12 @@ class History:
         These are the times of the last write before it and of the first one after it. The clock may have been set back
         in between, and an entry may bring an earlier or later time along.
         """
-        revision, end = point.revision, point.next_seq
-        near = await self._store.read(self._key, after=end - 2, before=end + 1)
+        near = await self._store.read(self._key, after=(end := point.next_seq) - 2, before=end + 1)
         records = await self._store.records(self._key)
         before = [(entry.revision, entry.at) for entry in near if entry.seq < end]
-        before += [(record.revision, record.at) for record in records if record.revision <= revision]
+        before += [(record.revision, record.at) for record in records if record.revision <= point.revision]
         after = [(entry.revision, entry.at) for entry in near if entry.seq >= end]
-        after += [(record.revision, record.at) for record in records if record.revision > revision]
+        after += [(record.revision, record.at) for record in records if record.revision > point.revision]
         times = max(before, default=(0, head.created))[1], min(after, default=(0, now))[1]
         return min(times), max(times)
 
