@@ -19,8 +19,10 @@ from palimpsest import BudgetImpossible, Context, InvalidEntry, Memory, Reasonin
 from palimpsest.log.head import OPEN_GROUP, OpenCall, SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
+from providers import PROVIDERS
 from talks import Scripted
 from worlds import STORES, world
+from writer import quarters
 
 BLOCK = {"memory_strategy_id": "max_tokens"}
 
@@ -458,3 +460,23 @@ def test_no_exact_walk_parts_a_group_and_leaves_out_a_pin(
     """The same holds for a short-term strategy that selects entries anew at each call."""
     block = {**BLOCK, "memory_max_tokens": budget, "conditions": conditions}
     check_world("memory", folder, parts, None, {"short_term": [block]})
+
+
+@pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses"])
+def test_a_call_whose_result_was_erased_waits_for_nothing(memory: Memory, format: str) -> None:
+    """Its group is shown, with a stand-in for the result, and stays as it is when the log goes on."""
+    session = memory.session("erased", counter=quarters, format=format, max_tokens=1_000)
+    session.add_user_message("look it up")
+    calls = [session.add_tool_call("find", {"at": number}) for number in range(2)]
+    results = [session.add_tool_result("find", f"found {call.seq}", call_id=call.call_id) for call in calls]
+
+    session.erase(results[1])
+
+    context = session.context()
+    assert context.pending == session.stats().open_calls == ()
+    assert [entry.seq for entry in context.entries] == [1, 2, 3, 4]
+    assert PROVIDERS[format].faults(context.messages) == []
+    session.add_assistant_message("it is there")
+    later = session.context()
+    assert later.epoch == context.epoch
+    assert later.log_messages[: len(context.log_messages)] == context.log_messages

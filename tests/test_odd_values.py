@@ -383,3 +383,37 @@ def test_counts_of_another_session_do_not_come_in(memory: Memory) -> None:
 
     assert added.tokens is None
     assert session.cost(added) == session.cost(Entry(content="hello"))
+
+
+def test_halves_of_a_character_that_were_joined_are_that_character(memory: Memory) -> None:
+    """Text with two surrogates that make a pair is stored, returned and recognised as text with the one character."""
+    halves, whole = "\ud83d\ude00 hi", "\U0001f600 hi"
+    message = {"role": "assistant", "content": [{"type": "text", "text": halves, "mine": {halves: [halves]}}]}
+    session = memory.session("halves", counter=len, max_tokens=1_000)
+    question = {"role": "user", "content": halves}
+    adds: list[Callable[[], object]] = [
+        lambda: session.add([question, message], key="k"),
+        lambda: session.add([question, message], unless_last=True),
+        lambda: session.add_entries([Entry(id="mine", role="user", content=halves)]),
+        lambda: session.add_context(halves, name="f"),
+        lambda: session.replace([question, message], key="r"),
+        lambda: session.replace([question, message]),
+    ]
+    for number, add in enumerate(adds):
+        added = add()
+        stored = session.entries()
+        for entry in added if isinstance(added, tuple) else (added,):
+            assert session.entry(entry.id) == entry, number
+        add()
+        assert session.entries() == stored, number
+
+    assert {entry.text for entry in session.entries()} == {whole}
+    with session.turn(atomic=True):
+        assert session.add_user_message(halves).text == whole
+    with session.stream() as answer:
+        for piece in ("\ud83d", "\ude00 hi"):
+            answer.feed({"choices": [{"index": 0, "delta": {"content": piece}}], "object": "chat.completion.chunk"})
+        answer.feed(
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "object": "chat.completion.chunk"}
+        )
+    assert answer.entries[0].text == session.entries()[-1].text == whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import strategies
 from palimpsest import ConfigError, Memory, Session
 from palimpsest.errors import BudgetImpossible, PastUnknown
-from palimpsest.log.entry import Reasoning
+from palimpsest.log.entry import Reasoning, moment
 from palimpsest.testing import FakeClock
 from worlds import STORES, World, world
 
@@ -179,10 +180,6 @@ def test_what_was_computed_from_erased_entries_is_unknown(memory: Memory) -> Non
 
 def test_an_entry_that_expired_about_then_makes_it_unknown(memory: Memory, clock: FakeClock) -> None:
     """If an entry expired between a revision and the next, its context is unknown."""
-    from datetime import timedelta
-
-    from palimpsest.log.entry import moment
-
     session = session_of(memory, max_tokens=100, short_term=EXACT)
     for seconds in (50, 600):
         session.add_assistant_message(f"for {seconds}", expires_at=moment(clock.now) + timedelta(seconds=seconds))
@@ -297,3 +294,21 @@ def look(session: Session, revision: int, call: dict[str, Any]) -> None:
         session.context(system="be kind", at=revision, **call)
     except (PastUnknown, BudgetImpossible):
         return
+
+
+def test_a_clock_that_is_set_back_makes_nothing_expire_early(memory: Memory, clock: FakeClock) -> None:
+    """A context is computed for the time of its own revision, whatever the clock said before or says since."""
+    session = session_of(memory, max_tokens=100)
+    session.pin(session.add_user_message("said by a clock that is ahead"))
+    clock.advance(-200)
+    session.add_user_message("for a minute", expires_at=moment(clock.now) + timedelta(seconds=60))
+    given = session.context(max_tokens=50)
+    assert session.context(max_tokens=50, at=given.revision).messages == given.messages
+
+    clock.advance(-100)
+    session.add_user_message("later, by a clock that is behind")
+
+    assert session.context(max_tokens=50, at=given.revision).messages == given.messages
+    clock.advance(200)
+    session.pin(session.add_user_message("and later, by one that is right again"))
+    assert session.context(max_tokens=50, at=given.revision).messages == given.messages

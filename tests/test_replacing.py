@@ -461,6 +461,33 @@ def test_a_branch_of_before_keeps_what_was_there(memory: Memory) -> None:
     assert session.fork("later").context().messages == [user("all new")]
 
 
+@pytest.mark.parametrize("left_out", [1, 3], ids=["the question", "the newest"])
+def test_what_follows_stands_apart_from_what_was_left_out_and_erased_since(memory: Memory, left_out: int) -> None:
+    """Also in a branch, after a rewind and in an import the log goes on as if what was left out had never been."""
+    session = memory.session("one")
+    session.add([user("one"), assistant("two")])
+    session.add_tool_call("find", {}, call_id="c")
+    session.replace([])
+    session.erase([left_out])
+    revision = session.stats().revision
+    session.add([call("d"), result("d", "found")])
+    links = [(entry.turn, entry.group) for entry in session.entries()[3:]]
+
+    memory.import_session(session.export(), session_id="copy")
+    others = {"copy": memory.session("copy"), "branch": session.fork("branch", at=revision)}
+    for other in ("branch", "one"):
+        if other == "one":
+            session.rewind(revision)
+        others[other] = memory.session(other)
+        others[other].add([call("d"), result("d", "found")])
+
+    assert links == [(0, 4), (0, 4)]
+    for name, other in others.items():
+        added = other.entries()[3:]
+        assert [(entry.turn, entry.group - added[0].seq) for entry in added] == [(0, 0)] * 2, name
+        assert other.verify().problems == ()
+
+
 def test_an_ephemeral_session_replaces_for_itself(memory: Memory) -> None:
     """It sees the list, and the store has what it had."""
     memory.session("one").add([user("one")])

@@ -11,6 +11,7 @@ import pytest
 from palimpsest import ConfigError, Entry, EntryNotFound, InvalidEntry, Memory, Session, SessionNotFound, Text
 from palimpsest.testing import FakeClock
 from palimpsest.types import Interaction
+from providers import FORMATS, PROVIDERS
 from writer import quarters, turn
 
 
@@ -589,3 +590,33 @@ def test_an_empty_call_id_counts_as_none(memory: Memory) -> None:
     assert (result.answers, result.call_id) == (call.seq, call.call_id)
     with pytest.raises(InvalidEntry, match="call_id"):
         session.add_tool_result(None, "B 12", call_id="")
+
+
+@pytest.mark.parametrize("before", ["nothing", "user", "system", "context"])
+def test_a_message_whose_beginning_was_not_copied_stands_by_itself(session: Session, before: str) -> None:
+    """Entries from the middle of another session's message are a message of their own, valid in every format."""
+    calls = [{"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}]
+    call = {"role": "assistant", "content": "I look.", "tool_calls": calls}
+    session.add([{"role": "user", "content": "one"}, call, {"role": "tool", "tool_call_id": "c", "content": "found"}])
+    copied = session.entries(last=2)
+    session.clear()
+    adds = {
+        "user": lambda: session.add_user_message("two"),
+        "system": lambda: session.add_system_message("two"),
+        "context": lambda: session.add_context("two", name="a.py"),
+    }
+    if before in adds:
+        adds[before]()
+
+    stored = session.add_entries(copied, key="copy")
+
+    assert session.add_entries(copied, key="copy") == stored
+    assert stored[1].answers == stored[0].seq
+    assert not stored[1].late
+    if before in ("nothing", "user"):
+        assert {entry.group for entry in stored} == {stored[0].seq}
+    for format in FORMATS:
+        context = session.context(format=format)
+        assert PROVIDERS[format].faults(context.messages) == []
+        assert str(context.messages).count("found") == 1
+    assert session.verify().problems == ()

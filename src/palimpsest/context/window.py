@@ -6,7 +6,7 @@ of anything kept in memory. This keeps the prefix of a context stable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
@@ -155,8 +155,8 @@ class _WindowBuilder:
         """
         live, waiting = [member for member in members if not member.erased], list[Entry]()
         exempt = any(member.pinned or member.seq in self.pins for member in live) if self._conditions else True
-        if members[0].group == self.last and _is_open(live):
-            live, waiting = _split_at_open(live)
+        if members[0].group == self.last and _is_open(live, answered := _answered(members)):
+            live, waiting = _split_at_open(live, answered)
             self.pending.append(Group(waiting[0].seq, members[0].turn, waiting))
             self.pending[-1].pending = True
         kept = self._without_dropped(live, exempt) if self._leaves_out else live
@@ -224,17 +224,22 @@ def _seqs_of(ranges: Sequence[tuple[int, int]]) -> set[int]:
     return {seq for first, last in ranges for seq in range(first, last + 1)}
 
 
-def _is_open(members: Sequence[Entry]) -> bool:
+def _answered(members: Sequence[Entry]) -> set[int]:
+    """Return the seqs of the calls that these results answer. An erased result has answered its call, too."""
+    return {entry.answers for entry in members if entry.kind == "tool_result"}
+
+
+def _is_open(members: Sequence[Entry], answered: Collection[int]) -> bool:
     calls = {entry.seq for entry in members if entry.kind == "tool_call"}
     if calls:
-        return bool(calls - {entry.answers for entry in members if entry.kind == "tool_result"})
+        return not calls.issubset(answered)
     return bool(members) and members[-1].is_reasoning and members[-1].kind == "message"
 
 
-def _split_at_open(members: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+def _split_at_open(members: Sequence[Entry], answered: Collection[int]) -> tuple[list[Entry], list[Entry]]:
     """Split an open group at its first open run: the entries before it, and the rest, which is held back."""
     runs = by_pause(members)
-    first_open = next(i for i, run in enumerate(runs) if _is_open(run))
+    first_open = next(i for i, run in enumerate(runs) if _is_open(run, answered))
     return [entry for run in runs[:first_open] for entry in run], [entry for run in runs[first_open:] for entry in run]
 
 

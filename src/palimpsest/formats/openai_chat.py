@@ -113,7 +113,8 @@ class OpenAIChat:
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
         """Return one group as messages that the API accepts.
 
-        The group's calls become one assistant message. Their results follow, and then background data.
+        The group's calls become one assistant message. Their results follow, and then background data. What somebody
+        else has said, to which a call without the beginning of its message was added, comes before.
         """
         if len(group) == 1:
             shown, entry = group[0], group[0].entry
@@ -121,6 +122,7 @@ class OpenAIChat:
                 return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
             return _unless_empty(_message(group, [] if adapted is None else adapted))
         adapted = [] if adapted is None else adapted
+        others: list[Shown] = []
         calling: list[Shown] = []
         results: list[Shown] = []
         data: list[Shown] = []
@@ -133,12 +135,15 @@ class OpenAIChat:
             elif kind == "tool_call":
                 calling.append(shown)
                 calls.append(entry)
+            elif kind == "message":
+                (calling if entry.role == "assistant" else others).append(shown)
             else:
-                (calling if kind == "message" else results).append(shown)
+                results.append(shown)
         if not calls:
             return [message for shown in group for message in _unless_empty(_message([shown], adapted))]
-        messages = [_message(calling, adapted)]
-        ids = _with_valid_ids(messages[0]["tool_calls"], calls, adapted)
+        messages = [message for shown in others for message in _unless_empty(_message([shown], adapted))]
+        messages.append(_message(calling, adapted))
+        ids = _with_valid_ids(messages[-1]["tool_calls"], calls, adapted)
         for shown in results:
             message = _message([shown], adapted)
             message["tool_call_id"] = ids.get(shown.entry.answers, message.get("tool_call_id"))

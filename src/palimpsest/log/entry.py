@@ -265,7 +265,8 @@ def _comparable(entry: Entry) -> Entry:
     name = None if entry.kind == "tool_result" else entry.name  # linking fills it in from the call
     call_id = None if entry.kind == "tool_result" else entry.call_id
     places = dict.fromkeys(("seq", "at", "turn", "group", "answers", "revision"), 0)
-    return _replace(entry, **places, tokens=None, lone=False, late=False, name=name, call_id=call_id)
+    links = dict.fromkeys(("lone", "late", "continues"), False)
+    return _replace(entry, **places, **links, tokens=None, name=name, call_id=call_id)
 
 
 # --- identity

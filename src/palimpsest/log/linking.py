@@ -84,15 +84,20 @@ class _Linker:
     def add(self, entry: Entry, seq: int, id: str, at: int) -> Entry:
         """Link one entry and return it."""
         kind, name, call_id = entry.kind, entry.name, entry.call_id
-        turn, group, answers, late = self.turn, seq, 0, False
+        turn, group, answers, late, continues = self.turn, seq, 0, False, entry.continues
         if kind == "message":
             if entry.role == "user":
                 turn = seq
-            elif entry.role == "assistant" and self.joins(entry):
-                group = self.tail
+            elif entry.role == "assistant":
+                if self.joins(entry):
+                    group = self.tail
+                else:
+                    continues = False
         elif kind == "tool_call":
-            if self.group or entry.continues or self.reasoning or self.pauses:
+            if self.group or self.joins(entry):
                 group = self.group or self.tail
+            else:
+                continues = False
             if entry.seq:
                 self.moved[entry.seq] = seq
         elif kind == "tool_result":
@@ -110,6 +115,7 @@ class _Linker:
             group=group,
             answers=answers,
             late=late,
+            continues=continues,
             revision=self.head.revision + 1,
             name=name,
             call_id=call_id,
@@ -118,9 +124,13 @@ class _Linker:
         self.erased += entry.erased
         return linked
 
-    def joins(self, message: Entry) -> bool:
-        """Whether a message of the model belongs to the group of the newest entry."""
-        return self.reasoning or self.pauses or (message.continues and self.tail != 0)
+    def joins(self, entry: Entry) -> bool:
+        """Whether a message or call of the model belongs to the group of the newest entry.
+
+        An entry that was taken from the middle of a message of the model continues nothing: neither what a human has
+        said nor an empty log.
+        """
+        return self.reasoning or self.pauses or (entry.continues and self.tail not in (0, self.turn))
 
     def follow(self, entry: Entry) -> None:
         """Update the state by an entry that has its links. Tombstones open and pin nothing."""

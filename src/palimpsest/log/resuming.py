@@ -81,7 +81,7 @@ def standing(records: Sequence[Record]) -> Sequence[Record]:
 def left_out(records: Sequence[Record]) -> list[Displaced]:
     """Return what the replacements among these records have left out, oldest first, except for undone ones."""
     return [
-        Displaced(record.revision, record.compaction.evicted)
+        Displaced(record.revision, spans.union(record.compaction.evicted, record.compaction.displaced))
         for record in standing(records)
         if record.kind == "replace" and record.compaction is not None
     ]

@@ -139,7 +139,8 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     from then on, oldest first. `covered` is what those summaries stand for, `evicted` what strategies have moved to the
     archive without a summary, and `hidden` what was left out by hand. `released` is the part of what is covered or
     evicted that a flush has let go of, and that is kept only because another session needs it, too. Tool results below
-    `mask` are shown as a note.
+    `mask` are shown as a note. `displaced` is what a replacement left out and was erased since: it is evicted no more,
+    but what followed was linked without it.
     """
 
     summary: Summary | None = None
@@ -149,6 +150,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hidden: tuple[Span, ...] = ()
     mask: int = 0
     released: tuple[Span, ...] = ()
+    displaced: tuple[Span, ...] = ()
 
     @property
     def replaced(self) -> tuple[Span, ...]:
@@ -226,7 +228,7 @@ def faults(
     for revision, state in states.items():
         summary = state.summary
         ranges = {"covered": state.covered, "evicted": state.evicted, "hidden": state.hidden}
-        ranges["released"] = state.released
+        ranges |= {"released": state.released, "displaced": state.displaced}
         if summary is not None:
             ranges |= {"summary.covers": summary.covers, "summary.folded": summary.folded}
             if summary.revision not in states or states[summary.revision].summary is None:

@@ -58,6 +58,9 @@ def forgotten(
         after = summary.without(before, withdrawn, erased, summaries)
         if is_released:
             after = msgspec.structs.replace(after, released=spans.union(after.released, released))
+        if record.kind == "replace":
+            displaced = spans.union(before.displaced, spans.common(before.evicted, erased))
+            after = msgspec.structs.replace(after, displaced=displaced)
         changed.append(msgspec.structs.replace(record, compaction=msgspec.structs.replace(after, summary=made_summary)))
         if record.revision == head.compaction and after.current != before.current:
             newly_evicted = spans.union(evicted, _passed_by_cuts(head))

@@ -170,20 +170,20 @@ class History:
             pinned=await self._pinned(msgspec.structs.replace(then, pinned=shown), records),
         )
 
-    async def between(self, head: Head, point: Point) -> tuple[int, int | None]:
-        """Return the times of the last write before a point and of the first one after it (None: none since)."""
-        revision, end = point.revision, point.next_seq
-        near = await self._store.read(self._key, after=end - 2, before=end + 1)
+    async def between(self, head: Head, point: Point, now: int) -> tuple[int, int]:
+        """Return the earliest and the latest time at which the session was at a point; `now` if it still is.
+
+        These are the times of the last write before it and of the first one after it. The clock may have been set back
+        in between, and an entry may bring an earlier or later time along.
+        """
+        near = await self._store.read(self._key, after=(end := point.next_seq) - 2, before=end + 1)
         records = await self._store.records(self._key)
-        before = [entry.at for entry in near if entry.seq < end] + [
-            record.at for record in records if record.revision <= revision
-        ]
-        after = [entry.at for entry in near if entry.seq >= end] + [
-            record.at for record in records if record.revision > revision
-        ]
-        late = min(after, default=None)
-        early = max(before, default=head.created)
-        return (early if late is None else min(early, late)), late
+        before = [(entry.revision, entry.at) for entry in near if entry.seq < end]
+        before += [(record.revision, record.at) for record in records if record.revision <= point.revision]
+        after = [(entry.revision, entry.at) for entry in near if entry.seq >= end]
+        after += [(record.revision, record.at) for record in records if record.revision > point.revision]
+        times = max(before, default=(0, head.created))[1], min(after, default=(0, now))[1]
+        return min(times), max(times)
 
     async def changed(self, at: int) -> tuple[frozenset[int], bool]:
         """Return which entries were erased after a revision, and whether any texts were redacted."""

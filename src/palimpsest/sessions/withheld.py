@@ -82,6 +82,7 @@ class _Places:
             hidden=self.spans(stored.hidden),
             mask=self._bound(stored.mask),
             released=self.spans(stored.released),
+            displaced=self.spans(stored.displaced),
         )
 
     def _bound(self, stored: int) -> int:

@@ -14,6 +14,7 @@ import msgspec
 
 from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
+from palimpsest.log.codec import encode, escaped, unescaped
 from palimpsest.log.entry import Entry, derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
 from palimpsest.runtime.once import lazy
@@ -143,13 +144,18 @@ class Appender:
         `where` names the batch in errors, and `checked` says that its entries are checked already. `note_usage` is
         called when the entries are stored, unless the log had all of them already under the same key.
         """
-        scope, given_ids = self._scope, key is not None
+        scope, given_ids, plain = self._scope, key is not None, True
         scope.may_write()
         for entry in entries:
             if not checked:
                 check(entry, where)
             check_names(entry, where)
             given_ids = given_ids or entry.id != ""
+            content = entry.content
+            is_ascii = type(content) is str and content.isascii()
+            plain = plain and is_ascii and entry.native is None and entry.metadata is None
+        if not plain:
+            entries = [*map(_joined, entries)]
         if self.turn.lease is not None and entries:
             await self.turn.lease.check()
         buffer = self.turn.buffer  # read once: another thread may end the turn meanwhile
@@ -215,6 +221,7 @@ class Appender:
         self._scope.may_write()
         if self._options.definition is not None:  # storing a pseudonym may already create the session
             await self.declare()
+        entries = [*map(_joined, entries)]
         try:
             return await self._gate.entries(self._scope.store, self._scope.key, entries, self._scope.about)
         except PrivacyRefused as fault:
@@ -280,6 +287,18 @@ class Appender:
             scope.let_go()
         begun = await Withheld.begin(*scope.place, scope.clock)
         return scope.withheld.setdefault(scope.place, begun)  # another thread may have been first
+
+
+def _joined(entry: Entry) -> Entry:
+    """Return the entry as its stored form gives it back: two surrogates that make a pair are one character.
+
+    Text in which a program has joined the halves of a character, such as those of two pieces of a stream, has pairs.
+    """
+    try:
+        encode(entry)
+    except UnicodeEncodeError:
+        return unescaped(escaped(entry), Entry)
+    return entry
 
 
 def _identified(entries: Sequence[Entry], ids: Sequence[str], *, own: bool = False) -> list[Entry]:

@@ -76,11 +76,10 @@ class EarlierContext:
         The call was made at some time between the revision (`early`) and the next one (`late`).
         """
         point = Point(self._at, then.next_seq)
-        early, late = await self._past.between(head, point)
+        early, late = await self._past.between(head, point, self._now)
         counts = self.terms.exact or self.terms.strategies  # conditions may depend on the number of entries
         whole = await (self._past.head(head, point) if counts else self._past.shown(head, then))
         whole = msgspec.structs.replace(whole, epoch_reason=then.epoch_reason)
-        late = self._now if late is None else late
         terms = msgspec.structs.replace(self.terms, past=False)
         settler = Settler(terms, early, _RecordingReader)
         reader = settler.reader
