@@ -448,7 +448,7 @@ def doctored(data: dict[str, Any], place: str, value: Any) -> str:
 @pytest.mark.parametrize(
     ("place", "value", "where", "says"),
     [
-        ("head.compaction", 3, "head.compaction", "3 is no record of a compaction"),
+        ("head.compaction", 3, "head.compaction", "revision 3 has no record of a compaction"),
         ("head.compaction", "x", "head.compaction", "cannot be read"),
         ("head.attempts", {"failures": "x"}, "head.attempts", "cannot be read"),
         ("records[0].revision", 99, "records[1].revision", "does not come after"),
@@ -474,7 +474,7 @@ def doctored(data: dict[str, Any], place: str, value: Any) -> str:
         ("records[0].compaction.current", [6], "records[0].compaction.current", "6 is no compaction"),
         ("records[1].compaction.current", [5, 6], "records[1].compaction.current", "cover the same entries"),
         ("records[0].compaction.summary.withdrawn", True, "records[0].compaction.current", "or it was withdrawn"),
-        ("records[2].cut.compaction", 2, "records[2].cut.compaction", "2 is no record of a compaction"),
+        ("records[2].cut.compaction", 2, "records[2].cut.compaction", "revision 2 has no record of a compaction"),
         ("records[2].cut.summaries", [[2, -1, 0]], "records[2].cut.summaries[0]", "2 is no compaction that made"),
         ("head.views.main.summaries", [[7, -1, 0]], "head.views.main.summaries[0]", "7 is no compaction that made"),
     ],

@@ -167,7 +167,7 @@ def test_a_changed_definition_is_noticed(path: Path, caplog: pytest.LogCaptureFi
     facts = heard[0][1]
     assert (facts["memory"], facts["before"]["version"], facts["now"]["version"]) == ("default/chat", "1.0.0", "2.0.0")
     (record,) = [one for one in caplog.records if "definition" in one.message]
-    assert "default/chat changed, from version 1.0.0" in record.message
+    assert "default/chat changed from version 1.0.0" in record.message
 
 
 def test_an_append_alone_notices_it(path: Path) -> None:

@@ -189,7 +189,7 @@ def test_a_key_in_the_file_is_used_and_shown_nowhere(tmp_path: Path) -> None:
     other = {**provider, "api_key": "sk-another"}
 
     assert given[0]["api_key"] == "sk-veryplain-0123456789"
-    assert "read by everybody" in shown
+    assert "who can read this file can read the key" in shown
     assert "veryplain" not in shown
     assert not [file for file in tmp_path.iterdir() if b"veryplain" in file.read_bytes()]
     assert Resources.load({**source, "token_provider": other})["chat"].digest == declared.digest

@@ -273,7 +273,7 @@ def test_of_two_processes_with_two_models_the_last_one_stays(kept: Kept, other: 
     put(first, TEXTS)
     put(second, TEXTS)
 
-    with pytest.raises(EmbedderFailed, match="keeps vectors of second since") as failed:
+    with pytest.raises(EmbedderFailed, match="keeps vectors of second, since") as failed:
         put(first, {key(3, 1): "cat"})
     assert failed.value.kind == "replaced"
     assert found(first, "dog") == []

@@ -183,7 +183,7 @@ def test_bt4_and_bt5_a_template_finds_what_a_command_wrote(tmp_path: Path) -> No
         with pytest.raises(ConfigError, match="user_id"):
             resources.session("memory", {})
         assert resources.keyed("memory").read("user:john_doe:metadata").total == 0
-    assert '"messages": 2' in json.dumps(read("memory", "stats", "memory", "user:john_doe", "--config", str(path)))
+    assert read("memory", "stats", "memory", "user:john_doe", "--config", str(path))["message_count"] == 2
     for other in ({"project": "other"}, {"id": "second"}):
         with Resources.load({**source, **other}) as resources:
             (id,) = resources
