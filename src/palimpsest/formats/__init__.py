@@ -98,6 +98,10 @@ class Format(Protocol):
         """
         ...
 
+    def for_model(self, model: str | None) -> Format:
+        """Return the format as the model of this name wants it (None: no name is known). The same object each time."""
+        ...
+
     def unbound(self, entry: Entry, model: Model | None) -> Entry:
         """Return the message without what this model takes only behind exactly the messages that it was made behind.
 

@@ -17,7 +17,7 @@ from palimpsest.formats.anthropic_hosted import FAILED_TOKENS, paired
 from palimpsest.formats.anthropic_kinds import begins_with_summary, is_hosted_call, is_signed_compaction, unanswered
 from palimpsest.formats.anthropic_render import is_object, render_group, without_thinking
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, binds_thinking, broken_rules
-from palimpsest.formats.common import mappings, numbered, renamed_tokens, said_beside_overhead
+from palimpsest.formats.common import mappings, numbered, renamed_tokens, said_beside_overhead, same
 from palimpsest.formats.fences import fenced
 from palimpsest.formats.wording import (
     FENCE_TOKENS,
@@ -67,6 +67,7 @@ class Anthropic:
     bills_kept = False
     signs_together = True
     cache_seconds = CACHE_SECONDS
+    for_model = same
     words = frozenset(
         {
             "base64",

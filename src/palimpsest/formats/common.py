@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted, Message, Shown
@@ -23,6 +23,8 @@ from palimpsest.log.entry import Entry, File, Native, Opaque, Part, Reasoning, T
 
 if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
+
+F = TypeVar("F")
 
 DEFAULT = "openai"
 """The format that unknown keys and opaque parts of an entry belong to if it has no `native`."""
@@ -142,6 +144,11 @@ def _canonical(message: Any) -> Any:
 def whole(self: object, entry: Entry, model: Model | None) -> Entry:  # noqa: ARG001 (the method `Format.unbound`)
     """Return the message as it is, in formats whose messages may stand behind any others."""
     return entry
+
+
+def same(self: F, model: str | None) -> F:  # noqa: ARG001 (the method `Format.for_model`)
+    """Return the format itself, where all models want the same."""
+    return self
 
 
 def is_own(entry: Entry, name: str) -> bool:

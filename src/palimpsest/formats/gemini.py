@@ -23,6 +23,7 @@ from palimpsest.formats.common import (
     replaced_by_text,
     said_beside,
     said_beside_overhead,
+    same,
     stand_in_tokens,
     unused,
     whole,
@@ -48,11 +49,8 @@ PER_CONTENT = 4
 PER_PART = 3
 """Tokens between the parts of one content; own figure, on the large side."""
 
-PER_CALL = 16
-"""Tokens of a call's JSON keys and braces, beside its name and arguments; own count."""
-
-PER_RESULT = 12
-"""The same for a result, beside its text and the name that it repeats."""
+PER_CALL, PER_RESULT = 16, 12
+"""Tokens of the JSON keys and braces of a call, and of a result, beside their names and texts; own count."""
 
 UNSIGNED = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """The signature sent with a first call that has none: `skip_thought_signature_validator` in base64.
@@ -81,7 +79,7 @@ class Gemini:
     bills_kept = False
     signs_together = False
     cache_seconds = CACHE_SECONDS
-    unbound = whole
+    for_model, unbound = same, whole
     words = frozenset(
         {
             "args",

@@ -27,7 +27,7 @@ from palimpsest.formats.common import (
     whole,
 )
 from palimpsest.formats.common import DEFAULT as NAME
-from palimpsest.formats.openai_chat_answers import accepted, sent_call, without_nulls
+from palimpsest.formats.openai_chat_answers import THOUGHT, accepted, sent_call, wants_thoughts, without_nulls
 from palimpsest.formats.openai_chat_decode import decode_message, lacking
 from palimpsest.formats.openai_chat_parts import encode_part, has_counterpart, says_nothing, sent_part
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
@@ -55,6 +55,8 @@ class OpenAIChat:
     signs_together = False
     cache_seconds = CACHE_SECONDS
     unbound = whole
+    returns_thoughts = False
+    """Whether the model's thoughts (`reasoning_content`) go back with its answers."""
     words = frozenset(
         {
             "arguments",
@@ -97,6 +99,10 @@ class OpenAIChat:
 
     # --- out
 
+    def for_model(self, model: str | None) -> OpenAIChat:
+        """Return the format as the model of this name wants it: some want their thoughts back."""
+        return _RETURNING if type(self) is OpenAIChat and wants_thoughts(model) else self
+
     def encode(self, entries: Sequence[Entry]) -> list[Message]:
         """Return entries as messages, as they came in; nothing is repaired."""
         messages: list[Message] = []
@@ -120,7 +126,7 @@ class OpenAIChat:
             shown, entry = group[0], group[0].entry
             if entry.kind == "message" and type(entry.content) is str and entry.native is None and not entry.name:
                 return [{"role": entry.role, "content": entry.content if shown.text is None else shown.text}]
-            return _unless_empty(_message(group, [] if adapted is None else adapted))
+            return _unless_empty(self._answer(group, [] if adapted is None else adapted))
         adapted = [] if adapted is None else adapted
         others: list[Shown] = []
         calling: list[Shown] = []
@@ -140,9 +146,9 @@ class OpenAIChat:
             else:
                 results.append(shown)
         if not calls:
-            return [message for shown in group for message in _unless_empty(_message([shown], adapted))]
+            return [message for shown in group for message in _unless_empty(self._answer([shown], adapted))]
         messages = [message for shown in others for message in _unless_empty(_message([shown], adapted))]
-        messages.append(_message(calling, adapted))
+        messages.append(self._answer(calling, adapted))
         ids = _with_valid_ids(messages[-1]["tool_calls"], calls, adapted)
         for shown in results:
             message = _message([shown], adapted)
@@ -150,6 +156,13 @@ class OpenAIChat:
             messages.append(message)
         messages.extend([_message([shown], adapted) for shown in data])
         return messages
+
+    def _answer(self, run: Sequence[Shown], adapted: list[Adapted]) -> Message:
+        """Return the message of these entries for a context, with the model's thoughts if it wants them back."""
+        message = _message(run, adapted, thoughts=self.returns_thoughts)
+        if self.returns_thoughts and message.get("tool_calls"):  # an answer without thoughts has an empty one, too
+            message.setdefault(THOUGHT, "")
+        return message
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
         """Return the messages, after a system message with the caller's text."""
@@ -179,6 +192,15 @@ class OpenAIChat:
         return broken_rules(messages)
 
 
+class _Returning(OpenAIChat):
+    """The format `openai` for models that want their thoughts back."""
+
+    returns_thoughts = True
+
+
+_RETURNING = _Returning()
+
+
 # --- encoding one message
 
 
@@ -194,11 +216,11 @@ def _unless_empty(message: Message) -> list[Message]:
     return []
 
 
-def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Message:
+def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None, *, thoughts: bool = False) -> Message:
     """Return the provider's message for these entries: a message and the calls that continue it, or a single result.
 
-    With `adapted` the message is for a context: content that the API does not take becomes text. Without, the message
-    is returned as it came in.
+    With `adapted` the message is for a context: content that the API does not take becomes text, and the model's
+    `thoughts` are left out unless they are asked for. Without, the message is returned as it came in.
     """
     entry, text = run[0].entry, run[0].text
     if run[0].data:
@@ -220,7 +242,7 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
             message["role"] = native.keep["role"]
     if adapted is None or (native is None and "name" not in message and isinstance(message["content"], str | None)):
         return message  # nothing in it came from a provider, so it is valid already
-    return accepted(message, entry, adapted)
+    return accepted(message, entry, adapted, thoughts=thoughts)
 
 
 def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:

@@ -5,6 +5,8 @@ Both have the same shape, but in a request the API refuses some keys that its ow
 
 from __future__ import annotations
 
+import re
+
 from palimpsest.formats import Adapted, Message
 from palimpsest.formats.common import fitting, has_words
 from palimpsest.formats.openai_chat_rules import NAME_LENGTH
@@ -17,9 +19,26 @@ _NOT_MISSED = ("parsed", BESIDE)
 """Keys that repeat the content, or hold no text for a reader: leaving them out is not reported."""
 
 
-def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
+THOUGHT = "reasoning_content"
+"""The key of an answer that holds the model's thoughts, at services that are compatible with OpenAI's."""
+
+_RETURNED = re.compile(r"(?:deepseek(?!-r1)|kimi)(?![a-z])")
+"""The beginning of the names of models that want their thoughts back, as of 2026-11.
+
+DeepSeek refuses a request in which an answer with calls lacks its thoughts, and ignores other thoughts
+(api-docs.deepseek.com/guides/thinking_mode). Kimi refuses it, too, and its newer models want the thoughts of all
+earlier answers (platform.kimi.ai, "Use thinking models"). DeepSeek's R1 refused thoughts instead.
+"""
+
+
+def wants_thoughts(model: str | None) -> bool:
+    """Whether the model of this name wants its thoughts back. A provider may stand before the name: `deepseek/...`."""
+    return isinstance(model, str) and _RETURNED.match(re.split("[/:]", model.lower())[-1]) is not None
+
+
+def accepted(message: Message, entry: Entry, adapted: list[Adapted], *, thoughts: bool = False) -> Message:
     """Return the message without what the API refuses in a request: invalid names, empty lists, keys that are null, and
-    keys that only answers have."""
+    keys that only answers have. The model's `thoughts` stay if they are asked for."""
     message = {key: value for key, value in message.items() if value is not None or key == "content"}
     if isinstance(message.get("content"), list):
         message["content"] = [without_nulls(part) for part in message["content"]]
@@ -30,7 +49,7 @@ def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
         if key in message and not message[key]:
             del message[key]
     if entry.role == "assistant":
-        _without_answered(message, entry, adapted)
+        _without_answered(message, entry, adapted, _ANSWERED if thoughts else ANSWERED)
     if message.get("content") == [] and message["role"] == "assistant":
         message["content"] = None
     if "name" in message:
@@ -41,14 +60,17 @@ def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
     return message
 
 
+_ANSWERED = ANSWERED - {THOUGHT}
+
+
 def without_nulls(part: Message) -> Message:
     """Return the part without keys that are null, which requests leave out."""
     return {key: value for key, value in part.items() if value is not None} if None in part.values() else part
 
 
-def _without_answered(message: Message, entry: Entry, adapted: list[Adapted]) -> None:
+def _without_answered(message: Message, entry: Entry, adapted: list[Adapted], keys: frozenset[str]) -> None:
     """Remove from an answer the keys that requests do not have. Sound that the model made becomes its transcript."""
-    removed = {key: message.pop(key) for key in sorted(ANSWERED & message.keys())}
+    removed = {key: message.pop(key) for key in sorted(keys & message.keys())}
     missed = (key for key, value in removed.items() if key not in _NOT_MISSED and has_words(key, value))
     adapted.extend(Adapted(entry.seq, f"{key} left out") for key in missed)
     sound = message.get("audio")

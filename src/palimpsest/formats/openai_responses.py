@@ -17,6 +17,7 @@ from palimpsest.formats.common import (
     own_native,
     renamed_tokens,
     said_beside_overhead,
+    same,
     stand_in_tokens,
     whole,
 )
@@ -50,7 +51,7 @@ class OpenAIResponses:
     bills_kept = False
     signs_together = False
     cache_seconds = CACHE_SECONDS
-    unbound = whole
+    for_model, unbound = same, whole
     words = frozenset(
         {
             "annotations",

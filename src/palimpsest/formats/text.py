@@ -21,7 +21,7 @@ from typing import Any
 
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import CACHE_SECONDS, NAMELESS, own_native, replaced_by_text, said_beside, whole
+from palimpsest.formats.common import CACHE_SECONDS, NAMELESS, own_native, replaced_by_text, said_beside, same, whole
 from palimpsest.formats.fences import GUARD_TOKENS, guard, guards
 from palimpsest.formats.text_decode import (
     BREAK,
@@ -76,7 +76,7 @@ class PlainText:
     bills_kept = False
     signs_together = False
     cache_seconds = CACHE_SECONDS
-    unbound = whole
+    for_model, unbound = same, whole
     words = frozenset[str]()
 
     # --- in

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestError, shorten
+from palimpsest.formats.openai_chat_answers import wants_thoughts
 from palimpsest.formats.received.broken import is_broken_off
 from palimpsest.formats.received.plain import plain
 from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of, with_tools_listed
@@ -297,13 +298,14 @@ class _Call:
             except InvalidEntry as fault:
                 raise InvalidEntry(asked.place(fault.where), fault.reason) from fault
         model = find_model(asked.model) if isinstance(asked.model, str) else None  # None: not in the table of models
+        unnamed = session.options.model_name is None and wants_thoughts(asked.model)
         context = await ready(
             session.context(
                 system=asked.system,
                 tools=[*asked.forms, *asked.tools],
                 format=self._dialect.format,
                 reserve=_reserve(session, asked, model.window if model is not None else None),
-                model=asked.model if model is not None else None,
+                model=asked.model if model is not None or unnamed else None,
             )
         )
         if context.pending and asked.messages:  # a request shows calls only once all of them have results

@@ -289,7 +289,7 @@ class Options:
             view=self.view,
             counter=self.counter,
             model=self.model,
-            format=find_format(self.format),
+            format=find_format(self.format).for_model(self.model_name),
             limits=limits,
             bounds=bounds_of(limits, self.model, self.model_name),
             margin=self.default_factor(),

@@ -64,7 +64,7 @@ def terms_of(options: Options, call: ContextRequest) -> Terms:
         bounds = bounds_of(limits, options.model, options.model_name)
         terms = msgspec.structs.replace(terms, limits=limits, bounds=bounds)
     if call.format is not None:
-        format = find_format(call.format)
+        format = find_format(call.format).for_model(options.model_name)
         terms = msgspec.structs.replace(terms, format=format, cache_life=options.cache_life(format))
     if call.system or call.tools or call.view is not None or call.at is not None:
         view, past = call.view or options.view, call.at is not None
