@@ -5,8 +5,6 @@ Both have the same shape, but in a request the API refuses some keys that its ow
 
 from __future__ import annotations
 
-import re
-
 from palimpsest.formats import Adapted, Message
 from palimpsest.formats.common import fitting, has_words
 from palimpsest.formats.openai_chat_rules import NAME_LENGTH
@@ -22,8 +20,8 @@ _NOT_MISSED = ("parsed", BESIDE)
 THOUGHT = "reasoning_content"
 """The key of an answer that holds the model's thoughts, at services that are compatible with OpenAI's."""
 
-_RETURNED = re.compile(r"(?:deepseek(?!-r1)|kimi)(?![a-z])")
-"""The beginning of the names of models that want their thoughts back, as of 2026-11.
+_WANTING = ("deepseek", "kimi")
+"""Families of models that want their thoughts back, as of 2026-11.
 
 DeepSeek refuses a request in which an answer with calls lacks its thoughts, and ignores other thoughts
 (api-docs.deepseek.com/guides/thinking_mode). Kimi refuses it, too, and its newer models want the thoughts of all
@@ -33,7 +31,10 @@ earlier answers (platform.kimi.ai, "Use thinking models"). DeepSeek's R1 refused
 
 def wants_thoughts(model: str | None) -> bool:
     """Whether the model of this name wants its thoughts back. A provider may stand before the name: `deepseek/...`."""
-    return isinstance(model, str) and _RETURNED.match(re.split("[/:]", model.lower())[-1]) is not None
+    if not isinstance(model, str):
+        return False
+    family, _, version = model.lower().replace(":", "/").rpartition("/")[2].partition("-")
+    return family in _WANTING and not version.startswith("r1")
 
 
 def accepted(message: Message, entry: Entry, adapted: list[Adapted], *, thoughts: bool = False) -> Message:
