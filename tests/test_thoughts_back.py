@@ -17,9 +17,15 @@ from writer import quarters
 
 Message = dict[str, Any]
 
-WANTING = ["deepseek-v4-pro", "deepseek-chat", "deepseek/deepseek-v4-flash", "openrouter:deepseek/deepseek-reasoner"]
+WANTING = [
+    "deepseek-v4-pro",
+    "deepseek-chat",
+    "deepseek/deepseek-v4-flash",
+    "openrouter:deepseek/deepseek-reasoner",
+    "deepseek/deepseek-v4-pro:free",
+]
 KIMI = ["kimi-k3", "moonshotai/kimi-k2.6", "Kimi-K2-Thinking"]
-NOT_WANTING = ["gpt-4o", "gpt-5", "deepseek-r1", "deepseek/deepseek-r1-0528", "deepseekers", "kimono-2", None]
+NOT_WANTING = ["gpt-4o", "gpt-5", "deepseek-r1", "deepseek/deepseek-r1-0528:free", "deepseekers", "kimono-2", None]
 
 
 def call(number: int, thought: str | None, content: str | None = None) -> Message:

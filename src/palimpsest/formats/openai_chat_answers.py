@@ -30,11 +30,15 @@ earlier answers (platform.kimi.ai, "Use thinking models"). DeepSeek's R1 refused
 
 
 def wants_thoughts(model: str | None) -> bool:
-    """Whether the model of this name wants its thoughts back. A provider may stand before the name: `deepseek/...`."""
+    """Whether the model of this name wants its thoughts back. A provider may stand before the name (`deepseek/...`), and
+    a variant behind it (`...:free`)."""
     if not isinstance(model, str):
         return False
-    family, _, version = model.lower().replace(":", "/").rpartition("/")[2].partition("-")
-    return family in _WANTING and not version.startswith("r1")
+    for part in model.lower().replace(":", "/").split("/"):
+        family, _, version = part.partition("-")
+        if family in _WANTING and version:
+            return not version.startswith("r1")
+    return False
 
 
 def accepted(message: Message, entry: Entry, adapted: list[Adapted], *, thoughts: bool = False) -> Message:
