@@ -30,8 +30,8 @@ earlier answers (platform.kimi.ai, "Use thinking models"). DeepSeek's R1 refused
 
 
 def wants_thoughts(model: str | None) -> bool:
-    """Whether the model of this name wants its thoughts back. A provider may stand before the name (`deepseek/...`), and
-    a variant behind it (`...:free`)."""
+    """Whether the model of this name wants its thoughts back. A provider may stand before the name (`deepseek/...`),
+    and a variant behind it (`...:free`)."""
     if not isinstance(model, str):
         return False
     for part in model.lower().replace(":", "/").split("/"):
