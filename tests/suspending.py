@@ -1,4 +1,4 @@
-"""A store in memory behind an asynchronous driver: every verb suspends, some take long, and a test can stop any one.
+"""A store in memory behind an asynchronous driver: every verb suspends, some take long, and a test can hold any verb.
 
 Embedded stores never suspend, so only this store shows what happens between the steps of a verb.
 Importing the module registers the scheme `suspending://`. Like a driver's connections, a backend is bound to the first
@@ -148,8 +148,8 @@ class SuspendingBackend(Backend):
 def open_suspending(url: str, runner: object) -> SuspendingBackend:
     """Open an empty store."""
     kind: Any = SuspendingBackend  # its verbs are added by `vars().update`, which no type checker sees
-    made: SuspendingBackend = kind()
-    return made
+    backend: SuspendingBackend = kind()
+    return backend
 
 
 STORES.register("suspending", open_suspending)
