@@ -79,14 +79,14 @@ class JournaledWriter:
         if raised is None:
             self.journal.end(number, "done", **result)
             return result
-        error = {"error": type(raised).__name__, "said": str(raised)[:400]}
+        failure = {"error": type(raised).__name__, "said": str(raised)[:400]}
         if strikes.struck:
-            self.journal.end(number, "cut", **error)
+            self.journal.end(number, "cut", **failure)
         elif isinstance(raised, may):
-            self.journal.end(number, "refused", **error)
+            self.journal.end(number, "refused", **failure)
         else:
             trace = "".join(traceback.format_exception(raised))
-            self.journal.end(number, "raised", **error, ours=isinstance(raised, PalimpsestError), trace=trace[-4000:])
+            self.journal.end(number, "raised", **failure, ours=isinstance(raised, PalimpsestError), trace=trace[-4000:])
         return None
 
     def session(self, name: str) -> Session:
