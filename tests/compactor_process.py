@@ -41,8 +41,8 @@ def compact(path: str, start: str) -> None:
         for number in itertools.count(int(start)):
             session.add(turn(str(number)))
             say(["added", number])
-            done = session.compact(STRATEGY)
-            say(["compacted", done.summary.version if done.summary else 0])
+            report = session.compact(STRATEGY)
+            say(["compacted", report.summary.version if report.summary else 0])
 
 
 def neuralyze(path: str, start: str) -> None:
@@ -102,8 +102,8 @@ def once(path: str, name: str, seconds: str) -> None:
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION, counter=quarters, summarizer=CallableSummarizer(summarizer, checked=False))
         meet()
-        done = session.compact(STRATEGY)
-        say({"asked": len(asked), "reason": done.reason, "text": done.summary.text if done.summary else None})
+        report = session.compact(STRATEGY)
+        say({"asked": len(asked), "reason": report.reason, "text": report.summary.text if report.summary else None})
 
 
 MODES: dict[str, Callable[..., None]] = {

@@ -188,23 +188,23 @@ def export(m: str, session_id: str = "s") -> dict[str, Any]:
         play(session, m)
         strange = f"not contains(message.content, 'x{m}')"
         memory.session(session_id, **{**options, "max_tokens": 900, "view": "small", "conditions": [strange]}).context()
-        made = session.export()
-    head = made["head"]
+        exported = session.export()
+    head = exported["head"]
     head["epoch_reason"] = f"because of {m}"
     head["attempts"] = {"cursors": {f"mine {m}": 3}, "fingerprint": m, "failures": 1}
-    for record in made["records"]:
+    for record in exported["records"]:
         record["reason"] = f"because of {m}"
         record["detail"] = {**record.get("detail", {}), m: [m, {"to": m}]}
         summary = (record.get("compaction") or {}).get("summary")
         if summary:
             summary |= {"model": f"model {m}", "prompt": m, "fallback": m, "counter": m}
             summary["items"] = [*summary.get("items", ()), {"kind": "open", "text": m, "status": m}]
-        for standing in (record.get("cut") or {}).get("summaries", ()):
-            if len(standing) > 3:
-                standing[3] = m
-    for stone in made["tombstones"]:
-        stone |= {"content": m, "name": m, "metadata": metadata(m)}
-    return made
+        for shown in (record.get("cut") or {}).get("summaries", ()):
+            if len(shown) > 3:
+                shown[3] = m
+    for tombstone in exported["tombstones"]:
+        tombstone |= {"content": m, "name": m, "metadata": metadata(m)}
+    return exported
 
 
 # --- files
