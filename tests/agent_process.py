@@ -1,5 +1,4 @@
-"""A process in which an agent runs. Its model takes a minute for each answer, by a clock shared with other
-processes."""
+"""A process in which an agent runs. Its model takes a minute for each answer, by a clock that all processes share."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ CALLS = 3
 
 
 class SharedClock:
-    """A clock whose time, in microseconds, is in a file, so that all processes have the same."""
+    """A clock whose time in microseconds is in a file that all processes share."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = path
@@ -35,14 +34,14 @@ class SharedClock:
 
 
 def minute(memory: Memory, clock: SharedClock) -> None:
-    """Let a minute pass in which the model thinks, renewing leases as often as the memory itself would."""
+    """Advance the clock by a minute, the model's answering time, and renew leases as often as the memory would."""
     for _ in range(6):
         clock.set(clock() + 10_000_000)
         memory._core._scope.renewals.renew()
 
 
 def run(memory: Memory, name: str, clock: SharedClock, begun: Callable[[], object] = bool) -> None:
-    """Do one run of an agent; `begun` is called when its turn has begun."""
+    """Run an agent once; call `begun` when its turn has begun."""
     session = memory.session("s", max_tokens=8_000)
     with session.turn():
         session.add_user_message(f"{name} asks")
@@ -57,7 +56,7 @@ def run(memory: Memory, name: str, clock: SharedClock, begun: Callable[[], objec
 
 
 def main(where: str, sealed: str, path: str, name: str) -> None:
-    """Open the memory and run as soon as no other agent does."""
+    """Open the memory and run as soon as no other agent holds the turn."""
     clock = SharedClock(path)
     with Memory.open(where, clock=clock, encryption=FIRST if int(sealed) else None) as memory:
         say("waits")

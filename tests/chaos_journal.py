@@ -1,7 +1,7 @@
-"""What a process of the chaos writes down: each operation before it begins, and once it is acknowledged.
+"""The journal of a chaos writer: it notes each operation before it begins and after it was acknowledged.
 
-A line is one `os.write` to a file of the process's own, so that a kill leaves it whole or not there. Everything that
-is written into the store carries marks: texts that stand nowhere else, so that they can be looked for in every byte.
+A line is one `os.write` to a file that only this writer has, so a kill leaves the line complete or absent. Every text
+that is written into the store carries marks: unique strings, so that each can be searched for in every byte.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ import msgspec
 
 MARK = re.compile(r"qz[0-9a-f]{20}zq")
 PRIVATE = r"pii[0-9a-f]{20}@example\.com"
-"""What the scans redact: the address that goes with a mark."""
+"""The pattern that scans redact: the private address of a mark."""
 
 SHARED, BRANCH, OWN = "s", "b", "o"
-"""What ids of sessions begin with: those that everybody writes to, their branches, and those of one writer."""
+"""The first letter of a session's id: a session that all writers share, a branch of one, or a writer's own."""
 
 
 class Op(msgspec.Struct):
-    """One operation of one writer. `outcome` is "done" (acknowledged), "cut" (a signal's handler raised in it),
-    "refused" (an error that may be), "raised" (one that may not), or "" for one that was never heard of again.
-    Times are nanoseconds of the monotonic clock, which all processes have together and nobody sets back."""
+    """One operation of one writer.
+
+    `outcome` is "done" (acknowledged), "cut" (a signal handler raised in it), "refused" (an allowed error), "raised"
+    (any other error), or "" if the writer was killed before it ended. Times are nanoseconds of the monotonic clock,
+    which all processes share and which never goes back.
+    """
 
     writer: str
     number: int
@@ -49,20 +52,20 @@ class Op(msgspec.Struct):
 
 
 class Journal:
-    """What one writer writes down."""
+    """The journal file of one writer."""
 
     def __init__(self, folder: Path, writer: str) -> None:
         self.writer, self._number = writer, 0
         self._file = os.open(folder / f"{writer}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def begin(self, verb: str, **facts: Any) -> int:
-        """Note what is about to be done and return its number."""
+        """Note an operation that is about to begin; return its number."""
         self._number += 1
         self._write({"number": self._number, "verb": verb, "facts": facts})
         return self._number
 
     def end(self, number: int, outcome: str, **result: Any) -> None:
-        """Note what became of it."""
+        """Note the outcome of the operation with this number."""
         self._write({"number": number, "outcome": outcome, "result": result})
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -71,28 +74,28 @@ class Journal:
 
 
 def journals(folder: Path) -> dict[str, list[Op]]:
-    """Return the operations of every writer in their order."""
-    found: dict[str, list[Op]] = {}
+    """Return the operations of each writer, oldest first, by the writer's name."""
+    by_writer: dict[str, list[Op]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         ops: dict[int, Op] = {}
         for line in path.read_bytes().split(b"\n")[:-1]:
-            said = json.loads(line)
-            if "verb" in said:
-                ops[said["number"]] = Op(path.stem, said["number"], said["verb"], said["facts"], said["at"])
+            note = json.loads(line)
+            if "verb" in note:
+                ops[note["number"]] = Op(path.stem, note["number"], note["verb"], note["facts"], note["at"])
             else:
-                op = ops[said["number"]]
-                op.ended, op.outcome, op.result = said["at"], said["outcome"], said["result"]
-        found[path.stem] = list(ops.values())
-    return found
+                op = ops[note["number"]]
+                op.ended, op.outcome, op.result = note["at"], note["outcome"], note["result"]
+        by_writer[path.stem] = list(ops.values())
+    return by_writer
 
 
 def mark(*place: object) -> str:
-    """The mark of a place: of a writer, an operation, and a number in it."""
+    """Return the mark of a place, which is any values that together are unique, such as run, writer and number."""
     return f"qz{_hex(place)}zq"
 
 
 def private(marked: str) -> str:
-    """The private address that goes with a mark."""
+    """Return the private address of a mark."""
     return f"pii{_hex((marked,))}@example.com"
 
 
@@ -101,5 +104,5 @@ def _hex(place: tuple[object, ...]) -> str:
 
 
 def marks_in(text: str) -> list[str]:
-    """The marks that stand in a text, in their order, each once."""
+    """Return the marks in a text, in order of first occurrence, each once."""
     return list(dict.fromkeys(MARK.findall(text)))

@@ -1,4 +1,8 @@
-"""Whether a store holds what the journals of a run say that it must, and nothing that they say has gone."""
+"""Judges a store by the journals of a run: acknowledged entries must be there, and erased ones must be gone.
+
+Sessions are of two kinds. For shared sessions, which all writers change, the judge checks rules that hold in any
+order of the operations. For a writer's own sessions, `chaos_model` replays the journal and knows the exact content.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from writer import quarters
 
 
 class Fault(NamedTuple):
-    """A rule that does not hold, and the operations that tell why it should."""
+    """A broken rule, and the operations that show it."""
 
     rule: str
     ops: tuple[Op, ...] = ()
@@ -26,8 +30,12 @@ class Fault(NamedTuple):
         return "\n    ".join([self.rule, *map(str, self.ops)])
 
 
-class Found:
-    """What can be read of one session."""
+class SeenSession:
+    """Everything that can be read of one session.
+
+    `log` has all entries, rewound ones too; `marks` has the mark of each (see `_mark`), and `visible` those of the
+    entries that no rewind has hidden. `text` is the text of every kind of read.
+    """
 
     def __init__(self, memory: Memory, name: str) -> None:
         session = memory.session(name, counter=quarters)
@@ -35,16 +43,18 @@ class Found:
         self.log = session.entries(rewound=True)
         self.visible = [_mark(entry) for entry in session.entries()]
         self.marks = [_mark(entry) for entry in self.log]
-        self.summaries = {made.id for made in session.summaries(history=True)}
+        self.summaries = {summary.id for summary in session.summaries(history=True)}
         head = drive(memory.store.head(SessionKey(memory.tenant, name)))
         self.pinned = {_mark(entry) for entry in self.log if head is not None and entry.seq in head.pinned}
         self.forked_from = head.forked_from if head is not None else None
-        everything = [session.export(), session.summaries(history=True), session.history(), session.context().messages]
-        self.text = f"{json.dumps(everything[0])} {everything[1:]}"
+        export = json.dumps(session.export())
+        others = [session.summaries(history=True), session.history(), session.context().messages]
+        self.text = f"{export} {others}"
         self.problems = session.verify().problems
 
 
 def _mark(entry: Entry) -> str | None:
+    """Return the mark of an entry, None for a tombstone, or "?" for a text without a mark."""
     if entry.erased:
         return None
     marks = marks_in(entry.text)
@@ -52,7 +62,10 @@ def _mark(entry: Entry) -> str | None:
 
 
 class Judge:
-    """Compares the journals of a run with the sessions of its tenant, when all processes have ended."""
+    """Compares the journals of a run with the sessions of its tenant, once all processes have ended.
+
+    The methods `journals`, `store` and `bytes_of` add to `faults`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.ops = journals(folder)
@@ -64,41 +77,41 @@ class Judge:
         self._worlds = {writer: _replayed(ops) for writer, ops in self.ops.items()}
 
     def count(self) -> dict[str, int]:
-        """How often each thing was done, and what came of all."""
+        """Return how often each verb was run, and how often each outcome came, for a report."""
         verbs = Counter(op.verb for op in self._all)
-        return {**dict(verbs.most_common()), **{f"-> {op or 'killed'}": n for op, n in self._outcomes().items()}}
+        return {**dict(verbs.most_common()), **{f"-> {name or 'killed'}": n for name, n in self._outcomes().items()}}
 
     def _outcomes(self) -> Counter[str]:
         return Counter(op.outcome for op in self._all)
 
     def gone(self) -> set[str]:
-        """The marks that may be nowhere any more: everything that was written, but what may be there."""
+        """Return the marks that must be nowhere: all that were written, without those that may still be readable."""
         alive = {mark for op in self._appends for mark in op.facts["marks"]} - self._erased()
         for world in self._worlds.values():
             alive |= world.alive()
         return self._by_mark.keys() - alive
 
     def redacted(self) -> set[str]:
-        """The private addresses that an acknowledged scan must have met."""
+        """Return the private addresses that an acknowledged scan must have redacted."""
         scans = [op for op in self._all if op.verb == "scan" and op.sure]
-        found = set()
+        addresses = set()
         for op in self._written:
             if op.facts.get("private") and op.sure:
                 name = op.facts["session"]
-                late = max([op.ended, *self._moved(op)])
-                if any(scan.begun > late and scan.facts["session"] in (None, name) for scan in scans):
-                    found.update(op.facts["private"])
-        return found
+                last_copied = max([op.ended, *self._copied(op)])
+                if any(scan.begun > last_copied and scan.facts["session"] in (None, name) for scan in scans):
+                    addresses.update(op.facts["private"])
+        return addresses
 
-    def _moved(self, append: Op) -> Iterator[float]:
-        """When copies were made by imports: what a scan has missed is no fault of it."""
+    def _copied(self, append: Op) -> Iterator[float]:
+        """Yield when later imports may have copied an append's texts: a scan before that need not redact the copy."""
         if append.verb == "own append":
             for op in self.ops[append.writer]:
                 if op.verb == "own import" and op.begun > append.begun:
                     yield op.ended if op.sure else float("inf")
 
     def _erased(self) -> set[str]:
-        """The marks in sessions of everybody that were erased for sure."""
+        """Return the marks in shared sessions that were certainly erased."""
         gone = {mark for op in self._all if op.verb == "erase" and op.sure for mark in op.facts["marks"]}
         sweeps = [op.begun for op in self._all if op.verb == "sweep" and op.sure]
         for op in self._appends:
@@ -106,128 +119,135 @@ class Judge:
                 gone.update(op.facts["marks"])
         return gone
 
-    def _perhaps(self) -> set[str]:
-        """The marks in sessions of everybody that may have been erased."""
+    def _maybe_erased(self) -> set[str]:
+        """Return the marks in shared sessions that may have been erased."""
         gone = {mark for op in self._all if op.verb == "erase" for mark in op.facts["marks"]}
         return gone.union(*(op.facts["marks"] for op in self._appends if "expires" in op.facts))
 
     # --- judging
 
     def journals(self) -> None:
-        """No operation met an error that may not be, and every one that was not cut short came to an end."""
+        """Check that no operation raised an error that is not allowed."""
         for op in self._all:
             if op.outcome == "raised":
                 self._fault(f"{op.verb} raised {op.result['error']}: {op.result['said']}", op)
 
     def store(self, memory: Memory) -> None:
-        """What is there is what must be."""
-        found = {info.session: Found(memory, info.session) for info in memory.sessions(limit=1_000_000)}
-        for one in found.values():
-            if one.problems:
-                self._fault(f"{one.name} is not whole: {one.problems}")
-        self._together(found)
+        """Check the contents of all sessions of the tenant."""
+        seen = {info.session: SeenSession(memory, info.session) for info in memory.sessions(limit=1_000_000)}
+        for session in seen.values():
+            if session.problems:
+                self._fault(f"{session.name} is not whole: {session.problems}")
+        self._shared(seen)
         for writer, world in self._worlds.items():
-            self._own(writer, world, found)
-        self._strangers(found)
-        text = {name: one.text for name, one in found.items()}
-        for what in sorted(self.gone()):
-            for name in (name for name, said in text.items() if what in said):
-                self._fault(f"{what} is gone and can be read in {name}", *self._about(what))
-        for what in sorted(self.redacted()):
-            for name in (name for name, said in text.items() if what in said):
-                self._fault(f"{what} was redacted and can be read in {name}")
+            self._own(writer, world, seen)
+        self._strangers(seen)
+        for mark in sorted(self.gone()):
+            for name in (name for name, session in seen.items() if mark in session.text):
+                self._fault(f"{mark} is gone and can be read in {name}", *self._about(mark))
+        for address in sorted(self.redacted()):
+            for name in (name for name, session in seen.items() if address in session.text):
+                self._fault(f"{address} was redacted and can be read in {name}")
 
     def bytes_of(self, data: bytes, *, sealed: bool) -> None:
-        """No byte tells of what is gone; of an encrypted store none tells of anything."""
-        there = set(marks_in(data.decode("latin-1")))
-        for what in sorted(there & (self._by_mark.keys() if sealed else self.gone())):
-            self._fault(f"{what} stands in the store's files", *self._about(what))
-        for what in sorted(self.redacted()):
-            if what.encode() in data:
-                self._fault(f"{what} was redacted and stands in the store's files")
+        """Check that a store's bytes hold no mark that is gone, and those of an encrypted store no mark at all."""
+        stored = set(marks_in(data.decode("latin-1")))
+        for mark in sorted(stored & (self._by_mark.keys() if sealed else self.gone())):
+            self._fault(f"{mark} stands in the store's files", *self._about(mark))
+        for address in sorted(self.redacted()):
+            if address.encode() in data:
+                self._fault(f"{address} was redacted and stands in the store's files")
 
     def _fault(self, rule: str, *ops: Op) -> None:
         self.faults.append(Fault(rule, ops))
 
-    def _about(self, what: str) -> list[Op]:
-        return [op for op in self._all if what in op.facts.get("marks", ())]
+    def _about(self, mark: str) -> list[Op]:
+        """Return the operations on a mark."""
+        return [op for op in self._all if mark in op.facts.get("marks", ())]
 
-    # --- sessions of everybody
+    # --- shared sessions
 
-    def _together(self, found: dict[str, Found]) -> None:
-        erased, perhaps = self._erased(), self._perhaps()
+    def _shared(self, seen: dict[str, SeenSession]) -> None:
+        """Check the appends, branches and summaries of shared sessions."""
+        erased, maybe_erased = self._erased(), self._maybe_erased()
         batches: dict[str, list[Op]] = defaultdict(list)
         for op in self._appends:
             batches[op.facts["session"]].append(op)
         for name, ops in batches.items():
-            there = found.get(name)
-            if there is None:
+            session = seen.get(name)
+            if session is None:
                 if any(op.sure for op in ops):
                     self._fault(f"session {name} is not there", *ops[:1])
                 continue
-            self._order(there, ops, erased, perhaps)
+            self._order(session, ops, erased, maybe_erased)
         for op in self._all:
             if op.verb == "fork":
-                self._branch(op, found)
+                self._branch(op, seen)
             elif op.verb == "compact" and op.sure and op.result["summary"]:
-                self._summary(op, found[op.facts["session"]])
+                self._summary(op, seen[op.facts["session"]])
 
-    def _order(self, there: Found, ops: list[Op], erased: set[str], perhaps: set[str]) -> None:
-        """Each batch is there once, whole, in one piece, and behind those that its writer has added before."""
+    def _order(self, session: SeenSession, ops: list[Op], erased: set[str], maybe_erased: set[str]) -> None:
+        """Check that each batch is in the log once, complete, contiguous, and behind its writer's earlier batches.
+
+        The place of an entry is found by its mark, or by its id where the text was erased.
+        """
         places: dict[str, list[int]] = defaultdict(list)
-        for place, mark in enumerate(there.marks):
+        for place, mark in enumerate(session.marks):
             if mark is not None:
                 places[mark].append(place)
-        ids = {entry.id: place for place, entry in enumerate(there.log)}
-        last: dict[str, int] = {}
+        ids = {entry.id: place for place, entry in enumerate(session.log)}
+        last: dict[str, int] = {}  # the place of each writer's newest entry
         for op in ops:
             marks, given = op.facts["marks"], op.result.get("ids") or [None] * len(op.facts["marks"])
             at = [places[mark] or ([ids[id]] if id in ids else []) for mark, id in zip(marks, given, strict=True)]
-            if any(len(one) > 1 for one in at):
-                self._fault(f"a batch is in {there.name} more than once", op)
+            if any(len(candidates) > 1 for candidates in at):
+                self._fault(f"a batch is in {session.name} more than once", op)
                 continue
-            flat = [one[0] if one else None for one in at]
-            self._ids(there, given, flat, op)
-            for mark, where in zip(marks, flat, strict=True):
-                readable = where is not None and there.marks[where] == mark
+            placed = [candidates[0] if candidates else None for candidates in at]
+            self._ids(session, given, placed, op)
+            for mark, where in zip(marks, placed, strict=True):
+                readable = where is not None and session.marks[where] == mark
                 if op.sure and where is None:
-                    self._fault(f"{mark} was acknowledged and is not in {there.name}", *self._about(mark))
-                elif op.sure and not readable and mark not in perhaps:
-                    self._fault(f"{mark} has lost its text in {there.name}", *self._about(mark))
+                    self._fault(f"{mark} was acknowledged and is not in {session.name}", *self._about(mark))
+                elif op.sure and not readable and mark not in maybe_erased:
+                    self._fault(f"{mark} has lost its text in {session.name}", *self._about(mark))
                 elif readable and mark in erased:
-                    self._fault(f"{mark} was erased and is in {there.name}", *self._about(mark))
-            known = [where for where in flat if where is not None]
-            whole = [mark for mark, where in zip(marks, flat, strict=True) if where is None and mark not in perhaps]
-            if known and whole:
-                self._fault(f"a batch is in {there.name} in part: {whole} are missing", op)
-            pieces = known != list(range(known[0], known[0] + len(known))) if known else False
-            if pieces and len(known) == len(marks):
-                self._fault(f"a batch is in {there.name} in pieces", op)
-            if known and known[0] < last.get(op.writer, -1):
-                self._fault(f"a batch is in {there.name} before what its writer has added before it", op)
-            if known:
-                last[op.writer] = known[-1]
+                    self._fault(f"{mark} was erased and is in {session.name}", *self._about(mark))
+            found = [where for where in placed if where is not None]
+            missing = [m for m, where in zip(marks, placed, strict=True) if where is None and m not in maybe_erased]
+            if found and missing:
+                self._fault(f"a batch is in {session.name} in part: {missing} are missing", op)
+            in_pieces = found != list(range(found[0], found[0] + len(found))) if found else False
+            if in_pieces and len(found) == len(marks):
+                self._fault(f"a batch is in {session.name} in pieces", op)
+            if found and found[0] < last.get(op.writer, -1):
+                self._fault(f"a batch is in {session.name} before what its writer has added before it", op)
+            if found:
+                last[op.writer] = found[-1]
 
-    def _ids(self, there: Found, given: list[str | None], flat: list[int | None], op: Op) -> None:
-        """What is there has the ids that its writer was told."""
-        for id, where in zip(given, flat, strict=True):
-            if id is not None and where is not None and there.log[where].id != id:
-                self._fault(f"{id} was told, and {there.log[where].id} is in {there.name}", op)
+    def _ids(self, session: SeenSession, given: list[str | None], placed: list[int | None], op: Op) -> None:
+        """Check that stored entries have the ids that the append returned."""
+        for id, where in zip(given, placed, strict=True):
+            if id is not None and where is not None and session.log[where].id != id:
+                self._fault(f"{id} was returned, and {session.log[where].id} is in {session.name}", op)
 
-    def _summary(self, op: Op, there: Found) -> None:
-        if op.result["summary"] not in there.summaries:
+    def _summary(self, op: Op, session: SeenSession) -> None:
+        if op.result["summary"] not in session.summaries:
             self._fault("a summary that was made is not in the history", op)
 
-    def _branch(self, op: Op, found: dict[str, Found]) -> None:
-        """A branch has what was acknowledged before it, in the same places, and nothing that came after."""
-        branch, root = found.get(op.facts["into"]), found.get(op.facts["session"])
+    def _branch(self, op: Op, seen: dict[str, SeenSession]) -> None:
+        """Check that a branch shares a prefix of its root's log, with every entry acknowledged before the fork began.
+
+        All further entries must come from appends to the branch itself.
+        """
+        branch, root = seen.get(op.facts["into"]), seen.get(op.facts["session"])
         if branch is None or root is None:
             if op.sure:
                 self._fault("a branch is not there", op)
             return
         later = [append for append in self._appends if append.facts["session"] == branch.name]
         own = {mark for append in later for mark in append.facts["marks"]}
-        shared = [entry.id for entry in branch.log if entry.id in {one.id for one in root.log}]
+        shared = [entry.id for entry in branch.log if entry.id in {original.id for original in root.log}]
         if shared != [entry.id for entry in root.log][: len(shared)]:
             self._fault(f"branch {branch.name} has other entries than {root.name}", op)
         if strange := [mark for mark in branch.marks[len(shared) :] if mark is not None and mark not in own]:
@@ -236,51 +256,53 @@ class Judge:
             before = append.sure and append.facts["session"] == root.name and append.ended < op.begun
             if before and not set(append.result["ids"]) <= set(shared):
                 ids = {id: entry.seq for entry in root.log if (id := entry.id) in append.result["ids"]}
-                why = f"{len(shared)} are shared, the root has {ids}"
-                self._fault(f"branch {branch.name} lacks what came before it: {why}", op, append)
+                detail = f"{len(shared)} are shared, the root has {ids}"
+                self._fault(f"branch {branch.name} lacks what came before it: {detail}", op, append)
 
     # --- sessions of one writer
 
-    def _own(self, writer: str, world: World, found: dict[str, Found]) -> None:
+    def _own(self, writer: str, world: World, seen: dict[str, SeenSession]) -> None:
+        """Check that each own session of a writer has one of its possible logs, and its pins if the log is certain."""
         for name, logs in world.may_be.items():
             ops = [op for op in self.ops[writer] if name in (op.facts.get("session"), op.facts.get("into"))]
-            there = found.get(name)
-            if not any(_is(log, there) for log in logs):
-                seen = there and (there.marks, there.visible)
-                self._fault(f"{name} may be one of {list(map(_told, logs))} and is {seen}", *ops)
+            session = seen.get(name)
+            if not any(_is(log, session) for log in logs):
+                stored = session and (session.marks, session.visible)
+                self._fault(f"{name} may be one of {list(map(_shown, logs))} and is {stored}", *ops)
             log = logs[0]
-            if len(logs) == 1 and log and there is not None:
-                seen_pins = world.pinned.get(name, set()) & {c.mark for c, hidden in log if not (hidden or c.perhaps)}
-                if not seen_pins <= there.pinned:
-                    self._fault(f"{name} has lost pins: {seen_pins - there.pinned}", *ops)
+            if len(logs) == 1 and log and session is not None:
+                pins = world.pinned.get(name, set()) & {c.mark for c, hidden in log if not (hidden or c.perhaps)}
+                if not pins <= session.pinned:
+                    self._fault(f"{name} has lost pins: {pins - session.pinned}", *ops)
 
-    def _strangers(self, found: dict[str, Found]) -> None:
-        """Nothing is there that nobody wrote, or where nobody wrote it."""
-        for name, there in found.items():
+    def _strangers(self, seen: dict[str, SeenSession]) -> None:
+        """Check that no session and no entry exists that no writer has written."""
+        for name, session in seen.items():
             if name[0] not in (SHARED, BRANCH, OWN):
                 self._fault(f"session {name} is nobody's")
-            for mark in there.marks:
+            for mark in session.marks:
                 if mark is not None and mark not in self._by_mark:
                     self._fault(f"{mark} in {name} is nobody's")
 
 
-def _is(log: Cells | None, there: Found | None) -> bool:
-    """Whether a session is as it is known; one that never had anything does not exist."""
-    if log is None or there is None:
-        return not log and there is None
+def _is(log: Cells | None, session: SeenSession | None) -> bool:
+    """Whether a session has this log. A session with an expected empty log may also not exist."""
+    if log is None or session is None:
+        return not log and session is None
     return (
-        len(log) == len(there.marks)
-        and all(cell.shows(mark) for (cell, _), mark in zip(log, there.marks, strict=True))
-        and len(there.visible) == sum(not hidden for _, hidden in log)
-        and all(cell.shows(m) for cell, m in zip((c for c, hidden in log if not hidden), there.visible, strict=True))
+        len(log) == len(session.marks)
+        and all(cell.shows(mark) for (cell, _), mark in zip(log, session.marks, strict=True))
+        and len(session.visible) == sum(not hidden for _, hidden in log)
+        and all(cell.shows(m) for cell, m in zip((c for c, hidden in log if not hidden), session.visible, strict=True))
     )
 
 
-def _told(log: Cells | None) -> list[tuple[str, bool, bool]] | None:
+def _shown(log: Cells | None) -> list[tuple[str, bool, bool]] | None:
     return None if log is None else [(cell.mark, cell.erased, hidden) for cell, hidden in log]
 
 
 def _replayed(ops: Iterable[Op]) -> World:
+    """Return the model of a writer's own sessions after these operations."""
     world = World()
     for op in ops:
         if op.verb.startswith("own "):

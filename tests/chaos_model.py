@@ -1,4 +1,4 @@
-"""What the sessions that one writer alone writes to must hold: replayed from what was acknowledged."""
+"""A model of the sessions that only one writer changes: replays the writer's operations to tell what they must hold."""
 
 from __future__ import annotations
 
@@ -7,30 +7,36 @@ from typing import Any
 
 
 class Cell:
-    """An entry, which branches share. `erased` for sure, or `perhaps`: an erasure of it was cut short."""
+    """An entry of the model; branches share it.
+
+    `erased` is whether it was certainly erased, `perhaps` whether an erasure was at least begun.
+    """
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
         self.erased = self.perhaps = False
 
     def copy(self) -> Cell:
-        """The entry in a session that was imported."""
-        made = Cell(self.mark)
-        made.erased, made.perhaps = self.erased, self.perhaps
-        return made
+        """Return the entry as an import copies it."""
+        copied = Cell(self.mark)
+        copied.erased, copied.perhaps = self.erased, self.perhaps
+        return copied
 
     def shows(self, seen: str | None) -> bool:
-        """Whether the entry may be this: its mark, or None for a tombstone."""
+        """Whether the entry may be read as `seen`: its mark, or None for a tombstone."""
         return (seen == self.mark and not self.erased) or (seen is None and (self.erased or self.perhaps))
 
 
 Cells = list[tuple[Cell, bool]]
-"""A log: entries, and whether a rewind has hidden each."""
+"""A log: its entries, each with whether a rewind has hidden it."""
 
 
 class World:
-    """The sessions of one writer. `may_be` says of each session what it may hold: one log, or, where something was cut
-    short, one of several; None for a session that is not there."""
+    """The sessions of one writer.
+
+    `may_be` has the possible logs of each session: exactly one log, or several after an operation that was cut short.
+    None stands for a session that does not exist.
+    """
 
     def __init__(self) -> None:
         self.may_be: dict[str, list[Cells | None]] = {}
@@ -38,16 +44,16 @@ class World:
         self._cells: dict[str, list[Cell]] = defaultdict(list)
 
     def known(self) -> dict[str, Cells]:
-        """The sessions that are there and of which all is known."""
+        """Return the existing sessions whose log is certain."""
         return {name: logs[0] for name, logs in self.may_be.items() if len(logs) == 1 and logs[0] is not None}
 
     def alive(self) -> set[str]:
-        """The marks that may be readable."""
+        """Return the marks that may still be readable."""
         logs = [log for logs in self.may_be.values() for log in logs if log is not None]
         return {cell.mark for log in logs for cell, _ in log if not cell.erased}
 
     def apply(self, verb: str, facts: dict[str, Any], *, sure: bool) -> None:
-        """Follow an operation, which was acknowledged or may be half known."""
+        """Apply an operation. If it is not `sure` (not acknowledged), the log may be as before it or as after it."""
         if verb == "forget_text":
             self._erase([cell for mark in facts["marks"] for cell in self._cells[mark]], sure=sure)
             return
@@ -65,10 +71,11 @@ class World:
             self.pinned[name] = set(self.pinned[facts["session"]])
 
     def _after(self, verb: str, log: Cells, facts: dict[str, Any], *, sure: bool) -> Cells | None:
+        """Return the log after the operation, or None if the session no longer exists."""
         if verb == "append":
             return [*log, *[(self._new(Cell(mark)), False) for mark in facts["marks"]]]
         if verb == "rewind":
-            self.pinned.pop(facts["session"], None)  # what was pinned then is pinned again
+            self.pinned.pop(facts["session"], None)  # the pins are again those of that earlier time
             last = [place for place, (_, hidden) in enumerate(log) if not hidden][facts["keeps"] - 1]
             return [(cell, hidden or place > last) for place, (cell, hidden) in enumerate(log)]
         if verb == "erase":
@@ -83,9 +90,10 @@ class World:
         return log
 
     def _new(self, cell: Cell) -> Cell:
-        made = cell.copy()
-        self._cells[made.mark].append(made)
-        return made
+        """Return a copy that erasures by text (`forget_text`) also reach."""
+        copied = cell.copy()
+        self._cells[copied.mark].append(copied)
+        return copied
 
     def _erase(self, cells: list[Cell], *, sure: bool) -> None:
         for cell in cells:

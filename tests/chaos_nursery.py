@@ -1,7 +1,7 @@
-"""Starting many processes quickly: one that has imported everything forks them, all in a process group of its own.
+"""Start many processes quickly: a nursery process that has imported everything forks them, in its own process group.
 
-The nursery opens no store. What it forks stays its child until it is asked for the end of it, so that no signal ever
-goes to a process of somebody else that was given the same number.
+The nursery opens no store. A process that has ended stays a zombie until `wait` asks for its exit code. So its id is
+not given to another process meanwhile, and no signal can reach a foreign process.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import IO, Any, Self
 
 
 class Nursery:
-    """A process that forks others, which run what `script` makes of the text that each is given.
+    """A context manager for a nursery process, which runs `script` and forks a process for each text given to `start`.
 
-    Leaving it kills all of them, and all that they have forked.
+    At its exit the whole process group is killed: the nursery, its children, and their children.
     """
 
     def __init__(self, script: Path, errors: IO[bytes]) -> None:
@@ -43,66 +43,72 @@ class Nursery:
             stream.close()
         os.close(self._alive)
 
-    def start(self, told: str) -> int:
-        """Start a process and return its number."""
-        number: int = self._ask({"start": told})
-        return number
+    def start(self, argument: str) -> int:
+        """Start a process with this argument and return its process id."""
+        pid: int = self._ask({"start": argument})
+        return pid
 
-    def wait(self, number: int) -> int:
-        """Wait for the end of a process and return how it ended."""
-        code: int = self._ask({"wait": number})
+    def wait(self, pid: int) -> int:
+        """Wait until a process ends and return its exit code."""
+        code: int = self._ask({"wait": pid})
         return code
 
     def all_ended(self, patience: float) -> bool:
-        """Wait until all processes have ended, also those that they have forked; return whether they have."""
+        """Return whether all processes, including those that they forked, end within `patience` seconds.
+
+        Each of them holds the write end of a pipe; the pipe becomes readable (end of file) when the last has ended.
+        """
         self._ask({"release": True})
         return bool(select.select([self._alive], [], [], patience)[0])
 
     def forked(self) -> list[int]:
-        """All that have not ended, by their numbers: children of children, too, whoever is their parent by now."""
-        found = []
+        """Return the ids of all running processes of the group but the nursery's, also of orphans."""
+        pids = []
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
                 group = int(status.read_text().rpartition(")")[2].split()[2])
-            except (OSError, ValueError):  # it has just ended
+            except (OSError, ValueError):  # the process has just ended
                 continue
             if group == self._process.pid != int(status.parent.name):
-                found.append(int(status.parent.name))
-        return found
+                pids.append(int(status.parent.name))
+        return pids
 
-    def _ask(self, what: dict[str, Any]) -> Any:
+    def _ask(self, request: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(what).encode() + b"\n")
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
 
 def nurse(held: int, run: Callable[[str], None]) -> None:
-    """Be a nursery: do what comes in, line by line. All that is forked holds the end `held` of a pipe."""
+    """Serve as the nursery process: carry out the requests on standard input, one per line.
+
+    Every forked process inherits the pipe end `held`.
+    """
     for line in sys.stdin.buffer:
-        told, answer = json.loads(line), 0
-        if "start" in told:
+        request, answer = json.loads(line), 0
+        if "start" in request:
             answer = os.fork()
             if not answer:
-                _be(told["start"], run)
-        elif "wait" in told:
-            answer = os.waitstatus_to_exitcode(os.waitpid(told["wait"], 0)[1])
+                _run_child(request["start"], run)
+        elif "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
         else:
             os.close(held)
         os.write(1, json.dumps(answer).encode() + b"\n")
 
 
-def _be(told: str, run: Callable[[str], None]) -> None:
-    """Be one of those that are forked, to the end."""
+def _run_child(argument: str, run: Callable[[str], None]) -> None:
+    """Run a forked process and end it; never returns into the nursery's loop."""
     status = 1
     try:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, 0)
+        devnull = os.open(os.devnull, os.O_RDWR)
+        os.dup2(devnull, 0)
         os.dup2(2, 1)
-        run(told)
+        run(argument)
         status = 0
-    except BaseException:  # noqa: BLE001 (nothing of the nursery's may run here)
+    except BaseException:  # noqa: BLE001 (no code of the nursery may run in the child)
         traceback.print_exc()
     finally:
         os._exit(status)

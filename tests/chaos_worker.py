@@ -1,7 +1,7 @@
-"""A process of the chaos, forked by `python chaos_worker.py nursery`, which tells it a `Setting` as JSON.
+"""A chaos process, forked by `python chaos_worker.py nursery`, which passes it a `Setting` as JSON.
 
-It works until its time is over, or until it is killed. SIGINT and SIGALRM raise in the middle of what it does. Some
-of the time it forks; the child opens a memory of its own, and works for a while or until it is killed.
+It works until the round is over or it is killed. SIGINT and SIGALRM raise in the middle of its operations. Now and then
+it forks; the child opens its own memory and works for a while or until it is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from chaos_hand import LARGE, Hand, Strikes, Struck
+from chaos_hand import LARGE, JournaledWriter, Strikes, Struck
 from chaos_journal import SHARED, Journal
 from chaos_nursery import nurse
 from chaos_own import WEIGHTS, Writer
@@ -32,11 +32,15 @@ from palimpsest.errors import ForkedProcess
 from sealed import BOTH, RING
 
 FORKS = 0.01
-"""How often a process forks, of its operations."""
+"""The probability that a process forks before an operation."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is told. `until` is a time of the monotonic clock; `without` names verbs and kinds of violence."""
+    """The instructions for a process.
+
+    `until` is a time of the monotonic clock. `without` names verbs, signals (keys of `chaos.VIOLENCE`) or "fork" to
+    leave out.
+    """
 
     url: str
     tenant: str
@@ -48,19 +52,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     without: tuple[str, ...] = ()
 
     def opened(self, chance: Random, **options: Any) -> Memory:
-        """A memory as this process has it."""
+        """Open a memory with this process's options."""
         if self.sealed:
             options["encryption"] = chance.choice([BOTH, RING])
         return Memory.open(self.url, tenant=self.tenant, synchronous="NORMAL", large_bytes=LARGE, **options)
 
     @property
     def verbs(self) -> list[str]:
-        """The verbs that it does."""
+        """The verbs to choose from; keys are changed only in an encrypted store."""
         return [verb for verb in WEIGHTS if verb not in self.without and (self.sealed or verb != "rotate")]
 
 
 class Worker:
-    """The process: its main thread does everything, another one appends beside it."""
+    """The process: its main thread runs all verbs; in half of the processes a second thread appends meanwhile."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting, self._strikes = setting, Strikes()
@@ -68,19 +72,19 @@ class Worker:
         self._children = 0
 
     def run(self) -> None:
-        """Work until the time is over."""
+        """Work until the round is over."""
         signal.signal(signal.SIGINT, lambda *_: self._strikes.strike(KeyboardInterrupt))
         signal.signal(signal.SIGALRM, lambda *_: self._strikes.strike(Struck))
-        setting, beside = self._setting, self._chance.random() < 0.5
+        setting, has_helper = self._setting, self._chance.random() < 0.5
         with setting.opened(self._chance) as memory:
-            helper = threading.Thread(target=self._beside, args=(memory,), daemon=True)
-            if beside:
+            helper = threading.Thread(target=self._append_beside, args=(memory,), daemon=True)
+            if has_helper:
                 helper.start()
             writer = self._writer(memory, setting.writer)
             while time.monotonic() < setting.until:
-                with suppress(KeyboardInterrupt, Struck):  # one that came just as something was done
+                with suppress(KeyboardInterrupt, Struck):  # a signal that came just as an operation ended
                     self._work(writer)
-            if beside:
+            if has_helper:
                 helper.join()
         for _ in range(self._children):
             os.wait()
@@ -94,8 +98,8 @@ class Worker:
             self._fork(writer.memory)
         writer.once(self._setting.verbs)
 
-    def _beside(self, memory: Memory) -> None:
-        """Append from another thread, which no signal's handler ever interrupts."""
+    def _append_beside(self, memory: Memory) -> None:
+        """Append from another thread, in which no signal handler runs."""
         writer = self._writer(memory, f"{self._setting.writer}t")
         writer._strikes = Strikes()
         while time.monotonic() < self._setting.until:
@@ -111,13 +115,13 @@ class Worker:
             try:
                 self._child(inherited, name)
                 status = 0
-            except BaseException:  # noqa: BLE001 (nothing of the parent's may run in the child)
+            except BaseException:  # noqa: BLE001 (no code of the parent may run in the child)
                 traceback.print_exc()
             finally:
                 os._exit(status)
 
     def _child(self, inherited: Memory, name: str) -> None:
-        """Work with a memory of one's own, for a while or until a signal kills."""
+        """Work with the child's own memory, for a while or until SIGALRM kills the child."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         chance, journal = Random(f"{self._setting.seed} {name}"), Journal(Path(self._setting.folder), f"{name}i")
@@ -125,7 +129,7 @@ class Worker:
         dies = chance.random() < 0.3
         if dies:
             signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.02, 0.5))
-        Hand(inherited, journal, chance, self._strikes, "").done("inherited", lambda: _refused(inherited))
+        JournaledWriter(inherited, journal, chance, self._strikes, "").done("inherited", lambda: _refused(inherited))
         until = min(self._setting.until, time.monotonic() + chance.uniform(0.1, 1))
         with self._setting.opened(chance) as memory:
             writer = self._writer(memory, name)
@@ -134,29 +138,29 @@ class Worker:
 
 
 def _refused(inherited: Memory) -> None:
-    """Check that what was inherited says that it is."""
+    """Check that a memory opened before the fork raises `ForkedProcess`."""
     try:
         inherited.session("s0").add_user_message("never")
     except ForkedProcess:
         return
-    raise AssertionError("what was opened before the fork was used after it")
+    raise AssertionError("a memory that was opened before the fork was used after it")
 
 
 def main(arguments: Collection[str]) -> None:
-    """Fork processes that work, or with `fresh` write to every session at once."""
+    """Run as the nursery, which forks workers; in the mode "fresh" write to every shared session without waiting."""
     mode, argument = arguments
     if mode == "fresh":
         _write_at_once(msgspec.json.decode(argument, type=Setting))
         return
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     for number in (signal.SIGINT, signal.SIGALRM):
-        signal.signal(number, signal.SIG_IGN)  # until there is somebody to interrupt
+        signal.signal(number, signal.SIG_IGN)  # the nursery itself is not to be interrupted
     _rehearse()
-    nurse(int(argument), lambda told: Worker(msgspec.json.decode(told, type=Setting)).run())
+    nurse(int(argument), lambda given: Worker(msgspec.json.decode(given, type=Setting)).run())
 
 
 def _rehearse() -> None:
-    """Do everything once, so that all is imported: an import that is interrupted fails in other threads, too."""
+    """Run every verb once, so that all modules are imported: an interrupted import also fails in other threads."""
     with tempfile.TemporaryDirectory() as folder:
         for name, url in (("sqlite", f"sqlite:///{folder}/log.db"), ("file", f"file://{folder}/logs")):
             setting = Setting(url=url, tenant="t", seed="", writer=name, folder=folder, until=0, sealed=True)
@@ -167,7 +171,7 @@ def _rehearse() -> None:
 
 
 def _write_at_once(setting: Setting) -> None:
-    """Add to every session of everybody, without waiting for anybody."""
+    """Add to every shared session; fails if a lock that a dead process held makes it wait."""
     with setting.opened(Random(setting.seed), busy_seconds=1) as memory:
         writer = Writer(memory, Journal(Path(setting.folder), setting.writer), Random(0), Strikes(), setting.seed)
         for number in range(SESSIONS):

@@ -1,9 +1,10 @@
 """A process that closes a memory while something in it hangs: `python closer.py WHAT FACE WAY URL`.
 
-WHAT hangs in the background or beside: a summarizer ("function", "coroutine", "endpoint", whose address is in
-OPENAI_BASE_URL), an "observer", what is "derived", a "compaction" or a "write" that waits for a store which somebody
-else has locked. FACE is "sync" or "async"; WAY is "close", "with" or "exit". It says "added" when an entry is
-acknowledged, "ready" before it goes on at a line of its input, and "closed" at its end.
+WHAT hangs in the background or in another thread or task: a summarizer ("function", "coroutine", or "endpoint", whose
+address is in OPENAI_BASE_URL), an event handler ("observer"), a derived index ("derived"), or a "compaction" or a
+"write" that waits for a store which another process has locked. FACE is "sync" or "async". WAY is how the memory is
+closed: by "close", by "with", or at the "exit" of the process. The process prints "added" when entries are
+acknowledged, "ready" when it waits for a line on its input, and "closed" at its end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from palimpsest.strategies import ModelSummarizer
 from writer import quarters
 
 PATIENCE = 0.3
+"""The runner's patience: seconds that closing waits for background work."""
+
 COMPACTS = {
     "strategy": "summarizer",
     "interaction_keep": 1,
@@ -31,13 +34,13 @@ COMPACTS = {
 
 
 def say(line: str) -> None:
-    """Write a line and let it out at once."""
+    """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 class Hanging:
-    """What never returns. `begun` is set when it is called."""
+    """Summarizers, an event handler and a derived index that never return. `begun` is set when one is called."""
 
     name = "hanging"
 
@@ -51,13 +54,13 @@ class Hanging:
         return ""
 
     async def coroutine(self, prompt: str) -> str:
-        """One that waits for its event loop."""
+        """A summarizer that awaits a future without a result."""
         self.begun.set()
         await asyncio.get_running_loop().create_future()
         return ""
 
-    def told(self, prompt: str) -> str:
-        """One that returns when it is told to."""
+    def on_line(self, prompt: str) -> str:
+        """A summarizer that returns when a line comes in."""
         self.begun.set()
         sys.stdin.readline()
         return "a summary."
@@ -67,22 +70,22 @@ class Hanging:
         await self.coroutine(session)
 
     async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
-        """What is derived from entries."""
+        """The method of a derived index for erased entries."""
         await self.coroutine(session)
         return 0
 
     async def gone(self, tenant: str, session: str) -> int:
-        """The same, of a whole session."""
+        """The method of a derived index for a deleted session."""
         await self.coroutine(session)
         return 0
 
 
 def options(what: str, hanging: Hanging) -> dict[str, Any]:
-    """The options of the session, which compacts in the background."""
+    """Return the options of the session, which compacts in the background unless something else is to hang."""
     summarizers: dict[str, Any] = {
         "function": hanging.function,
         "coroutine": hanging.coroutine,
-        "compaction": hanging.told,
+        "compaction": hanging.on_line,
         "observer": lambda prompt: "a summary.",
     }
     if what in ("derived", "write"):
@@ -97,13 +100,13 @@ def options(what: str, hanging: Hanging) -> dict[str, Any]:
 
 
 def talk(number: int) -> list[dict[str, Any]]:
-    """One interaction."""
+    """Return the messages of one interaction."""
     text = f"{number} and so on, a good while, until it is worth a summary " * 8
     return [{"role": "user", "content": f"question {text}"}, {"role": "assistant", "content": f"answer {text}"}]
 
 
 def sync(what: str, way: str, url: str) -> None:
-    """With a synchronous memory; what waits beside is in a thread."""
+    """Run with a synchronous memory; a "derived" index or a "write" hangs in a thread."""
     hanging = Hanging()
     memory = Memory.open(url, synchronous="NORMAL", busy_seconds=3600)
     memory._core.runner.patience = PATIENCE
@@ -133,11 +136,11 @@ def sync(what: str, way: str, url: str) -> None:
 
 
 keep: list[Any] = []
-"""What is not closed is there until the end."""
+"""Memories that are not closed, kept alive until the process exits."""
 
 
 async def asynchronous(what: str, way: str, url: str) -> None:
-    """With an asynchronous memory; what waits beside is a task."""
+    """Run with an asynchronous memory; a "derived" index or a "write" hangs in a task."""
     hanging = Hanging()
     memory = AsyncMemory.open(url, synchronous="NORMAL", busy_seconds=3600)
     memory.runner.patience = PATIENCE
@@ -170,7 +173,7 @@ async def asynchronous(what: str, way: str, url: str) -> None:
 
 
 def wait_for(what: str, hanging: Hanging) -> None:
-    """Return when that hangs which is to."""
+    """Wait until the call hangs; for a "compaction" or an "endpoint" print "ready"."""
     if what == "compaction":
         hanging.begun.wait()
         say("ready")

@@ -1,6 +1,6 @@
-"""A process of its own that compacts, for tests that kill it: `python compactor_process.py MODE STORE [ARGUMENT ...]`.
+"""A process that compacts, for tests that kill it: `python compactor_process.py MODE STORE [ARGUMENT ...]`.
 
-It speaks as `writer.py` does: one JSON value a line, what has happened so far, and never before that.
+Like `writer.py` it prints one JSON value a line for each step, and never before the step is acknowledged.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ STRATEGY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0,
 
 
 def later(start: str) -> Callable[[], int]:
-    """A clock far enough ahead that leases of processes killed before have run out. `start` rises from one to the
-    next."""
+    """Return a clock that is `start` seconds ahead, so that leases of processes killed before have expired.
+
+    A test passes a greater `start` to each process.
+    """
     return lambda: now_us() + int(start) * 1_000_000
 
 
 def compact(path: str, start: str) -> None:
-    """Add a turn and compact, over and over; say each step: added, asked, answered, compacted."""
+    """Add a turn and compact, over and over; print each step: "added", "asked" (the summarizer), "compacted"."""
 
     def summarizer(prompt: str) -> str:
         say(["asked", len(prompt)])
@@ -39,12 +41,12 @@ def compact(path: str, start: str) -> None:
         for number in itertools.count(int(start)):
             session.add(turn(str(number)))
             say(["added", number])
-            done = session.compact(STRATEGY)
-            say(["compacted", done.summary.version if done.summary else 0])
+            report = session.compact(STRATEGY)
+            say(["compacted", report.summary.version if report.summary else 0])
 
 
 def neuralyze(path: str, start: str) -> None:
-    """Add a turn and erase all but the newest, over and over; say each step."""
+    """Add a turn and erase all but the newest, over and over; print each step."""
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION, counter=quarters)
         for number in itertools.count(int(start)):
@@ -55,7 +57,7 @@ def neuralyze(path: str, start: str) -> None:
 
 
 def flush(path: str, start: str) -> None:
-    """Hold turns of a session that destroys what it has compacted; say each step."""
+    """Hold turns of a session that erases what it has compacted; print each step."""
     rules = {"triggers": {"interaction_threshold_qty": 2}}
     with Memory.open(address(path), clock=later(start)) as memory:
         session = memory.session(
@@ -68,7 +70,7 @@ def flush(path: str, start: str) -> None:
 
 
 def flush_declared(path: str, start: str) -> None:
-    """The same of the session of a key, whose memory is declared in a file; say each step as `flush` does."""
+    """Do the same as `flush` with a memory that is declared in a file."""
     with Resources.load(path, clock=later(start)) as resources:
         session = resources.session(DECLARED, counter=quarters)
         for number in itertools.count(int(start)):
@@ -78,7 +80,7 @@ def flush_declared(path: str, start: str) -> None:
 
 
 def replace(path: str, start: str) -> None:
-    """Say what is active anew, over and over: the turn before, and a new one; say each step."""
+    """Replace the session's active messages by the turn before and a new one, over and over; print each step."""
     with Memory.open(address(path), clock=later(start)) as memory:
         session = memory.session(SESSION, counter=quarters)
         before: list[dict[str, Any]] = []
@@ -89,19 +91,19 @@ def replace(path: str, start: str) -> None:
 
 
 def once(path: str, name: str, seconds: str) -> None:
-    """Compact once beside others; the summarizer takes its time. Say how often it was asked, and what came of it."""
+    """Compact once beside other processes, with a slow summarizer; print how often it was called, and the result."""
     asked = []
 
     def summarizer(prompt: str) -> str:
         asked.append(prompt)
-        time.sleep(float(seconds))  # a model takes its time; nothing here waits for it to pass
+        time.sleep(float(seconds))  # simulates a slow model; no test relies on it to be long enough
         return f"by {name}"
 
     with Memory.open(address(path)) as memory:
         session = memory.session(SESSION, counter=quarters, summarizer=CallableSummarizer(summarizer, checked=False))
         meet()
-        done = session.compact(STRATEGY)
-        say({"asked": len(asked), "reason": done.reason, "text": done.summary.text if done.summary else None})
+        report = session.compact(STRATEGY)
+        say({"asked": len(asked), "reason": report.reason, "text": report.summary.text if report.summary else None})
 
 
 MODES: dict[str, Callable[..., None]] = {

@@ -1,7 +1,7 @@
-"""A program of its own that makes an index from entries, in a file: `python deriver.py MODE STORE INDEX`.
+"""A process that keeps a derived index of entries in a file: `python deriver.py MODE STORE INDEX`.
 
-`index` joins and makes the index, and ends; `open` joins and ends; `stay` joins, waits, sweeps and ends. It speaks as
-`writer.py` does: what it says last is how much of the index it was told to remove.
+Every mode registers the index. "index" then fills it, "open" does nothing more, and "stay" waits for a line and sweeps.
+At the end the process prints how many texts it was asked to remove from the index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SESSION = "talk"
 
 
 class FileIndex:
-    """Texts by session and entry, in a JSON file, which all processes share."""
+    """A derived index: texts by session and entry in a JSON file, which all processes share."""
 
     name = "index"
 
@@ -31,7 +31,7 @@ class FileIndex:
         return found
 
     def put(self, session: str, id: str, text: str) -> None:
-        """Have the index find a text."""
+        """Add a text to the index."""
         self._path.write_text(json.dumps({**self.texts(), f"{session} {id}": text}))
 
     async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
@@ -43,11 +43,11 @@ class FileIndex:
         return self._drop([key for key in self.texts() if key.startswith(f"{session} ")])
 
     def _drop(self, keys: list[str]) -> int:
-        there = self.texts()
-        left = {key: text for key, text in there.items() if key not in keys}
-        self._path.write_text(json.dumps(left))
-        self.removed += len(there) - len(left)
-        return len(there) - len(left)
+        before = self.texts()
+        after = {key: text for key, text in before.items() if key not in keys}
+        self._path.write_text(json.dumps(after))
+        self.removed += len(before) - len(after)
+        return len(before) - len(after)
 
 
 def main(mode: str, where: str, path: str) -> None:

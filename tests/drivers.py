@@ -29,9 +29,9 @@ _VERBS = ("look", "places", "recent", "expired", "tenants", "scrub", "close")
 
 
 class DrivenBackend(Backend):
-    """A memory backend behind a driver that suspends. `calls` are the verbs that were called.
+    """A memory backend behind a driver that suspends. `calls` has the names of the verbs that were called.
 
-    With `dice` a write fails at times: before it is done, or after it, so that its caller does not learn of it.
+    With `dice`, some writes fail: before they are done, or after that, as if their answer had been lost.
     """
 
     url = "driven://"
@@ -50,11 +50,11 @@ class DrivenBackend(Backend):
         fails = self._dice is not None and self._dice.random() < self._failing
         if fails and self._dice is not None and self._dice.random() < 0.5:
             raise StoreUnavailable(self.url, "it is away")
-        done = await self.below.write(batches, at, lasting=lasting)
+        refusals = await self.below.write(batches, at, lasting=lasting)
         await asyncio.sleep(0)
         if fails:
             raise StoreUnavailable(self.url, "the answer was lost", written=None)
-        return done
+        return refusals
 
     vars().update({name: _suspended(name, dict(inspect.getmembers(Backend))[name]) for name in _VERBS})
 
@@ -62,5 +62,5 @@ class DrivenBackend(Backend):
 def driven(dice: random.Random | None = None) -> DrivenBackend:
     """Return an empty driven backend."""
     kind: Any = DrivenBackend  # most verbs are added by `vars().update`, which no type checker sees
-    made: DrivenBackend = kind(dice)
-    return made
+    backend: DrivenBackend = kind(dice)
+    return backend

@@ -1,6 +1,7 @@
-"""A process that has run out of file descriptors (`descriptors`) or disk space (`room`) over the store at an address.
+"""A process that has run out of file descriptors or disk space: `exhausted_process.py RESOURCE ADDRESS ENCRYPTED`.
 
-Prints, as JSON, the outcome of every verb: "ok", or the name of an error of the library; anything else is a traceback.
+RESOURCE is "descriptors" or "room". It prints, as JSON, the outcome of every verb: "ok", the name of an error of the
+library, or the traceback of any other error; and how many acknowledged entries are lost.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ WRITES: dict[str, Callable[[Memory, Session], object]] = {
 
 @contextlib.contextmanager
 def without_descriptors(spare: int) -> Iterator[None]:
-    """Let no file be opened but the given number."""
+    """Let at most `spare` more files be opened in the block."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, limit[1]))
     held: list[int] = []
@@ -73,14 +74,14 @@ def without_descriptors(spare: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in held:
-            os.close(one)
+        for descriptor in held:
+            os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
 @contextlib.contextmanager
 def without_room(size: int) -> Iterator[None]:
-    """Let no file grow beyond so many bytes."""
+    """Let no file grow beyond `size` bytes in the block."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
     try:
@@ -90,11 +91,12 @@ def without_room(size: int) -> Iterator[None]:
 
 
 def outcome(call: Callable[[Memory, Session], object], memory: Memory) -> str:
+    """Call a verb and return its outcome."""
     try:
         call(memory, memory.session("s", max_tokens=3000))
     except PalimpsestError as fault:
         return type(fault).__name__
-    except Exception:  # noqa: BLE001 (whatever it is: the test tells of it)
+    except Exception:  # noqa: BLE001 (the test shows every error)
         return traceback.format_exc()
     return "ok"
 
@@ -109,17 +111,17 @@ def main(what: str, address: str, encrypted: str) -> None:
             session.add_tool_call("f", {}, call_id=f"c{i}")
             session.add_tool_result("f", "out " * 20, call_id=f"c{i}")
             session.add_assistant_message("fine " * 40)
-    told: dict[str, dict[str, str]] = {}
+    outcomes: dict[str, dict[str, str]] = {}
     with Memory.open(address, synchronous="NORMAL", **GUARD) as memory:
-        there = {entry.id for entry in memory.session("s").entries()}
+        acknowledged = {entry.id for entry in memory.session("s").entries()}
         for few in (0, 2) if what == "descriptors" else (0, 4096):
             with without_descriptors(few) if what == "descriptors" else without_room(few):
                 verbs = {**READS, **WRITES} if what == "descriptors" else {**READS, "large": WRITES["large"]}
-                told[str(few)] = {name: outcome(call, memory) for name, call in verbs.items()}
+                outcomes[str(few)] = {name: outcome(call, memory) for name, call in verbs.items()}
             memory.session("s").add_user_message("there is some again")
             assert memory.session("s").verify().ok
         kept = {entry.id for entry in memory.session("s").entries(rewound=True)}
-    sys.stdout.write(json.dumps({"told": told, "lost": len(there - kept)}))
+    sys.stdout.write(json.dumps({"told": outcomes, "lost": len(acknowledged - kept)}))
 
 
 if __name__ == "__main__":

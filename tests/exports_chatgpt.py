@@ -16,12 +16,12 @@ BEGAN = 1_700_000_000.25
 
 
 def content(*parts: Any, kind: str = "text", **fields: Any) -> dict[str, Any]:
-    """The content of a message; parts for text, other fields for other kinds."""
+    """Return the content of a message: parts for text, other fields for other kinds."""
     return {"content_type": kind, **({"parts": list(parts)} if parts else {}), **fields}
 
 
 class Talk:
-    """A conversation that is written node by node. `said` moves on from the newest node, or from `after`."""
+    """Builds a conversation node by node. `said` adds a node below the newest one, or below `after`."""
 
     def __init__(self, id: str = "talk-1", title: str | None = "A talk") -> None:
         self.id, self.title = id, title
@@ -69,7 +69,7 @@ class Talk:
         return self._node(id, message, after)
 
     def done(self) -> dict[str, Any]:
-        """The conversation as it is exported."""
+        """Return the conversation as it is exported."""
         return {
             "title": self.title,
             "create_time": BEGAN,
@@ -84,7 +84,7 @@ class Talk:
 
 
 def simple(id: str = "talk-1", turns: int = 2) -> Talk:
-    """A conversation of questions and answers, after the empty system node that every conversation has."""
+    """Return a conversation of questions and answers, after the empty system node that every conversation has."""
     talk = Talk(id)
     talk.said("system", "", metadata={"is_visually_hidden_from_conversation": True}, at=None)
     for turn in range(turns):
@@ -94,7 +94,7 @@ def simple(id: str = "talk-1", turns: int = 2) -> Talk:
 
 
 def with_tools(id: str = "tools") -> Talk:
-    """A conversation with everything but branches: tools, thoughts, images, quotes, custom instructions."""
+    """Return a conversation with everything but branches: tools, thoughts, images, quotes, custom instructions."""
     talk = Talk(id, "With tools")
     talk.said("system", "", metadata={"is_visually_hidden_from_conversation": True})
     about = content(kind="user_editable_context", user_profile="I am a baker.", user_instructions="Be brief.")
@@ -123,7 +123,7 @@ def with_tools(id: str = "tools") -> Talk:
 
 
 def branched(id: str = "branched") -> Talk:
-    """A question that was asked, edited and asked again, and answered twice; the newest is the current one."""
+    """Return a conversation whose question was edited and asked again, and answered twice; the newest is current."""
     talk = Talk(id, "Branches")
     first = talk.said("user", "first question")
     talk.said("assistant", "first answer")
@@ -135,15 +135,15 @@ def branched(id: str = "branched") -> Talk:
 
 
 def written(talks: Sequence[Talk | dict[str, Any]]) -> bytes:
-    """conversations.json of these conversations, on one line as the vendor writes it."""
+    """Return the bytes of conversations.json, on one line as the vendor writes it."""
     return json.dumps([talk.done() if isinstance(talk, Talk) else talk for talk in talks]).encode()
 
 
 def archive(conversations: bytes, name: str = "conversations.json") -> bytes:
-    """The archive of an export: the conversations beside other files."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as zipped:
+    """Return the ZIP archive of an export, with the conversations beside other files."""
+    zip_bytes = io.BytesIO()
+    with zipfile.ZipFile(zip_bytes, "w", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr("user.json", "{}")
         zipped.writestr(name, conversations)
         zipped.writestr("chat.html", "<html></html>")
-    return made.getvalue()
+    return zip_bytes.getvalue()

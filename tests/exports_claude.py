@@ -14,7 +14,7 @@ BEGAN = datetime(2025, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
 
 def text(words: str) -> dict[str, Any]:
-    """A block of text, with what the export says beside it."""
+    """Return a block of text, with the other fields of an export."""
     return {
         "start_timestamp": BEGAN.isoformat(),
         "stop_timestamp": None,
@@ -25,7 +25,7 @@ def text(words: str) -> dict[str, Any]:
 
 
 class Talk:
-    """A conversation that is written message by message."""
+    """Builds a conversation message by message."""
 
     def __init__(self, id: str = "claude-1", name: str = "A talk", *, parents: bool = False) -> None:
         self.id, self.name = id, name
@@ -61,7 +61,7 @@ class Talk:
         return id
 
     def done(self) -> dict[str, Any]:
-        """The conversation as it is exported."""
+        """Return the conversation as it is exported."""
         return {
             "uuid": self.id,
             "name": self.name,
@@ -73,7 +73,7 @@ class Talk:
 
 
 def simple(id: str = "claude-1", turns: int = 2) -> Talk:
-    """A conversation of questions and answers."""
+    """Return a conversation of questions and answers."""
     talk = Talk(id)
     for turn in range(turns):
         talk.said("human", f"{id} question {turn}")
@@ -82,7 +82,7 @@ def simple(id: str = "claude-1", turns: int = 2) -> Talk:
 
 
 def with_tools(id: str = "claude-tools") -> Talk:
-    """A conversation with thoughts, tools with and without ids, attachments, files and blocks that nobody knows."""
+    """Return a conversation with thoughts, tools with and without ids, attachments, files and unknown blocks."""
     talk = Talk(id, "With tools")
     attachment = {"file_name": "plan.md", "file_size": 9, "file_type": "md", "extracted_content": "# The plan"}
     talk.said("human", "What is the plan?", attachments=[attachment], files=[{"file_name": "photo.png"}])
@@ -107,5 +107,5 @@ def with_tools(id: str = "claude-tools") -> Talk:
 
 
 def written(talks: Sequence[Talk]) -> bytes:
-    """conversations.json of these conversations."""
+    """Return the bytes of conversations.json."""
     return json.dumps([talk.done() for talk in talks], ensure_ascii=False).encode()

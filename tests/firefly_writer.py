@@ -1,12 +1,12 @@
-"""A process that uses a store of entries, as a child of tests.
+"""A process that uses a store of the compatibility layer for Firefly, as a child of tests.
 
     firefly_writer.py same KIND FOLDER NAME THREADS TIMES      sets one key from so many threads, again and again
-    firefly_writer.py own KIND FOLDER NAME THREADS TIMES       saves entries of its own, and as many facts
+    firefly_writer.py own KIND FOLDER NAME THREADS TIMES       saves its own entries and facts, and counts them in one
     firefly_writer.py ten KIND FOLDER NAME TIMES               sets ten keys in turn, in a store that may be new
-    firefly_writer.py saves KIND FOLDER NAME MANY              saves entries, and says each that is acknowledged
+    firefly_writer.py saves KIND FOLDER NAME MANY              saves entries, and prints each that is acknowledged
     firefly_writer.py full KIND FOLDER BYTES                   sets values until no file may grow further
 
-It says that it is ready, waits for a line, and does it.
+All but "full" print "ready" and wait for a line before they begin.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from writer import say
 
 
 def same(store: EntryStore, name: str, thread: int, times: int) -> None:
-    """Set one key that others set, too."""
+    """Set one key that other threads and processes set, too."""
     facts = WorkingMemory(store=store, scope_id="shared")
     for i in range(times):
         facts.set("key", f"{name} {thread} {i}")
-        found = facts.get("key")
-        assert isinstance(found, str), found
+        value = facts.get("key")
+        assert isinstance(value, str), value
 
 
 def own(store: EntryStore, name: str, thread: int, times: int) -> None:
-    """Save what nobody else does, and count what everybody does."""
+    """Save entries and facts under keys of this thread, and count each in a shared entry."""
     facts = WorkingMemory(store=store, scope_id="shared")
     for i in range(times):
         store.save("entries", MemoryEntry(entry_id=f"{name} {thread} {i}", content=i))
@@ -44,7 +44,7 @@ def own(store: EntryStore, name: str, thread: int, times: int) -> None:
 
 
 def counted(store: EntryStore) -> None:
-    """Count up what is under a key, however many others do."""
+    """Add one to a shared count by compare-and-set, until it succeeds."""
     while True:
         seen = store.load_by_key("counts", "count")
         new = MemoryEntry(key="count", content=1 if seen is None else seen.content + 1)
@@ -53,31 +53,31 @@ def counted(store: EntryStore) -> None:
 
 
 def threads(do: Callable[[int], None], many: int) -> None:
-    """Do this in so many threads; say what went wrong in any."""
-    wrong: list[BaseException] = []
+    """Run `do` in so many threads, with the number of each; print the errors that they raised."""
+    errors: list[BaseException] = []
 
     def tried(thread: int) -> None:
         try:
             do(thread)
-        except BaseException as fault:  # noqa: BLE001 (the test is told)
-            wrong.append(fault)
+        except BaseException as fault:  # noqa: BLE001 (printed for the test)
+            errors.append(fault)
 
-    all_of_them = [threading.Thread(target=tried, args=(i,)) for i in range(many)]
-    for one in all_of_them:
-        one.start()
-    for one in all_of_them:
-        one.join()
-    say([repr(fault) for fault in wrong])
+    running = [threading.Thread(target=tried, args=(i,)) for i in range(many)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    say([repr(fault) for fault in errors])
 
 
 def begin() -> None:
-    """Wait until the test says so."""
+    """Print "ready" and wait for a line."""
     say("ready")
     sys.stdin.readline()
 
 
 def full(kind: str, folder: Path, size: int) -> None:
-    """Set values until files may not grow, then again where they may; say what is there after each."""
+    """Set values until files may not grow, lift the limit and set another; print the number of keys after each."""
     with fireflies.opened(kind, folder) as store:
         facts = WorkingMemory(store=store)
         done = 0
@@ -96,7 +96,7 @@ def full(kind: str, folder: Path, size: int) -> None:
 
 
 def main(mode: str, kind: str, where: str, name: str, *numbers: str) -> None:
-    """Do what is asked."""
+    """Run one of the modes."""
     folder, figures = Path(where), [int(number) for number in numbers]
     if mode == "full":
         full(kind, folder, int(name))

@@ -1,4 +1,4 @@
-"""Threads of a new process that all read for the first time at once: `python first_readers.py URL`."""
+"""A process whose threads all read for the first time at the same moment: `python first_readers.py URL`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ THREADS = 8
 
 
 def main(url: str) -> None:
-    """Write a session and a fact a thread where the store is empty; else read them, all at once."""
+    """Write a session and a fact for each thread if the store is empty; otherwise let each thread read its own."""
     with Memory.open(url) as memory:
         names = [f"s{number}" for number in range(THREADS)]
         if not memory.sessions():

@@ -1,4 +1,7 @@
-"""A process of its own that forgets, or writes what is to be forgotten. It speaks as `writer.py` does."""
+"""A process that forgets, or that writes what another process forgets: `python forgetter.py MODE STORE ARGUMENT`.
+
+Like `writer.py` it prints one JSON value a line.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ USER = "ann"
 
 
 def forget(path: str, what: str) -> None:
-    """Forget, and say how far it is after each session."""
+    """Forget a user or a word; print the progress after each session, and the report."""
     with Memory.open(path) as memory:
         say("ready")
         sys.stdin.readline()
         subject: dict[str, Any] = {"user": USER} if what == "user" else {"matches": WORD}
-        done = memory.forget(**subject, progress=lambda done, total: say([done, total]))
-        say({"entries": done.entries, "remains": [*done.remains]})
-        sys.stdin.readline()  # so that a kill that comes late finds a process
+        report = memory.forget(**subject, progress=lambda done, total: say([done, total]))
+        say({"entries": report.entries, "remains": [*report.remains]})
+        sys.stdin.readline()  # keeps the process alive for a kill that comes late
 
 
 def append(path: str, number: str) -> None:
-    """Add what matches and what does not, to sessions that are there and to new ones."""
+    """Add entries that are to be forgotten and others, to existing sessions and to new ones."""
     with Memory.open(path) as memory:
         say("ready")
         sys.stdin.readline()
@@ -38,7 +41,7 @@ def append(path: str, number: str) -> None:
 
 
 def pester(path: str, sealed: str) -> None:
-    """Add to a session as fast as it goes, for ever."""
+    """Add to a session as fast as possible, until killed."""
     with Memory.open(path, encryption=FIRST if int(sealed) else None, synchronous="NORMAL") as memory:
         session = memory.session("one")
         session.add_user_message("and on")
@@ -48,7 +51,7 @@ def pester(path: str, sealed: str) -> None:
 
 
 def branch(path: str, sealed: str) -> None:
-    """Add what has expired, and make a branch after every fifth, for ever."""
+    """Add expired entries and fork after every fifth, until killed."""
     with Memory.open(path, encryption=FIRST if int(sealed) else None, synchronous="NORMAL") as memory:
         session, number = memory.session("one"), 0
         while True:

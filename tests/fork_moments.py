@@ -1,9 +1,9 @@
-"""A process that forks while a thread is in the middle of something: `python fork_moments.py ADDRESS plain 7 100`.
+"""A process that forks while a thread uses a memory: `python fork_moments.py ADDRESS ENCRYPTED REST EVERY`.
 
-The thread does most of what is done with a memory, and stands still when it first comes to the lines of ours whose
-number, one given by their place, leaves seven when divided by a hundred; there the process forks. The child does the
-same with a memory of its own, and is told what it may not do with one that it inherited. The thread stands still
-nowhere where others would rightly wait for it.
+The thread runs most verbs of a memory. It is traced, and stops the first time it reaches each of a sample of the
+library's lines: those whose place has a CRC that leaves REST when divided by EVERY. At each stop the process forks. The
+child uses a memory of its own in the same way, and checks that the inherited memory raises `ForkedProcess`. The thread
+does not stop while it holds a lock, since a fork rightly waits for that.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from writer import quarters
 
 SOURCES = os.path.dirname(palimpsest.__file__)
 PATIENCE = 20
-"""Seconds after which a child is taken to hang."""
+"""Seconds after which a child counts as hanging and is killed."""
 
 
 class Stops:
-    """Stands still, in the thread that it traces, at lines of ours that it has not come to before."""
+    """A trace function that calls `stop` with the place of each sampled line, the first time the thread reaches it."""
 
-    def __init__(self, rest: int, every: int, then: Callable[[str], None]) -> None:
-        self._rest, self._every, self._then = rest, every, then
+    def __init__(self, rest: int, every: int, stop: Callable[[str], None]) -> None:
+        self._rest, self._every, self._stop = rest, every, stop
         self._seen: set[str] = set()
 
     def trace(self, frame: FrameType, event: str, _: object) -> Any:
-        """What `sys.settrace` calls."""
+        """Trace a frame; passed to `sys.settrace`."""
         if not frame.f_code.co_filename.startswith(SOURCES):
             return None
         line = f"{os.path.relpath(frame.f_code.co_filename, SOURCES)}:{frame.f_lineno}"
-        meant = event == "line" and crc32(line.encode()) % self._every == self._rest and line not in self._seen
-        if meant and not _waited_for():
+        sampled = event == "line" and crc32(line.encode()) % self._every == self._rest and line not in self._seen
+        if sampled and not _is_locked():
             self._seen.add(line)
-            self._then(line)
+            self._stop(line)
         return self.trace
 
 
-def _waited_for() -> bool:
-    """Whether a fork, or another process, would wait for what somebody has."""
-    stores = [store for one in forking._watched if (store := one()) is not None]
+def _is_locked() -> bool:
+    """Whether this process holds a lock for which a fork or another process would wait."""
+    stores = [store for reference in forking._watched if (store := reference()) is not None]
     locked = any(lock.locked() for store in stores for lock in store.locks)
     return locked or any(getattr(store, "_locked", ()) for store in stores)
 
 
 def work(address: str, encrypted: str, name: str) -> None:
-    """Use a memory of one's own, for most of what a memory is used for."""
+    """Open a memory and run most verbs on a session of this name."""
     options: dict[str, Any] = {"encryption": KEYS} if encrypted == "encrypted" else {}
     with Memory.open(address, synchronous="NORMAL", busy_seconds=PATIENCE, **options) as memory:
         session = memory.session(name, max_tokens=400, counter=quarters)
@@ -76,7 +76,8 @@ def work(address: str, encrypted: str, name: str) -> None:
         memory.sweep()
 
 
-def _inherits(address: str, encrypted: str, inherited: Memory, name: str) -> None:
+def _run_child(address: str, encrypted: str, inherited: Memory, name: str) -> None:
+    """Check in a child that the inherited memory refuses every verb and that a new memory works."""
     signal.alarm(PATIENCE)
     session = inherited.session("s")
     uses: list[Callable[[], object]] = [
@@ -87,21 +88,21 @@ def _inherits(address: str, encrypted: str, inherited: Memory, name: str) -> Non
             use()
         except ForkedProcess:
             continue
-        raise AssertionError("what was opened before the fork was used after it")
+        raise AssertionError("a memory that was opened before the fork was used after it")
     work(address, encrypted, name)
 
 
 def main(address: str, encrypted: str, rest: str, every: str) -> None:
-    """Print the lines at which the process forked whose child did not do its work, and how many forks there were."""
-    work(address, encrypted, "before")  # who is forked while another thread imports a module cannot import it
+    """Print the places at which the process forked a child that failed, and the number of forks."""
+    work(address, encrypted, "before")  # imports all modules: a child cannot import one that a thread was importing
     options: dict[str, Any] = {"encryption": KEYS} if encrypted == "encrypted" else {}
     moments, failed = list[str](), list[str]()
-    told, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    stopped, go_on = threading.Semaphore(0), threading.Semaphore(0)
     over = False
 
-    def stand(moment: str) -> None:
+    def stop(moment: str) -> None:
         moments.append(moment)
-        told.release()
+        stopped.release()
         go_on.acquire()
 
     def run() -> None:
@@ -112,15 +113,15 @@ def main(address: str, encrypted: str, rest: str, every: str) -> None:
         finally:
             sys.settrace(None)
             over = True
-            told.release()
+            stopped.release()
 
-    stops = Stops(int(rest), int(every), stand)
+    stops = Stops(int(rest), int(every), stop)
     with Memory.open(address, **options) as inherited:
         thread = threading.Thread(target=run)
         thread.start()
-        while told.acquire() and not over:
+        while stopped.acquire() and not over:
             number = len(moments)
-            code = ended(child(lambda number=number: _inherits(address, encrypted, inherited, f"child {number}")))
+            code = ended(child(lambda number=number: _run_child(address, encrypted, inherited, f"child {number}")))
             if code:
                 failed.append(f"{moments[-1]}: {code}")
             go_on.release()

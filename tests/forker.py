@@ -1,4 +1,8 @@
-"""Processes that fork with an open memory. Started by `test_forks.py`; each line that it prints is a JSON value."""
+"""A process that forks with an open memory: `python forker.py MODE ADDRESS ENCRYPTED [ARGUMENT ...]`.
+
+`test_forks.py` starts it. ENCRYPTED is "encrypted" or "plain". Each line that it prints is a JSON value: first the exit
+codes of children, then the texts in the session.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +28,25 @@ SESSION = "s"
 
 
 def opened(address: str, encrypted: str) -> Memory:
-    """A memory of the process's own."""
+    """Open a memory in this process."""
     options: dict[str, Any] = {"encryption": KEYS} if encrypted == "encrypted" else {}
     return Memory.open(address, synchronous="NORMAL", busy_seconds=20, **options)
 
 
-def say(thing: object) -> None:
-    sys.stdout.write(json.dumps(thing) + "\n")
+def say(value: object) -> None:
+    """Print a line of JSON at once."""
+    sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
 def texts(address: str, encrypted: str) -> list[str]:
-    """What a memory that is opened anew finds."""
+    """Return the texts in the session, read with a newly opened memory."""
     with opened(address, encrypted) as memory:
         return [entry.text for entry in memory.session(SESSION).entries()]
 
 
 def child(work: Any) -> int:
-    """Fork; the child does the work and ends."""
+    """Fork; the child calls `work` and ends. Return the child's process id."""
     pid = os.fork()
     if not pid:
         code = 1
@@ -54,12 +59,13 @@ def child(work: Any) -> int:
 
 
 def ended(pid: int) -> int:
+    """Wait until a child ends and return its exit code."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def imports(address: str, encrypted: str, folder: str) -> None:
-    """A thread is in the middle of importing a module, which takes its time; the child imports that, too."""
-    name, begun = "takes_its_time", Path(folder) / "begun"
+    """Fork while a thread imports a slow module; the child imports the same module."""
+    name, begun = "slow_module", Path(folder) / "begun"
     (Path(folder) / f"{name}.py").write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(0.2)\n")
     sys.path.insert(0, folder)
     with opened(address, encrypted) as memory:
@@ -70,7 +76,7 @@ def imports(address: str, encrypted: str, folder: str) -> None:
             time.sleep(0.001)
 
         def work() -> None:
-            signal.alarm(20)  # a child that waits for ever is killed by it
+            signal.alarm(20)  # kills a child that waits for ever for the import lock
             importlib.import_module(name)
             with opened(address, encrypted) as own:
                 own.session(SESSION).add_user_message("child")
@@ -82,7 +88,7 @@ def imports(address: str, encrypted: str, folder: str) -> None:
 
 
 def outlives(address: str, encrypted: str) -> None:
-    """A child opens its own memory and adds, before the parent closes its own and after."""
+    """The child adds with its own memory, before and after the parent closes its memory."""
     memory = opened(address, encrypted)
     memory.session(SESSION).add_user_message("parent")
     closed, close = os.pipe()
@@ -112,7 +118,7 @@ def _added(address: str, encrypted: str, pipe: Connection) -> None:
 
 
 def started(address: str, encrypted: str, method: str) -> None:
-    """A process of multiprocessing adds while its parent's memory is closed."""
+    """A child process of multiprocessing adds while the parent closes its memory."""
     context: Any = multiprocessing.get_context(method)
     here, there = context.Pipe()
     with opened(address, encrypted) as memory:
@@ -131,11 +137,10 @@ def started(address: str, encrypted: str, method: str) -> None:
 
 
 def beside(address: str, encrypted: str) -> None:
-    """Children are forked while a thread of the parent writes, and all of them write, too."""
+    """Fork children while a thread of the parent writes; each child writes with its own memory."""
     memory, stop = opened(address, encrypted), threading.Event()
-    memory.session(SESSION).add_user_message(
-        "first"
-    )  # a thread that is importing when it is forked stays so in the child
+    # The first append imports modules. Were that done in the thread, a fork meanwhile would leave import locks held.
+    memory.session(SESSION).add_user_message("first")
     acknowledged = ["first"]
 
     def write() -> None:
@@ -143,7 +148,7 @@ def beside(address: str, encrypted: str) -> None:
             text = f"parent {len(acknowledged)}"
             memory.session(SESSION).add_user_message(text)
             acknowledged.append(text)
-            if encrypted == "encrypted":  # whose appends are tried anew where others were first: who never pauses wins
+            if encrypted == "encrypted":  # an append tries again if another was first: without pauses this thread wins
                 time.sleep(0.005)
 
     def add(number: int) -> None:
@@ -160,12 +165,12 @@ def beside(address: str, encrypted: str) -> None:
     thread.join()
     memory.close()
     say(codes)
-    found = texts(address, encrypted)
-    say(sorted(found) == sorted([*acknowledged, *(f"child {number}" for number in range(20))]))
+    stored = texts(address, encrypted)
+    say(sorted(stored) == sorted([*acknowledged, *(f"child {number}" for number in range(20))]))
 
 
 def stuck(address: str, encrypted: str) -> None:
-    """Fork while a thread is in the middle of a transaction that does not end: what the child is told by opening."""
+    """Fork while a thread holds a transaction open; print the error that opening the store raises in the child."""
     forking.PATIENCE = 0.1
     memory = opened(address, encrypted)
     session = memory.session(SESSION)
@@ -192,7 +197,7 @@ def stuck(address: str, encrypted: str) -> None:
 
 
 def again(address: str, encrypted: str) -> None:
-    """Fork again and again, children of children too; parent and children go on with memories of their own."""
+    """Fork again and again, children of children too; parent and children go on with their own memories."""
     memory = opened(address, encrypted)
     session = memory.session(SESSION)
 

@@ -1,8 +1,8 @@
-"""A process that imports a file and says so batch by batch, to be killed; or that measures what importing takes.
+"""A process that imports a file and reports each batch, to be killed; or that measures the memory that an import takes.
 
-`python importer.py kill STORE FILE` says a line after each commit; `python importer.py peak STORE FILE` prints by how
-many bytes the process grew at most, and what was imported; `refused STORE LIMITS FILE...` does the same of files of
-which nothing can be taken.
+importer.py kill STORE FILE             prints a line after each commit and waits for one
+importer.py peak STORE FILE             prints by how many bytes the process grew, and what was imported
+importer.py refused STORE LIMITS FILE…  prints the same for files that cannot be imported
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from palimpsest import ImportFailed, Memory
 
 
 def kill(store: str, path: str) -> None:
-    """Import the file; after each commit say how many entries there are and wait to be told to go on."""
+    """Import the file; after each commit print the number of commits and wait for a line."""
     with Memory.open(f"sqlite:///{store}") as memory:
-        told = set()
+        reported = set()
 
-        def said(session: str, facts: dict[str, Any]) -> None:
+        def added(session: str, facts: dict[str, Any]) -> None:
             revision = (session, facts["entry"].revision)
-            if revision not in told:
-                told.add(revision)
-                sys.stdout.write(f"{len(told)}\n")
+            if revision not in reported:
+                reported.add(revision)
+                sys.stdout.write(f"{len(reported)}\n")
                 sys.stdout.flush()
                 sys.stdin.readline()
 
-        memory.on("entry:added", said)
+        memory.on("entry:added", added)
         memory.import_file(path)
 
 
 def most() -> int:
-    """The most bytes that this process had."""
+    """Return the largest resident size of this process so far, in bytes."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def peak(store: str, path: str) -> None:
-    """Import the file and print by how much the process grew while it did."""
+    """Import the file and print by how many bytes the process grew meanwhile."""
     with Memory.open(f"sqlite:///{store}", synchronous="NORMAL") as memory:
         memory.session("warm").add_user_message("loads what is loaded once")
         before = most()
         report = memory.import_file(path)
-        added = sum(one.added for one in report.sessions.values())
+        added = sum(imported.added for imported in report.sessions.values())
         json.dump({"grown": most() - before, "added": added, "sessions": len(report.sessions)}, sys.stdout)
 
 
 def refused(store: str, limits: str, *paths: str) -> None:
-    """Import files with these limits, from each source that would read them, and print by how much each grew it."""
+    """Import files with these limits as each source that might read them; print by how many bytes each file grew it."""
     grown: dict[str, int] = {}
     added = 0
     with Memory.open(f"sqlite:///{store}") as memory:
@@ -63,11 +63,11 @@ def refused(store: str, limits: str, *paths: str) -> None:
                     report = memory.import_file(path, source=source, session_id="talk", limits=json.loads(limits))
                 except ImportFailed:
                     continue
-                added += sum(one.added for one in report.sessions.values())
+                added += sum(imported.added for imported in report.sessions.values())
             grown[path] = most() - before
         json.dump({"grown": grown, "added": added}, sys.stdout)
 
 
 if __name__ == "__main__":
-    does: dict[str, Callable[..., None]] = {"kill": kill, "peak": peak, "refused": refused}
-    does[sys.argv[1]](*sys.argv[2:])
+    modes: dict[str, Callable[..., None]] = {"kill": kill, "peak": peak, "refused": refused}
+    modes[sys.argv[1]](*sys.argv[2:])

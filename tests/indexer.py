@@ -1,6 +1,6 @@
-"""A program of its own that searches, adds or erases: `python indexer.py MODE STORE [ARGUMENT ...]`.
+"""A process that searches, adds or erases: `python indexer.py MODE STORE [ARGUMENT ...]`.
 
-It speaks as `writer.py` does.
+Like `writer.py` it prints one JSON value a line.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ SCRIPT = Path(__file__)
 
 
 def pause(place: str, *words: str) -> None:
-    """Read a page, say so, and write it when told; say which words are found then."""
+    """Print "read" before the first page is written to the index, and wait for a line; print which words are found.
+
+    So the page was read from the log before another process changes it.
+    """
     update, waited = FtsIndex.update, list[bool]()
 
-    async def later(index: FtsIndex, session: str, what: Update) -> bool:
+    async def later(index: FtsIndex, session: str, page: Update) -> bool:
         if not waited:
             waited.append(True)
             say("read")
             sys.stdin.readline()
-        return await update(index, session, what)
+        return await update(index, session, page)
 
     FtsIndex.update = later  # type: ignore[method-assign, assignment]
     with Memory.open(place) as memory:
@@ -37,7 +40,7 @@ def pause(place: str, *words: str) -> None:
 
 
 def add(place: str) -> None:
-    """Add for ever."""
+    """Add entries until killed; print "ready" at the fiftieth."""
     with Memory.open(place, synchronous="NORMAL") as memory:
         session = memory.session("busy")
         for number in itertools.count():
@@ -47,23 +50,23 @@ def add(place: str) -> None:
 
 
 def erase(place: str, seed: str) -> None:
-    """Add and erase, and say which words are gone, and which are there."""
+    """Add and erase entries; print the words that were erased and those that remain."""
     dice, words = random.Random(seed), iter(marks(seed, 400))
-    there, gone = list[str](), list[str]()
+    present, gone = list[str](), list[str]()
     with Memory.open(place, synchronous="NORMAL") as memory:
         meet()
         for _ in range(60):
             for word in itertools.islice(words, 3):
                 memory.session(f"s{dice.randrange(3)}").add_user_message(f"said {word}")
-                there.append(word)
-            word = there.pop(dice.randrange(len(there)))
+                present.append(word)
+            word = present.pop(dice.randrange(len(present)))
             memory.forget(matches=word)
             gone.append(word)
-    say([gone, there])
+    say([gone, present])
 
 
 def search(place: str, seed: str) -> None:
-    """Search for what others add until told to end: what was gone once is never found again."""
+    """Search for the entries of other processes until a line comes in; print words that were found again once gone."""
     ended = threading.Event()
     with Memory.open(place, synchronous="NORMAL") as memory:
         meet()
@@ -86,22 +89,22 @@ def search(place: str, seed: str) -> None:
 
 
 def index(place: str) -> None:
-    """Index, saying each page, until killed."""
+    """Index the store, and print each page that was written."""
     update = FtsIndex.update
 
-    async def told(one: FtsIndex, session: str, what: Update) -> bool:
-        done = await update(one, session, what)
-        say(["page", session, what.cursor.next_seq])
-        return done
+    async def reported(index: FtsIndex, session: str, page: Update) -> bool:
+        result = await update(index, session, page)
+        say(["page", session, page.cursor.next_seq])
+        return result
 
-    FtsIndex.update = told  # type: ignore[method-assign, assignment]
+    FtsIndex.update = reported  # type: ignore[method-assign, assignment]
     with Memory.open(place) as memory:
         memory.recall("anything")
     say("done")
 
 
 def rebuild(place: str) -> None:
-    """Make the index anew, again and again, saying each session, until killed."""
+    """Rebuild the index again and again until killed, and print each session that is done."""
     from palimpsest.runtime.runner import drive
 
     with Memory.open(place) as memory:
@@ -111,7 +114,7 @@ def rebuild(place: str) -> None:
 
 
 def erase_until(place: str, where: str, ids: str) -> None:
-    """Erase entries, and stand still at a step: before the commit, or after it."""
+    """Erase entries; print "now" and wait for a line after the commit, and with `where` "before" also before it."""
     with Memory.open(place) as memory:
         commit = memory.store.commit
 
@@ -119,10 +122,10 @@ def erase_until(place: str, where: str, ids: str) -> None:
             if where == "before":
                 say("now")
                 sys.stdin.readline()
-            done = await commit(*args, **options)  # type: ignore[arg-type]
+            head = await commit(*args, **options)  # type: ignore[arg-type]
             say("now")
             sys.stdin.readline()
-            return done
+            return head
 
         memory.store.commit = stop  # type: ignore[method-assign, assignment]
         memory.session("one").erase([int(seq) for seq in ids.split(",")])

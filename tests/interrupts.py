@@ -1,8 +1,8 @@
-"""Interrupting a verb at every moment at which CPython could run a signal handler, and seeing what it leaves behind.
+"""Interrupt a verb at every point at which CPython could run a signal handler, and check the state that remains.
 
-`Points` counts them by a trace function: where a function is entered or goes on (RESUME), where a loop begins again,
-and after each call. `Verb` is something that a memory does; `Site` is a store in which it is done, beside another
-memory of this process and one of another process. Run as a program it is that other process.
+`Points` finds these points by a trace function: where a function is entered or resumed (RESUME), at each backward jump
+of a loop, and after each call. A `Verb` is an operation of a memory. A `Site` is a store with the memory that is
+interrupted and a second memory of the same process. Run as a program, this file is another process that uses the store.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from palimpsest.testing import FakeClock
 from writer import quarters
 
 BUSY = 5
-"""Seconds that anybody waits for a lock: whatever was left locked fails a test after that."""
+"""Seconds to wait for a lock: after that a test fails if an interrupted verb has left something locked."""
 
 NEVER = sys.maxsize
+"""A number of points that no verb reaches: `Points(NEVER)` only counts."""
 
 _CALLS = {opcode for name, opcode in dis.opmap.items() if name.startswith("CALL")}
 _BACK = {opcode for name, opcode in dis.opmap.items() if name.startswith("JUMP_BACKWARD")}
@@ -36,19 +37,19 @@ _IMPORTS = "<frozen importlib"
 
 
 class Interruption(KeyboardInterrupt):
-    """What a signal handler raises."""
+    """The error that a signal handler raises."""
 
 
 class Points:
-    """Counts the moments at which a signal handler could run in this thread, and raises at one of them."""
+    """Counts the points at which a signal handler could run in this thread; after `at` points raises `Interruption`."""
 
     def __init__(self, at: int) -> None:
         self._at, self.passed = at, 0
-        self._codes: dict[CodeType, tuple[bytes, list[int]]] = {}
+        self._codes: dict[CodeType, tuple[bytes, list[int]]] = {}  # bytecode and handlers of each code object
 
     def __enter__(self) -> Self:
         self._collects = gc.isenabled()
-        gc.disable()  # whoever is called when that runs, such as what watches tests, has moments of his own
+        gc.disable()  # a collection runs callbacks and finalizers, whose points would be counted, too
         sys.settrace(self._called)
         return self
 
@@ -64,6 +65,7 @@ class Points:
             raise Interruption
 
     def _called(self, frame: FrameType, event: str, _: object) -> Any:
+        """Trace a function that is entered or resumed, instruction by instruction; the entry itself is a point."""
         code = frame.f_code
         if code.co_filename.startswith(_IMPORTS) or code is Points.__exit__.__code__ or _in_del(frame):
             return None
@@ -71,14 +73,14 @@ class Points:
             self._codes[code] = code.co_code, _handlers(code)
         raw, handlers = self._codes[code]
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        before = -1
+        current = -1
 
         def step(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal before
+            nonlocal current
             if event == "opcode":
-                last, before = before, frame.f_lasti
-                called = last >= 0 and raw[last] in _CALLS and handlers[last] == handlers[before]
-                if called or raw[before] in _BACK:
+                previous, current = current, frame.f_lasti
+                after_call = previous >= 0 and raw[previous] in _CALLS and handlers[previous] == handlers[current]
+                if after_call or raw[current] in _BACK:
                     self._point()
             return step
 
@@ -87,34 +89,38 @@ class Points:
 
 
 def _handlers(code: CodeType) -> list[int]:
-    """Where an exception goes, by the place in the code where it is raised.
+    """Return the exception handler (its offset, or -1 for none) that is in effect at each offset of the bytecode.
 
-    CPython raises at the call, the trace function behind it. Where those two differ, as at the end of a `with` block,
-    it would raise where no signal handler can.
+    CPython runs a signal handler at the end of a call instruction, but the trace function raises at the instruction
+    after it. Where the two have different handlers, as at the end of a `with` block, no signal handler could raise
+    there, so it is no point.
     """
-    places = [-1] * (len(code.co_code) + 2)
+    targets = [-1] * (len(code.co_code) + 2)
     for entry in dis._parse_exception_table(code):  # type: ignore[attr-defined]
-        for at in range(entry.start, min(entry.end, len(places))):
-            places[at] = entry.target
-    return places
+        for offset in range(entry.start, min(entry.end, len(targets))):
+            targets[offset] = entry.target
+    return targets
 
 
 def _in_del(frame: FrameType | None) -> bool:
-    """Whether this is, or was called by, a `__del__`: what a handler raises there ends nothing but that."""
+    """Whether the frame is, or was called by, a `__del__`: an error there ends only the finalizer, not the verb."""
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back if "palimpsest" in frame.f_code.co_filename else None
     return frame is not None
 
 
 def points(act: Callable[[], object]) -> int:
-    """How many moments there are until it is done."""
+    """Return how many points a call passes until its end."""
     with Points(NEVER) as counted:
         act()
     return counted.passed
 
 
 def interrupted(act: Callable[[], object], at: int) -> Interruption | None:
-    """Do it, interrupted at this moment; return what it raised, which keeps every frame that it left alive."""
+    """Call `act` and interrupt it after `at` points; return the error, or None if it ended before.
+
+    The error's traceback keeps the frames that it left alive, as a debugger or a logged error would.
+    """
     try:
         with Points(at):
             act()
@@ -123,11 +129,14 @@ def interrupted(act: Callable[[], object], at: int) -> Interruption | None:
     return None
 
 
-# --- what is done
+# --- the verbs
 
 
 class Verb(NamedTuple):
-    """What is done to a session that `begin` has made. With `whole`, it is there wholly or not at all afterwards."""
+    """An operation `act` on a session that `begin` prepares; both take the site and the session's name.
+
+    If `whole`, an interrupted operation must have happened completely or not at all.
+    """
 
     begin: Callable[[Site, str], object]
     act: Callable[[Site, str], object]
@@ -240,11 +249,15 @@ VERBS: dict[str, Verb] = {
     ),
     "open": Verb(_filled, lambda site, name: site.another().close()),
 }
-"""What is interrupted, by name."""
+"""The verbs to interrupt, by name."""
 
 
 class Site:
-    """A store with a memory of this process that is interrupted, and others beside it."""
+    """A store with two memories: `memory`, whose verbs are interrupted, and `beside`, which is not interrupted.
+
+    For stores other than files and SQLite both are the same memory. `kept` is the export that "import" and
+    "replace" import; `names` yields unused session names.
+    """
 
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         self.where, self._options, self.clock = where, options, FakeClock()
@@ -254,40 +267,41 @@ class Site:
         self.names = (f"s{number}" for number in itertools.count())
 
     def another(self) -> Memory:
-        """Another memory of the same store."""
+        """Open another memory of the same store."""
         return Memory.open(self.where, clock=self.clock, **self._options)
 
     def session(self, name: str) -> Session:
-        """The session of this name, with a small budget."""
+        """Return the session of this name, with a small budget."""
         return self.memory.session(name, max_tokens=200, counter=quarters)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close both memories."""
         self.beside.close()
         self.memory.close()
 
     def state(self, name: str) -> Any:
-        """What is stored under this name, without what differs from run to run."""
-        memory, there = self.beside, []
-        for one in memory.sessions(after=name[:-1], limit=100_000):
-            if one.session != name and not one.session.startswith(f"{name} "):
+        """Return what is stored under this name, without ids and times: the session, its branches, and the items."""
+        memory, sessions = self.beside, []
+        for info in memory.sessions(after=name[:-1], limit=100_000):
+            if info.session != name and not info.session.startswith(f"{name} "):
                 continue
-            session = memory.session(one.session)
+            session = memory.session(info.session)
             texts = [(entry.text, entry.erased, entry.pinned) for entry in session.entries(rewound=True)]
             head = drive(memory.store.head(session.options.key))
             assert head is not None
             records = [record.kind for record in session.history()]
             marks = (head.pinned, head.rewound, head.first_seq, head.usage is not None)
-            there.append((one.session.removeprefix(name), texts, marks, records))
+            sessions.append((info.session.removeprefix(name), texts, marks, records))
         items = [(item.key, item.value) for item in drive(memory.store.list_items("default", name))]
-        return there, items
+        return sessions, items
 
 
 def left_sound(site: Site, name: str) -> None:
-    """Check that everybody can read and write a session at once, and that all in it holds together."""
-    for number, memory in enumerate(
-        (site.beside, site.memory)
-    ):  # first who was not there: it makes the other's state old
+    """Check that both memories can read and write the session without waiting, and that it verifies.
+
+    `beside` writes first, so that the interrupted memory then has an outdated head in its cache.
+    """
+    for number, memory in enumerate((site.beside, site.memory)):
         session = memory.session(name)
         before = [entry.text for entry in session.entries()]
         session.add_user_message(f"after {number}")
@@ -297,7 +311,10 @@ def left_sound(site: Site, name: str) -> None:
 
 
 def try_at(site: Site, verb: Verb, at: int, states: tuple[Any, Any] | None) -> None:
-    """Do the verb, interrupted at this moment, and check what it left."""
+    """Interrupt the verb after `at` points; check the stored state, that the session is usable, and the open files.
+
+    `states` are the stored states before and after an uninterrupted verb (see `states_of`); None skips that check.
+    """
     name = next(site.names)
     verb.begin(site, name)
     files = open_files()
@@ -305,21 +322,21 @@ def try_at(site: Site, verb: Verb, at: int, states: tuple[Any, Any] | None) -> N
     raised = interrupted(lambda: verb.act(site, name), at)
 
     if verb.whole and states is not None:
-        now = site.state(name)
-        assert now in states if raised else now == states[1], f"left by an interruption at {at}"
+        state = site.state(name)
+        assert state in states if raised else state == states[1], f"left by an interruption at {at}"
     left_sound(site, name)
-    raised = None
+    raised = None  # releases the frames that its traceback holds
     if open_files() > files:
         gc.collect()
     if open_files() > files:
-        # SQLite keeps a file that it may not close while another connection has locks on it, and opens that next: so
-        # a few are left for good, and however often this happens, they become no more.
+        # SQLite cannot close a file on which another connection holds locks. It keeps the descriptor and reuses it at
+        # the next open. So a few files stay open, but their number must not grow with further interruptions.
         counts = [_left_open(site, verb, name, at) for _ in range(2)]
         assert counts[0] == counts[1], f"files are left open by an interruption at {at}"
 
 
 def _left_open(site: Site, verb: Verb, name: str, at: int) -> int:
-    """How many files are open when the verb was interrupted at this moment a few times more."""
+    """Interrupt the verb at the same point four more times; return how many files are open afterwards."""
     for _ in range(4):
         interrupted(lambda: verb.act(site, name), at)
     gc.collect()
@@ -327,7 +344,7 @@ def _left_open(site: Site, verb: Verb, name: str, at: int) -> int:
 
 
 def states_of(site: Site, verb: Verb) -> tuple[Any, Any]:
-    """What is stored before and after a verb that nobody interrupts."""
+    """Return the stored states before and after an uninterrupted verb."""
     name = next(site.names)
     verb.begin(site, name)
     before = site.state(name)
@@ -336,14 +353,14 @@ def states_of(site: Site, verb: Verb) -> tuple[Any, Any]:
 
 
 def moments(site: Site, verb: Verb) -> int:
-    """How many moments there are until the verb is done."""
+    """Return how many points the verb passes."""
     name = next(site.names)
     verb.begin(site, name)
     return points(lambda: verb.act(site, name))
 
 
 def open_files() -> int:
-    """How many files this process has open."""
+    """Return how many files this process has open, or 0 where /proc does not exist."""
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
@@ -352,9 +369,10 @@ def open_files() -> int:
 
 @contextlib.contextmanager
 def alarms() -> Iterator[Callable[[float], None]]:
-    """Give a function that has a signal come after so many seconds, whose handler raises Interruption; 0: none.
+    """Yield a function that schedules SIGALRM after so many seconds; its handler raises `Interruption`.
 
-    One that is on its way by then may still be given to another thread: it does nothing any more.
+    Calling it with 0 cancels the signal. A signal that was already sent by then may still arrive; its handler then
+    raises nothing.
     """
     armed = False
 
@@ -372,7 +390,7 @@ def alarms() -> Iterator[Callable[[float], None]]:
         yield alarm
     finally:
         alarm(0)
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops it, lest it ends the process
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops a pending signal, which would otherwise end the process
         signal.signal(signal.SIGALRM, before)
 
 
@@ -380,7 +398,7 @@ def alarms() -> Iterator[Callable[[float], None]]:
 
 
 def answer(where: str, options: dict[str, Any]) -> None:
-    """Write to, read and verify the sessions whose names come in; say what is wrong."""
+    """Write to, read and verify each session whose name comes in as a line of JSON; print its list of problems."""
     with Memory.open(where, **options) as memory:
         _say("ready")
         for line in sys.stdin:
@@ -391,8 +409,8 @@ def answer(where: str, options: dict[str, Any]) -> None:
             _say(problems if last == "of another process" else [last])
 
 
-def _say(what: Any) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
+def _say(value: Any) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 

@@ -1,6 +1,11 @@
-"""Imports every module of the library and says which types `msgspec` knows the fields of, and since when.
+"""A process that imports every module of the library and prints which types `msgspec` has inspected by then.
 
-Those that lead to frameworks are left out: they use public names, and read nothing that is stored.
+`msgspec` inspects the fields of a type when it first decodes it, or earlier if asked. Two threads doing so at once
+could crash the process, so every stored type must be inspected at import. Modules of `palimpsest.integrations` are left
+out: they read nothing that is stored.
+
+Prints "late": types inspected only after their module was imported; "unknown": types that are read but not inspected;
+"read": all types that are read.
 """
 
 from __future__ import annotations
@@ -19,23 +24,23 @@ from types import ModuleType
 from typing import Any, get_args
 
 READ_BY = {"decode": "type", "convert": "type", "decoded": "kind", "unescaped": "kind", "_converted": "kind"}
-"""Functions that read a value of a type, which is their second argument, and how that is called."""
+"""Functions that decode a value of a type, with the name of the parameter for the type, which is the second one."""
 
 
 def is_known(kind: type) -> bool:
-    """Whether `msgspec` has looked at the fields of a class."""
+    """Whether `msgspec` has inspected the fields of a class."""
     return "__msgspec_cache__" in vars(kind) or any(
         type(one).__name__ == "StructInfo" for one in gc.get_referents(kind)
     )
 
 
 def own(module: ModuleType) -> list[type]:
-    """The classes that a module defines."""
-    return [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    """Return the classes that a module defines."""
+    return [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
 
 
 def classes_in(kind: Any) -> Iterator[type]:
-    """The library's own classes with fields that a type is made of."""
+    """Yield the classes with fields that a type consists of."""
     if hasattr(kind, "__struct_fields__") or hasattr(kind, "_fields"):
         yield kind
     for part in get_args(kind):
@@ -43,7 +48,7 @@ def classes_in(kind: Any) -> Iterator[type]:
 
 
 def read_in(module: ModuleType) -> Iterator[type]:
-    """The classes that functions of a module read, as far as the call names them."""
+    """Yield the classes that a module's functions decode, as far as the calls name them."""
     source = inspect.getsource(module)
     if not any(f"{name}(" in source for name in READ_BY):
         return
@@ -53,13 +58,13 @@ def read_in(module: ModuleType) -> Iterator[type]:
             named = [word.value for word in call.keywords if word.arg == READ_BY[name]]  # type: ignore[attr-defined]
             for kind in (*call.args[1:2], *named):  # type: ignore[attr-defined]
                 try:
-                    yield from classes_in(eval(ast.unparse(kind), vars(module)))  # noqa: S307 (our own source)
-                except NameError:  # the function's caller says which
+                    yield from classes_in(eval(ast.unparse(kind), vars(module)))  # noqa: S307 (source of the library)
+                except NameError:  # the type is a parameter of the calling function
                     continue
 
 
 def main() -> None:
-    """Import all, and say what was found."""
+    """Import all modules and print the result."""
     known_when_defined = dict[type, bool]()
     run = SourceFileLoader.exec_module
 

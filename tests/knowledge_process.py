@@ -1,8 +1,8 @@
-"""A process of its own that tests start, watch and kill: `python knowledge_process.py MODE STORE [ARGUMENT ...]`.
+"""A process that tests start, watch and kill: `python knowledge_process.py MODE STORE [ARGUMENT ...]`.
 
-summarise STORE          compacts a session with a knowledge base; says "committed" and waits before its chunks
-add STORE NAME MANY      adds so many documents, says the id of each that is acknowledged
-erase STORE MARKER       forgets what says this; it has no knowledge base of its own
+summarise STORE          compacts a session with a knowledge base; before its chunks prints "committed" and waits
+add STORE NAME MANY      adds so many documents, and prints the id of each that is acknowledged
+erase STORE MARKER       forgets entries with this text, in a memory without a knowledge base
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPTIONS: dict[str, Any] = {"counter": quarters, "max_tokens": 4_000, "auto_compa
 
 
 def strategy(**base: Any) -> Summarize:
-    """A summarizer with a knowledge base, whose chunks are small."""
+    """Return a summarizer with a knowledge base and small chunks."""
     return Summarize(
         interaction_keep=1,
         knowledge_base=KnowledgeBase(**{"collection_id": "notes", **base}),
@@ -28,25 +28,25 @@ def strategy(**base: Any) -> Summarize:
 
 
 def talk(session: Any, *words: str) -> None:
-    """Interactions that name these, of which the last stays when the others are summarised."""
+    """Add an interaction for each word, and a last one, which stays when the others are summarised."""
     for word in (*words, "farewell"):
         session.add_user_message(f"Please remember {word} for me, whatever else happens. " + "Idle talk goes on. " * 20)
         session.add_assistant_message(f"I shall remember {word}. " + "More idle talk. " * 20)
 
 
 def say(value: object) -> None:
-    """Tell the parent."""
+    """Print a line of JSON at once."""
     print(json.dumps(value), flush=True)  # noqa: T201
 
 
 def hold(_: str, __: dict[str, Any]) -> None:
-    """Tell that a summary was committed, and wait."""
+    """Handle the event of a committed summary: print "committed" and wait for a line."""
     say("committed")
     sys.stdin.readline()
 
 
 def main() -> None:
-    """Do what is asked."""
+    """Run the mode that the command line names."""
     mode, store, *arguments = sys.argv[1:]
     with Memory.open(store) as memory:
         if mode == "summarise":

@@ -1,4 +1,4 @@
-"""A store over LMDB, an embedded engine of ordered keys: written by what `docs/stores.md` says, and nothing else."""
+"""A store over LMDB, an embedded store of ordered keys, written only from what `docs/stores.md` says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palimpsest.stores.keyed import KeyedBackend
 
 
 class Transaction:
-    """One of LMDB's."""
+    """A transaction of LMDB, as `KeyedBackend` uses it."""
 
     def __init__(self, txn: Any) -> None:
         self._txn = txn
@@ -25,17 +25,17 @@ class Transaction:
 
     def between(self, low: bytes, high: bytes, last_first: bool = False) -> Iterator[tuple[bytes, bytes]]:
         with self._txn.cursor() as cursor:
-            there = cursor.set_range(high if last_first else low)
-            if last_first and (not there or cursor.key() > high):
-                there = cursor.prev() if there else cursor.last()
-            for key, value in (cursor.iterprev if last_first else cursor.iternext)() if there else ():
+            is_placed = cursor.set_range(high if last_first else low)
+            if last_first and (not is_placed or cursor.key() > high):
+                is_placed = cursor.prev() if is_placed else cursor.last()
+            for key, value in (cursor.iterprev if last_first else cursor.iternext)() if is_placed else ():
                 if not low <= key <= high:
                     return
                 yield key, value
 
 
 class LMDBBackend(KeyedBackend):
-    """Everything in one environment."""
+    """A backend that keeps everything in one LMDB environment."""
 
     def __init__(self, path: str, runner: Runner) -> None:
         super().__init__(runner)
@@ -54,7 +54,7 @@ class LMDBBackend(KeyedBackend):
             raise StoreUnavailable(self.url, str(cause)) from cause
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
-        with self._lock:  # free pages keep what was in them: only a copy has none
+        with self._lock:  # free pages keep erased bytes; a compact copy has no free pages
             os.makedirs(f"{self._path}/copy", exist_ok=True)
             self._env.copy(f"{self._path}/copy", compact=True)
             self._env.close()

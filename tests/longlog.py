@@ -1,4 +1,4 @@
-"""A process of its own that does one thing to a long log and says what it took: `python longlog.py MODE STORE …`."""
+"""A process that does one thing to a long log and prints its peak memory: `python longlog.py MODE STORE …`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ BATCH = 1_000
 
 
 def words(text: str) -> int:
-    """Count words: needs no vocabulary, so what is measured is the log."""
+    """Count words: it needs no vocabulary, whose memory would be measured, too."""
     return len(text.split())
 
 
 def messages(first: int, count: int) -> list[dict[str, Any]]:
-    """Alternating questions and answers of some 300 bytes, numbered."""
+    """Return numbered questions and answers in turn, each of some 300 bytes."""
     roles = ("user", "assistant")
     return [{"role": roles[n % 2], "content": f"message {n} " + "word " * 55} for n in range(first, first + count)]
 
@@ -31,7 +31,7 @@ def make(session: Session, count: str) -> None:
 
 
 def window(session: Session) -> None:
-    """Make a context, add an entry, look at old ones."""
+    """Make a context, add an entry, read old ones."""
     before = session.context()
     assert before.tokens <= 2_000
     session.add_user_message("one more")
@@ -41,7 +41,7 @@ def window(session: Session) -> None:
 
 
 def branch(session: Session) -> None:
-    """Branch off now and half-way back, go back and forth."""
+    """Fork at the end and half-way back; rewind half-way and forward again."""
     total = session.stats().revision
     assert session.fork("now").context().tokens <= 2_000
     half = session.fork("half", at=total // 2)
@@ -52,13 +52,13 @@ def branch(session: Session) -> None:
 
 
 def erase(session: Session) -> None:
-    """Destroy an entry in the middle."""
+    """Erase an entry in the middle."""
     session.erase([300])
     assert session.entry(300).erased
 
 
 def export(session: Session, path: str) -> None:
-    """Write all of it to a file."""
+    """Export the session to a file."""
     assert session.export_to(path) > 0
 
 
@@ -66,7 +66,7 @@ MODES: dict[str, Callable[..., None]] = {mode.__name__: mode for mode in (make, 
 
 
 def peak() -> int:
-    """The most memory that this process ever had, in bytes."""
+    """Return the largest resident size of this process so far, in bytes."""
     import resource
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

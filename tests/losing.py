@@ -1,7 +1,7 @@
-"""A store whose server crashes and then has lost writes that it had acknowledged, while its clients live on.
+"""A store whose server can crash and lose writes that it had acknowledged, while its clients go on.
 
-Redis behaves so if it writes its file every second, PostgreSQL with `synchronous_commit=off`, and any server of which
-a backup is restored. It is a store in memory, shared by all who open the same address.
+Redis does so if it writes its file every second, PostgreSQL with `synchronous_commit=off`, and any server that is
+restored from a backup. This one is in memory; all memories of a process that open the same address share it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _opened: dict[str, LosingBackend] = {}
 
 
 class LosingBackend(MemoryBackend):
-    """A backend whose content can be saved and restored."""
+    """A backend that can be set back to its last saved content."""
 
     remote = True
     kept: object = None
 
     def save(self) -> None:
-        """Save the present content, as what is on the disk."""
+        """Save the current content, like a server that writes it to the disk."""
         with self._lock:
             self.kept = copy.deepcopy((self._places, self._mark))
 
     def crash(self) -> None:
         """Lose everything since the last save."""
         with self._lock:
-            there, self._mark = copy.deepcopy(cast("tuple[dict[Place, Stored], int]", self.kept))
+            places, self._mark = copy.deepcopy(cast("tuple[dict[Place, Stored], int]", self.kept))
             self._places.clear()
-            self._places.update(there)
+            self._places.update(places)
 
     async def close(self) -> None:
         """Do nothing, since others may use the same backend."""

@@ -1,4 +1,4 @@
-"""Sessions with marker words in every place that takes text, and stores to keep them in, for tests of scanning."""
+"""Sessions with marker words in every field that takes text, and stores for them, for tests of scanning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMPACT = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, 
 
 
 class Words:
-    """Marker words, all different, and those that were used."""
+    """Returns a new marker word at each call, and keeps those that it has returned in `used`."""
 
     def __init__(self) -> None:
         self.used: list[str] = []
@@ -37,7 +37,7 @@ class Words:
 
 
 def opened(place: str, folder: Path, **options: Any) -> Memory:
-    """The memory over a store of this kind."""
+    """Open a memory over a store of this kind."""
     kind = place.removeprefix("sealed-")
     encryption: Encryption | None = FIRST if kind != place else None
     where = address(kind, folder)
@@ -47,16 +47,17 @@ def opened(place: str, folder: Path, **options: Any) -> Memory:
 
 
 def session_of(memory: Memory, name: str = "one", **options: Any) -> Session:
-    """A session of the tests."""
+    """Return a session that counts quarters."""
     return memory.session(name, **{"counter": quarters, "max_tokens": 100_000, **options})
 
 
 def play(memory: Memory, word: Words) -> Session:
-    """Put a marker into every place of a session that takes text, in what is rewound, covered and branched off, too."""
-    told = [word() for _ in range(3)]
+    """Put a marker into every field of a session that takes text, also in rewound and covered entries and a branch."""
+    topics = [word() for _ in range(3)]
 
     def summarizer(_: str) -> str:
-        return f"It was about {told[0]}.\n\n## Facts\n- {told[1]} is open [1]\n\n## Decisions\n- take {told[2]} [2]\n"
+        about, fact, decision = topics
+        return f"It was about {about}.\n\n## Facts\n- {fact} is open [1]\n\n## Decisions\n- take {decision} [2]\n"
 
     session = session_of(memory, summarizer=CallableSummarizer(summarizer, checked=False))
     for number in range(6):
@@ -75,9 +76,9 @@ def play(memory: Memory, word: Words) -> Session:
     session.record_usage(input_tokens=100, context=session.context())
     session.erase([session.add_user_message("gone").id], reason=word())
     branch = session.fork("branch")
-    back = session.add_user_message("kept")
+    last_kept = session.add_user_message("kept")
     session.add_user_message(word())
-    session.rewind(back)
+    session.rewind(last_kept)
     session.add_assistant_message(word())
     condition = f"not contains(message.content, '{word()}')"
     session_of(memory, view="small", conditions=[condition], max_tokens=1_000).context()

@@ -1,6 +1,6 @@
 """A process that adds to a session on a server that speaks MongoDB's protocol: `mongodb_writer.py ADDRESS NAME MANY`.
 
-It says that it is ready, waits for a line, and says at the end that it is done.
+It prints "ready", waits for a line, and prints the number of entries at the end.
 """
 
 from __future__ import annotations

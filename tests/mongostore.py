@@ -66,9 +66,9 @@ def watched(commands: list[dict[str, Any]] | None = None) -> Iterator[list[str]]
             pass
 
     backend: Any = importlib.import_module("palimpsest.stores.mongodb.backend")
-    made = backend.AsyncMongoClient
-    backend.AsyncMongoClient = partial(made, event_listeners=[Watching()])
+    client = backend.AsyncMongoClient
+    backend.AsyncMongoClient = partial(client, event_listeners=[Watching()])
     try:
         yield sent
     finally:
-        backend.AsyncMongoClient = made
+        backend.AsyncMongoClient = client

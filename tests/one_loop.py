@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 class OnALoop:
-    """Runs all that one test asks for on one event loop, to which a driver is bound."""
+    """A mixin that runs everything in a test on one event loop, since a driver is bound to its loop."""
 
     _runner: asyncio.Runner | None = None
 
     @property
     def runner(self) -> asyncio.Runner:
-        """The runner of the event loop."""
+        """The runner of the event loop, made at first use."""
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner

@@ -1,4 +1,4 @@
-"""A server on the loopback interface that speaks OpenAI's chat completions, and fails as it is told to.
+"""A server on the loopback interface that speaks OpenAI's chat completions, and fails as scripted.
 
 Each request is answered by the next of the plays that the server was given, or with "An answer." when there are none
 left. It records what it was asked.
@@ -14,11 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
 PATIENCE = 300.0
-"""Seconds after which a held answer is given up: a test that needs them has failed."""
+"""Seconds after which a held answer is given up; a test that takes so long has failed."""
 
 
 class Asked(NamedTuple):
-    """A request as it came. The names of headers are in lower case."""
+    """A request that the server has received. Names of headers are in lower case."""
 
     path: str
     headers: Mapping[str, str]
@@ -26,14 +26,14 @@ class Asked(NamedTuple):
 
 
 class Exchange(BaseHTTPRequestHandler):
-    """One connection; a play answers what comes over it."""
+    """One connection. A play, a function of it, answers each request."""
 
     protocol_version = "HTTP/1.1"
     server: _Server
     asked: Asked
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """The same at every moment: a client's answer may hold the headers, and two of them are compared."""
+        """Return a constant date: tests compare answers of clients, which may hold the headers."""
         return "Thu, 01 Jan 1970 00:00:00 GMT"
 
     def do_POST(self) -> None:
@@ -65,7 +65,7 @@ class Exchange(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def end_stream(self) -> None:
-        """Say that the stream is complete."""
+        """Send the end of a complete stream."""
         self.send_event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
 
@@ -74,7 +74,7 @@ class Exchange(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def wait_for_hangup(self) -> None:
-        """Wait until the client has gone."""
+        """Wait until the client has closed the connection."""
         self.connection.settimeout(PATIENCE)
         try:
             gone = not self.connection.recv(1)
@@ -97,7 +97,7 @@ class _Server(ThreadingHTTPServer):
     owner: OpenAIServer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone is nothing to print about."""
+        """Print nothing if a client has closed its connection."""
 
 
 class OpenAIServer:
@@ -148,7 +148,7 @@ def says(
     finish: str = "stop",
     when: threading.Event | None = None,
 ) -> Play:
-    """Answer with a text, whole or as a stream, as it was asked for; with `when` not before that."""
+    """Answer with a text, whole or as a stream, as the request asks; wait for `when` before, if given."""
     reported = {
         "prompt_tokens": input_tokens,
         "completion_tokens": output_tokens,
@@ -192,7 +192,7 @@ def cuts() -> Play:
 
 
 def breaks_off(text: str) -> Play:
-    """Begin a stream, and drop the connection behind this text."""
+    """Begin a stream, and drop the connection after this text."""
 
     def play(exchange: Exchange) -> None:
         exchange.open_stream()
@@ -204,7 +204,7 @@ def breaks_off(text: str) -> Play:
 
 
 def ends_early(text: str) -> Play:
-    """Begin a stream, and end it as a good one ends but without its last words."""
+    """Begin a stream, and end the response properly but without the final events."""
 
     def play(exchange: Exchange) -> None:
         exchange.open_stream()
@@ -216,7 +216,7 @@ def ends_early(text: str) -> Play:
 
 
 def stalls(text: str = "") -> Play:
-    """Say nothing, or in a stream nothing after this text, until the client has gone."""
+    """Send nothing, or in a stream nothing after this text, until the client closes the connection."""
 
     def play(exchange: Exchange) -> None:
         if text:
@@ -239,7 +239,7 @@ def _chunk(delta: dict[str, Any], finish: str | None = None) -> str:
 
 
 def _events(text: str) -> Iterator[str]:
-    """The text as a stream has it: word by word."""
+    """Return the pieces of a text in a stream: its words."""
     yield _chunk({"role": "assistant", "content": ""})
     for number, word in enumerate(text.split(" ")):
         yield _chunk({"content": word if number == 0 else f" {word}"})

@@ -1,6 +1,7 @@
-"""The verbs of a store, another writer that writes before each of their writes, and what it writes.
+"""Store verbs, and a backend in which another writer's write runs ahead of each of their writes.
 
-`test_overtaken.py` runs each verb against each kind of interfering write.
+`test_overtaken.py` runs each verb (`VERBS`) against each kind of interfering write (`adding`, `forking`, `enlarging`,
+`both`). A verb must start again from the new head and still do what it promises.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LARGE = "x" * 2000
 Meddling = Callable[[Store, int], Awaitable[object]]
 
 LEFT: list[SQLiteBackend] = []
-"""Backends that a test has opened; its fixture closes them."""
+"""Backends that a test has opened and its fixture closes."""
 
 
 class Overtaken(SQLiteBackend):
@@ -46,7 +47,7 @@ class Overtaken(SQLiteBackend):
     ) -> list[Refusal | None]:
         if self.before is not None and not self._inside:
             self.writes += 1
-            assert self.writes < 20, "it begins anew for ever"
+            assert self.writes < 20, "the verb starts again for ever"
             self._inside = True
             try:
                 await self.before(self.writes)
@@ -66,7 +67,7 @@ def opened(below: Backend, kind: str) -> Store:
 
 
 def filled(below: Backend, kind: str) -> None:
-    """Make a session with two short entries and a large one, and a branch of it."""
+    """Store a session with two short entries and a large one, and a branch of it."""
     store = opened(below, kind if KINDS[kind] is None else "encrypted")
     drive(store.append(KEY, [Entry(content=WORD), Entry(content="two"), Entry(content=f"{WORD} {LARGE}")]))
     drive(forking(store, 0))
@@ -85,12 +86,12 @@ async def forking(store: Store, number: int) -> None:
 
 
 async def enlarging(store: Store, number: int) -> None:
-    """Add something large."""
+    """Add a message with large content."""
     await store.append(KEY, [Entry(content=f"{LARGE} {number}")])
 
 
 async def both(store: Store, number: int) -> None:
-    """Add a message and a large one, and make a branch."""
+    """Add a message and one with large content, and make a branch."""
     await adding(store, number)
     await enlarging(store, number)
     await forking(store, number)
@@ -103,15 +104,15 @@ async def head_of(store: Store) -> Head:
 
 
 async def erase(store: Store) -> None:
-    """Erase two entries, one of which is large."""
+    """Erase two entries, one of which has large content."""
     await store.commit(KEY, Change(kind="erase", reason="r", seqs=(1, 3)))
-    assert [one.erased for one in await store.read(KEY, after=0, before=4)] == [True, False, True]
+    assert [entry.erased for entry in await store.read(KEY, after=0, before=4)] == [True, False, True]
 
 
 async def flush(store: Store) -> None:
-    """Erase as a flush does."""
+    """Erase as the persistence "flush" without `archive` does, which spares the current summaries."""
     await store.commit(KEY, Change(kind="erase", reason="r", seqs=(1, 3), spare=True, unshared=False))
-    assert [one.erased for one in await store.read(KEY, after=0, before=4)] == [True, False, True]
+    assert [entry.erased for entry in await store.read(KEY, after=0, before=4)] == [True, False, True]
 
 
 async def clear(store: Store) -> None:
@@ -130,25 +131,25 @@ async def fork(store: Store) -> None:
     """Make a branch."""
     head = await head_of(store)
     await store.fork(KEY, "mine", head, expect_epoch=head.epoch, created=head.created)
-    assert [one.text for one in await store.read(KEY._replace(session="mine"))][:1] == [WORD]
+    assert [entry.text for entry in await store.read(KEY._replace(session="mine"))][:1] == [WORD]
 
 
 async def pin(store: Store) -> None:
-    """Commit a change of the head."""
+    """Pin an entry, which changes only the head."""
     await store.commit(KEY, Change(kind="pin", reason="r", seqs=(2,)))
 
 
 async def rewrite(store: Store) -> None:
-    """Redact what is stored."""
+    """Rewrite the entries, as a scan does."""
     assert await store.rewrite(KEY, Saying(WORD, "-"), range(1, 4))
-    assert [one.text for one in await store.read(KEY, after=0, before=3)] == ["-", "two"]
+    assert [entry.text for entry in await store.read(KEY, after=0, before=3)] == ["-", "two"]
 
 
 async def load(store: Store) -> None:
-    """Replace the session by another."""
+    """Replace the session by an imported one."""
     entries = (Entry(id="a", seq=1, content="new"), Entry(id="b", seq=2, content=f"new {LARGE}"))
     await store.load(KEY, Dump(head=Head(revision=1, next_seq=3), entries=entries, records=()), replace=True)
-    assert [one.id for one in await store.read(KEY)] == ["a", "b"]
+    assert [entry.id for entry in await store.read(KEY)] == ["a", "b"]
 
 
 async def append(store: Store) -> None:
@@ -157,7 +158,7 @@ async def append(store: Store) -> None:
 
 
 async def append_large(store: Store) -> None:
-    """Add something large."""
+    """Add an entry with large content."""
     await store.append(KEY, [Entry(content="mine " + LARGE)])
 
 

@@ -1,4 +1,4 @@
-"""What a text mentions, read token by token: slow and plain, to compare a walk with."""
+"""A slow and simple reference for `palimpsest.summaries.mentions`: reads what a text mentions token by token."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Spans = list[tuple[int, int]]
 
 
 def identifiers(text: str) -> tuple[str, ...]:
-    """What of a text is an identifier, each once."""
+    """Return the identifiers in a text, each once."""
     return tuple(dict.fromkeys(found.text for found in merged(identified(text, tokens(text)))))
 
 
 def mentions(text: str) -> list[Term]:
-    """Every place where a text mentions a term, in order."""
+    """Return every mention of a term in a text, in order."""
     spans = tokens(text)
     found = list(names(text, spans))
     lower = {text[first:last].rstrip(ENDS) for first, last in spans if text[first].islower()}
@@ -36,7 +36,7 @@ def tokens(text: str) -> Spans:
 
 
 def merged(found: Iterable[Term]) -> list[Term]:
-    """In order, without those that lie in a longer one."""
+    """Return the terms in order, without those that overlap a longer one before them."""
     kept: list[Term] = []
     end = -1
     for term in sorted(found, key=lambda term: (term.start, -len(term.text))):
@@ -47,7 +47,7 @@ def merged(found: Iterable[Term]) -> list[Term]:
 
 
 def identified(text: str, spans: Spans) -> Iterator[Term]:
-    """Identifiers, which may lie in each other."""
+    """Yield the identifiers; they may overlap each other."""
     before = 0
     for first, last in spans:
         token = text[first:last]
@@ -62,7 +62,7 @@ def identified(text: str, spans: Spans) -> Iterator[Term]:
 
 
 def names(text: str, spans: Spans) -> Iterator[Term]:
-    """Runs of capitalised words, without the common words at their ends."""
+    """Yield the names in a text: runs of capitalised words, without common words at their ends."""
     run: list[tuple[str, int, bool]] = []
     before = 0
     for first, last in spans:
@@ -87,7 +87,7 @@ def names(text: str, spans: Spans) -> Iterator[Term]:
 
 
 def named(run: list[tuple[str, int, bool]]) -> Iterator[Term]:
-    """The name that a run of words is, if it is one."""
+    """Yield the name that a run of words forms, if any."""
     first, last = 0, len(run)
     while first < last and is_small(run[first][0]):
         if run[first][0] == "New" and first + 1 < last and run[first + 1][0][0].isupper():

@@ -1,6 +1,7 @@
-"""Which numbers of a text are somebody's, tried at every place by the definition: slow and plain, to compare with.
+"""A slow and simple reference for the recognisers of private numbers: tries each definition at every place of a text.
 
-Each function returns the (start, end) of what it finds. Only tables of facts (networks, countries) are the library's.
+Each function returns the (start, end) of what it finds. Only tables of facts (networks, countries) are taken from the
+library.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ IPV6 = re.compile(
 
 
 def groups(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
-    """Where digits stand together."""
+    """Return the places of all runs of digits."""
     return [match.span() for match in re.compile("[0-9]+").finditer(text, start, len(text) if end is None else end)]
 
 
@@ -44,12 +45,12 @@ def digits(text: str) -> str:
 
 
 def touching(char: str) -> bool:
-    """A digit, or a letter of a script with capitals."""
+    """Whether a character is a digit or a letter of a script with capitals."""
     return char.isdecimal() or char.upper() != char.lower()
 
 
 def apart(text: str, start: int, end: int) -> bool:
-    """Whether no such letter or digit touches the place, nor a decimal point with a digit behind it."""
+    """Whether no character that is `touching` adjoins the place, nor a decimal point with another digit."""
     before, after = text[max(start - 2, 0) : start], text[end : end + 2]
     if before and (touching(before[-1]) or (before[-1] == "." and before[0].isdecimal())):
         return False
@@ -57,13 +58,13 @@ def apart(text: str, start: int, end: int) -> bool:
 
 
 def in_groups(text: str, sizes: tuple[int, ...], between: str) -> Iterator[tuple[int, int]]:
-    """Groups of these sizes with the same one character between them."""
+    """Yield the places of groups of digits of these sizes with one and the same character between them."""
     all_groups = groups(text)
     for i in range(len(all_groups)):
-        some = all_groups[i : i + len(sizes)]
-        gaps = {text[one[1] : other[0]] for one, other in pairwise(some)}
-        if tuple(end - start for start, end in some) == sizes and len(gaps) == 1 and gaps <= {*between}:
-            yield some[0][0], some[-1][1]
+        run = all_groups[i : i + len(sizes)]
+        gaps = {text[left[1] : right[0]] for left, right in pairwise(run)}
+        if tuple(end - start for start, end in run) == sizes and len(gaps) == 1 and gaps <= {*between}:
+            yield run[0][0], run[-1][1]
 
 
 # --- accounts and cards
@@ -124,14 +125,14 @@ def card(text: str) -> Places:
 
 
 def spread_cards(text: str) -> Iterator[tuple[int, int]]:
-    """Cards in groups with something else between them than one space or dash; no column of a table."""
+    """Yield cards in groups that are separated by more than one space or dash, but no columns of a table."""
     all_groups = groups(text)
-    gaps = [text[one[1] : other[0]] for one, other in pairwise(all_groups)]
+    gaps = [text[left[1] : right[0]] for left, right in pairwise(all_groups)]
     for i in range(len(all_groups)):
         for wanted in (*GROUPED, (8, 8)):
             last = i + len(wanted) - 1
-            some, inside = all_groups[i : last + 1], gaps[i:last]
-            if tuple(end - start for start, end in some) != wanted or not all(map(SPREAD.fullmatch, inside)):
+            run, inside = all_groups[i : last + 1], gaps[i:last]
+            if tuple(end - start for start, end in run) != wanted or not all(map(SPREAD.fullmatch, inside)):
                 continue
             if wanted != (8, 8) and any(set(inside) == {gap} for gap in " -\u00a0"):
                 continue
@@ -140,7 +141,7 @@ def spread_cards(text: str) -> Iterator[tuple[int, int]]:
             beside = [(all_groups[i - 1], gaps[i - 1])] if i else []
             beside += [(all_groups[last + 1], gaps[last])] if last < len(gaps) else []
             goes_on = any(group[1] - group[0] >= 3 and gap in inside for group, gap in beside)
-            start, end = some[0][0], some[-1][1]
+            start, end = run[0][0], run[-1][1]
             if not goes_on and is_card(digits(text[start:end])) and apart(text, start, end):
                 yield start, end
 
@@ -156,7 +157,7 @@ def phone(text: str) -> Places:
     found: Places = set()
     for stretch in STRETCH.finditer(text):
         run = groups(text, *stretch.span())
-        if re.match(r"[0-9]{1,3}[.)] {1,2}[0(]", stretch.group()):  # the number of a list
+        if re.match(r"[0-9]{1,3}[.)] {1,2}[0(]", stretch.group()):  # begins with the number of a list item
             run = run[1:]
         end = phone_end(text, run)
         for start, stop in [(run[0][0], end)] if end is not None else american(text, run):
@@ -167,33 +168,33 @@ def phone(text: str) -> Places:
 
 
 def phone_end(text: str, run: list[tuple[int, int]]) -> int | None:
-    """Where the number ends that the first of these groups begins, or None where it begins none."""
-    some = [run[0]]
+    """Return the end of the telephone number that begins with the first of these groups, or None if none does."""
+    taken = [run[0]]
     for group in run[1:]:
-        gap = text[some[-1][1] : group[0]]
+        gap = text[taken[-1][1] : group[0]]
         allowed = len(gap) <= 3 and set(gap) <= {*f".()/{SPACES}{DASHES}"} and gap not in (". ", " - ", "/ ", " / ")
-        if not allowed or sum(end - start for start, end in [*some, group]) > 17:
+        if not allowed or sum(end - start for start, end in [*taken, group]) > 17:
             break
-        some.append(group)
-    count, first, (start, end) = sum(e - s for s, e in some), text[slice(*some[0])], (some[0][0], some[-1][1])
+        taken.append(group)
+    count, first, (start, end) = sum(e - s for s, e in taken), text[slice(*taken[0])], (taken[0][0], taken[-1][1])
     if text[:start].endswith(("+", "+(")):
         return end if 8 <= count <= 15 and first[0] != "0" else None
-    if len(some) > 1 and re.match("00(?!0)", first) and 10 <= count <= 17:
+    if len(taken) > 1 and re.match("00(?!0)", first) and 10 <= count <= 17:
         return end
-    is_date = [e - s for s, e in some[:3]] == [2, 2, 4]
-    national = len(some) > 1 and re.match("0[1-9]", first) and 9 <= count <= 12
-    if national and not is_date and "." not in text[some[0][1] : some[1][0]]:
+    is_date = [e - s for s, e in taken[:3]] == [2, 2, 4]
+    national = len(taken) > 1 and re.match("0[1-9]", first) and 9 <= count <= 12
+    if national and not is_date and "." not in text[taken[0][1] : taken[1][0]]:
         return end
     return end if 7 <= count <= 15 and PHONE_LABEL.search(text[max(start - 24, 0) : start]) else None
 
 
 def american(text: str, run: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     for i in range(len(run) - 2):
-        one, _, three = run[i : i + 3]
-        number = re.fullmatch(r"[2-9][0-9]{2}(?:-| |\.|\) |\)|\)-)[2-9][0-9]{2}[-. ][0-9]{4}", text[one[0] : three[1]])
-        if number and three[1] - three[0] == 4:
-            country = i and text[slice(*run[i - 1])] == "1" and one[0] - run[i - 1][1] <= 2
-            yield run[i - 1][0] if country else one[0], three[1]
+        area, _, line = run[i : i + 3]
+        number = re.fullmatch(r"[2-9][0-9]{2}(?:-| |\.|\) |\)|\)-)[2-9][0-9]{2}[-. ][0-9]{4}", text[area[0] : line[1]])
+        if number and line[1] - line[0] == 4:
+            country = i and text[slice(*run[i - 1])] == "1" and area[0] - run[i - 1][1] <= 2
+            yield run[i - 1][0] if country else area[0], line[1]
 
 
 # --- numbers of people, addresses
@@ -213,7 +214,7 @@ def us_ssn(text: str) -> Places:
 
 
 def joined(text: str, start: int, end: int) -> bool:
-    """Whether a dash joins the place to something else than the word that names such a number."""
+    """Whether a dash joins the place to other characters, except to a label such as "SSN"."""
     before, after = text[max(start - 2, 0) : start], text[end : end + 2]
     named = SSN_LABEL.search(text[:start][-40:])
     ahead = before.endswith("-") and len(before) == 2 and touching(before[0]) and not named
@@ -279,5 +280,5 @@ PLAIN: dict[str, Callable[[str], Places]] = {
 
 
 def found(kind: str, text: str) -> list[tuple[int, int]]:
-    """Where numbers of this kind are, in order."""
+    """Return the places of numbers of this kind, in order."""
     return sorted(PLAIN[kind](softened(text)))

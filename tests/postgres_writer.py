@@ -1,6 +1,6 @@
 """A process that adds to a session on a PostgreSQL server: `postgres_writer.py SESSION ADDRESS NAME MANY`.
 
-It says that it is ready, waits for a line, and says at the end how many round trips it made meanwhile.
+It prints "ready", waits for a line, and prints at the end how many round trips it has made since then.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from writer import say
 
 @contextmanager
 def watched() -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
-    """What the connections send that are made in the block, with its values. What is sent at once counts once."""
+    """Yield the list of queries, with their values, of connections that are made in the block. A batch is one query."""
     sent: list[tuple[str, tuple[Any, ...]]] = []
-    made = PostgresBackend._connection
+    connect = PostgresBackend._connection
 
     async def watching(self: Any) -> Any:
-        db = await made(self)
+        db = await connect(self)
         db.add_query_logger(lambda record: sent.append((record.query, tuple(record.args))))
         return db
 
@@ -31,7 +31,7 @@ def watched() -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
     try:
         yield sent
     finally:
-        PostgresBackend._connection = made  # type: ignore[method-assign]
+        PostgresBackend._connection = connect  # type: ignore[method-assign]
 
 
 async def write(address: str, session: str, name: str, many: int) -> None:

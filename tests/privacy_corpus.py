@@ -1,8 +1,8 @@
-"""A labelled corpus for the recognisers: invented values with right and wrong checksums, and what only looks alike.
+"""A labelled corpus for the recognisers: invented values with right and wrong checksums, and look-alikes.
 
-Every sample says what is private in it and of which kind. Checksums are computed here in another way than in the
-library, so that neither can be wrong alone. Some samples are known to be too hard: a measurement that finds everything
-measures nothing.
+Every sample names the private places in it and their kinds. Checksums are computed here in another way than in the
+library, so that an error in one shows. Some samples are known to be too hard, since a measurement in which everything
+is found shows no difference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Sample(NamedTuple):
-    """A text and the (start, end, kind) of what is private in it; `hard` says that rules will not find it."""
+    """A text and the (start, end, kind) of each private place; if `hard`, rules are not expected to find it."""
 
     text: str
     spans: tuple[tuple[int, int, str], ...]
@@ -38,22 +38,22 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def corpus(seed: int = 0, each: int = 40) -> list[Sample]:
-    """Return the samples: of each kind about `each` to be found, and as many that only look like it."""
+    """Return the samples: about `each` private values of every kind, and as many look-alikes."""
     rng = random.Random(seed)
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for kind, make in POSITIVE.items():
-        found.extend(_framed(rng, make(rng), kind) for _ in range(each))
+        samples.extend(_framed(rng, make(rng), kind) for _ in range(each))
     for hard in HARD.values():
-        some = (hard(rng) for _ in range(max(each // 8, 1)))
-        found.extend(_framed(rng, value, kind)._replace(hard=True) for kind, value in some)
+        values = (hard(rng) for _ in range(max(each // 8, 1)))
+        samples.extend(_framed(rng, value, kind)._replace(hard=True) for kind, value in values)
     for look_alike in NEGATIVE:
-        found.extend(_framed(rng, look_alike(rng), None) for _ in range(max(each // 2, 1)))
-    found.extend(Sample(text, ()) for text in PROSE)
-    return found
+        samples.extend(_framed(rng, look_alike(rng), None) for _ in range(max(each // 2, 1)))
+    samples.extend(Sample(text, ()) for text in PROSE)
+    return samples
 
 
 def _framed(rng: random.Random, value: str | tuple[str, str, str], kind: str | None) -> Sample:
-    """The value inside a sentence; of (before, private, after) only the middle is private."""
+    """Return a sample with the value inside a sentence; of (before, private, after) only the middle is private."""
     before, private, after = value if isinstance(value, tuple) else ("", value, "")
     left, right = rng.choice(FRAMES).split("{}")
     start = len(left) + len(before)
@@ -65,7 +65,7 @@ def _framed(rng: random.Random, value: str | tuple[str, str, str], kind: str | N
 
 
 def luhn_digit(digits: str) -> str:
-    """The digit that completes the digits by Luhn: tried out."""
+    """Return the Luhn check digit, found by trying all ten."""
     for last in "0123456789":
         total = 0
         for i, char in enumerate(reversed(digits + last)):
@@ -77,7 +77,7 @@ def luhn_digit(digits: str) -> str:
 
 
 def iban(rng: random.Random, country: str, account: str) -> str:
-    """The account number of a country with its check digits: tried out by long division."""
+    """Return the IBAN of an account; its check digits are found by trying, with long division."""
     for check in range(2, 99):
         rest = 0
         for char in account + country + f"{check:02}":
@@ -89,7 +89,7 @@ def iban(rng: random.Random, country: str, account: str) -> str:
 
 
 def tax_digit(digits: str) -> str:
-    """The check digit of a German tax id."""
+    """Return the check digit of a German tax id."""
     product = 10
     for char in digits:
         total = (int(char) + product) % 10
@@ -198,7 +198,7 @@ def nir(rng: random.Random) -> str:
 
 
 def _token(rng: random.Random, count: int, letters: str = LETTERS + LETTERS.upper() + "0123456789") -> str:
-    """Characters of a key, a digit among them."""
+    """Return random characters of a key, at least one of them a digit."""
     chars = rng.choices(letters, k=count)
     chars[rng.randrange(count)] = rng.choice("0123456789")
     return "".join(chars)
@@ -396,12 +396,12 @@ def _hex(rng: random.Random, count: int) -> str:
 
 
 def _bad_check(value: str) -> str:
-    """The value with its last digit raised by one, so that no checksum fits."""
+    """Return the value with its last digit raised by one, so that its checksum is wrong."""
     return value[:-1] + str((int(value[-1]) + 1) % 10)
 
 
 class Score(NamedTuple):
-    """How a recogniser did: of those it should find, of those nobody expects it to, and where nothing was."""
+    """The results of a recogniser: private values found and missed, hard ones found and in all, and false alarms."""
 
     found: int
     missed: int
@@ -411,10 +411,10 @@ class Score(NamedTuple):
 
 
 def scores(samples: list[Sample], find: Callable[[str, str], list[tuple[int, int]]]) -> Iterator[tuple[str, Score]]:
-    """Yield the score of each kind. `find(kind, text)` gives the places that its recogniser finds.
+    """Yield the score of each kind. `find(kind, text)` returns the places that the kind's recogniser finds.
 
-    Found is what a place covers whole. A false alarm is a place that touches nothing private of its kind; what another
-    kind claims (a telephone number inside a key) counts, too, unless something private is there.
+    A value counts as found if one place covers all of it. A place that touches no private value of any kind is a false
+    alarm.
     """
     for kind in POSITIVE:
         counts = {"found": 0, "missed": 0, "hard_found": 0, "hard": 0, "false_alarms": 0}
@@ -441,4 +441,4 @@ def _pieces() -> list[str]:
 
 
 CORPUS_PIECES = _pieces()
-"""Private values and look-alikes without sentences around them, to put texts together from."""
+"""Private values and look-alikes without sentences around them, as parts of other texts."""

@@ -1,4 +1,7 @@
-"""Something private in every place of every form of messages: provider messages, entries, exports, files to import."""
+"""Private text in every field of every form of messages: provider messages, entries, exports, files to import.
+
+In each function `m` is the marker, the private text to insert.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ Message = dict[str, Any]
 
 
 def escaped(text: str) -> str:
-    """The text with every character as JSON's escape."""
-    return "".join(f"\\u{ord(one):04x}" for one in text)
+    """Return the text with every character as a JSON escape."""
+    return "".join(f"\\u{ord(character):04x}" for character in text)
 
 
 def arguments(m: str) -> str:
-    """Arguments of a tool, as JSON text: keys, values, escapes, JSON in a string in JSON."""
+    """Return arguments of a tool as JSON text, with the marker in keys, values, escapes, and JSON within strings."""
     inner = json.dumps({m: [m, {"deep": f"x {m} y"}]})
     hidden = json.dumps(f'{{"deep": "{escaped(m)}", "cut": "{escaped(m)}')
     return (
@@ -34,7 +37,7 @@ def arguments(m: str) -> str:
 
 
 def parts(m: str) -> tuple[Part, ...]:
-    """Parts of every kind."""
+    """Return a part of every kind."""
     return (
         Text(text=f"say {m} twice: {m}", extra={m: m, "cited": [{"of": m}]}),
         Image(source=f"https://example.org/?of={m}&as=png", detail=m, extra={"alt": m}),
@@ -50,12 +53,12 @@ def parts(m: str) -> tuple[Part, ...]:
 
 
 def metadata(m: str) -> dict[str, Any]:
-    """Metadata: keys and values at any depth."""
+    """Return metadata with the marker in keys and values at several depths."""
     return {m: m, "list": [m, {m: [m]}], "deep": {"a": {"b": f"<{m}>"}}, "tags": [m]}
 
 
 def entries(m: str) -> list[Entry]:
-    """Entries as a program makes them, with what a provider said beside them."""
+    """Return entries as a program makes them, with fields of a provider's message in `native`."""
     native = Native(format="openai", keep={m: m, "refusal": m}, absent=(m,))
     call = {"id": "c2", "type": "custom", "custom": {"name": "find", "input": f"find {m}"}}
     return [
@@ -157,11 +160,11 @@ def _gemini(m: str) -> list[Message]:
 
 
 MESSAGES = {"openai": _openai, "openai-responses": _responses, "anthropic": _anthropic, "gemini": _gemini}
-"""Messages of each format that decodes."""
+"""Functions that return messages of each format that can be decoded."""
 
 
 def play(session: Any, m: str) -> None:
-    """Put the marker into every place that a session without a policy has."""
+    """Put the marker into every place of a session without a policy."""
     session.add_entries(entries(m))
     session.add_context(f"new {m}", name=f"{m} notes.md")
     session.add_user_message("gone")
@@ -171,7 +174,7 @@ def play(session: Any, m: str) -> None:
 
 
 def export(m: str, session_id: str = "s") -> dict[str, Any]:
-    """An export of a session that never had a policy, with the marker in whatever an export may hold."""
+    """Return the export of a session without a policy, with the marker in every field of an export."""
 
     def summarizer(prompt: str) -> str:
         return f"They spoke of {m}.\n\n## Facts\n- {m} is open [1]\n"
@@ -185,30 +188,30 @@ def export(m: str, session_id: str = "s") -> dict[str, Any]:
         play(session, m)
         strange = f"not contains(message.content, 'x{m}')"
         memory.session(session_id, **{**options, "max_tokens": 900, "view": "small", "conditions": [strange]}).context()
-        made = session.export()
-    head = made["head"]
+        exported = session.export()
+    head = exported["head"]
     head["epoch_reason"] = f"because of {m}"
     head["attempts"] = {"cursors": {f"mine {m}": 3}, "fingerprint": m, "failures": 1}
-    for record in made["records"]:
+    for record in exported["records"]:
         record["reason"] = f"because of {m}"
         record["detail"] = {**record.get("detail", {}), m: [m, {"to": m}]}
         summary = (record.get("compaction") or {}).get("summary")
         if summary:
             summary |= {"model": f"model {m}", "prompt": m, "fallback": m, "counter": m}
             summary["items"] = [*summary.get("items", ()), {"kind": "open", "text": m, "status": m}]
-        for standing in (record.get("cut") or {}).get("summaries", ()):
-            if len(standing) > 3:
-                standing[3] = m
-    for stone in made["tombstones"]:
-        stone |= {"content": m, "name": m, "metadata": metadata(m)}
-    return made
+        for shown in (record.get("cut") or {}).get("summaries", ()):
+            if len(shown) > 3:
+                shown[3] = m
+    for tombstone in exported["tombstones"]:
+        tombstone |= {"content": m, "name": m, "metadata": metadata(m)}
+    return exported
 
 
 # --- files
 
 
 def files(m: str, folder: Path) -> dict[str, Path]:
-    """A file of every source, by the source's name (and the format, of messages)."""
+    """Write a file for every import source; return the paths by source, those of messages by source and format."""
     found: dict[str, Path] = {}
     for name, make in MESSAGES.items():
         found[f"messages {name}"] = _put(folder / f"{name}.jsonl", "".join(f"{json.dumps(one)}\n" for one in make(m)))
@@ -329,7 +332,7 @@ def _agents(path: Path, m: str) -> Path:
 
 
 def malformed(m: str) -> list[str]:
-    """Lines that no format takes, each with the marker where an error could quote it."""
+    """Return lines that every format refuses, each with the marker where an error could quote it."""
     return [
         f"{{no JSON {m}",
         json.dumps(m),

@@ -1,7 +1,8 @@
-"""A process of its own that puts something private into a store with a policy, for tests that kill it.
+"""A process that puts private text into a store with a policy and kills itself at a given point.
 
-`python private_process.py MODE STORE POINT`: it kills itself at the point, "before" or "after" a verb of the store and
-how many times that was called ("before append 2"), or in the summarizer, or in what it exports to.
+`python private_process.py MODE STORE POINT`: POINT is "before" or "after", a verb of the store, and the number of the
+call, such as "before append 2". The modes "compact" and "give" also die in the summarizer ("in summarizer 2") and while
+writing an export.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ WORDS = "words that are to be summarised " * 30
 
 
 def die() -> None:
-    """End as a power cut does."""
+    """Kill this process, as a power cut does."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def armed(memory: Memory, point: str) -> Memory:
-    """The memory, whose store ends the process at this point."""
+    """Return the memory after its store was changed to kill the process at this point."""
     when, verb, number = point.split()
     if hasattr(memory.store, verb):
-        plain, left = getattr(memory.store, verb), int(number)
+        plain, remaining = getattr(memory.store, verb), int(number)
 
         async def deadly(*args: Any, **options: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if when == "before" and left == 0:
+            nonlocal remaining
+            remaining -= 1
+            if when == "before" and remaining == 0:
                 die()
-            done = await plain(*args, **options)
-            if when == "after" and left == 0:
+            result = await plain(*args, **options)
+            if when == "after" and remaining == 0:
                 die()
-            return done
+            return result
 
         setattr(memory.store, verb, deadly)
     return memory
 
 
 def append(memory: Memory, point: str) -> None:
-    """Add entries with something private everywhere, one by one, in a batch, and in an atomic turn."""
+    """Add entries with private text in every field: one by one, in a batch, and in an atomic turn."""
     session = memory.session("s", counter=quarters)
     for _ in range(3):
         session.add_user_message(f"I am {MARKER}", metadata={"x": MARKER})
@@ -62,13 +63,13 @@ def append(memory: Memory, point: str) -> None:
 
 
 def compact(memory: Memory, point: str) -> None:
-    """Compact with a summarizer that repeats everything, and rebuild after an erasure."""
-    left = int(point.split()[2]) if point.startswith("in summarizer") else 0
+    """Compact with a summarizer that repeats its prompt; erase an entry before the next compaction."""
+    remaining = int(point.split()[2]) if point.startswith("in summarizer") else 0
 
     def summarizer(prompt: str) -> str:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             die()
         return f"They spoke of {MARKER}, {prompt[-200:]}"
 
@@ -82,30 +83,30 @@ def compact(memory: Memory, point: str) -> None:
 
 
 def take(memory: Memory, point: str) -> None:
-    """Import sessions and a file of messages, some batches of them."""
+    """Import sessions, and a file of messages that takes several batches."""
     memory.import_session(export(MARKER))
     memory.import_session(export(MARKER), on_conflict="replace")
     path = Path(os.environ["INPUTS"]) / "talk.jsonl"
-    said = [{"role": "user", "content": f"{number} {MARKER}"} for number in range(600)]
-    path.write_text("".join(f"{json.dumps(one)}\n" for one in said), encoding="utf-8")
+    messages = [{"role": "user", "content": f"{number} {MARKER}"} for number in range(600)]
+    path.write_text("".join(f"{json.dumps(message)}\n" for message in messages), encoding="utf-8")
     memory.import_file(path, session_id="talk")
 
 
 def give(memory: Memory, point: str) -> None:
-    """Export into a file, and die in the middle of it."""
+    """Export to a file, and die at the second write."""
     session = memory.session("s", counter=quarters)
     session.add_entries(entries(MARKER) * 200)
     folder = Path(os.environ["OUTPUTS"])
-    left = 2
+    remaining = 2
 
     class Deadly:
         def __init__(self) -> None:
             self.file = (folder / "session.json").open("wb", buffering=0)
 
         def write(self, data: bytes, /) -> object:
-            nonlocal left
-            left -= 1
-            if left == 0:
+            nonlocal remaining
+            remaining -= 1
+            if remaining == 0:
                 die()
             return self.file.write(data)
 

@@ -35,16 +35,16 @@ class Process:
     def __init__(self, mode: str, path: Path | str, *arguments: object, script: Path = SCRIPT, **options: Any) -> None:
         command = [sys.executable, str(script), mode, str(path), *map(str, arguments)]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
-        self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self._child.stdout is not None
-        with self._child.stdout as said:
-            for line in said:
-                self._said.put(line)
-        self._said.put(None)
+        with self._child.stdout as output:
+            for line in output:
+                self._lines.put(line)
+        self._lines.put(None)
 
     def __enter__(self) -> Self:
         return self
@@ -61,9 +61,9 @@ class Process:
 
     def hear(self) -> Any:
         """Return the next JSON value that the process prints, or None when it has ended."""
-        line = self._said.get(timeout=PATIENCE)
+        line = self._lines.get(timeout=PATIENCE)
         if line is None:
-            self._said.put(None)
+            self._lines.put(None)  # for the next call
         return json.loads(line) if line is not None and line.endswith("\n") else None
 
     def tell(self, line: str = "go") -> None:
@@ -86,10 +86,10 @@ class Process:
             self._wait()
             raise
         assert self._child.returncode == expect, f"ended with {self._child.returncode}"
-        said: list[Any] = []
-        while (thing := self.hear()) is not None:
-            said.append(thing)
-        return said
+        values: list[Any] = []
+        while (value := self.hear()) is not None:
+            values.append(value)
+        return values
 
     def _wait(self) -> None:
         assert self._child.stdin is not None
@@ -117,12 +117,12 @@ def together(processes: Iterable[Process]) -> list[list[Any]]:
 def opened_at_once(address: str, count: int) -> None:
     """Open the same store `count` times at once on one event loop; each memory adds a session to it."""
 
-    async def one(number: int) -> None:
+    async def open_and_add(number: int) -> None:
         async with AsyncMemory.open(address) as memory:
             await memory.session(f"s{number}").add_user_message("x")
 
     async def all_of_them() -> None:
-        await asyncio.gather(*(one(number) for number in range(count)))
+        await asyncio.gather(*(open_and_add(number) for number in range(count)))
 
     asyncio.run(all_of_them())
 
@@ -162,8 +162,8 @@ def integrity(path: Path | str) -> str:
         return lines_integrity(folder_of(str(path)))
     db = sqlite3.connect(str(path).removeprefix("sqlite:///"))
     try:
-        found: str = db.execute("PRAGMA integrity_check").fetchone()[0]
-        return found
+        result: str = db.execute("PRAGMA integrity_check").fetchone()[0]
+        return result
     finally:
         db.close()
 
@@ -208,7 +208,7 @@ def whole_turns(entries: list[Entry], size: int) -> Counter[str]:
     """Return how often each turn is in the log, after checking that each batch is complete, contiguous and linked."""
     assert [entry.seq for entry in entries] == list(range(entries[0].seq, entries[-1].seq + 1)) if entries else True
     assert len({entry.id for entry in entries}) == len(entries)
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for start in range(0, len(entries), size):
         batch = entries[start : start + size]
         human, left, right, left_result, right_result, answer = batch
@@ -220,8 +220,8 @@ def whole_turns(entries: list[Entry], size: int) -> Counter[str]:
         assert (left_result.answers, right_result.answers) == (left.seq, right.seq)
         assert not any(entry.late for entry in batch)
         assert answer.group == answer.seq
-        found[label(answer)] += 1
-    return found
+        counts[label(answer)] += 1
+    return counts
 
 
 def can_be_anybody() -> bool:

@@ -1,4 +1,4 @@
-"""Every format with what judges it: its rules, its vendor's types, what it says, and conversations in it."""
+"""Every format with its rules, its vendor's types, a function that returns a request's texts, and conversations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Message = dict[str, Any]
 
 
 class Provider(NamedTuple):
-    """A format and its judges; `batches` are conversations as its provider has them, None where nobody speaks it."""
+    """A format and the functions that check it.
+
+    `batches` is a strategy for conversations in the format, or None for a format that no provider uses.
+    """
 
     format: str
     faults: Callable[[Sequence[Message]], list[str]]
@@ -44,7 +47,7 @@ def _chat_sdk_faults(request: dict[str, Any]) -> list[str]:
     known = []
     for message in request["messages"]:
         content = message.get("content")
-        if isinstance(content, list):  # parts newer than the types: only their place can be judged
+        if isinstance(content, list):  # parts that the types do not declare yet cannot be validated
             content = [part for part in content if part["type"] in _PARTS] or "newer"
         known.append({**message, "content": content})
     try:
@@ -63,7 +66,7 @@ def _chat_adapter() -> Any:
 
 
 def _drain(value: Any) -> None:
-    """Look at every value: what is published as an iterable is judged only then."""
+    """Iterate over every value: pydantic validates the elements of an iterable only then."""
     if isinstance(value, dict):
         value = list(value.values())
     if hasattr(value, "__iter__") and not isinstance(value, str | bytes):
@@ -135,8 +138,8 @@ PROVIDERS = {
         Provider("text", _no_faults, _no_faults, lambda request: [request["prompt"]], _text_blocks, None),
     )
 }
-"""By the format's name."""
+"""The providers, by the format's name."""
 
 FORMATS = tuple(PROVIDERS)
 SPOKEN = tuple(name for name, one in PROVIDERS.items() if one.batches is not None)
-"""Formats in which providers speak."""
+"""The formats that providers use."""

@@ -1,4 +1,4 @@
-"""A network between a client and a server of this machine, which can be told to stall, to deafen, and to drop."""
+"""A TCP proxy between a client and a server of this machine, which can hold data back and break connections."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeAlias
 
 How: TypeAlias = Literal["passes", "stalls", "is deaf", "drops", "loses"]
-"""What becomes of what comes: it passes; nothing passes, in either direction, until it does again; no answer does; a
-request ends its connection, and is not handed on; an answer ends its connection, and is not handed on."""
+"""What the proxy does with data.
+
+"passes" forwards it. "stalls" holds back requests and answers until it "passes" again, "is deaf" only answers. "drops"
+closes a connection instead of forwarding a request, "loses" instead of forwarding an answer.
+"""
 
 
 class Network:
-    """Connections to one port, handed on to another. `port` is where it is, `how` what it does from now on, `once`
-    what it does the next time alone. With `tls` it is spoken to encrypted, and hands on what it was told."""
+    """A proxy that listens on `port` and forwards connections to the port `to`.
+
+    With `tls`, clients connect with TLS, and the proxy forwards the decrypted data.
+    """
 
     def __init__(self, to: int, tls: ssl.SSLContext | None = None) -> None:
         self._to, self._tls, self._loop = to, tls, asyncio.new_event_loop()
@@ -28,15 +33,15 @@ class Network:
         self.port = 0
 
     def becomes(self, how: How) -> None:
-        """Do this from now on; what was held back passes when it passes again."""
+        """Change what happens to data from now on; data that was held back is forwarded once it "passes" again."""
         self._run(self._become(how))
 
     def leads(self, to: int) -> None:
-        """Hand connections that are made from now on to another port; those that there are stay."""
+        """Forward new connections to another port; existing ones stay."""
         self._to = to
 
     def once(self, how: How) -> None:
-        """Do this to what comes next, and then pass again."""
+        """Do this with the next data of the direction that it concerns, and then pass again."""
         self._once = how
 
     async def _become(self, how: How) -> None:
@@ -60,11 +65,11 @@ class Network:
             return
         self._writers.append(to_server)
         both = to_client, to_server
-        ways: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, tuple[How, ...]]] = [
+        directions: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, tuple[How, ...]]] = [
             (from_client, to_server, ("stalls", "drops")),
             (from_server, to_client, ("stalls", "is deaf", "loses")),
         ]
-        for reader, writer, hindered in ways:
+        for reader, writer, hindered in directions:
             task = asyncio.get_running_loop().create_task(self._pump(reader, writer, hindered, both))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -76,6 +81,7 @@ class Network:
         hindered: tuple[How, ...],
         both: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
     ) -> None:
+        """Forward data in one direction, which the states in `hindered` concern; close `both` sides at the end."""
         with suppress(OSError):
             while data := await reader.read(1 << 16):
                 how = self._how
@@ -87,8 +93,8 @@ class Network:
                     await self._flows.wait()
                 writer.write(data)
                 await writer.drain()
-        for one in both:
-            one.close()
+        for side in both:
+            side.close()
 
     async def _end(self) -> None:
         self._server.close()
@@ -96,21 +102,22 @@ class Network:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for writer in self._writers:
-            writer.transport.abort()  # closed in the next turn of the loop, and not by the collector in another test
+            # Closes it in the loop's next turn; otherwise the garbage collector would, in the middle of another test.
+            writer.transport.abort()
         await asyncio.sleep(0)
 
 
 @contextmanager
 def network(to: int, tls: ssl.SSLContext | None = None) -> Iterator[Network]:
-    """A network to a port of this machine."""
-    made = Network(to, tls)
-    thread = threading.Thread(target=made._loop.run_forever)
+    """Yield a proxy to a port of this machine, which runs on an event loop in a thread of its own."""
+    proxy = Network(to, tls)
+    thread = threading.Thread(target=proxy._loop.run_forever)
     thread.start()
-    made._run(made._serve())
+    proxy._run(proxy._serve())
     try:
-        yield made
+        yield proxy
     finally:
-        made._run(made._end())
-        made._loop.call_soon_threadsafe(made._loop.stop)
+        proxy._run(proxy._end())
+        proxy._loop.call_soon_threadsafe(proxy._loop.stop)
         thread.join()
-        made._loop.close()
+        proxy._loop.close()

@@ -1,4 +1,4 @@
-"""Helpers of the tests of recall: words that leave a trace in bytes, the bytes of an index, what is found."""
+"""Helpers for tests of recall: words to search for in bytes, the bytes of an index, and the texts of hits."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def _rows(address: str) -> list[str]:
     return [row for (row,) in postgresstore.asked(address, every)] if tables else []
 
 
-def remaining(done: Any) -> list[str]:
+def remaining(report: Any) -> list[str]:
     """Return what an erasure reports as remaining, without what a PostgreSQL server keeps after any erasure."""
-    return [told for told in getattr(done, "remains", ()) if not told.startswith("PostgreSQL keeps")]
+    return [remain for remain in getattr(report, "remains", ()) if not remain.startswith("PostgreSQL keeps")]
 
 
 def traces(words: Iterable[str], found: bytes) -> list[str]:
@@ -65,7 +65,7 @@ def traces(words: Iterable[str], found: bytes) -> list[str]:
 def texts(memory: Any, query: str, **options: Any) -> list[str]:
     """Return the texts of the hits that contain a word of the query, best first; neighbours do not count."""
     hits = memory.recall(query, max_tokens=None, neighbours=0, **options).hits
-    return [one.text for one in hits if any(word in f"{one.text} {one.name}" for word in query.split())]
+    return [hit.text for hit in hits if any(word in f"{hit.text} {hit.name}" for word in query.split())]
 
 
 def finds(memory: Any, word: str, **options: Any) -> bool:

@@ -13,16 +13,16 @@ Message = dict[str, Any]
 
 
 def tau_bench() -> list[list[Message]]:
-    """The tool-calling conversations; skips the test, with the reason, where they are not there."""
+    """Return the tool-calling conversations of tau-bench; skip the test, with the reason, if the data is missing."""
     folder = os.environ.get("PALIMPSEST_DATA")
     if not folder:
         pytest.skip("PALIMPSEST_DATA does not name the data folder")
     path = Path(folder) / "tau-bench" / "gpt-4o-airline.json"
     if not path.exists():
         pytest.skip("tau-bench/gpt-4o-airline.json is not in the data folder")
-    return [one["traj"] for one in json.loads(path.read_bytes())]
+    return [run["traj"] for run in json.loads(path.read_bytes())]
 
 
 def joined(conversations: list[list[Message]]) -> list[Message]:
-    """The conversations as one, without their system messages."""
+    """Return the conversations as one, without their system messages."""
     return [message for messages in conversations for message in messages if message["role"] != "system"]

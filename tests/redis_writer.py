@@ -1,6 +1,6 @@
 """A process that writes to a store on a Redis server: `redis_writer.py MODE ADDRESS ARGUMENT ...`.
 
-It says one JSON value a line: what was acknowledged, and never before that.
+It prints one JSON value a line for what was acknowledged, and never before that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from writer import say
 
 
 async def add(address: str, session: str, name: str, many: str) -> None:
-    """Add so many entries, once it is told to; say how many round trips that took, and the longest wait for one."""
+    """Add so many entries after a line has come in; print the number of round trips, and the longest time of an add."""
     with watched() as sent:
         async with AsyncMemory.open(address) as memory:
             log = memory.session(session)
@@ -34,7 +34,7 @@ async def add(address: str, session: str, name: str, many: str) -> None:
 
 
 async def begin(address: str, name: str) -> None:
-    """Begin session after session, with two entries each; say each when it is there."""
+    """Begin one session after another, with two entries each, until killed; print each that is acknowledged."""
     async with AsyncMemory.open(address) as memory:
         number = 0
         while True:

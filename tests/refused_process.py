@@ -1,6 +1,6 @@
 """A process that loads each file of a folder as a declared memory: `python refused_process.py FOLDER`.
 
-It says what became of each, by name: whether it was refused, or loaded.
+It prints a JSON object with the outcome of each file by name: "loaded" or "refused".
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from palimpsest.resources import Resources
 from writer import say
 
 
-def told(path: Path) -> str:
-    """What became of a file. Any other error than that of a wrong file ends the process."""
+def outcome(path: Path) -> str:
+    """Load a file and return the outcome. Any error but InvalidResource ends the process."""
     try:
         Resources.load(path)
     except InvalidResource as fault:
@@ -23,4 +23,4 @@ def told(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    say({path.name: told(path) for path in sorted(Path(sys.argv[1]).iterdir())})
+    say({path.name: outcome(path) for path in sorted(Path(sys.argv[1]).iterdir())})

@@ -1,4 +1,4 @@
-"""Another writer that always comes first: something happens before each commit of a verb, and never stops."""
+"""Another writer that is always first: it writes before each commit of a verb, however often the verb tries again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from palimpsest.log.head import Cut, SessionKey
 from palimpsest.stores import Store
 
 COMMITS = ("commit", "fork", "delete", "load", "rewrite")
-"""The verbs of a store that change a session, except appending, which never begins anew."""
+"""The verbs of a store that change a session, except `append`, which never starts again."""
 
 PATIENCE = 300
-"""The number of commits of one verb after which it counts as beginning anew for ever."""
+"""The number of commits of one verb after which it counts as never ending."""
 
 MEANWHILE = "meanwhile"
 
@@ -22,22 +22,22 @@ Meddling = Callable[[Store, SessionKey, int], Awaitable[object]]
 
 
 class Restless:
-    """Does something with the session before each of a verb's first `times` commits."""
+    """Calls `meddling` with the session before each of a verb's first `times` commits; `number` counts the calls."""
 
     def __init__(self, memory: Memory, meddling: Meddling, times: int = PATIENCE) -> None:
         self.number = 0
         self._store, self._meddling, self._times, self._inside = memory.store, meddling, times, False
         for verb in COMMITS:
             if (commit := getattr(memory.store, verb, None)) is not None:
-                setattr(memory.store, verb, self._behind(commit))
+                setattr(memory.store, verb, self._after_meddling(commit))
 
-    def _behind(self, commit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def _after_meddling(self, commit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def late(key: SessionKey, *arguments: Any, **options: Any) -> Any:
             if not self._inside and self.number < self._times and await self._store.head(key) is not None:
                 self._inside, self.number = True, self.number + 1
                 await self._meddling(self._store, key, self.number)
                 self._inside = False
-                assert self.number < PATIENCE, "it begins anew for ever"
+                assert self.number < PATIENCE, "the verb starts again for ever"
             return await commit(key, *arguments, **options)
 
         return late

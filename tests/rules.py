@@ -92,7 +92,7 @@ def says_nothing(content: Any) -> bool:
 
 
 def honest(messages: Sequence[Message], count: Callable[[str], int], per_message: int = 0, per_call: int = 0) -> int:
-    """Count the tokens of contents, names and calls: the least that any account of the messages may claim."""
+    """Count the tokens of contents, names and calls: no token count of the messages may be lower."""
     total = 0
     for message in messages:
         total += per_message + sum(map(count, _texts(message))) + per_call * len(message.get("tool_calls") or ())
@@ -217,7 +217,7 @@ def is_prefix(earlier: Sequence[bytes], later: Sequence[bytes]) -> bool:
     return list(later[: len(earlier)]) == list(earlier)
 
 
-_UNSAID = frozenset(
+_UNREAD = frozenset(
     {
         *(
             "signature",
@@ -241,5 +241,5 @@ def least(request: Any, count: Callable[[str], int]) -> int:
     if isinstance(request, str):
         return count(request)
     if isinstance(request, dict):
-        return sum(least(value, count) for key, value in request.items() if key not in _UNSAID)
+        return sum(least(value, count) for key, value in request.items() if key not in _UNREAD)
     return sum(least(value, count) for value in request) if isinstance(request, list) else 0

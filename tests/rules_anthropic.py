@@ -1,4 +1,4 @@
-"""What Anthropic's Messages API asks of a request, judged here anew: nothing in this file asks the library."""
+"""The rules of Anthropic's Messages API for a request, checked independently of the library."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _ends_in_thought(blocks: Sequence[Block]) -> bool:
 
 
 def _search_faults(blocks: Sequence[Block], hosted: list[str]) -> Iterator[str]:
-    """Results of searches that nobody made; `hosted` are those that wait for theirs."""
+    """Yield search results without a search; `hosted` has the ids of searches without a result, and is updated."""
     for block in blocks:
         if block["type"] == "server_tool_use":
             hosted.append(block["id"])
@@ -109,13 +109,13 @@ def _block_faults(block: Block) -> Iterator[str]:
 
 
 def blocks_of(message: Message) -> list[Block]:
-    """The message's content as blocks, which text is short for."""
+    """Return a message's content as blocks; a string is short for one text block."""
     content = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def marks(value: Any) -> Iterator[Any]:
-    """Every cache mark in it; what a tool is asked with is not looked at."""
+    """Yield every cache mark in a value, except within inputs and schemas of tools."""
     if isinstance(value, list):
         for one in value:
             yield from marks(one)
@@ -128,13 +128,13 @@ def marks(value: Any) -> Iterator[Any]:
 
 
 def in_order(value: Any) -> bool:
-    """Whether what lives for an hour is marked before what lives shorter, as the API reads it."""
+    """Whether all cache marks for an hour come before shorter ones, as the API demands."""
     hours = [mark.get("ttl") == "1h" for mark in marks(value)]
     return hours == sorted(hours, reverse=True)
 
 
 def blocks(messages: Sequence[Message]) -> list[bytes]:
-    """Every block with its role, as the bytes that are sent."""
+    """Return every block with its role, as the bytes that are sent."""
     pairs = ((message["role"], block) for message in messages for block in blocks_of(message))
     return [json.dumps(pair, ensure_ascii=False).encode() for pair in pairs]
 
@@ -143,7 +143,7 @@ def blocks(messages: Sequence[Message]) -> list[bytes]:
 
 
 def texts(request: dict[str, Any]) -> list[str]:
-    """Every readable text of the request in order: system text, messages, names and inputs of calls, results."""
+    """Return every readable text of the request in order: system, messages, names and inputs of calls, results."""
     system = request.get("system") or ""
     found = [system] if isinstance(system, str) else [block["text"] for block in system]
     for message in request["messages"]:
@@ -174,7 +174,7 @@ def _said(block: Block) -> list[str]:
 
 
 def sdk_faults(request: dict[str, Any]) -> list[str]:
-    """Return what the vendor's published types, and their unknown keys, have against the arguments."""
+    """Return what the vendor's published types refuse in the arguments, and keys that they do not declare."""
     from pydantic import ValidationError
 
     adapter, known, inner = _sdk()
@@ -210,7 +210,7 @@ def _unknown(block: Block, known: dict[str, set[str]]) -> Iterator[set[str]]:
 
 @lru_cache
 def _sdk() -> tuple[Any, dict[str, set[str]], dict[str, set[str]]]:
-    """The adapter of all arguments, and the keys of each type of block in messages and in results."""
+    """Return a validator of all arguments, and the declared keys of each type of block in messages and in results."""
     from anthropic.types import ContentBlockParam
     from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
     from anthropic.types.tool_result_block_param import Content
@@ -224,7 +224,7 @@ def _sdk() -> tuple[Any, dict[str, set[str]], dict[str, set[str]]]:
 
 
 def _consume(value: Any) -> None:
-    """Walk what was validated to its end: its iterables are checked only then."""
+    """Iterate over a validated value to its end: pydantic checks the elements of iterables only then."""
     if isinstance(value, dict):
         for inner in value.values():
             _consume(inner)

@@ -1,4 +1,4 @@
-"""What every context for Gemini must keep, judged here anew: nothing in this file asks the library what is right."""
+"""The rules that every context for Gemini must keep, checked independently of the library."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ MEDIA = ("inlineData", "fileData")
 
 
 def camel(key: str) -> str:
-    """The key as JSON spells it."""
+    """Return a key in camel case, as JSON spells it."""
     head, *rest = key.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
 def held(part: Content) -> dict[str, Any]:
-    """What the part holds, by kind in JSON's spelling."""
+    """Return the contents of a part by kind, with kinds as JSON spells them."""
     return {camel(key): value for key, value in part.items() if camel(key) in KINDS and value is not None}
 
 
 def signature(part: Content) -> str | None:
-    """The signature that came with the part: a stream ends with one on an empty text (guide "Thought signatures")."""
+    """Return a part's thought signature, or None. A stream may end with one on an empty text.
+
+    Source: the guide "Thought signatures".
+    """
     return next((value for key, value in part.items() if camel(key) == "thoughtSignature"), None)
 
 
 def faults(contents: Sequence[Content]) -> list[str]:
-    """Return every rule of Gemini's contents that these break."""
+    """Return every rule that the contents break."""
     found: list[str] = []
     if contents and contents[0].get("role") != "user":
         found.append("0: the user does not come first")
@@ -77,7 +80,7 @@ def _body(body: Content) -> list[str]:
 
 
 def sdk_faults(request: dict[str, Any]) -> list[str]:
-    """Return where the arguments of `generate_content` are none that Google's own client takes."""
+    """Return what Google's own client refuses in these arguments of `generate_content`."""
     from google.genai import types
 
     found: list[str] = []
@@ -94,7 +97,7 @@ def sdk_faults(request: dict[str, Any]) -> list[str]:
 
 
 def texts(request: dict[str, Any]) -> list[str]:
-    """Every readable text of the request, in order: system, texts, names, arguments and results as JSON, code."""
+    """Return every readable text of the request in order: system, texts, names, arguments and results as JSON, code."""
     found: list[str] = [request.get("config", {}).get("system_instruction") or ""]
     for content in request["contents"]:
         for part in content["parts"]:
@@ -115,7 +118,7 @@ def _readable(kind: str, body: Content) -> list[str]:
 
 
 def blocks(contents: Sequence[Content]) -> list[bytes]:
-    """The parts of all contents with their roles, as bytes: what a later context may only add to."""
+    """Return the parts of all contents with their roles, as bytes, to which a later context may only add."""
     return [
         json.dumps([content["role"], part], ensure_ascii=False).encode()
         for content in contents

@@ -1,4 +1,4 @@
-"""What every context of the Responses API must keep, judged anew: nothing here asks the library what is right."""
+"""The rules that every context of the Responses API must keep, checked independently of the library."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _message(item: Item) -> list[str]:
 
 @cache
 def _types() -> dict[str, Any]:
-    """For each type of item the vendor's published type, as a validator that refuses keys that it does not declare."""
+    """Return a validator for each type of item, by the vendor's types, which refuses keys that they do not declare."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from openai.types.responses import ResponseInputAudioParam, ToolParam
@@ -116,7 +116,7 @@ def _types() -> dict[str, Any]:
 
 
 def shapes() -> dict[str, tuple[set[str], set[str]]]:
-    """For each type of item but messages the keys that the vendor's types require, and all that they declare."""
+    """Return the keys that the vendor's types require, and all that they declare, for each type but messages."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from openai.types.responses import response_input_item_param as published
@@ -134,9 +134,9 @@ def shapes() -> dict[str, tuple[set[str], set[str]]]:
 
 
 def sdk_faults(request: Mapping[str, Any]) -> list[str]:
-    """Return what the vendor's published types say against the arguments of a request.
+    """Return what the vendor's published types refuse in the arguments of a request.
 
-    Items and parts of types that they do not know are not theirs to judge.
+    Items and parts of types that they do not declare are not checked.
     """
     found = [f"unknown argument {key!r}" for key in request.keys() - {"input", "instructions", "tools"}]
     if not isinstance(request.get("instructions", ""), str):
@@ -178,7 +178,7 @@ def _judged(kind: str, value: Any, where: str) -> list[str]:
 
 
 def _drain(value: Any) -> None:
-    """Look at every value: pydantic judges what is published as Iterable only when it is asked for."""
+    """Iterate over every value: pydantic validates the elements of a type `Iterable` only then."""
     if isinstance(value, str | bytes):
         return
     if isinstance(value, Mapping):
@@ -192,7 +192,7 @@ def _drain(value: Any) -> None:
 
 
 def texts(request: Mapping[str, Any]) -> list[str]:
-    """Every readable text of the request, in order."""
+    """Return every readable text of the request, in order."""
     found = [request["instructions"]] if request.get("instructions") else []
     for tool in request.get("tools", ()):
         found.extend(tool[key] for key in ("name", "description") if key in tool)
@@ -229,7 +229,7 @@ def _json(value: Any) -> str:
 
 
 def blocks(items: Sequence[Item]) -> list[bytes]:
-    """Each item, or each part of its content, with who says it, as the bytes that a provider's cache compares."""
+    """Return each item, or each part of its content, with its role, as the bytes that a provider's cache compares."""
     found: list[bytes] = []
     for item in items:
         content = item.get("content")

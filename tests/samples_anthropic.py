@@ -1,4 +1,4 @@
-"""Messages of the Messages API as tests share them: that have to come back equal, are refused, or are likely."""
+"""Messages of the Messages API for several tests: some must come back equal, some are refused, some are random."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ BLOCK_TYPES = ("text", "tool_use", "tool_result", "thinking", "image", "document
 
 
 def likely() -> st.SearchStrategy[Any]:
-    """JSON in which the keys and values that matter are frequent."""
+    """Return a strategy for JSON values in which the keys and values that the format knows are frequent."""
     words = st.sampled_from([*BLOCK_TYPES, "user", "assistant", "system", "base64", "url", "application/pdf", "t1", ""])
     keys = st.sampled_from(["type", "text", "source", "data", "media_type", "url", "content", "cache_control", "x"])
     leaves = words | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)

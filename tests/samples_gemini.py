@@ -1,4 +1,4 @@
-"""Contents of Gemini as tests share them: that have to come back equal, are refused, or are likely."""
+"""Contents of Gemini for several tests: some must come back equal, some are refused, some are random but plausible."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def result(name: str = "find", text: str = "found", **body: Any) -> dict[str, An
 
 
 def dumped(**kind: Any) -> dict[str, Any]:
-    """A part as the client dumps it whole: nulls for everything that it is not."""
+    """Return a part as the client dumps it: with null for every other kind."""
     part: dict[str, Any] = types.Part(**kind).model_dump(mode="json")
     return part
 
@@ -167,7 +167,7 @@ MALFORMED: dict[str, tuple[Any, str]] = {
 
 
 def likely() -> st.SearchStrategy[Any]:
-    """JSON in which the keys and values that matter are frequent."""
+    """Return a strategy for JSON values in which the keys and values that the format knows are frequent."""
     words = st.sampled_from(["user", "model", "function", "tool", "image/png", "audio/wav", "AAAA", "find", ""])
     keys = st.sampled_from([*strategies_gemini.NULLS, *map(rules.camel, rules.KINDS), "text", "thought", "id", "x"])
     leaves = words | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)

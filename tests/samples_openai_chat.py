@@ -1,4 +1,4 @@
-"""Messages of Chat Completions as tests share them: that have to come back equal, are refused, or are likely."""
+"""Messages of Chat Completions for several tests: some must come back equal, some are refused, some are random."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ BROKEN: tuple[dict[str, Any], ...] = (
     *({"type": "file", "file": held} for held in ({}, "x", {"file_id": None, "filename": "x"})),
     *({"type": "input_audio", "input_audio": held} for held in ({"data": "AA=="}, {"format": "wav"}, None)),
 )
-"""Parts of known kinds without what they need."""
+"""Parts of known types with missing or invalid fields."""
 
 
 MALFORMED: dict[str, tuple[Any, str]] = {
@@ -156,7 +156,7 @@ PART_KEYS = ("type", "text", "image_url", "url", "detail", "input_audio", "file"
 
 
 def likely() -> st.SearchStrategy[Any]:
-    """JSON in which the keys and values that matter are frequent."""
+    """Return a strategy for JSON values in which the keys and values that the format knows are frequent."""
     words = st.sampled_from([*ROLES, "text", "image_url", "custom", "file", "c1", ""])
     keys = st.sampled_from([*MESSAGE_KEYS, *PART_KEYS, "x"])
     leaves = words | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)

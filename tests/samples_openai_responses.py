@@ -1,4 +1,4 @@
-"""Items of the Responses API as tests share them: one of each kind, and lists that have to come back equal."""
+"""Items of the Responses API for several tests: one of each type, and lists that must come back equal."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ PARTS = ["input_text", "output_text", "refusal", "input_image", "input_file", "i
 
 
 def likely() -> st.SearchStrategy[Any]:
-    """JSON in which the keys and values that matter are frequent."""
+    """Return a strategy for JSON values in which the keys and values that the format knows are frequent."""
     words = st.sampled_from(
         ["user", "assistant", "system", "developer", "tool", "c1", "msg_1", "completed", "server", ""]
     )

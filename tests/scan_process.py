@@ -1,8 +1,8 @@
-"""Redacting what is stored, in processes of their own: killed at each step, or beside others who write.
+"""Processes that scan a store: killed at each step, or beside processes that write.
 
-scan_process.py die FOLDER NAME        for each step a copy of the folder, in which a process was killed there
-scan_process.py write ADDRESS NUMBER   append so many entries that a new rule would redact, when told to go
-scan_process.py scan ADDRESS           redact until it is told to end
+scan_process.py die FOLDER NAME EVERY  for every so many steps, scan a copy of the folder and be killed at that step
+scan_process.py write ADDRESS NUMBER   after a line has come in, append so many entries that the policy redacts
+scan_process.py scan ADDRESS           scan again and again until a line comes in
 """
 
 from __future__ import annotations
@@ -34,60 +34,60 @@ class Steps:
     """Counts steps, and kills this process at one of them."""
 
     def __init__(self, last: int) -> None:
-        self._left = last
+        self._remaining = last
 
     def step(self) -> None:
-        """One more step."""
-        self._left -= 1
-        if self._left < 0:
+        """Count a step, or kill this process if it is the last."""
+        self._remaining -= 1
+        if self._remaining < 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Dying:
-    """A rewrite with a step before each value."""
+    """A rewrite with a step at each head, and at each entry and record that changes."""
 
-    def __init__(self, how: Rewrite, steps: Steps) -> None:
-        self._how, self._steps = how, steps
+    def __init__(self, rewrite: Rewrite, steps: Steps) -> None:
+        self._rewrite, self._steps = rewrite, steps
 
     def head(self, head: Head) -> Head:
         self._steps.step()
-        return self._how.head(head)
+        return self._rewrite.head(head)
 
     def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:
         self._steps.step()
-        return self._how.branch(key, head, seqs)
+        return self._rewrite.branch(key, head, seqs)
 
     def entry(self, entry: Entry) -> Entry:
-        new = self._how.entry(entry)
+        new = self._rewrite.entry(entry)
         if new is not entry:
             self._steps.step()
         return new
 
     def record(self, record: Record) -> Record:
-        new = self._how.record(record)
+        new = self._rewrite.record(record)
         if new is not record:
             self._steps.step()
         return new
 
 
 def mortal(kind: str, steps: Steps) -> None:
-    """Register a store `mortal:` with steps before and after whatever it changes, and inside it."""
+    """Register the scheme `mortal:`: a store with steps before, within and after each of its changes."""
 
-    rewrite = Store.rewrite
+    original = Store.rewrite
 
-    def dying(store: Store, key: SessionKey, how: Rewrite, **options: Any) -> Any:
-        return rewrite(store, key, Dying(how, steps), **options)
+    def dying(store: Store, key: SessionKey, rewrite: Rewrite, **options: Any) -> Any:
+        return original(store, key, Dying(rewrite, steps), **options)
 
     def opened(url: str, runner: Runner, **options: Any) -> Backend:
         backend: Any = STORES.find(kind)({"sqlite": "sqlite:///", "file": "file://"}[kind] + url, runner, **options)
         if kind == "sqlite":
             traced = connection(Store(backend))
-            traced.set_trace_callback(lambda said: steps.step() if said.startswith(INSIDE) else None)
+            traced.set_trace_callback(lambda sql: steps.step() if sql.startswith(INSIDE) else None)
         else:
             os.replace, os.write = before(os.replace, steps), before(os.write, steps)
         backend.scrub = around(backend.scrub, steps)
-        made: Backend = backend
-        return made
+        opened_backend: Backend = backend
+        return opened_backend
 
     patched: Any = Store
     patched.rewrite, patched.commit = around(dying, steps), around(Store.commit, steps)
@@ -95,33 +95,36 @@ def mortal(kind: str, steps: Steps) -> None:
 
 
 def around(verb: Any, steps: Steps) -> Any:
-    """The verb with a step before it and one after it."""
+    """Return the coroutine function with a step before and after it."""
 
     async def stepped(*arguments: Any, **options: Any) -> Any:
         steps.step()
-        done = await verb(*arguments, **options)
+        result = await verb(*arguments, **options)
         steps.step()
-        return done
+        return result
 
     return stepped
 
 
 INSIDE = ("INSERT OR REPLACE INTO entry", "INSERT OR REPLACE INTO other", "COMMIT", "VACUUM", "PRAGMA wal_checkpoint")
-"""How statements of SQLite begin at which something happens."""
+"""The beginnings of SQL statements that count as steps."""
 
 
-def before(done: Any, steps: Steps) -> Any:
-    """The function with a step before it."""
+def before(function: Any, steps: Steps) -> Any:
+    """Return the function with a step before it."""
 
     def stepped(*arguments: Any) -> Any:
         steps.step()
-        return done(*arguments)
+        return function(*arguments)
 
     return stepped
 
 
 def die(kind: str, pristine: str, name: str, every: int) -> None:
-    """Redact a copy of the folder for one of so many steps, and be killed there; say how many there were."""
+    """For every so many steps, scan a copy of the folder in a child that is killed at that step; print each copy.
+
+    The last child, which has fewer steps, is not killed.
+    """
     Memory.open("memory://").session("s", model="gpt-4o").options.counter.count("loaded once, for all children")
     for last in range(0, 1_000, every):
         copy = f"{pristine}-{last}"
@@ -139,8 +142,8 @@ def die(kind: str, pristine: str, name: str, every: int) -> None:
 
 
 def write(address: str, number: int) -> None:
-    """Append entries that are to be redacted, and see that no epoch has two contexts that begin otherwise."""
-    given: dict[int, list[dict[str, Any]]] = {}
+    """Append entries that the policy redacts; check that all contexts of an epoch begin with the same messages."""
+    by_epoch: dict[int, list[dict[str, Any]]] = {}
     with Memory.open(address, synchronous="NORMAL") as memory:
         session = session_of(memory)
         say("ready")
@@ -149,13 +152,13 @@ def write(address: str, number: int) -> None:
             session.add_user_message(f"zq100secret {i}")
             context = session.context()
             if context.epoch is not None:
-                before = given.get(context.epoch, [])
-                assert context.messages[: len(before)] == before, f"epoch {context.epoch} has two beginnings"
-                given[context.epoch] = context.messages
+                earlier = by_epoch.get(context.epoch, [])
+                assert context.messages[: len(earlier)] == earlier, f"epoch {context.epoch} has two beginnings"
+                by_epoch[context.epoch] = context.messages
 
 
 def scan(address: str) -> None:
-    """Redact again and again, until told to end."""
+    """Scan again and again until a line comes in; print how much was redacted."""
     import select
 
     with Memory.open(address, synchronous="NORMAL") as memory:
@@ -163,15 +166,17 @@ def scan(address: str) -> None:
         sys.stdin.readline()
         redacted = 0
         ended = False
-        while not ended:  # once at least: what was there before the writers is found by one who is late, too
+        while (
+            not ended
+        ):  # scans at least once, even if the line has come in already, for the entries from before the writers
             ended = bool(select.select([sys.stdin], [], [], 0)[0])
             redacted += memory.scan(POLICY, apply=True).redacted
         say(redacted)
 
 
-def say(thing: object) -> None:
-    """Tell whoever started this process."""
-    sys.stdout.write(json.dumps(thing) + "\n")
+def say(value: object) -> None:
+    """Print a line of JSON at once."""
+    sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 

@@ -53,12 +53,12 @@ def bytes_of(folder: Path) -> bytes:
 
 def everything(memory: Memory) -> dict[str, Any]:
     """Return all data of a memory's tenant: the exports of its sessions, and the items of the namespace `notes`."""
-    found: dict[str, Any] = {one.session: memory.session(one.session).export() for one in memory.sessions()}
-    return found | {"items": drive(memory.store.list_items(memory.tenant, "notes"))}
+    exports: dict[str, Any] = {info.session: memory.session(info.session).export() for info in memory.sessions()}
+    return exports | {"items": drive(memory.store.list_items(memory.tenant, "notes"))}
 
 
 def below(store: Store) -> Backend:
-    """Return the backend below the encryption: it sees what somebody without keys sees."""
+    """Return the backend below the encryption, which sees only encrypted values."""
     assert isinstance(store.backend, SealedBackend)
     return store.backend.below
 
@@ -81,7 +81,7 @@ def relaxed(where: str) -> dict[str, Any]:
 
 
 def key_ids(where: str, keys: Encryption) -> set[str]:
-    """Return the ids of all keys under which anything of any tenant is stored: heads, entries, records, items."""
+    """Return the ids of all keys with which heads, entries, records or items of any tenant are encrypted."""
     store = opened(where, keys)
     ids = vaults.key_ids_below(below(store))
     drive(store.close())
@@ -102,10 +102,11 @@ def play(memory: Memory) -> list[str]:
         used.append(next(words))
         return used[-1]
 
-    told = [word() for _ in range(3)]
+    topics = [word() for _ in range(3)]
 
     def summarizer(prompt: str) -> str:
-        return f"It was about {told[0]}.\n\n## Facts\n- {told[1]} is open [1]\n\n## Decisions\n- take {told[2]} [2]\n"
+        about, fact, decision = topics
+        return f"It was about {about}.\n\n## Facts\n- {fact} is open [1]\n\n## Decisions\n- take {decision} [2]\n"
 
     options: dict[str, Any] = {"counter": quarters, "summarizer": as_it_is(summarizer)}
     session = memory.session(KEY.session, max_tokens=100_000, **options)
@@ -123,7 +124,7 @@ def play(memory: Memory) -> list[str]:
     )
     session.add_tool_call(word(), {word(): word()}, call_id=word())
     session.add_tool_result(None, word(), call_id=used[-2])
-    session.add_tool_call(word(), {}, call_id=word())  # open: the head names it
+    session.add_tool_call(word(), {}, call_id=word())  # a call without a result, which the head names
     session.context()
     session.erase([session.add_user_message("gone").id], reason=word())
     memory.session(

@@ -1,6 +1,6 @@
-"""A process of its own over an encrypted store: `python sealed_process.py MODE STORE [ARGUMENT ...]`.
+"""A process that uses an encrypted store: `python sealed_process.py MODE STORE [ARGUMENT ...]`.
 
-It speaks as `writer.py` does: one JSON value a line, what was acknowledged, and never before that.
+Like `writer.py` it prints one JSON value a line for each acknowledged step, and never before that.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from writer import meet, say, turn
 
 
 def write(where: str, name: str, threads: str) -> None:
-    """With the old key as the current one: add turns to one session, and to new ones, until a line comes in."""
+    """Add turns to one session and to new ones until a line comes in, with the old key as the current one."""
     stop = threading.Event()
-    spoken = threading.Lock()
+    printing = threading.Lock()
     with Memory.open(where, encryption=RING, **relaxed(where)) as memory:
 
         def work(thread: int) -> None:
@@ -31,7 +31,7 @@ def write(where: str, name: str, threads: str) -> None:
                 session = f"{name}-{number}" if number % 4 == 0 else "shared"
                 memory.session(session).add(turn(label))
                 drive(memory.store.put_item("default", "notes", label, label.encode()))
-                with spoken:
+                with printing:
                     say([session, label])
                 if stop.is_set():
                     return
@@ -42,16 +42,16 @@ def write(where: str, name: str, threads: str) -> None:
             sys.stdin.readline()
             stop.set()
         for worker in workers:
-            worker.result()  # whoever failed says why, and the process ends with that
+            worker.result()  # raises a thread's error, with which the process ends
 
 
 def rotate(where: str) -> None:
-    """Change keys, and say after each session how many are done."""
+    """Rotate the keys, and print after each session how many are done."""
     with Memory.open(where, encryption=BOTH, **relaxed(where)) as memory:
         meet()
         done = rotate_keys(memory, progress=lambda done, total: say([done, total]))
         say(["done", done.texts, done.items])
-        sys.stdin.readline()  # so that a kill that comes late finds a process
+        sys.stdin.readline()  # keeps the process alive for a kill that comes late
 
 
 if __name__ == "__main__":

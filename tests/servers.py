@@ -95,17 +95,17 @@ def _prepare_postgres(folder: Path) -> None:
     data = folder / "data"
     if data.exists():
         return
-    given = ["-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8", "--no-instructions"]
-    made = subprocess.run(
-        [str(_postgres(folder) / "initdb"), "-D", str(data), *given],
+    options = ["-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8", "--no-instructions"]
+    initdb = subprocess.run(
+        [str(_postgres(folder) / "initdb"), "-D", str(data), *options],
         capture_output=True,
         text=True,
         check=False,
         user=_nobody(),
         cwd="/",
     )
-    if made.returncode:
-        raise Unavailable(f"initdb ended with {made.returncode}: {made.stderr.strip()}")
+    if initdb.returncode:
+        raise Unavailable(f"initdb ended with {initdb.returncode}: {initdb.stderr.strip()}")
 
 
 def _nobody() -> int | None:
@@ -177,7 +177,7 @@ class Server:
     def start(self) -> None:
         """Start the server and wait until it accepts connections. Raises Unavailable if it does not."""
         self._made.prepare(self.folder)
-        for _ in range(3):  # somebody else may have taken the port since it was found free
+        for _ in range(3):  # another process may have taken the port since it was found free
             port = self.port or _free_port()
             self._process = self._started(port)
             if self._accepts(port):
@@ -185,8 +185,8 @@ class Server:
                 return
             if self.port:
                 break
-        told = (self.folder / "log").read_text(errors="replace")[-2_000:]
-        raise Unavailable(f"{self._made.named} did not start: {told}")
+        log = (self.folder / "log").read_text(errors="replace")[-2_000:]
+        raise Unavailable(f"{self._made.named} did not start: {log}")
 
     def _started(self, port: int) -> subprocess.Popen[bytes]:
         with open(self.folder / "log", "ab") as log:
@@ -220,18 +220,15 @@ class Server:
     def _end(self, by: signal.Signals) -> None:
         if self._process is None:
             return
-        for one in (by, signal.SIGKILL):
-            if one is signal.SIGKILL:
-                own = self._process.pid
-                for pid in (
-                    own,
-                    *_children(own),
-                ):  # PostgreSQL's children are process groups of their own; alive, it would start new ones
+        for number in (by, signal.SIGKILL):
+            if number is signal.SIGKILL:
+                # PostgreSQL's children are process groups of their own. It goes first: alive, it would start new ones.
+                for pid in (self._process.pid, *_children(self._process.pid)):
                     with suppress(ProcessLookupError):
-                        os.killpg(pid, one)
+                        os.killpg(pid, number)
             else:
                 with suppress(ProcessLookupError):
-                    self._process.send_signal(one)
+                    self._process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(PATIENCE)
                 break
@@ -293,19 +290,19 @@ def started(kind: str, folder: Path) -> Iterator[Server]:
 def valkey_cluster(folder: Path, masters: int = 3) -> Iterator[list[Server]]:
     """Start a cluster of masters that share the slots, in a new folder; skip the test where it cannot be had."""
     with ExitStack() as nodes:
-        made = [
+        servers = [
             Server("redis", folder / str(i), "--cluster-enabled", "yes", "--cluster-port", str(_free_port()))
             for i in range(masters)
         ]
         folder.mkdir(exist_ok=True)
-        for node in made:
+        for node in servers:
             nodes.callback(node.kill)
             try:
                 node.start()
             except Unavailable as why:
                 _skip("redis", str(why))
-        _join(made)
-        yield made
+        _join(servers)
+        yield servers
 
 
 def _join(nodes: list[Server]) -> None:
@@ -329,9 +326,10 @@ def _join(nodes: list[Server]) -> None:
 
 
 def _is_whole(client: Any, nodes: int) -> bool:
-    said = client.execute_command("CLUSTER", "INFO")
-    told = said if isinstance(said, dict) else dict(line.split(":") for line in said.decode().split())
-    return told["cluster_state"] == "ok" and int(told["cluster_known_nodes"]) == int(told["cluster_size"]) == nodes
+    """Whether a node knows all nodes of the cluster and counts it as working."""
+    answer = client.execute_command("CLUSTER", "INFO")
+    info = answer if isinstance(answer, dict) else dict(line.split(":") for line in answer.decode().split())
+    return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == int(info["cluster_size"]) == nodes
 
 
 # --- the servers shared by a run
@@ -339,9 +337,9 @@ def _is_whole(client: Any, nodes: int) -> bool:
 
 def address(kind: str) -> str:
     """Return the address of this run's server of a kind; skip the test, with the reason, where there is none."""
-    given = os.environ.get(f"PALIMPSEST_TEST_{kind.upper()}_URL")
-    if given:
-        return given
+    url = os.environ.get(f"PALIMPSEST_TEST_{kind.upper()}_URL")
+    if url:
+        return url
     folder, pid = Path(os.environ[FOLDER]), os.environ[f"{FOLDER}_FOR"]
     note = folder / f"{kind}.json"
     with open(folder / f"{kind}.lock", "w") as lock:
@@ -352,13 +350,12 @@ def address(kind: str) -> str:
             assert keeper.stdout is not None
             with keeper.stdout:
                 note.write_bytes(keeper.stdout.readline() or b'{"why": "it ended at once"}')
-            keeper.returncode = (
-                0  # the keeper may outlive this process; a return code keeps Popen from warning about it
-            )
-    told: dict[str, str] = json.loads(note.read_text())
-    if "why" in told:
-        _skip(kind, told["why"])
-    return told["address"]
+            # The keeper may outlive this process; with a return code Popen does not warn about that.
+            keeper.returncode = 0
+    answer: dict[str, str] = json.loads(note.read_text())
+    if "why" in answer:
+        _skip(kind, answer["why"])
+    return answer["address"]
 
 
 def with_options(url: str, **more: object) -> str:
@@ -391,19 +388,19 @@ def configure(folder: str) -> Callable[[], Any]:
 
 
 def keep(kind: str, folder: Path, pid: int) -> None:
-    """Start a server, print its address, and end it when process `pid` has ended or the run says that it is over."""
+    """Start a server, print its address, and end it when process `pid` has ended or the run's file `over` exists."""
     server, kept = Server(kind, folder), folder.with_suffix(".kept")
     kept.touch()
     try:
         server.start()
-        told = {"address": server.address}
+        answer = {"address": server.address}
     except Unavailable as why:
-        told = {"why": str(why)}
+        answer = {"why": str(why)}
     with suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
     try:
-        while "why" not in told and not folder.with_name("over").exists() and not _has_ended(pid):
+        while "why" not in answer and not folder.with_name("over").exists() and not _has_ended(pid):
             if server.wait(0.2):
                 break
     finally:

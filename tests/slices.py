@@ -1,7 +1,7 @@
-"""Measures for how long verbs of an asynchronous memory block the event loop.
+"""Measures how long verbs of an asynchronous memory block the event loop.
 
-`python slices.py STORE` measures the first verbs of a process and prints the seconds of each as JSON. It imports
-nothing that the memory would have to load, except for a store that begins with `suspending:`, which has a driver.
+`python slices.py STORE` measures the first call of each verb in a process and prints the seconds as JSON. It imports
+nothing in advance that a verb would have to import, except the driver of an address that begins with `suspending:`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LIMIT = 0.01
-"""The longest allowed slice, in seconds of processor time."""
+"""The longest allowed slice (time between two waits of the loop), in seconds of processor time."""
 
 TRIES = 3
+"""How often to measure before a verb counts as blocking."""
 
 
 class Watched(selectors.DefaultSelector):
@@ -38,7 +39,7 @@ class Watched(selectors.DefaultSelector):
 
 
 class Slices:
-    """The longest slice of each verb, taken as the least of all tries; verbs run on the loop of `selector`."""
+    """The longest slice of each verb: the least of all tries. Verbs run on the loop of `selector`."""
 
     def __init__(self) -> None:
         self.selector = Watched()
@@ -47,20 +48,20 @@ class Slices:
     async def note(self, name: str, verb: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(0)
         self.selector.longest = 0.0
-        given = await verb()  # kept until then, so that freeing it is not measured
+        result = await verb()  # kept until the end, so that freeing it is not measured
         await asyncio.sleep(0)
         self.add(name, self.selector.longest)
-        del given
+        del result
 
     async def call(self, name: str, verb: Callable[[], T]) -> T:
         """Measure a plain call, which is not awaited, and return its result."""
-        given: list[T] = []
+        results: list[T] = []
 
-        async def called() -> None:
-            given.append(verb())
+        async def call_it() -> None:
+            results.append(verb())
 
-        await self.note(name, called)
-        return given[0]
+        await self.note(name, call_it)
+        return results[0]
 
     def add(self, name: str, took: float) -> None:
         """Record what a verb took in one more try."""
@@ -77,7 +78,7 @@ class Slices:
             loop.close()
 
     def run(self, main: Callable[[Slices], Awaitable[None]]) -> list[str]:
-        """Run verbs until none blocks the loop, or return those that did each time."""
+        """Measure up to `TRIES` times; return the verbs that blocked the loop too long each time."""
         for _ in range(TRIES):
             self.once(main)
             if not self.held():
@@ -85,18 +86,19 @@ class Slices:
         return self.held()
 
     def held(self) -> list[str]:
+        """Return the verbs that blocked the loop longer than `LIMIT`, with their times."""
         return [f"{name}: {1e3 * took:.1f} ms" for name, took in self.longest.items() if took > LIMIT]
 
 
 async def first_verbs(slices: Slices, path: str) -> None:
-    """Run verbs for the first time in a process, each of which loads what it needs."""
+    """Run each verb for the first time in the process, so that it imports the modules it needs."""
     from palimpsest import AsyncMemory
 
     note = slices.note
     async with AsyncMemory.open(path) as memory:
         session = memory.session("s", max_tokens=8_000, tail_share=0.2, facts="user/ann")
-        said = [{"role": ("user", "assistant")[i % 2], "content": f"lot {i} is damp"} for i in range(6)]
-        await note("add", lambda: session.add(said))
+        messages = [{"role": ("user", "assistant")[i % 2], "content": f"lot {i} is damp"} for i in range(6)]
+        await note("add", lambda: session.add(messages))
         await note("context", session.context)
         await note("context(at=)", lambda: session.context(at=1))
         await note("context(recall=)", lambda: session.context(recall="lot 2"))
@@ -107,7 +109,7 @@ async def first_verbs(slices: Slices, path: str) -> None:
         await note("hide", lambda: session.hide(2))
         await note("rewind", lambda: session.rewind(4))
         await note("fork", lambda: session.fork("t"))
-        await note("replace", lambda: session.replace(said[:2]))
+        await note("replace", lambda: session.replace(messages[:2]))
         await note("recall", lambda: memory.recall("lot 3"))
         await note("passages", lambda: session.passages([1]))
         await note("index_status", memory.index_status)
@@ -131,7 +133,7 @@ async def first_verbs(slices: Slices, path: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1].startswith("suspending:"):
-        import suspending  # noqa: F401 (it registers itself)
-    found = Slices()
-    found.once(lambda slices: first_verbs(slices, sys.argv[1]))
-    sys.stdout.write(json.dumps(found.longest))
+        import suspending  # noqa: F401 (importing it registers the scheme)
+    measured = Slices()
+    measured.once(lambda slices: first_verbs(slices, sys.argv[1]))
+    sys.stdout.write(json.dumps(measured.longest))

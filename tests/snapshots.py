@@ -1,8 +1,8 @@
-"""Snapshots in a short notation, and the result of carrying out a plan on one.
+"""Snapshots in a short notation, and the result of applying a plan to one.
 
 `u10 a90` is a human message of ten tokens and an answer of ninety; a token is a word. `s` is a system message,
-`c5:find` a call of a tool, `r40:find` its result, `x20:notes.md` a named context. `!` at the end of one pins it, as in
-`u10!`, `?` makes a result an error. A bare letter costs one token.
+`c5:find` a call of a tool, `r40:find` its result, `x20:notes.md` a named context. A final `!` pins an entry, as in
+`u10!`, and a final `?` makes a result an error. A letter without a number costs one token.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ KINDS: dict[str, tuple[Kind, Role]] = {
 
 
 def meter() -> Meter:
-    """Count a token a word, and nothing for a message itself."""
-    made = Meter(WORDS, find_format("openai"), None)
-    made.exact = True
-    return made
+    """Return a meter that counts one token for each word and nothing for a message itself."""
+    exact_meter = Meter(WORDS, find_format("openai"), None)
+    exact_meter.exact = True
+    return exact_meter
 
 
 def entries(text: str) -> list[Entry]:
@@ -47,7 +47,7 @@ def entries(text: str) -> list[Entry]:
 
 def _entry(word: str) -> Entry:
     match = re.fullmatch(r"([suacrx])(\d*)(?::([^!?]+))?([!?]*)", word)
-    assert match is not None, f"{word} is none of the notation"
+    assert match is not None, f"{word} is not valid in this notation"
     letter, size, name, marks = match.groups()
     kind, role = KINDS[letter]
     tokens = int(size or 1) - (letter == "c")  # the name of a call costs one
@@ -132,7 +132,7 @@ def _lies(group: Group, where: Sequence[spans.Span]) -> bool:
     return spans.within(where, group.entries[0].seq)
 
 
-# --- carrying out a plan
+# --- applying a plan
 
 
 def applied(before: Snapshot, plan: Plan) -> Snapshot:
@@ -155,7 +155,7 @@ def applied(before: Snapshot, plan: Plan) -> Snapshot:
 def next_seq(before: Snapshot) -> int:
     """Return the seq of the next entry of this log."""
     last = [one.groups[-1].entries[-1].seq for one in (*before.interactions, *before.archived)]
-    return max([*last, *(made.covers[-1][1] for made in before.summaries)], default=0) + 1
+    return max([*last, *(summary.covers[-1][1] for summary in before.summaries)], default=0) + 1
 
 
 def _refilled(groups: Iterable[Group], gone: Sequence[spans.Span], mask: int) -> list[Group]:
@@ -178,21 +178,21 @@ def _merged(parts: Iterable[InteractionGroups]) -> list[InteractionGroups]:
 
 
 def _summaries(before: Snapshot, plan: Plan) -> tuple[Summary, ...]:
-    standing = [made for made in before.summaries if not spans.common(made.covers, plan.erase)]
-    folded = [made for made in standing if made.revision in plan.fold]
-    rest = [made for made in standing if made not in folded]
+    remaining = [summary for summary in before.summaries if not spans.common(summary.covers, plan.erase)]
+    folded = [summary for summary in remaining if summary.revision in plan.fold]
+    rest = [summary for summary in remaining if summary not in folded]
     if not (plan.cover or plan.fold):
         return tuple(rest)
     everything = [group for one in (*before.archived, *before.interactions) for group in one.groups]
     new = Summary(
         id="new",
         text="word " * plan.summary_tokens,
-        covers=spans.union(plan.cover, *(made.covers for made in folded)),
+        covers=spans.union(plan.cover, *(summary.covers for summary in folded)),
         parents=plan.fold,
-        revision=1 + max((made.revision for made in before.summaries), default=0),
+        revision=1 + max((summary.revision for summary in before.summaries), default=0),
         tokens=plan.summary_tokens,
         shown_tokens=plan.summary_tokens + before.fence,
         source_tokens=sum(group.cost for group in everything if _lies(group, plan.cover))
-        + sum(made.source_tokens for made in folded),
+        + sum(summary.source_tokens for summary in folded),
     )
     return (new, *rest) if folded and not plan.cover else (*rest, new)

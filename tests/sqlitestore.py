@@ -51,7 +51,7 @@ def of(table: str) -> str:
 
 
 class Held:
-    """Stops the next write transaction of a memory before its commit, until the test sets `let`."""
+    """Holds the next write transaction of a memory before its commit (then `inside` is set) until a test sets `let`."""
 
     def __init__(self, memory: Memory) -> None:
         self.inside, self.let = threading.Event(), threading.Event()
@@ -76,10 +76,10 @@ def traced(memory: Memory) -> Iterator[list[str]]:
 
 def scans(memory: Memory, statements: Sequence[str]) -> list[str]:
     """Return the statements that scan whole tables according to SQLite's own query plan."""
-    found = []
+    scanning = []
     for statement in statements:
         if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "REPLACE")):
             for *_, plan in connection(memory).execute(f"EXPLAIN QUERY PLAN {statement}"):
                 if plan.startswith("SCAN"):
-                    found.append(f"{plan}: {statement[:200]}")
-    return found
+                    scanning.append(f"{plan}: {statement[:200]}")
+    return scanning

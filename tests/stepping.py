@@ -9,7 +9,7 @@ from palimpsest.stores.backend import Backend
 
 
 class Stepping(Backend):
-    """A wrapper of a backend; a subclass overrides `_step` to act at each verb."""
+    """A backend that passes each verb to `_step`, which a subclass implements by calling the backend `_below`."""
 
     _below: Backend
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of messages as Anthropic's API takes and gives them, with all that they may hold."""
+"""Hypothesis strategies for messages of Anthropic's API, requests and answers, with every type of block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _nulls: st.SearchStrategy[Block] = st.sampled_from([{}, {"citations": None}])
 
 
 def _block(**fields: Any) -> st.SearchStrategy[Block]:
-    """A block of these fields, some of them strategies, sometimes marked or with a key that nobody knows."""
+    """A block with these fields (values or strategies), sometimes with a cache mark or an unknown key."""
     drawn = {key: value if isinstance(value, st.SearchStrategy) else st.just(value) for key, value in fields.items()}
     return st.builds(
         lambda block, *more: dict(block, **more[0], **more[1]), st.fixed_dictionaries(drawn), _marks, _unknown
@@ -73,7 +73,7 @@ unknown_blocks: st.SearchStrategy[Block] = st.builds(
 
 @st.composite
 def thoughts(draw: st.DrawFn) -> list[Block]:
-    """Thinking, most of it signed, or what the provider has encrypted of it."""
+    """A thinking block, mostly signed, or redacted thinking."""
     if draw(st.integers(0, 3)) == 0:
         return [{"type": "redacted_thinking", "data": "ZW5jcnlwdGVk"}]
     thought: Block = {"type": "thinking", "thinking": draw(strategies.texts(12))}
@@ -82,7 +82,7 @@ def thoughts(draw: st.DrawFn) -> list[Block]:
 
 @st.composite
 def searches(draw: st.DrawFn) -> list[Block]:
-    """A search that the provider ran itself, with what it found."""
+    """A search that the provider ran itself, with its result."""
     query, id = draw(strategies.texts(6)), draw(st.sampled_from(["srvtoolu_1", "srvtoolu_2"]))
     return [
         {"type": "server_tool_use", "id": id, "name": "web_search", "input": {"query": query}},
@@ -141,7 +141,7 @@ def results(draw: st.DrawFn, call_id: str) -> Block:
 
 @st.composite
 def humans(draw: st.DrawFn) -> Message:
-    """What a human says, as text or in blocks."""
+    """A user's message, as text or in blocks."""
     if draw(st.booleans()):
         return {"role": "user", "content": draw(human_texts)}
     said = draw(text_blocks)
@@ -151,7 +151,7 @@ def humans(draw: st.DrawFn) -> Message:
 
 @st.composite
 def answers(draw: st.DrawFn, most_calls: int) -> Message:
-    """What the model says: text, or blocks with thinking, searches and at most so many calls between them."""
+    """A model's message: text, or blocks with thinking, searches and at most so many calls."""
     if most_calls == 0 and draw(st.booleans()):
         return {"role": "assistant", "content": draw(strategies.texts())}
     pieces: list[list[Block]] = []
@@ -171,7 +171,7 @@ def answers(draw: st.DrawFn, most_calls: int) -> Message:
 
 @st.composite
 def exchanges(draw: st.DrawFn) -> list[Message]:
-    """Calls and, most of the time, the message of their results, with words of the human behind them."""
+    """A message with calls and mostly one with their results, which may end with text of the user."""
     asked = draw(answers(3))
     ids = [block["id"] for block in asked["content"] if block["type"] == "tool_use"]
     if draw(st.integers(0, 6)) == 0:
@@ -184,9 +184,9 @@ def exchanges(draw: st.DrawFn) -> list[Message]:
 
 @st.composite
 def pauses(draw: st.DrawFn) -> list[Message]:
-    """A turn that the provider has interrupted while it searches, or while a tool that the search calls is to answer.
+    """A turn that the provider has paused during a search, or until a tool that the search calls has answered.
 
-    Mostly it goes on; sometimes the human speaks first, or nothing more comes.
+    Mostly the turn goes on; sometimes a user's message comes first, or nothing more.
     """
     asked, found = draw(searches())
     before = draw(st.lists(text_blocks, max_size=1))
@@ -216,7 +216,7 @@ system_messages: st.SearchStrategy[Message] = st.builds(
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Message]:
-    """A few messages of one `add`: a human's, an exchange, an answer, sometimes a system message."""
+    """A few messages for one `add`: a user's, an exchange with tools, an answer, sometimes a system message."""
     messages: list[Message] = []
     if draw(st.integers(0, 5)) == 0:
         messages.append(draw(system_messages))

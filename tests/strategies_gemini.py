@@ -1,4 +1,4 @@
-"""Hypothesis strategies for Google's contents: everything that they may hold, in both spellings and with nulls."""
+"""Hypothesis strategies for Gemini's contents: parts of every kind, in both spellings of keys and with nulls."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NULLS: Content = {"thought_signature": None, "video_metadata": None, "inline_dat
 
 
 def camel(key: str) -> str:
-    """The key as JSON spells it."""
+    """Return a key in camel case, as JSON spells it."""
     head, *rest = key.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
 def _spelled(value: Any, as_json: bool) -> Any:
-    """A part with its own keys and those of what it holds as JSON spells them; values are left alone."""
+    """Return a part with its keys, and those of its contents, in camel case; values stay unchanged."""
     if not as_json:
         return value
     return {
@@ -32,7 +32,7 @@ def _spelled(value: Any, as_json: bool) -> Any:
 
 @st.composite
 def _dressed(draw: st.DrawFn, part: Content) -> Content:
-    """The part with a signature, nulls or an unknown key, in one of the two spellings."""
+    """The part, sometimes with a signature, nulls or an unknown key, in one of the two spellings."""
     kind = draw(st.integers(0, 11))
     if kind == 0:
         part = {**part, "thought_signature": draw(st.sampled_from(SIGNATURES))}

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of items of the Responses API, with everything that they may hold."""
+"""Hypothesis strategies for items of the Responses API, with all of their fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _unknown: st.SearchStrategy[Item] = st.one_of(
 
 
 def _id(prefix: str) -> st.SearchStrategy[Item]:
-    """An id of its own, mostly; sometimes one that repeats, one of another kind, null, or none."""
+    """An object with an id: mostly a unique one, sometimes one that repeats or is a stand-in; or without an id."""
     fresh = st.integers(0, 10**9).map(lambda number: {"id": f"{prefix}_{number}"})
     return st.one_of(
         fresh, fresh, _few.map(lambda n: {"id": f"{prefix}_{n}"}), st.sampled_from([{}, {"id": "__fake_id__"}])
@@ -84,7 +84,7 @@ _beside: st.SearchStrategy[Item] = st.sampled_from(
 
 @st.composite
 def given(draw: st.DrawFn) -> Item:
-    """What somebody but the model says."""
+    """A message of any role but the assistant's."""
     role = draw(st.sampled_from(["user", "user", "user", "user", "system", "developer"]))
     content = draw(st.one_of(_text, _text, given_parts)) if role == "user" else draw(_text)
     more = draw(st.sampled_from([{}, {}, {"type": "message"}, {"id": "msg_9", "status": "completed"}]))
@@ -93,7 +93,7 @@ def given(draw: st.DrawFn) -> Item:
 
 @st.composite
 def answers(draw: st.DrawFn) -> Item:
-    """An answer of the model, in the simple form or as the API gives it."""
+    """A message of the model, in the short form or as the API returns it."""
     if draw(st.booleans()):
         content: Any = draw(strategies.texts())
         if draw(st.integers(0, 3)) == 0:
@@ -112,7 +112,7 @@ def answers(draw: st.DrawFn) -> Item:
 
 @st.composite
 def reasoning(draw: st.DrawFn) -> Item:
-    """A reasoning item, with and without summaries, contents and what only the server can read."""
+    """A reasoning item, with or without summaries, contents and encrypted content."""
     summary = [{"type": "summary_text", "text": text} for text in draw(st.lists(_text, max_size=2))]
     item: Item = {"type": "reasoning", "summary": summary, **draw(_id("rs")), **draw(_statuses)}
     contents = draw(st.lists(_text, max_size=2))
@@ -123,7 +123,7 @@ def reasoning(draw: st.DrawFn) -> Item:
 
 @st.composite
 def hosted(draw: st.DrawFn) -> Item:
-    """An item that needs no answer: the server's own tools, compactions, references, what is newer than we are."""
+    """An item that needs no result: of the server's own tools, a compaction, a reference, or of an unknown type."""
     text = draw(_text)
     search = {"type": "search", "query": text, "queries": None, "sources": None}
     tool = {"name": "find", "input_schema": {"default": None}, "annotations": None, "description": None}
@@ -284,7 +284,7 @@ def exchanges(draw: st.DrawFn) -> list[Item]:
 
 
 def batches() -> st.SearchStrategy[list[Item]]:
-    """What one add may bring."""
+    """The items of one `add`."""
     thought = st.tuples(reasoning(), answers() | hosted()).map(list)
     step: st.SearchStrategy[list[Item]] = st.one_of(
         st.tuples(given(), answers()).map(list),

@@ -12,7 +12,7 @@ Event = dict[str, Any]
 
 
 class Streamed(NamedTuple):
-    """An answer: its format, what the vendor gives at once, the events, the text that they come to."""
+    """An answer of a vendor: the format, the whole response, the events of its stream, and the text in both."""
 
     format: str
     whole: dict[str, Any]
@@ -21,7 +21,7 @@ class Streamed(NamedTuple):
 
 
 class StreamServer(OpenAIServer):
-    """Plays whatever path is asked for."""
+    """A server that lets the next play answer a request to any path."""
 
     def begin(self, exchange: Exchange) -> None:
         """Answer a request."""
@@ -30,12 +30,12 @@ class StreamServer(OpenAIServer):
 
     @property
     def root(self) -> str:
-        """The address without a path."""
+        """The server's URL without a path."""
         return self.url.removesuffix("/v1")
 
 
 def plays(events: Sequence[Event], *, cut: bool = False) -> Play:
-    """Stream the events, named by their type where they have one; with `cut` drop the connection behind them."""
+    """Stream the events, named by their type if they have one; with `cut`, drop the connection after them."""
 
     def play(exchange: Exchange) -> None:
         exchange.open_stream()
@@ -52,7 +52,7 @@ def plays(events: Sequence[Event], *, cut: bool = False) -> Play:
 
 
 def answers(whole: dict[str, Any]) -> Play:
-    """Answer at once."""
+    """Answer with the whole response."""
     return lambda exchange: exchange.reply(200, json.dumps(whole).encode(), {})
 
 

@@ -1,4 +1,9 @@
-"""A process that forks while a signal's handler raises at any moment of that: `struck_forker.py run STORE FORKS`."""
+"""A process that forks with an open memory while a signal handler may raise at any moment of the fork.
+
+`python struck_forker.py run STORE FORKS` prints how many children there were and how often a handler raised in a hook
+of `os.register_at_fork`, where the error is only reported as unraisable. Then it prints, for each session, the number
+of entries and whether it verifies.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +20,29 @@ from palimpsest import Memory
 from writer import say
 
 SOONEST, LATEST = 0.00005, 0.0012
-"""Seconds after which the handler is called: about as long as a fork takes."""
+"""The shortest and longest time in seconds until the signal: about as long as a fork takes."""
 
 
 class Struck(Exception):
-    """What the handler raises."""
+    """Raised by the signal handler."""
 
 
 armed: list[bool] = []
-"""Whether the handler raises."""
+"""Not empty while the handler is to raise. It raises once."""
 
 
 def strike(*_: object) -> None:
-    """The handler."""
+    """Handle SIGALRM."""
     if armed:
         armed.clear()
         raise Struck
 
 
 def forked(where: str, number: int) -> int:
-    """Fork once, beside the handler; every tenth child adds with a memory of its own. How many children there were."""
+    """Fork once with a signal under way, and return how many children there were: 0 or 1.
+
+    `number` is the seed of the moment. Every tenth child adds an entry with its own memory.
+    """
     chance, child = Random(number), None
     try:
         armed.append(True)
@@ -53,10 +61,10 @@ def forked(where: str, number: int) -> int:
             status = 0
         finally:
             os._exit(status)
-    if number % 5 == 0:  # nothing is held that another thread needs
-        beside = threading.Thread(target=lambda: memory.session("s").add_user_message(f"{number}"))
-        beside.start()
-        beside.join()
+    if number % 5 == 0:  # checks that the fork has left no lock held that another thread needs
+        thread = threading.Thread(target=lambda: memory.session("s").add_user_message(f"{number}"))
+        thread.start()
+        thread.join()
     ended = 0
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -69,9 +77,9 @@ def forked(where: str, number: int) -> int:
 if __name__ == "__main__":
     ignored = Counter[str]()
 
-    def ignore(what: Any) -> None:
-        """Count in which hook a handler has raised."""
-        ignored[getattr(what.object, "__name__", "?")] += 1
+    def ignore(unraisable: Any) -> None:
+        """Count the hook in which the handler has raised."""
+        ignored[getattr(unraisable.object, "__name__", "?")] += 1
 
     sys.unraisablehook = ignore
     signal.signal(signal.SIGALRM, strike)

@@ -20,17 +20,17 @@ Answer = str | Reply | SummarizerFailed
 
 
 def words(text: str) -> int:
-    """The counter of these tests: one for each word."""
+    """Count one token for each word."""
     return len(text.split())
 
 
 def recipe(target: int = 60, most: int = 120, source_tokens: int = 1_000, loops: int = 3, **more: object) -> Recipe:
-    """A recipe whose fence is known."""
+    """Return a recipe whose fence has a known nonce."""
     return Recipe(target=target, most=most, source_tokens=source_tokens, loops=loops, nonce=NONCE, **more)  # type: ignore[arg-type]
 
 
 def talk(*texts: str, start: int = 1) -> list[Entry]:
-    """Messages of a user and an assistant in turn, each user message an interaction."""
+    """Return messages of a user and an assistant in turn; each user message begins an interaction."""
     entries = []
     turn = 0
     for seq, text in enumerate(texts, start):
@@ -41,7 +41,7 @@ def talk(*texts: str, start: int = 1) -> list[Entry]:
 
 
 def steps(*texts: str, missing: Sequence[str] | None = None, kind: ItemKind = "fact") -> str:
-    """An answer of the form that is asked for."""
+    """Return a model's answer in the requested form."""
     answer: dict[str, object] = {"items": [{"kind": kind, "text": text, "sources": [1]} for text in texts]}
     if missing is not None:
         answer["missing"] = list(missing)
@@ -69,7 +69,7 @@ def drive(source: SummarySource, recipe: Recipe, answers: Iterable[Answer]) -> t
 
 
 def summary(draft: Draft) -> Summary:
-    """The draft as a committed summary, as the next one finds it."""
+    """Return the draft as a committed summary, to be folded into the next one."""
     return Summary(id="s", text=draft.text, covers=((1, 1),), items=draft.items, method=draft.method)
 
 
@@ -106,7 +106,7 @@ texts = st.one_of(
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Entry]:
-    """Entries of any kind with any text."""
+    """Return a strategy for entries of any kind with any text."""
     entries: list[Entry] = []
     turn = 0
     for seq in range(1, draw(st.integers(1, 12)) + 1):

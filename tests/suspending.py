@@ -1,4 +1,4 @@
-"""A store in memory behind an asynchronous driver: every verb suspends, some take long, and a test can stop any one.
+"""A store in memory behind an asynchronous driver: every verb suspends, some take long, and a test can hold any verb.
 
 Embedded stores never suspend, so only this store shows what happens between the steps of a verb.
 Importing the module registers the scheme `suspending://`. Like a driver's connections, a backend is bound to the first
@@ -148,8 +148,8 @@ class SuspendingBackend(Backend):
 def open_suspending(url: str, runner: object) -> SuspendingBackend:
     """Open an empty store."""
     kind: Any = SuspendingBackend  # its verbs are added by `vars().update`, which no type checker sees
-    made: SuspendingBackend = kind()
-    return made
+    backend: SuspendingBackend = kind()
+    return backend
 
 
 STORES.register("suspending", open_suspending)
@@ -162,24 +162,24 @@ class _Loop:
     """Runs each awaitable to its end on one event loop in a thread of its own."""
 
     def __init__(self) -> None:
-        self._thread = LoopThread(self._stray)
+        self._thread = LoopThread(self._warn)
 
-    def _stray(self, fault: BaseException | None, message: str) -> None:
+    def _warn(self, fault: BaseException | None, message: str) -> None:
         warnings.warn(f"{message}: {fault!r}", stacklevel=2)
 
     def drive(self, awaitable: Awaitable[Any]) -> Any:
         async def whole() -> Any:
             return await awaitable
 
-        doing = whole()
+        coroutine = whole()
         try:
-            begun = self._thread.submit(doing)
+            future = self._thread.submit(coroutine)
         except Suspended:
-            doing.close()
+            coroutine.close()
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
             raise
-        return outcome(begun, PATIENCE)
+        return outcome(future, PATIENCE)
 
     async def wait(self, awaitable: Awaitable[Any], timeout: float | None = None) -> Any:
         return self.drive(awaitable)
@@ -210,12 +210,12 @@ def awaited(where: str, **options: Any) -> Iterator[Memory]:
     loop = _Loop()
     with closing(loop), pytest.MonkeyPatch.context() as patch:
         face = sys.modules[Memory.__module__]
-        for one in (face, working_sync, knowledge_sync):
-            patch.setattr(one, "drive", loop.drive)
+        for module in (face, working_sync, knowledge_sync):
+            patch.setattr(module, "drive", loop.drive)
         # `drive` of the runner itself is not replaced: a module that is first imported now would keep the replacement.
         globals_ = {**vars(sys.modules[within.__module__]), "drive": loop.drive}
-        own = inspect.unwrap(within)
-        body = FunctionType(own.__code__, globals_, argdefs=own.__defaults__)
+        original = inspect.unwrap(within)
+        body = FunctionType(original.__code__, globals_, argdefs=original.__defaults__)
         patch.setattr(face, "within", contextmanager(body))
         core = AsyncMemory.open(where, **options)
         loop.drive(core.connect())

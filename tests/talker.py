@@ -1,4 +1,8 @@
-"""A process of its own that talks through the Firefly door: `talker.py MODE KIND PLACE [NAME]`."""
+"""A process that uses the compatibility layer for Firefly: `python talker.py MODE KIND PLACE [NAME]`.
+
+MODE is "remember", "tell" (prints as JSON what `remember` has stored), "add" or "crowd". KIND is one of the stores in
+`fireflies`.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +16,35 @@ from palimpsest.compat.firefly import ConversationTurn, MemoryManager
 from palimpsest.compat.firefly.store import EntryStore
 
 TURNS = 25
-"""Turns that a process adds in the modes "add", and "crowd", in which turns leave."""
+"""Turns that a process adds in the modes "add" and "crowd"; in "crowd" a summary replaces old turns."""
 
 
 class Words:
-    """An estimator: a word is a token."""
+    """An estimator of tokens that counts words."""
 
     def estimate(self, text: str) -> int:
-        """How many words a text has."""
+        """Return the number of words in a text."""
         return len(text.split())
 
 
 def digest(turns: list[ConversationTurn]) -> str:
-    """A summary that names each turn."""
+    """Return a summary with the prompt of each turn."""
     return "; ".join(turn.user_prompt for turn in turns)
 
 
 def opened(kind: str, place: Path) -> EntryStore:
-    """The store of a kind at a place."""
+    """Open the store of a kind at a place."""
     return {**fireflies.LOCAL, **fireflies.SERVED}[kind](place)
 
 
 def managed(store: Any, **options: Any) -> MemoryManager:
-    """A manager of small budgets that counts words and names what leaves."""
+    """Return a manager with small budgets, which counts words and summarises by `digest`."""
     given = {"max_conversation_tokens": 60, "summarize_threshold": 40, "summarizer": digest, **options}
     return MemoryManager(store=store, estimator=Words(), **given)
 
 
 def remember(manager: MemoryManager) -> None:
-    """Ten turns, of which some leave, and a fact."""
+    """Add ten turns, some of which are summarised, and set a fact."""
     for i in range(10):
         raw = [{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": f"a{i}", "refusal": None}]
         manager.add_turn("talk", f"q{i}", "word " * 9, raw, metadata={"number": i, "pair": (i, i)})
@@ -48,7 +52,7 @@ def remember(manager: MemoryManager) -> None:
 
 
 def told(manager: MemoryManager) -> dict[str, Any]:
-    """What is known of it."""
+    """Return what the manager knows of the turns and the fact that `remember` stored."""
     turns = manager.conversation.get_turns("talk")
     return {
         "ids": [turn.turn_id for turn in turns],
@@ -64,7 +68,7 @@ def told(manager: MemoryManager) -> dict[str, Any]:
 
 
 def main(mode: str, kind: str, place: str, name: str = "") -> None:
-    """Do one of these."""
+    """Run one of the modes."""
     store = opened(kind, Path(place))
     try:
         if mode == "remember":

@@ -1,4 +1,4 @@
-"""What tests of the door for programs of AGTerm share: both managers with one face, and talks of known cost."""
+"""Helpers for tests of the compatibility layer for AGTerm: both managers behind one interface, and user messages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from palimpsest.testing import FakeClock
 from talks import words
 
 STARTS = {"plain": 0, "awaited": 1}
-"""The two managers, by what tests call them."""
+"""The two managers, by their names in tests."""
 
 
 class Awaited:
-    """An `AsyncMemoryManager` whose coroutines are run to their end, one by one, on a loop of its own."""
+    """An `AsyncMemoryManager` behind synchronous methods, which run its coroutines on an event loop of their own."""
 
     def __init__(self, manager: AsyncMemoryManager, run: Callable[[Any], Any]) -> None:
         self._manager, self._run = manager, run
@@ -32,7 +32,7 @@ class Awaited:
 
 @contextmanager
 def managed(kind: str, store: str = "memory://", config: Any = None, **options: Any) -> Iterator[Any]:
-    """A manager of this kind over an open memory, which counts words, and whose clock stands still."""
+    """Yield a manager of this kind over an open memory, with a counter of words and a clock that stands still."""
     options = {"counter": words, **options}
     clock = options.pop("clock", None) or FakeClock()
     if kind == "plain":
@@ -48,7 +48,7 @@ def managed(kind: str, store: str = "memory://", config: Any = None, **options: 
 
 
 class Heard:
-    """Notes events with their arguments, in order."""
+    """Records events with their arguments, in order."""
 
     def __init__(self, manager: Any, *events: str) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -56,7 +56,7 @@ class Heard:
             manager.on(event, lambda *args, event=event: self.calls.append((event, args)))
 
     def names(self) -> list[str]:
-        """The events heard, in order."""
+        """Return the names of the events, in order."""
         return [name for name, _ in self.calls]
 
 
@@ -67,5 +67,5 @@ def says(manager: Any, session: str, *costs: int, word: str = "word") -> None:
 
 
 def covered(manager: Any, session: str) -> int:
-    """How many entries are compressed."""
+    """Return how many entries are compressed."""
     return int(manager.get_stats(session).compressed_entries)

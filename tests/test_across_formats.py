@@ -455,7 +455,7 @@ BESIDE: dict[str, Messages] = {
 
 @pytest.mark.parametrize("format", [name for name in FORMATS if name != "openai"])
 @pytest.mark.parametrize("messages", BESIDE.values(), ids=BESIDE)
-def test_what_is_said_beside_the_content_is_shown_and_reported(
+def test_refusals_and_thoughts_are_text_in_another_format_and_reported(
     session: Session, messages: Messages, format: str
 ) -> None:
     """A refusal, thoughts and an older kind of call are text in another format, and the report says so."""

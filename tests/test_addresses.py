@@ -97,7 +97,7 @@ def test_a_file_of_any_name_opens_to_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["synchronous=NORMAL&busy_seconds=5", "readonly=true", "large_bytes=100"])
-def test_what_is_no_secret_of_an_address_is_shown(query: str, here: Path) -> None:
+def test_a_missing_store_is_named_with_its_options(query: str, here: Path) -> None:
     """A store that is not there is named as it was given, options and all."""
     told = run("sessions", "--store", f"sqlite:///new.db?{query}")
 
@@ -241,7 +241,7 @@ def test_an_address_that_lost_its_colon_is_no_file(where: str, meant: str, here:
     assert list(here.iterdir()) == []
 
 
-def test_what_is_meant_is_told_without_a_password(here: Path) -> None:
+def test_a_suggested_address_shows_neither_password_nor_options(here: Path) -> None:
     """The suggestion for a mistyped address shows neither its password nor its options."""
     with pytest.raises(ConfigError, match=r"did you mean 'postgres://…@host/x\?token=…'") as caught:
         Memory.open("postgres//me:sesame@host/x?token=sesame")

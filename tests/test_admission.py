@@ -225,9 +225,7 @@ def test_an_error_keeps_causes_that_hold_nothing_private(marked: Memory) -> None
     assert caught.value.nearest == "max_tokens"
 
 
-def test_what_a_handler_raises_is_logged_without_what_is_private(
-    marked: Memory, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_handlers_error_is_logged_without_private_text(marked: Memory, caplog: pytest.LogCaptureFixture) -> None:
     """The log line has the handler's traceback, and none of what its error quotes."""
 
     def handler(session: str, facts: dict[str, Any]) -> None:
@@ -314,7 +312,7 @@ def test_an_import_withholds_what_may_not_be_kept() -> None:
         assert session.context().messages
 
 
-def test_what_is_older_than_the_policy_goes_nowhere(tmp_path: Path) -> None:
+def test_entries_older_than_the_policy_leave_the_process_redacted(tmp_path: Path) -> None:
     """Entries stored before there was a policy leave the process cleaned: for a summarizer, and in every export."""
     asked: list[str] = []
 

@@ -243,7 +243,7 @@ def test_a_compressed_entry_without_a_summary_is_archived(manager: Any) -> None:
     assert (first.compressed, first.summary_id) == (True, None)
 
 
-def test_what_agterm_has_no_fields_for_survives() -> None:
+def test_images_pins_and_importance_survive_an_export() -> None:
     """Images, pins and importance set through Palimpsest are exported and come back on import."""
     with managed("plain") as first, managed("plain") as second:
         session = first.memory.session("s")

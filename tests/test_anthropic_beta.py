@@ -31,7 +31,7 @@ def text(words: str) -> Block:
     return {"type": "text", "text": words}
 
 
-def test_what_a_declined_model_has_left_unfinished_is_not_sent_back(session: Session) -> None:
+def test_unfinished_calls_of_a_declined_model_are_not_sent_back(session: Session) -> None:
     """Before the last seam only texts and finished searches go back, and no result is awaited for a call there."""
     left = [THOUGHT, text("I"), CALL, {"type": "connector_text", "text": "x"}, SEARCH, SEAM, text("I see."), SEAM]
     answer = {"role": "assistant", "content": [*left, THOUGHT, {**CALL, "id": "toolu_2"}]}

@@ -23,7 +23,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"
     [[QUESTION], [RESULT], [{"role": "user", "content": [{"type": "text", "text": "This?"}, PICTURE]}, QUESTION]],
     ids=["a question", "a result", "several"],
 )
-def test_what_the_log_ends_with_is_not_added_twice(memory: Memory, batch: list[dict[str, object]]) -> None:
+def test_unless_last_skips_messages_at_the_end_of_the_log(memory: Memory, batch: list[dict[str, object]]) -> None:
     """With `unless_last`, messages with which the log ends are not added again; their entries are returned."""
     memory.session("s").add([QUESTION, CALLING])
     first = memory.session("s").add(batch, unless_last=True)
@@ -68,7 +68,7 @@ def test_another_text_for_a_call_is_another_result(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_what_was_taken_back_behind_it_changes_nothing(memory: Memory, answered: bool) -> None:
+def test_unless_last_ignores_rewound_entries(memory: Memory, answered: bool) -> None:
     """An answer that was rewound is not there: the question that it was to is what the log ends with."""
     session = memory.session("s")
     (asked,) = session.add(QUESTION)
@@ -84,7 +84,7 @@ def test_what_was_taken_back_behind_it_changes_nothing(memory: Memory, answered:
 
 
 @pytest.mark.parametrize("how", ["hide", "replace", "expire"])
-def test_what_no_context_shows_is_said_again(clock: FakeClock, how: str) -> None:
+def test_a_hidden_or_expired_message_is_added_again(clock: FakeClock, how: str) -> None:
     """A message that no context shows any more, hidden or expired, is added again."""
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("s")
@@ -108,7 +108,7 @@ def test_what_no_context_shows_is_said_again(clock: FakeClock, how: str) -> None
     [({"refusal": "No."}, {"refusal": "Never."}), ({"content": None, "audio": {"id": "a"}}, {"audio": {"id": "b"}})],
     ids=["refusal", "audio"],
 )
-def test_what_says_something_else_is_added(memory: Memory, first: dict[str, Any], second: dict[str, Any]) -> None:
+def test_a_message_that_differs_is_added(memory: Memory, first: dict[str, Any], second: dict[str, Any]) -> None:
     """A message that differs is added, even if only its provider's own fields differ."""
     session, bare = memory.session("s"), {"role": "assistant", "content": None}
     for message in (first, second, second):
@@ -127,7 +127,7 @@ def test_a_result_of_another_status_is_added(memory: Memory) -> None:
     assert [entry.status for entry in session.entries()[2:]] == ["pending", "error"]
 
 
-def test_what_was_erased_is_said_again(memory: Memory) -> None:
+def test_an_erased_message_is_added_again(memory: Memory) -> None:
     """An erased message is added again, since its text is unknown."""
     session = memory.session("s")
     session.erase(session.add(QUESTION)[0])
@@ -173,7 +173,7 @@ def test_a_context_that_was_pinned_is_known(memory: Memory) -> None:
         assert session.add_context("Gate B 12", name="gates", pinned=pinned).id == first.id
 
 
-def test_what_is_said_again_later_is_added(memory: Memory) -> None:
+def test_a_message_that_is_not_the_last_is_added_again(memory: Memory) -> None:
     """A message behind others, or without `unless_last`, is added again."""
     session = memory.session("s")
     session.add(QUESTION, unless_last=True)
@@ -192,7 +192,7 @@ def test_what_is_said_again_later_is_added(memory: Memory) -> None:
     ]
 
 
-def test_what_is_taken_out_is_known_again() -> None:
+def test_unless_last_compares_the_redacted_message() -> None:
     """Under a privacy policy the redacted message is compared."""
     with Memory.open("memory://", privacy={"redact_patterns": [r"\w+@example\.com"]}) as memory:
         session = memory.session("s")
@@ -260,7 +260,7 @@ async def test_an_open_turn_is_told() -> None:
         assert not session.in_turn
 
 
-def test_what_an_atomic_turn_has_gathered_is_not_added_twice(memory: Memory) -> None:
+def test_unless_last_compares_with_entries_of_an_atomic_turn(memory: Memory) -> None:
     """`unless_last` and named contexts also compare with what an atomic turn has gathered."""
     session = memory.session("s")
     old = session.add_context("one", name="file")

@@ -477,7 +477,7 @@ class Unshowable:
         raise RuntimeError("no connection")
 
 
-def test_what_cannot_be_shown_is_refused_as_anything_else() -> None:
+def test_an_object_whose_repr_raises_is_refused_with_a_message() -> None:
     """An object whose `repr` raises is refused with a message that says so."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="a Unshowable that cannot be shown"):
         memory.session("s", max_tokens=Unshowable())  # type: ignore[arg-type]

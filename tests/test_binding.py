@@ -78,7 +78,7 @@ def test_what_is_asked_for_by_kind_is_that_or_told() -> None:
 
 
 @pytest.mark.parametrize("session", [7, object(), ["a"], ""])
-def test_what_is_no_session_is_not_bound(session: Any) -> None:
+def test_only_a_session_can_be_bound(session: Any) -> None:
     """Binding anything but a session is refused, and nothing is current then."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="session"), memory.bind(session):
         pass

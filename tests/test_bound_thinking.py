@@ -121,7 +121,7 @@ def test_older_models_get_all_of_it_back(memory: Memory) -> None:
     ],
     ids=["erase", "forget", "scan", "hide", "compact", "rewind"],
 )
-def test_what_changes_earlier_messages_takes_the_thinking_behind_them(
+def test_thinking_behind_changed_messages_is_not_sent(
     memory: Memory, change: Callable[[Memory, Session], object]
 ) -> None:
     """After an erasure, a redaction or a compaction no thinking is sent that was made behind what is gone."""
@@ -136,7 +136,7 @@ def test_what_changes_earlier_messages_takes_the_thinking_behind_them(
     assert claude.taken, "thinking that was made since is sent"
 
 
-def test_what_follows_a_tail_has_no_thinking(memory: Memory) -> None:
+def test_a_session_with_facts_at_the_end_sends_no_thinking(memory: Memory) -> None:
     """A session that shows facts behind the newest entry sends no thinking back: these may be others next time."""
     facts = memory.working("user")
     facts.set("name", "Ann")

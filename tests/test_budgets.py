@@ -143,7 +143,7 @@ def test_system_text_and_tools_are_counted_once() -> None:
     assert sum("Find a thing" in text for text in seen) == 2
 
 
-def test_what_another_counted_for_now_is_counted_again() -> None:
+def test_a_fallbacks_count_of_a_system_text_is_not_kept() -> None:
     """A count that a fallback made of a system text is not kept for the next context."""
     answers: list[int | Exception] = [ConnectionError("no"), 40]
 

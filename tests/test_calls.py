@@ -152,7 +152,7 @@ def test_a_verb_calls_the_backend_as_often_as_the_page_says(verb: str) -> None:
     assert asyncio.run(called(VERBS[verb])) == table()[verb]
 
 
-def test_what_is_done_most_costs_least() -> None:
+def test_appends_and_contexts_are_one_call_each() -> None:
     """An append and a context are one call each, a turn with two appends four, an erasure fewer than ten."""
     calls = table()
 

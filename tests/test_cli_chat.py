@@ -154,7 +154,7 @@ PRIVATE = f"your card {CARD} and \x1b[31m{ADDRESS}"
     ],
     ids=["answer", "cut", "refusal", "outage", "odd body", "no stream", "odd chunk"],
 )
-def test_what_a_provider_says_passes_the_policy_before_it_is_printed(play: Play, json_option: tuple[str, ...]) -> None:
+def test_answers_are_redacted_before_they_are_printed(play: Play, json_option: tuple[str, ...]) -> None:
     """Answers, partial answers and errors show nothing that the policy redacts, and no control character."""
     with OpenAIServer(play) as server:
         result = talk(server, "Hi", options=("--privacy", "default", "--summarizer", "none", *json_option))

@@ -220,7 +220,7 @@ def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Pat
 
 @pytest.mark.parametrize("when", ["inline", "background"])
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_what_is_stored_is_acknowledged_though_the_memory_is_closed_meanwhile(
+def test_a_stored_add_returns_although_the_memory_is_closed_meanwhile(
     face: str, when: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An add that is stored returns although the memory is closed meanwhile; otherwise it would be repeated.

@@ -36,7 +36,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @given(value=values)
-def test_what_was_written_is_read_again(value: Any) -> None:
+def test_any_plain_value_is_decoded_as_it_was_encoded(value: Any) -> None:
     """Any plain value, with lone surrogates at any place or without."""
     assert decoded(encoded({"value": value}), dict) == {"value": value}
 
@@ -54,7 +54,7 @@ def test_a_value_has_one_form(text: str, more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"text":1}', b'{"text":"\\ud800","number":"x"}', b"\xff"])
-def test_what_is_no_such_value_is_a_value_error(body: bytes) -> None:
+def test_damaged_data_raises_value_error(body: bytes) -> None:
     """Damaged data raises ValueError, whichever decoder is used."""
     with pytest.raises(ValueError):  # noqa: PT011
         decoded(body, Note)
@@ -71,7 +71,7 @@ def test_an_entry_has_one_form_too(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", LONE])
-def test_what_is_left_of_a_damaged_result_still_says_what_it_was(text: str) -> None:
+def test_kind_and_call_of_a_damaged_result_are_read(text: str) -> None:
     """The kind of a damaged result and its call are read from the remaining bytes."""
     call = Entry(seq=3, kind="tool_call", role="assistant", turn=1, group=3)
     body = pack(Entry(kind="tool_result", role="tool", content=text, call_id="c", answers=3, turn=1, group=3))
@@ -82,7 +82,9 @@ def test_what_is_left_of_a_damaged_result_still_says_what_it_was(text: str) -> N
 
 
 @given(text=texts, metadata=st.dictionaries(texts, values, max_size=3), limit=st.integers(0, 60))
-def test_what_is_kept_apart_is_put_back(text: str, metadata: dict[str, Any], limit: int) -> None:
+def test_an_entry_is_equal_after_its_large_strings_are_put_back(
+    text: str, metadata: dict[str, Any], limit: int
+) -> None:
     """An entry is the same after its large strings were taken out and put back, at whatever limit."""
     entry = Entry(content=text, metadata=metadata)
 
@@ -98,7 +100,7 @@ def _run(script: str, *arguments: str) -> str:
 
 
 @pytest.mark.wide
-def test_what_is_read_is_known_when_its_module_is_imported() -> None:
+def test_stored_types_are_inspected_when_their_module_is_imported() -> None:
     """`msgspec` inspects every stored type at import, since two threads doing it at once could crash the process."""
     told = json.loads(_run("kinds_process.py"))
 

@@ -137,7 +137,7 @@ def test_a_call_is_as_old_as_the_newest_thing_that_the_model_has_said(memory: Me
     assert session.context().report.epoch_reason == COLD
 
 
-def test_nothing_is_cut_of_what_no_model_was_sent(memory: Memory, clock: FakeClock) -> None:
+def test_without_an_answer_no_cache_is_cold(memory: Memory, clock: FakeClock) -> None:
     """Without an answer there was no call, and no cache is cold that was never warm."""
     session = open_session(memory)
     for number in range(7):
@@ -179,7 +179,7 @@ def test_a_short_context_stays_as_it_is(memory: Memory, clock: FakeClock) -> Non
     assert (after.epoch, after.revision, after.messages) == (before.epoch, before.revision, before.messages)
 
 
-def test_what_may_not_leave_is_no_reason_for_a_cut(memory: Memory, clock: FakeClock) -> None:
+def test_a_newest_interaction_over_half_of_the_limit_causes_no_cut(memory: Memory, clock: FakeClock) -> None:
     """If the newest interaction alone exceeds half of the limit, nothing is cut or written."""
     session = open_session(memory)
     talk(session, turns=1, words=700)
@@ -213,7 +213,7 @@ def test_old_results_become_notes_before_anything_is_left_out(memory: Memory, cl
 
 
 @pytest.mark.parametrize(("low_water", "most"), [(0.2, 0.5), (0.36, 0.5), (0.7, 0.7)])
-def test_it_goes_no_deeper_than_any_other_cut(memory: Memory, clock: FakeClock, low_water: float, most: float) -> None:
+def test_a_cold_cut_keeps_low_water(memory: Memory, clock: FakeClock, low_water: float, most: float) -> None:
     """A cut for a cold cache keeps `low_water` like any other cut."""
     session = open_session(memory, low_water=low_water)
     talk(session, turns=9)
@@ -322,7 +322,7 @@ def test_a_branch_is_as_warm_as_what_it_shares(memory: Memory, clock: FakeClock)
     assert ask(late).report.epoch_reason == COLD
 
 
-def test_what_was_given_before_and_after_is_given_again(memory: Memory, clock: FakeClock) -> None:
+def test_contexts_before_and_after_a_cold_cut_can_be_rebuilt(memory: Memory, clock: FakeClock) -> None:
     """`context(at=)` shows each under the cut that it was given under, whatever the clock says since."""
     session = open_session(memory)
     talk(session)
@@ -339,7 +339,7 @@ def test_what_was_given_before_and_after_is_given_again(memory: Memory, clock: F
 # --- with compaction
 
 
-def test_what_a_cold_cache_would_evict_is_summarised_first(memory: Memory, clock: FakeClock) -> None:
+def test_entries_that_a_cold_cut_would_evict_are_summarised_first(memory: Memory, clock: FakeClock) -> None:
     """In a session that summarizes, entries that a cold cut would evict are summarized first."""
     session = open_session(memory, long_term=HYBRID)
     talk(session, turns=6)

@@ -123,7 +123,7 @@ def test_accesses_survive_reopening_and_part_in_a_fork(tmp_path: Path) -> None:
         assert [entry.text for entry in branch.active_entries()] == ["m3", "m4"]
 
 
-def test_what_is_added_later_is_fresher_than_what_was_fetched_often(memory: Memory) -> None:
+def test_a_later_entry_counts_as_accessed_after_a_fetched_one(memory: Memory) -> None:
     """An entry appended later counts as accessed later than one that was fetched often before."""
     session = memory.session("s", counter=words, max_messages=4, long_term="lru", auto_compact="off")
     first = session.add_assistant_message("m1")
@@ -601,7 +601,7 @@ def test_a_summary_of_another_session_is_not_restored(memory: Memory) -> None:
     whole(one)
 
 
-def test_one_of_a_chain_is_restored_alone(memory: Memory) -> None:
+def test_restoring_one_summary_leaves_the_others(memory: Memory) -> None:
     """Restoring one summary of a chain brings back its own entries and leaves the other summaries."""
     session = memory.session("s", counter=words)
     for i in range(3):

@@ -154,7 +154,7 @@ def test_a_damaged_row_of_counts_is_lost_and_no_other(flip: int) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_comes_between_a_count_is_of_the_text_that_is_there(seed: int) -> None:
+def test_a_count_is_always_of_the_current_text(seed: int) -> None:
     """Appends, erasures, branches, counts of some, clears: no read gives another count than that of the text."""
     dice = random.Random(seed)
 

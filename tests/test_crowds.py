@@ -137,7 +137,7 @@ def overtaken(times: int) -> Any:
 
 
 @pytest.mark.parametrize("verb", [append, pin])
-def test_who_is_refused_waits_longer_each_time_up_to_a_bound(verb: Verb) -> None:
+def test_a_refused_writer_waits_longer_each_time_up_to_a_bound(verb: Verb) -> None:
     """A refused writer waits up to twice as long each time, to a bound, but not after the first refusal."""
     backend = overtaken(0)
 
@@ -186,7 +186,7 @@ def standing() -> Any:
     return kind(0)
 
 
-def test_nothing_is_held_by_who_waits() -> None:
+def test_a_waiting_writer_keeps_no_other_from_writing() -> None:
     """Others of the process write to the same session meanwhile, and take along what he waits to write."""
 
     async def work() -> None:
@@ -208,7 +208,7 @@ def test_nothing_is_held_by_who_waits() -> None:
     asyncio.run(work())
 
 
-def test_who_is_cancelled_while_he_waits_has_written_nothing() -> None:
+def test_a_writer_cancelled_while_it_waits_writes_nothing() -> None:
     """A writer that is cancelled while it waits has written nothing, then or later."""
 
     async def work() -> None:
@@ -262,7 +262,7 @@ class Locked(MemoryBackend):
 
 
 @pytest.mark.parametrize("verb", [append, pin])
-def test_where_writers_wait_for_a_lock_nobody_waits_beside(verb: Verb) -> None:
+def test_a_refused_writer_of_a_blocking_store_tries_again_at_once(verb: Verb) -> None:
     """In a store of blocking functions a refused writer tries again at once."""
     backend = Locked(Inline())
     store = Store(backend)

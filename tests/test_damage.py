@@ -222,7 +222,7 @@ def test_any_entry_may_be_damaged(world: World, seq: int) -> None:
         assert session.verify().ok
 
 
-def test_what_a_query_could_not_look_into_remains(world: World) -> None:
+def test_an_erasure_names_damaged_entries_that_it_left(world: World) -> None:
     """An erasure by a text, a user or a condition names each damaged entry that it had to leave, and what to do."""
     question = 7
     with world.opened() as memory:

@@ -191,7 +191,7 @@ def test_the_facts_of_a_scope_are_left_out_where_one_is_damaged(world: World) ->
     assert "session/s/trip" in told[0]
 
 
-def test_what_is_private_is_kept_out_of_what_is_left(world: World) -> None:
+def test_a_policy_holds_for_the_rest_of_a_damaged_session(world: World) -> None:
     """A policy holds for the rest of a session, too."""
     world.damage("record", world.revisions["pin"])
 
@@ -236,7 +236,7 @@ def test_a_sound_session_is_exported_by_the_command_as_ever(tmp_path: Path) -> N
         assert len(done.stdout) == len(same.stdout)
 
 
-def test_what_the_library_logs_is_json_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_warnings_are_json_lines_with_json(tmp_path: Path) -> None:
     """With --json a warning of the library is a JSON line."""
     world = World("sqlite", None, tmp_path)
     world.damage("entry", 3)

@@ -456,7 +456,7 @@ def test_on_a_server_it_goes_alone_as_well(server: str, keys: Keys | None) -> No
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"{}", b"12345678", b"xyzxyzxyz"])
-def test_what_ends_with_no_checksum_is_told_so(value: bytes) -> None:
+def test_a_value_without_a_checksum_raises_an_error_that_says_so(value: bytes) -> None:
     """A value without a checksum raises an error that says so."""
     with pytest.raises(ValueError, match="checksum"):
         checked(value, 1)

@@ -72,7 +72,7 @@ def test_a_session_keeps_which_definition_it_is_under(path: Path) -> None:
     assert info.settings is not None
 
 
-def test_it_is_small_and_never_grows(path: Path) -> None:
+def test_a_session_stores_one_name_of_its_definition(path: Path) -> None:
     """A session stores one name of its definition, however often that changes."""
     sizes = list[int]()
     for number in range(6):
@@ -90,7 +90,7 @@ def test_it_is_small_and_never_grows(path: Path) -> None:
     assert max(sizes) == min(sizes) <= 128
 
 
-def test_it_goes_where_the_session_goes(path: Path, tmp_path: Path) -> None:
+def test_the_definition_follows_forks_exports_and_copies(path: Path, tmp_path: Path) -> None:
     """Through a fork, a clearing, a rewinding, an export with its import, a copy of the store, and encryption."""
     keys = Keys({"one": bytes(range(32))})
     with declared(path) as resources:
@@ -224,7 +224,7 @@ def test_a_larger_limit_leaves_nothing_out(path: Path) -> None:
         assert context.parts.log > 400
 
 
-def test_what_a_program_gives_itself_holds_at_once(path: Path) -> None:
+def test_options_of_the_program_apply_at_once(path: Path) -> None:
     """Options that the program or a call gives apply at once."""
     with declared(path) as resources:
         session = chat(resources)
@@ -414,7 +414,7 @@ def test_kept_is_what_is_shown(path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
-def test_what_a_replacement_makes_is_declared_too(path: Path, backend: str) -> None:
+def test_a_session_begun_by_a_replacement_has_its_definition(path: Path, backend: str) -> None:
     """A session whose first entries come by `write` has its definition, its user, and its time."""
     clock = FakeClock()
     store = "memory://" if backend == "memory" else f"sqlite:///{path}"

@@ -42,7 +42,7 @@ def other(memory: Memory, **options: Any) -> Memory:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
-def test_what_another_process_erases_leaves_the_index_when_its_program_next_opens(kind: str, tmp_path: Path) -> None:
+def test_an_index_learns_at_the_next_opening_what_others_have_erased(kind: str, tmp_path: Path) -> None:
     """When a program opens next, its index is told what other processes have erased."""
     where = {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[kind]
     index = FileIndex(tmp_path / "index.json")
@@ -223,7 +223,9 @@ DESTROYS: dict[str, tuple[Callable[[Memory, FakeClock], object], object]] = {
 
 
 @pytest.mark.parametrize("how", DESTROYS)
-def test_what_joins_in_the_midst_of_an_erasure_is_told_too(how: str, tmp_path: Path, clock: FakeClock) -> None:
+def test_an_index_registered_elsewhere_during_an_erasure_has_a_note_of_it(
+    how: str, tmp_path: Path, clock: FakeClock
+) -> None:
     """An index that another memory registers during an erasure has a note of it."""
     where = f"sqlite:///{tmp_path}/a.db"
     destroy, gone = DESTROYS[how]
@@ -249,7 +251,7 @@ def test_what_joins_in_the_midst_of_an_erasure_is_told_too(how: str, tmp_path: P
         assert [seqs for name, seqs in late.told if name == "one"] == told
 
 
-def test_what_joins_here_in_the_midst_of_an_erasure_is_told_at_once(memory: Memory) -> None:
+def test_an_index_registered_here_during_an_erasure_is_notified(memory: Memory) -> None:
     """An index that the same memory registers during an erasure is told before it returns, or its note stays."""
     session, gate = memory.session("one"), Gate(memory)
     talk(session, "one")
@@ -264,7 +266,7 @@ def test_what_joins_here_in_the_midst_of_an_erasure_is_told_at_once(memory: Memo
     assert len(gate.late.told) == 1
 
 
-def test_what_is_there_no_more_is_forgotten(memory: Memory) -> None:
+def test_underive_removes_the_name_and_its_notes(memory: Memory) -> None:
     """`underive` takes the name out of the store, with its notes; from then on nothing is noted for it."""
     index = Index()
     memory.derive(index)()

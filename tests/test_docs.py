@@ -221,7 +221,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
 
 
-def test_who_follows_every_page_in_one_folder_is_not_stopped(times: int, tmp_path: Path) -> None:
+def test_all_pages_can_be_followed_in_one_folder(times: int, tmp_path: Path) -> None:
     """What an earlier page has left, or the same one when it was followed before, is in nobody's way."""
     pages = runnable() * times
 

@@ -62,7 +62,7 @@ async def texts(memory: AsyncMemory) -> list[str]:
     return [entry.text for entry in await memory.session("s").entries()]
 
 
-def test_who_comes_while_one_writes_is_written_with_others() -> None:
+def test_appends_that_come_during_a_write_are_one_batch() -> None:
     """The first goes alone; all that have come meanwhile are one batch, in their order."""
 
     async def do() -> list[str]:
@@ -106,7 +106,7 @@ def test_an_append_whose_answer_was_lost_is_looked_for(when: str) -> None:
     assert asyncio.run(do()) == ["known", "lost", "more"]
 
 
-def test_who_is_refused_goes_on_in_the_queue() -> None:
+def test_a_refused_append_is_made_again_in_the_queue() -> None:
     """A refused append is made again in the queue, over what another process has written."""
 
     async def do() -> list[str]:

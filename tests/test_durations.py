@@ -70,7 +70,7 @@ def test_anything_else_is_refused_by_the_name_of_the_option(given: object) -> No
 
 
 @given(st.integers(1, 10**9))
-def test_what_is_written_with_a_unit_is_so_many_of_it(number: int) -> None:
+def test_every_unit_of_a_duration_is_read(number: int) -> None:
     """Every unit and its words."""
     for name, word, length in (("ms", "milliseconds", 1000), ("s", "seconds", SECOND), ("m", "minutes", 60 * SECOND)):
         assert microseconds("x", f"{number}{name}") == microseconds("x", f"{number} {word}") == number * length

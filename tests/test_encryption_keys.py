@@ -79,7 +79,7 @@ def test_a_bad_key_is_refused_and_not_shown(text: str, where: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("given", [{}, {"k": b"short"}, {"k": 7}, {7: OLD}, 7, ["k"], Keys])
-def test_what_is_no_key_is_refused(given: object) -> None:
+def test_an_invalid_encryption_option_is_refused(given: object) -> None:
     """An invalid `encryption=` raises a ConfigError that says what it takes."""
     with pytest.raises(ConfigError, match="encryption"):
         Memory.open("memory://", encryption=given)
@@ -203,7 +203,7 @@ def test_keys_may_be_given_to_a_store_that_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
-def test_what_is_written_by_somebody_without_keys_is_not_half_read(kind: str, tmp_path: Path) -> None:
+def test_a_session_written_in_plain_is_refused_by_name(kind: str, tmp_path: Path) -> None:
     """A session written in plain by a program that had the store open before is refused by name."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(None) as early:
@@ -254,7 +254,7 @@ def test_without_its_mark_a_store_shows_nothing(kind: str, tmp_path: Path) -> No
         session_of(memory).entries()
 
 
-def test_what_is_not_encrypted_is_found_behind_many_leases() -> None:
+def test_plain_content_is_found_among_many_leases() -> None:
     """Plain content is found among any number of leases, so that keys are refused."""
     with Memory.open("memory://") as memory:
         for number in range(1_000):

@@ -113,7 +113,7 @@ FORGED: dict[str, Forged] = {
 
 
 @pytest.mark.parametrize("how", FORGED.values(), ids=FORGED.keys())
-def test_whatever_stands_there_nothing_is_written_under_another_key(vault: Vault, how: Forged) -> None:
+def test_a_changed_mark_is_refused_or_changes_nothing(vault: Vault, how: Forged) -> None:
     """A changed mark is refused with a short error, or changes nothing."""
     talk(vault, BOTH)
     change(vault, how)
@@ -141,7 +141,7 @@ def test_the_secrets_of_two_stores_do_not_stand_together(tmp_path: Path) -> None
         talk(one, RING)
 
 
-def test_who_has_an_old_key_first_writes_under_the_heir_of_its_heir(vault: Vault) -> None:
+def test_a_process_with_the_oldest_key_first_writes_under_the_newest(vault: Vault) -> None:
     """After two rotations, a process whose first key is the oldest writes under the newest key."""
     last = Keys({"last": OTHER, "new": NEW})
     all_of = Keys({"old": OLD, "new": NEW, "last": OTHER})

@@ -255,7 +255,7 @@ def test_progress_tells_sessions(where: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
-def test_what_is_damaged_keeps_its_key(kind: str, tmp_path: Path) -> None:
+def test_a_damaged_entry_is_reported_and_keeps_its_key(kind: str, tmp_path: Path) -> None:
     """A damaged entry is reported after everything else is rotated, and the old key stays needed."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
@@ -297,7 +297,7 @@ def test_a_damaged_head_keeps_its_key(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
-def test_what_is_under_a_key_that_is_not_given_is_named_in_the_end(kind: str, tmp_path: Path) -> None:
+def test_content_under_a_missing_key_is_reported_at_the_end(kind: str, tmp_path: Path) -> None:
     """As where a session of an old backup was put back: all the rest is done, and with that key that is done, too."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
@@ -524,7 +524,7 @@ def test_a_mark_that_another_has_written_as_it_was_is_in_nobodys_way(where: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_adds_after_a_change_is_told_the_ids_that_are_stored(kind: str, tmp_path: Path) -> None:
+def test_an_add_after_a_rotation_returns_the_stored_ids(kind: str, tmp_path: Path) -> None:
     """An add by a process that has not yet learned of a rotation returns the ids that are stored."""
     where = address(kind, tmp_path)
     with Memory.open(where, encryption=RING) as memory, Memory.open(where, encryption=RING) as other:

@@ -339,7 +339,7 @@ def talked(vault: Vault) -> dict[Slot, Content]:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", [of_another, forgery, in_clear, nothing, None])
-def test_whatever_an_entry_became_it_is_set_aside_and_taken_out(how: Callable[[Row, Row], bytes] | None) -> None:
+def test_a_changed_entry_is_reported_and_repaired(how: Callable[[Row, Row], bytes] | None) -> None:
     """A changed entry is reported, the rest is unchanged, and a repair ends it.
 
     That includes an erased or rewritten entry of which the earlier value was put back.
@@ -428,7 +428,7 @@ def test_an_old_copy_of_a_whole_store_is_not_noticed() -> None:
         assert [one.session for one in memory.sessions()] == ["one"]
 
 
-def test_what_a_head_knows_is_small_however_much_is_erased() -> None:
+def test_a_head_grows_by_a_few_bytes_for_each_contiguous_erasure() -> None:
     """A head grows by a few bytes for each contiguous erasure, however many entries that covers."""
     vault = Vault.of("memory", Path())
 

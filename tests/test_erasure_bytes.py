@@ -163,7 +163,7 @@ def test_every_path_that_destroys_leaves_no_byte(tmp_path: Path, kind: str, how:
         assert len(alive.intersection(words)) == (2 if how == "flush" else 0)
 
 
-def test_what_a_reader_holds_back_is_told_and_finished(tmp_path: Path) -> None:
+def test_a_scrub_that_a_reader_prevents_is_reported_and_made_up_for(tmp_path: Path) -> None:
     """If another reader keeps the write-ahead log from being truncated, that is reported and made up for later."""
     path = tmp_path / "log.db"
     with Memory.open(path, synchronous="NORMAL", busy_seconds=0.2) as memory:
@@ -185,7 +185,7 @@ def test_what_a_reader_holds_back_is_told_and_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["closing", "opening"])
-def test_what_was_held_back_is_finished_at_the_end_or_the_beginning(tmp_path: Path, by: str) -> None:
+def test_closing_or_opening_finishes_a_scrub(tmp_path: Path, by: str) -> None:
     """Closing the store, or opening it again, finishes what a reader was in the way of."""
     path = tmp_path / "log.db"
     memory, reader = Memory.open(path, busy_seconds=0.2), sqlite3.connect(path)
@@ -209,7 +209,7 @@ def test_what_was_held_back_is_finished_at_the_end_or_the_beginning(tmp_path: Pa
     other.close()
 
 
-def test_what_a_killed_process_has_left_is_finished_by_the_next(tmp_path: Path) -> None:
+def test_the_next_process_finishes_the_scrub_of_a_killed_one(tmp_path: Path) -> None:
     """If a process is killed between commit and scrubbing, the next one to open the file scrubs it."""
     path = tmp_path / "log.db"
     memory = Memory.open(path)
@@ -278,7 +278,7 @@ def test_a_large_file_is_written_anew_by_vacuum_alone(tmp_path: Path, small: Non
     assert size > 1 << 16
 
 
-def test_nobody_waits_for_who_reads(tmp_path: Path) -> None:
+def test_other_processes_write_while_an_erasure_waits_for_a_reader(tmp_path: Path) -> None:
     """While an erasure waits for a reader, other processes can write."""
     path = tmp_path / "log.db"
     with Memory.open(path, synchronous="NORMAL") as memory, Memory.open(path, busy_seconds=0) as other:

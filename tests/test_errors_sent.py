@@ -83,7 +83,7 @@ def test_every_error_arrives_as_it_was(kind: type[Exception], again: Callable[[A
     assert told(twin) == told(fault)
 
 
-def test_what_was_taken_out_of_an_error_stays_out() -> None:
+def test_a_redacted_error_message_is_sent_redacted() -> None:
     """A redacted message is sent redacted, not built again from the attributes."""
     fault = errors.Conflict("a", "b")
     fault.args = ("[REDACTED]",)

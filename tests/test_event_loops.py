@@ -166,7 +166,7 @@ def test_a_task_of_another_loop_is_woken(loops: tuple[Loop, Loop]) -> None:
     assert line.order == ["b1", "a2", "b2"]
 
 
-def test_who_has_gone_is_passed_over(loops: tuple[Loop, Loop]) -> None:
+def test_a_lock_skips_cancelled_waiters_and_closed_loops(loops: tuple[Loop, Loop]) -> None:
     """A cancelled waiter, or one on a closed loop, is skipped."""
     line, gone = Line(loops[0]), Loop()
     gone.loop.set_exception_handler(lambda *_: None)  # its task is never done
@@ -184,7 +184,7 @@ def test_who_has_gone_is_passed_over(loops: tuple[Loop, Loop]) -> None:
     assert line.order == ["b2", "a3"]
 
 
-def test_who_is_cancelled_as_he_gets_it_gives_it_back(loops: tuple[Loop, Loop]) -> None:
+def test_a_task_cancelled_as_it_gets_the_lock_releases_it(loops: tuple[Loop, Loop]) -> None:
     """Many tasks that are cancelled at any moment leave a lock that the next has at once."""
     lock = TaskLock()
 

@@ -33,7 +33,7 @@ def opened(memory: Memory, format: Any = "openai", **options: Any) -> Session:
     return memory.session("a", format=format, facts_in="prefix", **given)
 
 
-def test_they_stand_before_the_log_as_they_were_at_the_last_cut(format: Any) -> None:
+def test_facts_stand_before_the_log_as_they_were_at_the_last_cut(format: Any) -> None:
     """Facts stand before the log, fenced as data, as they were at the last cut; later changes wait for the next."""
     with Memory.open("memory://") as memory:
         facts = memory.working("user/ann")
@@ -181,7 +181,7 @@ def test_a_value_that_no_history_has_makes_a_cut() -> None:
         assert session.context().epoch == epochs[-1]
 
 
-def test_who_looks_without_storing_sees_the_facts_of_the_cut_that_stands() -> None:
+def test_a_dry_run_shows_the_facts_of_the_stored_cut() -> None:
     """A dry run, and a second opening; another budget has its own cut, and so its own facts; one of then has none."""
     with Memory.open("memory://") as memory:
         memory.working("user/ann").set("name", "Ann")
@@ -210,7 +210,7 @@ def test_turning_it_on_and_off_is_a_cut() -> None:
         assert memory.session("a", max_tokens=600, counter=quarters, facts="user/ann").context().epoch == behind.epoch
 
 
-def test_nothing_that_a_fact_says_is_kept_with_the_cut(tmp_path: Path) -> None:
+def test_the_text_of_a_fact_is_not_stored_with_the_cut(tmp_path: Path) -> None:
     """The bytes of the store have it in its item alone, so an erasure leaves none."""
     with Memory.open(tmp_path / "a.db") as memory:
         memory.working("user/ann").set("city", "Trondheim")

@@ -52,7 +52,7 @@ def test_the_fallback_counts_while_the_counter_fails() -> None:
 
 
 @pytest.mark.parametrize("answer", [-1, "7", None, True, 2.5])
-def test_what_is_no_number_is_a_failure(answer: Any) -> None:
+def test_an_answer_that_is_no_number_is_a_failure(answer: Any) -> None:
     """A service may answer anything."""
     assert FallbackCounter(lambda _: answer, WORDS).count("one two") == 2
 
@@ -78,7 +78,7 @@ def test_a_counter_that_never_answers_holds_up_nobody_for_long() -> None:
     assert FallbackCounter(slow, WORDS, timeout=0.1).count("a long text") == 3
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_options_and_counters_are_refused() -> None:
     """Invalid options and counters are refused when the counter is made."""
     for options in ({"timeout": 0}, {"timeout": "x"}, {"pause": -1}):
         with pytest.raises(ConfigError):
@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused() -> None:
         FallbackCounter(7)  # type: ignore[arg-type]
 
 
-def test_what_was_counted_for_now_is_counted_again() -> None:
+def test_counts_of_the_fallback_are_not_stored() -> None:
     """While the fallback counts, no append fails, no count is stored and no cut made; later all figures are the
     counter's."""
     service = Service()

@@ -155,7 +155,7 @@ def test_no_text_writes_a_fence(format: str, text: list[str]) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 @law
 @given(text=st.lists(hostile, min_size=1, max_size=4), budget=st.integers(20, 400))
-def test_what_is_shortened_keeps_its_fences_whole(format: str, text: list[str], budget: int) -> None:
+def test_shortened_contexts_keep_their_fences_closed(format: str, text: list[str], budget: int) -> None:
     """In a cut, clamped and masked context every fence is closed and none is inside another."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, max_tokens=budget, counter=WORDS, reserve=0)
@@ -184,7 +184,7 @@ def test_a_summary_of_hostile_text_is_one_fence(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_is_stored_is_what_was_said(format: str) -> None:
+def test_fences_change_only_the_rendering(format: str) -> None:
     """Only the rendering is changed: entries, recall and the provider's own messages are letter by letter the given."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)

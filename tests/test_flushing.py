@@ -135,7 +135,7 @@ def test_forgetting_somebody_reaches_what_was_flushed(memory: Memory, by: str) -
     assert memory.forget(user="ann").unknown
 
 
-def test_what_expires_after_a_flush_goes_from_the_summary(memory: Memory, clock: FakeClock) -> None:
+def test_a_sweep_erases_flushed_entries_from_the_summary(memory: Memory, clock: FakeClock) -> None:
     """A sweep finds an entry that a flush has destroyed by its time, in the session and in a copy of it."""
     session = flushing(memory)
     with session.turn():
@@ -177,7 +177,7 @@ def test_what_is_made_anew_after_an_erasure_keeps_what_was_flushed(memory: Memor
     assert told(session) == {0, 1, 3}
 
 
-def test_what_was_only_evicted_names_nobody_after_a_flush(memory: Memory) -> None:
+def test_a_flushed_entry_without_a_summary_loses_its_speaker(memory: Memory) -> None:
     """A destroyed entry that no summary covers leaves a tombstone without its speaker."""
     session = flushing(memory)
     with session.turn():
@@ -222,7 +222,7 @@ def test_a_flush_takes_nothing_from_a_branch(memory: Memory) -> None:
     assert [entry.erased for entry in branch.entries()] == [True] * 4 + [False] * 2
 
 
-def test_what_was_let_go_of_and_came_back_stays(memory: Memory) -> None:
+def test_a_flush_keeps_restored_and_pinned_entries(memory: Memory) -> None:
     """A session that restored or pinned flushed entries keeps them."""
     session = flushing(memory)
     say(session, 0, 1)
@@ -260,7 +260,7 @@ def test_a_branch_has_let_go_of_nothing_when_it_is_made(memory: Memory) -> None:
     assert other.id == "b"
 
 
-def test_who_spoke_goes_with_the_last_summary_that_tells_of_it(memory: Memory) -> None:
+def test_speakers_are_erased_with_their_last_summary(memory: Memory) -> None:
     """When an erasure removes a summary, the speakers of entries that it alone covered are removed, too."""
     session = flushing(memory)
     with session.turn():

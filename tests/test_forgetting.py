@@ -79,7 +79,7 @@ def test_a_user_is_forgotten_everywhere(memory: Memory) -> None:
 
 @pytest.mark.parametrize("subject", ["user", "session", "tenant"])
 @pytest.mark.parametrize("name", ["", "a\ud800", "a\x00", "x" * 257], ids=["empty", "surrogate", "control", "long"])
-def test_who_is_to_be_forgotten_is_named_by_an_id(memory: Memory, subject: str, name: str) -> None:
+def test_a_subject_is_named_by_an_id(memory: Memory, subject: str, name: str) -> None:
     """A subject has to be an id of 1 to 256 characters."""
     with pytest.raises(ConfigError, match=f"{subject}: .*1 to 256 characters"):
         memory.forget(**{subject: name})  # type: ignore[arg-type]
@@ -437,7 +437,9 @@ def marked(operations: Sequence[strategies.Operation], places: set[int]) -> list
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
-def test_what_remains_is_whole(tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject) -> None:
+def test_forgetting_leaves_the_rest_valid(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject
+) -> None:
     """After any history, a forgotten text is nowhere, and the rest is valid, fits, verifies and exports."""
     folder = tmp_path_factory.mktemp("world")
     where: Any = "memory://" if kind == "memory" else place(kind, folder)

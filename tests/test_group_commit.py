@@ -107,7 +107,7 @@ def refused(_: Sequence[str]) -> BaseException:
     return StoreUnavailable("a store", "no")
 
 
-def test_what_waits_is_written_together_up_to_a_limit() -> None:
+def test_waiting_appends_are_written_together_up_to_a_limit() -> None:
     """One write takes all waiting appends in order, up to a limit."""
     writer = Writer()
     commits = queue_before(writer)
@@ -135,7 +135,7 @@ def test_sessions_that_meet_are_written_together() -> None:
     assert stored(writer, OTHER) == texts(others)
 
 
-def test_what_cannot_be_stored_fails_alone() -> None:
+def test_an_append_that_cannot_be_stored_fails_alone() -> None:
     """An append that is refused fails alone; the others are written without it."""
     writer = Writer()
     commits = queue_before(writer)
@@ -168,7 +168,7 @@ def test_a_write_that_fails_is_tried_with_ones_own_append_alone() -> None:
     assert writer.commits == [texts([own]), texts([other])]
 
 
-def test_who_fails_alone_is_told_and_leaves_the_queue() -> None:
+def test_a_failed_append_raises_and_leaves_the_queue() -> None:
     """An append whose own write fails raises, and nobody writes it later."""
     writer = Writer(refused, lambda batch: StoreUnavailable("a store", "again"))
     commits = queue_before(writer)
@@ -200,7 +200,7 @@ class Handed:
 
 
 @pytest.mark.parametrize("failures", [[refused, refused], [interrupted]], ids=["refused", "interrupted"])
-def test_who_waits_for_the_turn_writes_nothing_of_who_fails(failures: list[Failure]) -> None:
+def test_a_failed_append_leaves_the_queue_before_the_next_turn(failures: list[Failure]) -> None:
     """A failed append has left the queue before another thread gets the turn."""
     writer = Writer(*failures)
     commits, own = queue_before(writer), new()
@@ -215,7 +215,7 @@ def test_who_waits_for_the_turn_writes_nothing_of_who_fails(failures: list[Failu
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("a store", "no", written=None), StoreCorrupt("a store", "damaged")])
-def test_what_was_done_before_another_batch_failed_is_done_once(fault: PalimpsestError) -> None:
+def test_a_session_written_before_another_failed_is_not_written_again(fault: PalimpsestError) -> None:
     """If one session of a group fails after another was written, the written one is not written again."""
     writer = Writer(after=[fault])
     commits, own = queue_before(writer), new()
@@ -244,7 +244,7 @@ def test_an_interrupt_is_nobody_elses_failure() -> None:
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), StoreUnavailable("a store", "who knows", written=None)])
-def test_what_was_written_counts_although_its_answer_was_lost(raised: BaseException) -> None:
+def test_an_append_whose_answer_was_lost_is_not_written_again(raised: BaseException) -> None:
     """An append whose answer was lost is found by the next writer and not written again."""
     writer = Writer(after=[raised])
     commits = queue_before(writer)
@@ -287,7 +287,7 @@ def test_an_interrupt_before_anybody_has_begun_takes_the_append_back() -> None:
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("known", [False, True])
-def test_what_is_decided_when_a_caller_is_interrupted_stays_so(asynchronous: bool, known: bool) -> None:
+def test_an_interrupted_append_is_written_by_then_or_never(asynchronous: bool, known: bool) -> None:
     """When its caller is interrupted, an append is written by then or never."""
 
     def begun() -> tuple[Queues, Writer, list[str]]:
@@ -327,7 +327,7 @@ def test_many_that_were_taken_back_are_in_nobodys_way() -> None:
     assert not commits._queue.waiting
 
 
-def test_who_is_cancelled_while_a_write_is_under_way_hears_its_outcome() -> None:
+def test_a_task_cancelled_during_a_write_returns_when_the_outcome_is_known() -> None:
     """A cancelled task returns when it is decided whether its append was written, and it was or never will be."""
 
     async def main() -> None:

@@ -290,7 +290,7 @@ def test_a_summary_that_the_user_added_is_carried_over_like_one():
     assert told([own, *talk("hello", start=2)]).text.startswith("Before: we met in Oslo.\n[Previous")
 
 
-def test_what_may_be_no_name_comes_last_also_later():
+def test_the_first_word_of_a_sentence_is_mentioned_last():
     """The first word of a sentence is mentioned only where there is room after all else, in every fold."""
     one = told(talk("hi", "Bananas, perhaps. I met Ann Lee in Oslo."))
     two = told(talk("bye", start=3), target=14, most=30, previous=[summary(one)])
@@ -300,7 +300,7 @@ def test_what_may_be_no_name_comes_last_also_later():
     assert "Bananas" not in two.text
 
 
-def test_what_mentions_only_what_all_mention_is_not_quoted():
+def test_sentences_with_only_common_names_are_not_quoted():
     """Sentences that mention only common names are left out; the names and rare mentions are kept."""
     greetings = [f"Well said number {'abcdefgh'[i]}, dear Melanie!" for i in range(8)]
 
@@ -347,7 +347,7 @@ def test_items_say_where_they_are_from():
     assert draft.method == "heuristic"
 
 
-def test_what_is_often_mentioned_outlives_what_is_not():
+def test_frequent_mentions_stay_longest():
     """When room is short, what is mentioned often and by the user stays longest."""
     often = talk(*(f"again about Project{'' if i % 2 else 'ion'} ORD-1 and once T-{i}." for i in range(40)))
 
@@ -379,7 +379,7 @@ def test_forty_facts_over_six_folds():
 @given(
     logs(), pins, st.integers(1, 120), st.integers(1, 160), st.integers(1, 200), st.sampled_from([words, len]), texts
 )
-def test_it_keeps_its_bounds(entries, pinned, target, most, source_tokens, count, earlier):
+def test_a_heuristic_summary_keeps_its_bounds(entries, pinned, target, most, source_tokens, count, earlier):
     """For any entries and bound: within `most`, smaller than the source, every pinned identifier in it; or Rejected."""
     model = Summary(id="s", text=earlier, covers=((1, 1),), method="plain")
     made = Recipe(target=target, most=most, source_tokens=source_tokens)

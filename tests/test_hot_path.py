@@ -270,7 +270,7 @@ def said(memory: Memory, count: int) -> Session:
 
 
 @pytest.mark.wide
-def test_what_is_added_and_shown_is_allocated_few_times(tmp_path: Path) -> None:
+def test_an_append_and_a_context_allocate_few_copies(tmp_path: Path) -> None:
     """An append and an uncached context allocate a few copies of their data, however long the log is."""
     appends, large, contexts = [], [], []
     for count in (100, 2_000):

@@ -63,7 +63,7 @@ def noted() -> BaseException:
     ],
     ids=lambda fault: type(fault).__name__,
 )
-def test_whatever_an_error_keeps_is_hushed(fault: BaseException) -> None:
+def test_arguments_fields_notes_and_causes_of_errors_are_redacted(fault: BaseException) -> None:
     """Arguments, fields, notes and what built-in errors keep outside of both; also when it is a cause."""
     assert SECRET in everything(fault)
     outer = raised(ConfigError("a", 1, "b"), fault)
@@ -75,7 +75,7 @@ def test_whatever_an_error_keeps_is_hushed(fault: BaseException) -> None:
     assert SECRET not in everything(fault)
 
 
-def test_what_holds_nothing_private_stays_as_it_is() -> None:
+def test_errors_without_private_text_stay_unchanged() -> None:
     """Fields are the same objects, and causes are kept."""
     found = ["x"]
     fault = raised(ConfigError("a", found, "b"), KeyError("harmless"))
@@ -133,7 +133,7 @@ def test_an_error_that_speaks_by_a_field_still_does() -> None:
     assert str(fault) == "the service said: no … here (7)"
 
 
-def test_what_only_its_key_makes_private_goes_from_a_mapping() -> None:
+def test_a_mapping_in_an_error_is_redacted_by_its_keys() -> None:
     """A mapping in an error is redacted by its keys, too."""
     fault = ValueError({"password": "swordfish", "host": "a"})
     redact_error(fault, Redactor("default").text)

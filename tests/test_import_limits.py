@@ -95,7 +95,7 @@ PASSED: dict[str, tuple[str, bytes, dict[str, int], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", PASSED)
-def test_what_exceeds_a_limit_is_reported_and_the_rest_imported(memory: Memory, case: str) -> None:
+def test_a_value_beyond_a_limit_is_reported_and_the_rest_imported(memory: Memory, case: str) -> None:
     """A value beyond a limit is reported with its place, the limit, and how to raise it; the rest is imported.
 
     With the usual limits all of it is imported.

@@ -166,7 +166,7 @@ def test_a_message_beyond_a_limit_costs_no_other(wrong: Any, limits: Limits, rea
     assert [entry.text for _, _, entries, *_ in found for entry in entries] == ["one", "two"]
 
 
-def test_what_is_beside_the_messages_is_limited() -> None:
+def test_values_beside_the_messages_are_limited() -> None:
     """What an object holds beside its messages may not exceed the limit of a value."""
     body = json.dumps({"messages": CHAT, "other": "x" * 5_000}).encode()
 

@@ -189,7 +189,7 @@ def play(seed: int, acts: int, *, sealed: bool) -> list[str]:
 @pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
-def test_whatever_comes_between_the_store_holds_what_its_sessions_have(sealed: bool, dice: random.Random) -> None:
+def test_any_order_of_writers_steps_keeps_exactly_the_used_content(sealed: bool, dice: random.Random) -> None:
     """In any order of several writers' steps, no used content is deleted and no unused content stays."""
     for _ in range(20 if sealed else 40):
         seed = dice.randrange(2**32)

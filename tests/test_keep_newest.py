@@ -117,7 +117,7 @@ def test_the_next_interaction_leaves_the_one_over_the_budget_behind(memory: Memo
     assert context.problems == ()
 
 
-def test_what_has_got_within_the_budget_by_masking_is_cut(memory: Memory) -> None:
+def test_a_cut_that_brings_the_context_within_its_budget_is_made(memory: Memory) -> None:
     """A cut that brings the context within its budget is made, however little it saves."""
     session = opened(memory)
     session.add_user_message("h " * 300)
@@ -131,7 +131,7 @@ def test_what_has_got_within_the_budget_by_masking_is_cut(memory: Memory) -> Non
     assert context.tokens <= 500
 
 
-def test_what_exceeded_the_budget_is_given_again_as_it_was(memory: Memory) -> None:
+def test_contexts_over_the_budget_can_be_rebuilt(memory: Memory) -> None:
     """Contexts over the budget can be rebuilt by their revision, with a cut of their own or without."""
     session = opened(memory)
     session.add_user_message("h " * 600)

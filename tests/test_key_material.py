@@ -92,7 +92,7 @@ def test_a_key_in_the_wrong_place_is_not_shown(
     assert [text for text in of_error(caught.value) if tells(text)] == []
 
 
-def test_what_is_no_key_is_shown_as_it_was_given() -> None:
+def test_an_error_shows_a_value_that_is_no_key() -> None:
     """An error shows and keeps a value that is no key, even one as long as a key."""
     for found in ("a" * 43, "/var/lib/agent/data/of/a/long/path/some.db", 999, {"a": ["b", 1.5]}, None):
         fault = ConfigError("option", found, "something else")

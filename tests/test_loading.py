@@ -74,7 +74,7 @@ def texts(store: Store, key: SessionKey = KEY) -> list[str]:
     return [entry.text for entry in drive(store.read(key))]
 
 
-def test_nobody_sees_a_part_and_others_write_in_between() -> None:
+def test_a_session_loaded_in_steps_is_visible_only_after_the_last() -> None:
     """A session loaded in four steps is visible after the last; others write in between."""
     backend = Watched()
     store = opened(backend)
@@ -94,7 +94,7 @@ def test_nobody_sees_a_part_and_others_write_in_between() -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_what_came_in_is_what_one_step_would_have_made(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_in_pieces_stores_the_same_rows(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading in pieces stores the same rows as loading at once, in a new place or replacing a session."""
     came = []
     for piece in (3, 1000):
@@ -112,7 +112,7 @@ def test_what_came_in_is_what_one_step_would_have_made(replace: bool, monkeypatc
 
 
 @pytest.mark.parametrize("away", range(4))
-def test_what_a_store_that_goes_away_has_left_goes_when_it_has_expired(away: int) -> None:
+def test_a_sweep_removes_old_rows_of_a_failed_load(away: int) -> None:
     """Rows of a load that failed belong to no session, and a sweep removes them once they are old."""
     backend, clock = Watched(away), FakeClock()
     store = opened(backend, clock)
@@ -131,7 +131,7 @@ def test_what_a_store_that_goes_away_has_left_goes_when_it_has_expired(away: int
     assert drive(store.head(KEY)) is None
 
 
-def test_who_is_interrupted_leaves_nothing() -> None:
+def test_an_interrupted_load_removes_its_rows() -> None:
     """An interrupted load removes its rows."""
     backend = Watched()
     store = opened(backend)
@@ -147,7 +147,7 @@ def test_who_is_interrupted_leaves_nothing() -> None:
     assert backend.rows() == 0
 
 
-def test_what_was_taken_away_meanwhile_is_told() -> None:
+def test_a_load_whose_rows_were_removed_raises_conflict() -> None:
     """A load whose rows were swept or cleared meanwhile raises Conflict and stores nothing."""
     backend = Watched()
     store = opened(backend)

@@ -39,7 +39,7 @@ def texts(session: Session) -> list[Any]:
 
 @pytest.mark.parametrize("noticed", [False, True])
 @pytest.mark.parametrize("more", [["epsilon zeta"], ["epsilon zeta", "eta theta", "iota"]])
-def test_what_is_gone_is_not_found_and_what_is_new_is(more: list[str], noticed: bool) -> None:
+def test_searches_find_exactly_the_stored_entries_after_a_loss(more: list[str], noticed: bool) -> None:
     """After a loss, searches find exactly what is stored, although the index had seen lost and erased entries."""
     address = f"losing://search/{len(more)}/{noticed}"
     with Memory.open(address) as mine, Memory.open(address) as theirs:
@@ -68,7 +68,7 @@ def test_what_is_gone_is_not_found_and_what_is_new_is(more: list[str], noticed: 
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_who_lives_on_shows_what_is_there(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_running_client_shows_the_stored_entries_after_a_loss(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """After a loss a running client shows what is stored, even if others have written since in the same places."""
     with own_server(kind) as server, Memory.open(server.address) as mine, Memory.open(server.address) as theirs:
         own, other = (memory.session("s", max_tokens=1_000, counter=len) for memory in (mine, theirs))

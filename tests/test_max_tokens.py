@@ -282,7 +282,7 @@ def test_system_pinned_and_open_human_messages_are_exempt(memory: Memory, cut: s
     assert [m["content"] for m in session.context().messages] == ["rule", "pinned", "open question"]
 
 
-def test_what_conditions_drop_costs_nothing(memory: Memory) -> None:
+def test_conditions_run_before_the_budget(memory: Memory) -> None:
     """Conditions run before the budget."""
     session = open_session(memory, block(20, conditions=["message.role != 'tool'"]))
     session.add_user_message("q")
@@ -372,9 +372,7 @@ def test_the_newest_result_is_given_what_low_water_leaves(memory: Memory) -> Non
     assert "clamp" in context.report.rungs
 
 
-def test_what_no_clamp_makes_fit_is_left_out_and_never_in_silence(
-    memory: Memory, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_newest_group_that_no_clamp_makes_fit_is_reported(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
     """A newest group of too many calls cannot be shown: a model that is asked again would make the same calls for ever.
     So the report says it, and the program's log; what could be shortened is no such group."""
     session = memory.session("s", counter=words, max_tokens=40)

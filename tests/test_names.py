@@ -141,7 +141,7 @@ def test_an_import_tells_of_the_messages_with_such_names(memory: Memory) -> None
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_one_bad_name_is_nobody_elses_failure(kind: str, tmp_path: Path, guard: dict[str, Any]) -> None:
+def test_an_invalid_name_fails_only_its_own_task(kind: str, tmp_path: Path, guard: dict[str, Any]) -> None:
     """Tasks that write at once: what one may not store takes nothing of the others along."""
 
     async def at_once() -> list[Any]:

@@ -140,7 +140,7 @@ REFUSED: dict[str, Callable[[Memory], object]] = {
 
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_nearly_fit_is_refused(call: Callable[[Memory], object]) -> None:
+def test_unusual_arrays_mappings_and_times_are_refused(call: Callable[[Memory], object]) -> None:
     """Arrays that have no truth, mappings that cannot be read, times of no place, more than a machine has room for."""
     with Memory.open("memory://") as memory:
         memory.session("s").add_user_message("hello")

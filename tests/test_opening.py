@@ -72,7 +72,7 @@ def test_the_first_verb_opens_the_store(kind: str, name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ephemeral", [False, True])
-def test_whoever_comes_at_once_finds_one_store(ephemeral: bool) -> None:
+def test_concurrent_first_verbs_open_one_store(ephemeral: bool) -> None:
     """Ten first verbs at a time open one store: what each adds is found by the others."""
     memory = AsyncMemory.open("memory://")
     sessions = [memory.session("one", persistence="ephemeral" if ephemeral else "incremental") for _ in range(10)]
@@ -86,7 +86,7 @@ def test_whoever_comes_at_once_finds_one_store(ephemeral: bool) -> None:
     assert asyncio.run(run()) == [1 if ephemeral else 10] * 10
 
 
-def test_what_keeps_it_from_opening_is_told_by_each_verb_until_it_opens(tmp_path: Path) -> None:
+def test_each_verb_reports_why_the_store_cannot_be_opened(tmp_path: Path) -> None:
     """Each verb reports why the store cannot be opened, and tries again."""
     path = tmp_path / "log.db"
     memory = AsyncMemory.open(path, readonly=True)
@@ -117,7 +117,7 @@ def test_wrong_keys_are_told_by_the_first_verb(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_what_is_not_awaited_asks_for_an_open_store() -> None:
+def test_a_verb_that_is_not_awaited_needs_an_open_store() -> None:
     """`store` before opening raises an error that says how to open; `close` needs no open store."""
     memory = AsyncMemory.open("memory://")
 

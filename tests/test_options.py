@@ -64,14 +64,14 @@ def test_type_checkers_see_the_options_of_a_store() -> None:
     assert get_type_hints(types.StoreOptions) == {name: hint for name, hint in declared.items() if name[0] != "_"}
 
 
-def test_who_reads_about_a_session_finds_every_option() -> None:
+def test_the_documentation_of_session_names_each_option() -> None:
     """The documentation of `session` names each option."""
     told = AsyncMemory.session.__doc__ or ""
 
     assert [name for name in GivenOptions.__struct_fields__ if f" {name}: " not in told] == []
 
 
-def test_who_reads_about_handlers_finds_every_event() -> None:
+def test_the_documentation_of_on_names_each_event() -> None:
     """The documentation of `on` names each event."""
     told = [word.strip(".,") for word in (AsyncMemory.on.__doc__ or "").split()]
 

@@ -138,7 +138,7 @@ RULES = [name for name in dir(LogConformance) if name.startswith("test_") and no
 @pytest.mark.sampled
 @pytest.mark.parametrize("writes", [1, 2, 3])
 @pytest.mark.parametrize("name", RULES)
-def test_it_does_not_matter_how_much_is_below(name: str, writes: int, tmp_path: Path) -> None:
+def test_the_contract_holds_for_any_split_between_overlay_and_below(name: str, writes: int, tmp_path: Path) -> None:
     """The contract holds however many of a rule's writes were made below."""
     stores: list[Store] = []
 
@@ -271,7 +271,7 @@ def test_a_session_is_a_branch_of_its_own_from_its_first_use_on(below: Store) ->
     assert texts(below) == ["a", "b", "c", "d", "theirs"]
 
 
-def test_what_is_destroyed_below_is_gone_above(below: Store) -> None:
+def test_an_erasure_below_is_seen_in_the_overlay(below: Store) -> None:
     """An erasure below is seen in the overlay, in entries and summaries."""
     overlay = Overlay(below)
     assert [made.text for made in drive(summaries(overlay, KEY)).values()] == ["first", "second"]
@@ -283,7 +283,7 @@ def test_what_is_destroyed_below_is_gone_above(below: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["clear", "delete", "replace"])
-def test_what_is_no_longer_there_below_is_gone_above(below: Store, how: str) -> None:
+def test_the_overlay_reads_nothing_of_a_session_replaced_below(below: Store, how: str) -> None:
     """After a clear, delete or import below the overlay reads nothing of the old session, even if a branch keeps it."""
     overlay = Overlay(below)
     mine = drive(overlay.append(KEY, said("mine"))).entries[0]

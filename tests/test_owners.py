@@ -62,7 +62,7 @@ def ids(page: Any) -> list[str]:
 # --- what is said of one
 
 
-def test_what_is_said_of_a_session_is_kept_with_its_first_entry(memory: Memory) -> None:
+def test_user_title_and_metadata_are_stored_with_the_first_entry(memory: Memory) -> None:
     """User, title and metadata come with the step that makes the session; before that there is none."""
     chat = memory.session("s", user="ann", title="Trip to Rome", metadata={"channel": "web", "tags": [1, None]})
     with pytest.raises(SessionNotFound):
@@ -101,7 +101,7 @@ def test_odd_text_in_metadata_comes_back_equal(memory: Memory) -> None:
     assert [one.metadata for one in memory.sessions()] == [odd, odd]
 
 
-def test_what_is_there_stays_as_it_is(memory: Memory) -> None:
+def test_a_later_opening_changes_no_title_or_metadata(memory: Memory) -> None:
     """Title and metadata of a later opening change nothing."""
     said(memory, "s", title="Rome", metadata={"a": 1})
 
@@ -317,7 +317,7 @@ def test_describe_changes_what_is_given(memory: Memory) -> None:
         {"metadata": {"x": "y" * 20_000}},
     ],
 )
-def test_what_cannot_be_said_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_user_title_or_metadata_is_refused(options: dict[str, Any]) -> None:
     """An invalid user, title or metadata is refused by name, when opening and when describing."""
     (name,) = options
     with Memory.open("memory://") as memory:
@@ -328,7 +328,7 @@ def test_what_cannot_be_said_is_refused(options: dict[str, Any]) -> None:
         assert memory.sessions() == []
 
 
-def test_what_is_said_outlives_what_becomes_of_the_log(memory: Memory) -> None:
+def test_the_description_survives_changes_of_the_log(memory: Memory) -> None:
     """Clearing, rewinding and compacting leave it; a branch inherits it; export and import carry it."""
     chat = memory.session("s", user="ann", title="Rome", metadata={"a": 1})
     first = chat.add_user_message("one")
@@ -346,7 +346,7 @@ def test_what_is_said_outlives_what_becomes_of_the_log(memory: Memory) -> None:
     assert ids(memory.sessions(user="ann")) == ["b", "i", "s"]
 
 
-def test_it_is_there_for_who_opens_the_store_again(tmp_path: Path, clock: FakeClock) -> None:
+def test_the_description_is_read_after_reopening(tmp_path: Path, clock: FakeClock) -> None:
     """On disk, in clear and sealed; and no file of a sealed store has any of it in clear."""
     for kind in ("sqlite", "file", "sqlite sealed", "file sealed"):
         folder = tmp_path / kind.replace(" ", "-")

@@ -92,7 +92,7 @@ def test_the_examples_in_raw_bytes(
         assert found_in(f"{told!r} {caplog.text} {result.output}".encode(), text) == []
 
 
-def test_it_is_gone_before_anything_is_counted(tmp_path: Path) -> None:
+def test_private_text_is_redacted_before_it_is_counted(tmp_path: Path) -> None:
     """No counter sees private text, of entries, of a context or of a summary."""
     counted: list[str] = []
 
@@ -117,7 +117,7 @@ def test_it_is_gone_before_anything_is_counted(tmp_path: Path) -> None:
     assert [text for text in counted if "123-45-6789" in text] == []
 
 
-def test_it_is_checked_before_anything_waits_for_a_lock(tmp_path: Path) -> None:
+def test_a_message_is_checked_before_waiting_for_a_lock(tmp_path: Path) -> None:
     """A message that cannot be checked is refused at once, even while another process holds the write lock."""
     path = tmp_path / "log.db"
     with Memory.open(path, busy_seconds=0, privacy={"recognisers": [Flaky(3)]}) as memory:

@@ -446,7 +446,7 @@ WRITES = ("erase a query", "erase by number", "forget what matches", "pin", "com
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", WRITES)
-def test_who_adds_between_any_two_reads_is_in_nobodys_way(name: str, disturbed: Any) -> None:
+def test_every_verb_ends_although_another_memory_adds_between_its_reads(name: str, disturbed: Any) -> None:
     """Every verb ends although another memory adds between its reads."""
     memory, session = disturbed
 

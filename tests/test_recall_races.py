@@ -104,7 +104,7 @@ def test_who_first_searches_while_somebody_erases_keeps_nothing(
 
 
 @pytest.mark.parametrize("how", ["erase", "delete", "forget"])
-def test_who_was_taken_for_killed_and_was_not_leaves_nothing(
+def test_an_eraser_that_was_presumed_dead_leaves_no_byte(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
     """An eraser that stood still so long that others undid its blocks still leaves no byte in the index."""

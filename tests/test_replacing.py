@@ -222,7 +222,7 @@ def test_calls_of_one_long_id_go_on_as_in_a_new_session(memory: Memory) -> None:
     assert unplaced(session) == unplaced(fresh)
 
 
-def test_it_is_one_revision_and_one_record(memory: Memory) -> None:
+def test_a_replacement_is_one_revision_and_one_record(memory: Memory) -> None:
     """Entries and record are of one revision, and `history` lists it once; where nothing changes there is none."""
     session = memory.session("one")
     session.add([user("one"), assistant("two")])
@@ -374,7 +374,7 @@ def test_a_list_that_is_refused_changes_nothing(memory: Memory) -> None:
     assert session.export() == before | {"exported_at": session.export()["exported_at"]}
 
 
-def test_it_is_told_and_counts_in_a_turn(memory: Memory) -> None:
+def test_a_replacement_sends_an_event_and_counts_in_a_turn(memory: Memory) -> None:
     """`session:replaced` says what came of it, `entry:added` names what is new, and a turn counts that."""
     heard = Listener().to(memory, "entry:added", "session:replaced")
     session = memory.session("one")

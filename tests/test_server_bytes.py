@@ -45,7 +45,7 @@ def test_nothing_private_reaches_the_disk_of_a_server(server: Server) -> None:
         with Watched(PATTERN, server.address, server.folder, tenant=f"tenant {number}") as watched:
             proof = path(watched)
             assert isinstance(proof, Unstored) or PATTERN.stand_in in watched.stored(), name
-        assert not [told for _, told in watched.told if found_in(told.encode("utf-8", "replace"), PATTERN.marker)]
+        assert not [text for _, text in watched.emitted if found_in(text.encode("utf-8", "replace"), PATTERN.marker)]
     server.stop()
 
     assert found_in(bytes_of(server.folder), PATTERN.marker) == []

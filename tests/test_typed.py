@@ -106,7 +106,7 @@ def _deep(times: int) -> list[Any]:
         ({1, "a", object()}, "object"),
     ],
 )
-def test_what_would_not_come_back_is_refused_by_place(value: object, told: str) -> None:
+def test_a_value_that_would_not_be_read_back_is_refused(value: object, told: str) -> None:
     """Another type, a number that is none, too deep, too long."""
     with pytest.raises(ConfigError, match=told):
         to_json(value, "x")
@@ -122,7 +122,7 @@ def test_what_holds_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '{"$set": 1}', '{"$dict": [1]}', '{"$set": [[]]}', '{"$tuple": null}'])
-def test_what_was_not_written_so_is_told(text: str) -> None:
+def test_reading_other_text_raises_value_error(text: str) -> None:
     """Reading other text raises ValueError, so that the store can name the place."""
     with pytest.raises(ValueError, match=r"."):
         from_json(text)

@@ -145,7 +145,7 @@ def test_what_was_under_way_when_its_writer_was_cancelled_is_there_once(new: boo
 
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("new", [False, True])
-def test_who_is_told_that_nothing_was_written_is_told_the_truth(new: bool, sealed: bool) -> None:
+def test_an_append_reported_as_not_written_is_never_stored(new: bool, sealed: bool) -> None:
     """If an error says that nothing was written, the append is never stored; otherwise it may be, once."""
 
     async def work(moment: int) -> None:

@@ -366,7 +366,7 @@ def reader(path: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def test_who_reads_for_long_keeps_the_log_and_that_is_told(path: Path, reader: sqlite3.Connection) -> None:
+def test_vacuum_reports_a_log_that_a_reader_keeps(path: Path, reader: sqlite3.Connection) -> None:
     """While a reader keeps an old state in the write-ahead log, `vacuum` reports it as remaining."""
     with Memory.open(path, synchronous="NORMAL", busy_seconds=0.2) as memory:
         session = memory.session("one")

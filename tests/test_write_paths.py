@@ -154,4 +154,4 @@ def test_nothing_private_gets_past_a_command(tmp_path: Path, command: str) -> No
         assert PATTERN.stand_in in stored
         assert found_in(bytes_of(folder), PATTERN.marker) == []
     assert found_in(bytes_of(folder), PATTERN.marker) == []
-    assert [text for text in shell.told if found_in(text.encode("utf-8", "replace"), PATTERN.marker)] == []
+    assert [text for text in shell.printed if found_in(text.encode("utf-8", "replace"), PATTERN.marker)] == []

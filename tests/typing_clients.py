@@ -1,4 +1,4 @@
-"""What type checkers know of clients that remember. Never run: `mypy --strict` reads it with the other helpers."""
+"""What type checkers infer for clients that `remember` wraps. Never run: `mypy --strict` reads it with the tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palimpsest.integrations import anthropic, google, openai
 
 
 def synchronous(session: Session) -> None:
-    """What is remembered is of the client's own type, and so is what it returns."""
+    """A wrapped client has the client's own type, and so have its results."""
     assert_type(openai.remember(OpenAI(), session), OpenAI)
     assert_type(anthropic.remember(Anthropic(), session), Anthropic)
     assert_type(google.remember(Client(), session), Client)
@@ -37,7 +37,7 @@ async def asynchronous(session: AsyncSession) -> None:
 
 
 def refused(session: Session) -> None:
-    """What a type checker refuses; without its error, mypy reports the comment as unused."""
+    """Calls that a type checker refuses; if it accepted one, mypy would report its comment as unused."""
     openai.remember(OpenAI(), "session")  # type: ignore[arg-type]
     openai.remember(OpenAI(), session, cut_off="mark")  # type: ignore[arg-type]
     openai.remember(OpenAI(), session).chat.completions.create(messages=[])  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""What type checkers take: the adapters as what their frameworks ask for. `mypy --strict` and pyright read it."""
+"""Type checkers accept the adapters as types of their frameworks. `mypy --strict` and pyright read this file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def capabilities(chat: Session, other: AsyncSession) -> list[AbstractCapability[
 
 
 async def runs(chat: AsyncSession) -> list[str]:
-    """Runs that take them, with dependencies and without."""
+    """Runs with the adapters, with and without dependencies."""
     guide = agents.Agent[None](name="Guide")
     done = await agents.Runner.run(guide, "Hello.", session=PalimpsestSession(chat))
     other = pydantic_ai.Agent("test", deps_type=int, capabilities=[SessionHistory(chat)])

@@ -1,4 +1,4 @@
-"""What type checkers know of the public names. Never run: `mypy --strict` reads it with the other helpers."""
+"""What type checkers infer for the public names. Never run: `mypy --strict` reads it with the tests."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def handler(session: str, facts: dict[str, Any]) -> None:
 
 
 def handlers(memory: Memory) -> None:
-    """Both kinds may listen."""
+    """Functions and coroutine functions may be event handlers."""
     memory.on("entry:added", handler)
     memory.on("entry:added", awaited)
 
 
 def facts(entry: Entry, impossible: BudgetImpossible, wrong: ConfigError) -> None:
-    """Records and errors carry typed facts."""
+    """Records and errors have typed fields."""
     assert_type(entry.seq, int)
     assert_type(entry.text, str)
     assert_type(entry.created_at, datetime)
@@ -104,7 +104,7 @@ def facts(entry: Entry, impossible: BudgetImpossible, wrong: ConfigError) -> Non
 
 
 def refused(memory: Memory, session: Session, entry: Entry) -> None:
-    """What a type checker refuses; without its error, mypy reports the comment as unused."""
+    """Calls that a type checker refuses; if it accepted one, mypy would report its comment as unused."""
     session.add_user_message("hello", importnace=1)  # type: ignore[call-arg]
     session.add_tool_result("look", 1, status="fine")  # type: ignore[arg-type]
     memory.session("s", format="opnai")  # type: ignore[arg-type]
@@ -123,5 +123,5 @@ def refused(memory: Memory, session: Session, entry: Entry) -> None:
 
 
 def roots(error: ConfigError) -> tuple[PalimpsestError, ValueError]:
-    """An error is of our root and of the builtin that fits."""
+    """An error is a PalimpsestError and also a built-in error of its kind."""
     return error, error

@@ -31,7 +31,7 @@ def openai_chat(client: OpenAI, session: Session, tools: list[ChatCompletionFunc
 
 
 def openai_responses(client: OpenAI, session: Session) -> None:
-    """Items, and whole requests, of the API of responses."""
+    """Items, and whole requests, of the Responses API."""
     context = session.context(format="openai-responses")
 
     said = client.responses.create(model="gpt-4o", input=context.messages, instructions=context.system)
@@ -69,7 +69,7 @@ def gemini(client: genai.Client, session: Session) -> None:
 
 
 def named(openai: OpenAI, claude: Anthropic, context: Context) -> tuple[object, ...]:
-    """What a whole request returns is taken for `Any` until it is named: then its attributes are checked."""
+    """The result of a whole request is `Any`, unless a variable declares its type: then its attributes are checked."""
     message: Message = claude.messages.create(model="claude", max_tokens=9, **context.request())
     completion: ChatCompletion = openai.chat.completions.create(model="gpt-4o", **context.request())
     response: Response = openai.responses.create(model="gpt-4o", **context.request())
@@ -96,6 +96,6 @@ async def asynchronous(openai: AsyncOpenAI, claude: AsyncAnthropic, google: gena
 
 
 def any_format(name: FormatName) -> Session:
-    """A format that is only known when the program runs."""
+    """A format that is known only at run time."""
     with Memory.open("memory://") as memory:
         return memory.session("s", format=name)

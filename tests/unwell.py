@@ -1,4 +1,4 @@
-"""Backends that are unwell, for tests of what stands before them: opened by the name that each is given."""
+"""Backends that fail or hang, for tests of layers above them; each is registered under a scheme of its own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from palimpsest.stores.memory import MemoryBackend
 
 
 class Flaky(MemoryBackend):
-    """Dictionaries that are away while `away` is set; `asked` counts the calls that reached them."""
+    """A memory backend that is unavailable while `away` is set; `asked` counts its looks."""
 
     def __init__(self) -> None:
         super().__init__(Inline())
         self.away, self.asked = False, 0
 
     async def look(self, asks: Any) -> Any:
-        """Look, where they are not away."""
+        """Look, or raise StoreUnavailable."""
         self.asked += 1
         if self.away:
             raise StoreUnavailable(self.url, "it is away")
@@ -27,7 +27,7 @@ class Flaky(MemoryBackend):
 
 
 class Hanging(MemoryBackend):
-    """Dictionaries behind a driver whose writes never end."""
+    """A memory backend behind an asynchronous driver whose writes never end."""
 
     blocking = inline = False
 
@@ -36,17 +36,17 @@ class Hanging(MemoryBackend):
         await asyncio.Event().wait()
 
     async def together(self, start: Any, *, reads: bool = False) -> Any:
-        """As a driver does it."""
+        """Run `start` as the backend of an asynchronous driver does."""
         return await start()
 
 
 def flaky(name: str) -> Flaky:
-    """One that is away at times."""
+    """Register and return a `Flaky` backend under this scheme."""
     backend = Flaky()
     STORES.register(name, lambda url, runner, **options: backend)
     return backend
 
 
 def hanging(name: str) -> None:
-    """Have one that hangs under this name."""
+    """Register a `Hanging` backend under this scheme."""
     STORES.register(name, lambda url, runner, **options: Hanging(Inline()))

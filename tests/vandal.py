@@ -1,7 +1,8 @@
-"""A process that does away with what others read: `python vandal.py STORE OPTIONS SESSION`, until a line comes in.
+"""A process that changes a session at random while others read it: `python vandal.py STORE OPTIONS SESSION SEED`.
 
-It adds, erases, redacts, clears, deletes, replaces, forks, compacts and, where the store is encrypted, changes keys, at
-random. `OPTIONS` are JSON; `keys` among them are hexadecimal, and both are its own.
+It adds, erases, redacts, clears, deletes, replaces, forks, compacts, rewinds, and changes the keys of an encrypted
+store, until a line comes in. OPTIONS is a JSON object of options for `Memory.open`; its member `keys` has two
+hexadecimal keys by name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LARGE = "large enough to be kept apart, whatever else there is in it " * 4
 
 
 def opened(where: str, options: dict[str, Any], turn: int = 0) -> Memory:
-    """Open the store; with `turn` the other key is the current one."""
+    """Open the store; in every other turn the second key is the current one."""
     given = dict(options)
     keys = given.pop("keys", None)
     if keys is not None:
@@ -35,7 +36,7 @@ def opened(where: str, options: dict[str, Any], turn: int = 0) -> Memory:
 
 
 def fill(memory: Memory, name: str, numbers: range) -> None:
-    """Give the session turns, of which half are kept apart."""
+    """Add an interaction for each number; the answers, and half of the questions, are large content."""
     session = memory.session(name)
     for number in numbers:
         question = f"{number} SECRET{number} {LARGE if number % 2 else ''}"
@@ -43,7 +44,7 @@ def fill(memory: Memory, name: str, numbers: range) -> None:
 
 
 class Vandal:
-    """What is done to one session."""
+    """The changes to one session."""
 
     def __init__(self, memory: Memory, name: str, dice: random.Random) -> None:
         self._memory, self._name, self._dice = memory, name, dice
@@ -61,8 +62,8 @@ class Vandal:
         fill(self._memory, self._name, range(first, first + 4))
 
     def erase(self) -> None:
-        found = [entry for entry in self._session().entries() if not entry.erased]
-        self._session().erase([entry.id for entry in self._dice.sample(found, min(3, len(found)))])
+        entries = [entry for entry in self._session().entries() if not entry.erased]
+        self._session().erase([entry.id for entry in self._dice.sample(entries, min(3, len(entries)))])
 
     def redact(self) -> None:
         self._memory.scan(PATTERN, apply=True, session=self._name)
@@ -90,13 +91,13 @@ class Vandal:
         self._session().rewind(self._session().entries()[0])
 
     def acts(self) -> list[Callable[[], None]]:
-        """All of it."""
+        """Return the changes to choose from; frequent ones are in the list twice."""
         once = [self.redact, self.clear, self.delete, self.replace, self.fork, self.compact, self.rewind]
         return [*once, self.add, self.add, self.erase, self.erase]
 
 
 def main(where: str, options: str, name: str, seed: str) -> None:
-    """Go on until a line comes in, and say how much was done."""
+    """Change the session until a line comes in; print "ready" after the first change, and the number at the end."""
     dice, given, over, done = random.Random(int(seed)), json.loads(options), threading.Event(), 0
 
     def listen() -> None:
@@ -111,7 +112,9 @@ def main(where: str, options: str, name: str, seed: str) -> None:
             vandal = Vandal(memory, name, dice)
             for _ in range(10):
                 act = dice.choice(vandal.acts())
-                with suppress(Conflict, EntryNotFound, SessionNotFound, IndexError):  # the other one writes, too
+                with suppress(
+                    Conflict, EntryNotFound, SessionNotFound, IndexError
+                ):  # another vandal may have changed it first
                     act()
                 done += 1
                 if turn == 0 and done == 1:

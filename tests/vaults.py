@@ -45,7 +45,7 @@ class Kept(MemoryBackend):
 
 
 class Vault:
-    """A store that `memory` opens again and again, and that a test reads and changes without keys."""
+    """A store that `memory` can open several times, and whose stored bytes a test reads and changes without keys."""
 
     def __init__(self, opened: Callable[[], Backend], address: str = "") -> None:
         self._opened = opened
@@ -66,7 +66,7 @@ class Vault:
         return cls(lambda: FileBackend(where, f"{folder}/logs", Inline(), options), where)
 
     def backend(self, runner: Runner) -> Backend:
-        """Open the backend as somebody without keys does."""
+        """Open the backend without keys."""
         backend = self._opened()
         backend.runner = runner  # type: ignore[attr-defined]
         return backend
@@ -80,9 +80,9 @@ class Vault:
     # --- without keys
 
     def contents(self) -> dict[Slot, Content]:
-        """Return all that is stored and encrypted: heads and rows."""
-        found: dict[Slot, Content] = self.below(_contents)
-        return found
+        """Return all heads and rows by their slots, as they are stored."""
+        contents: dict[Slot, Content] = self.below(_contents)
+        return contents
 
     def put(self, changes: dict[Slot, Content | None]) -> None:
         """Store these values in their slots; None removes one."""
@@ -90,15 +90,15 @@ class Vault:
 
     def restore(self, contents: dict[Slot, Content]) -> None:
         """Restore earlier contents."""
-        now = self.contents()
-        changed = {slot: one for slot, one in contents.items() if now.get(slot) != one}
-        self.put({**dict.fromkeys(now.keys() - contents.keys()), **changed})
+        current = self.contents()
+        changed = {slot: content for slot, content in contents.items() if current.get(slot) != content}
+        self.put({**dict.fromkeys(current.keys() - contents.keys()), **changed})
 
-    def below(self, what: Callable[[Backend], Any]) -> Any:
-        """Return the result of a function of the backend."""
+    def below(self, function: Callable[[Backend], Any]) -> Any:
+        """Call a function with the backend, opened without keys, and return its result."""
         backend = self._opened()
         try:
-            return what(backend)
+            return function(backend)
         finally:
             drive(backend.close())
 
@@ -116,9 +116,9 @@ STORES.register("vault", open_vault)
 
 
 def key_ids_below(backend: Backend) -> set[str]:
-    """Return the ids of all keys under which anything is stored in a backend."""
-    found = _contents(backend).values()
-    values = [one for content in found for one in values_of(content) if isinstance(one, bytes)]
+    """Return the ids of all keys with which values in a backend are encrypted."""
+    contents = _contents(backend).values()
+    values = [value for content in contents for value in values_of(content) if isinstance(value, bytes)]
     return {id for value in values if (id := key_of(value))}
 
 
@@ -127,19 +127,19 @@ def values_of(content: Content) -> tuple[object, ...]:
 
 
 def _contents(backend: Backend) -> dict[Slot, Content]:
-    found: dict[Slot, Content] = {}
+    contents: dict[Slot, Content] = {}
     for tenant in drive(backend.tenants()):
         if tenant == MARK[0]:
             continue
         homes = set()
-        for one in drive(backend.places(tenant, "", beneath=True)):
-            if one.place.space != "lease":
-                found[Slot(one.place)] = one.head
-                found |= _rows(backend, one.place)
-                homes.add(one.place.home)
+        for listed in drive(backend.places(tenant, "", beneath=True)):
+            if listed.place.space != "lease":
+                contents[Slot(listed.place)] = listed.head
+                contents |= _rows(backend, listed.place)
+                homes.add(listed.place.home)
         for home in sorted(homes):
-            found |= _rows(backend, Place(tenant, home, "log", ""))
-    return found
+            contents |= _rows(backend, Place(tenant, home, "log", ""))
+    return contents
 
 
 def _rows(backend: Backend, place: Place) -> dict[Slot, Content]:
@@ -162,17 +162,17 @@ def _put(backend: Backend, changes: dict[Slot, Content | None]) -> None:
 
 
 def spoilt(content: Content) -> Iterator[Content]:
-    """Yield values that differ from this one: changed in many places, cut short, emptied, doubled."""
+    """Yield damaged variants of a content: with a byte changed, cut short, emptied, or doubled."""
     if isinstance(content, PlaceHead):
-        yield from (replace(content, hot=one) for one in _others(content.hot))
-        yield from (replace(content, cold=one) for one in _others(content.cold))
+        yield from (replace(content, hot=damaged) for damaged in _damaged(content.hot))
+        yield from (replace(content, cold=damaged) for damaged in _damaged(content.cold))
     else:
-        yield from (content._replace(value=one) for one in _others(content.value))
+        yield from (content._replace(value=damaged) for damaged in _damaged(content.value))
         yield content._replace(id=content.id + "x")
         yield content._replace(expires=(content.expires or 0) + 1)
 
 
-def _others(value: bytes) -> Iterator[bytes]:
+def _damaged(value: bytes) -> Iterator[bytes]:
     if not value:
         yield b"\x00"
         return

@@ -1,6 +1,7 @@
-"""What the clients of three vendors give, made by hypothesis from their own types, and what judges requests.
+"""Hypothesis strategies for the answers of three vendors' clients, and validators of requests.
 
-A value is made as it comes over the wire, from the fields of the client's own types, and then read by them.
+An answer is drawn as JSON, from the fields of the client's own types, and then parsed by these types, as the client
+parses a response.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from hypothesis import strategies as st
 from sdks import load
 
 DEEPEST = 6
-"""Levels of objects after which what need not be there is left out."""
+"""The depth of nested objects from which on optional fields are left out."""
 
-TOLD = ("parameters", "strict")
-"""What the API always tells, though the types of answers would let it be left out: requests must have it."""
+ALWAYS = ("parameters", "strict")
+"""Fields that the API always returns although the types of answers make them optional. Requests must have them."""
 
 _words = st.sampled_from(["", "a", "two words", "\u00e9t\u00e9", "<context>", "line\nline", " "]) | st.text(max_size=5)
 _leaves: dict[Any, st.SearchStrategy[Any]] = {
@@ -39,7 +40,7 @@ _objects = st.dictionaries(st.text("abc", max_size=2), _json, max_size=2)
 
 
 def wire(kind: Any, depth: int = 0) -> st.SearchStrategy[Any]:
-    """Values of a type as JSON has them: objects hold all that they must, and by chance what they may."""
+    """Return a strategy for JSON values of a type: objects with all required fields and some of the optional ones."""
     origin, args = get_origin(kind), get_args(kind)
     if kind in _leaves:
         return _leaves[kind]
@@ -57,33 +58,33 @@ def wire(kind: Any, depth: int = 0) -> st.SearchStrategy[Any]:
         return st.sampled_from([one.value for one in kind])
     if hasattr(kind, "model_fields"):
         return _model(kind, depth)
-    return _objects if kind is dict else _json  # `object`, `Any`, and what a type parameter stands for
+    return _objects if kind is dict else _json  # `object`, `Any` and type parameters
 
 
 @cache
 def _model(kind: Any, depth: int) -> st.SearchStrategy[Any]:
     def made() -> st.SearchStrategy[Any]:
-        needed, may = {}, {}
+        required, optional = {}, {}
         for name, field in kind.model_fields.items():
             key = field.alias if name.endswith("_") and field.alias else name
-            if field.is_required() or key in TOLD:
-                needed[key] = wire(field.annotation, depth + 1)
+            if field.is_required() or key in ALWAYS:
+                required[key] = wire(field.annotation, depth + 1)
             elif depth < DEEPEST:
-                may[key] = wire(field.annotation, depth + 1)
-        return st.fixed_dictionaries(needed, optional=may)
+                optional[key] = wire(field.annotation, depth + 1)
+        return st.fixed_dictionaries(required, optional=optional)
 
     return st.deferred(made)
 
 
 class Vendor(NamedTuple):
-    """One vendor's answers, and the judge of what is sent next to it."""
+    """A strategy for one vendor's answers, and a function that returns the faults of the next request's messages."""
 
     format: str
     answers: st.SearchStrategy[Any]
     faults: Callable[[Sequence[dict[str, Any]]], list[str]]
 
 
-# --- judges: a request's own types, and no key that they do not declare
+# --- validators: by the types of requests, refusing keys that they do not declare
 
 
 def _strict(kind: Any) -> Callable[[Any], list[str]]:
@@ -102,7 +103,7 @@ def _strict(kind: Any) -> Callable[[Any], list[str]]:
 
 
 def drain(value: Any) -> None:
-    """Look at every value: what is published as an iterable is judged only then."""
+    """Iterate over every value: pydantic validates the elements of an iterable only then."""
     if isinstance(value, dict):
         value = list(value.values())
     if hasattr(value, "__iter__") and not isinstance(value, str | bytes):
@@ -164,7 +165,7 @@ def anthropic() -> Vendor:
 
 @cache
 def anthropic_beta() -> Vendor:
-    """Anthropic's messages with all that is in beta: compactions, servers of tools, models that stand in."""
+    """Anthropic's messages with everything in beta: compactions, MCP servers, fallback models."""
     published = load("anthropic.types.beta")
     failure = published.BetaWebSearchToolRequestErrorParam
     return _anthropic(published.BetaMessage, published.BetaContentBlockParam, failure)
@@ -184,13 +185,13 @@ def _anthropic(answer: Any, block_kind: Any, failure: Any) -> Vendor:
 
 
 def _has_failed(block: dict[str, Any]) -> bool:
-    """Whether a search has failed: the types would take that for a list of its keys, which is looked at too late."""
+    """Whether a search has failed: its content is an object, which the types would validate as an iterable of keys."""
     return block["type"] == "web_search_tool_result" and isinstance(block["content"], dict)
 
 
 @cache
 def gemini() -> Vendor:
-    """Google's Gen AI, whose types of requests and of answers are the same, and refuse other keys."""
+    """Google's Gen AI. Its types are the same for requests and answers, and refuse undeclared keys."""
     published = load("google.genai.types")
     response = published.GenerateContentResponse
 
@@ -213,7 +214,7 @@ def gemini() -> Vendor:
 
 
 def _parts(published: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """Parts of one kind each, as the API gives them; the type would let one be everything at once."""
+    """Return a strategy for parts of one kind each, as the API returns them; the type allows several kinds at once."""
     fields = published.Part.model_fields
     beside = {"thought": st.booleans(), "thought_signature": _leaves[bytes]}
     made = []
@@ -235,7 +236,7 @@ _PARTS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "tool_call": {},
     "tool_response": {},
 }
-"""What a part can be, and what the API never leaves out there, though the type says that it may."""
+"""The kinds of parts, each with the fields that the API always returns although the type makes them optional."""
 
 
 def _given(annotation: Any) -> Any:

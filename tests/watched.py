@@ -1,4 +1,8 @@
-"""A memory that is watched while private text is put into it: files, logs, events, warnings, errors, prompts."""
+"""A memory with a privacy policy, and a record of everything that it emits while private text is put into it.
+
+`Watched` records logs, events, warnings, errors and summarizer prompts; `leaks` searches these and the store's files
+for the private text. The drivers are in `write_paths`.
+"""
 
 from __future__ import annotations
 
@@ -45,36 +49,40 @@ CASES = {"pattern": PATTERN, "recogniser": ADDRESS, "pseudonym": NUMBERED}
 
 
 def forms(marker: str) -> dict[str, bytes]:
-    """Return the forms in which the marker may be in a file, in lower case where letters are letters."""
+    """Return the encodings of the marker to search for, by name; all but base64 in lower case."""
     raw, small = marker.encode(), marker.casefold()
-    found = {
+    searched = {
         "plain": small.encode(),
         "json": json.dumps(small)[1:-1].encode(),
-        "escaped": "".join(f"\\u{ord(one):04x}" for one in small).encode(),
+        "escaped": "".join(f"\\u{ord(letter):04x}" for letter in small).encode(),
         "utf-16-le": small.encode("utf-16-le"),
         "utf-16-be": small.encode("utf-16-be"),
         "address": quote(marker, safe="").encode().lower(),
     }
-    for offset in range(3):
-        sealed = base64.b64encode(b"\0" * offset + raw)
-        found[f"base64+{offset}"] = sealed[(0, 2, 3)[offset] : -4]
-    return found
+    for offset in range(3):  # base64 differs by the position modulo 3 at which the marker begins
+        encoded = base64.b64encode(b"\0" * offset + raw)
+        searched[f"base64+{offset}"] = encoded[(0, 2, 3)[offset] : -4]
+    return searched
 
 
 def found_in(data: bytes, marker: str) -> list[str]:
-    """Return the forms in which the marker is in the data."""
+    """Return the names of the forms of the marker that the data contains."""
     lower = data.lower()
     return [name for name, form in forms(marker).items() if form in (data if name.startswith("base64") else lower)]
 
 
 class Unstored(NamedTuple):
-    """Returned by a driver to prove its work when nothing redacted is in the store."""
+    """Returned by a driver after which the store holds no stand-in of the marker, with the reason why."""
 
     why: str
 
 
 class Watched:
-    """A memory with a policy, and everything that it emits. `memory` has synchronous verbs, also for an AsyncMemory."""
+    """A memory with the policy of a case, and everything that it has emitted.
+
+    `memory` has synchronous verbs, also for an AsyncMemory. `emitted` has pairs of a source and a text. `inputs` is a
+    folder for files to import, which may hold private text and is not searched.
+    """
 
     def __init__(self, case: Case, where: str, folder: Path, *, face: str = "sync", **options: Any) -> None:
         self.case, self.where, self.folder = case, where, folder
@@ -82,7 +90,7 @@ class Watched:
         self.clock = FakeClock()
         self.inputs = folder.parent / f"{folder.name}-inputs"
         self.inputs.mkdir(exist_ok=True)
-        self.told: list[tuple[str, str]] = []
+        self.emitted: list[tuple[str, str]] = []
         self.events: list[str] = []
         self.errors = 0
         self.face, self.options = face, {"clock": self.clock, **options}
@@ -99,7 +107,7 @@ class Watched:
         return Redactor(self.case.policy, key=KEY if numbered else None)
 
     def __enter__(self) -> Self:
-        self._stop = _listening(self.told)
+        self._stop = _listening(self.emitted)
         self._stop.__enter__()
         self.open()
         return self
@@ -136,7 +144,7 @@ class Watched:
     def _heard(self, event: str) -> Callable[[str, dict[str, Any]], None]:
         def handler(session: str, facts: dict[str, Any]) -> None:
             self.events.append(event)
-            self.told.append((f"event {event}", f"{session} {facts!r} {_json(facts)}"))
+            self.emitted.append((f"event {event}", f"{session} {facts!r} {_json(facts)}"))
 
         return handler
 
@@ -151,18 +159,18 @@ class Watched:
         return self.memory.session(name, **{"counter": quarters, **options})
 
     def asked(self, prompt: str) -> str:
-        """A summarizer that repeats its prompt and invents private text."""
-        self.told.append(("prompt", prompt))
-        found = f"They spoke of {self.marker} and of {prompt[-300:]}"
-        return f"{found}\n\n## Facts\n- {self.marker} is open [1]\n\n## Decisions\n- take {self.marker} [2]\n"
+        """Answer as a summarizer that repeats its prompt and invents private text."""
+        self.emitted.append(("prompt", prompt))
+        summary = f"They spoke of {self.marker} and of {prompt[-300:]}"
+        return f"{summary}\n\n## Facts\n- {self.marker} is open [1]\n\n## Decisions\n- take {self.marker} [2]\n"
 
     def refused(self, verb: Callable[..., object], *args: Any, **options: Any) -> BaseException:
         """Return the error that a verb raises, and record every form in which somebody may see it."""
         try:
             verb(*args, **options)
-        except Exception as fault:  # noqa: BLE001 (whatever it is, it is looked at)
+        except Exception as fault:  # noqa: BLE001 (every error is recorded)
             self.errors += 1
-            self.told.append((f"error {type(fault).__name__}", _shown(fault)))
+            self.emitted.append((f"error {type(fault).__name__}", _shown(fault)))
             return fault
         raise AssertionError("nothing was refused")
 
@@ -170,33 +178,33 @@ class Watched:
         """Return a verb's result; if it raises instead, record the error."""
         try:
             return verb(*args, **options)
-        except Exception as fault:  # noqa: BLE001 (whatever it is, it is looked at)
+        except Exception as fault:  # noqa: BLE001 (every error is recorded)
             self.errors += 1
-            self.told.append((f"error {type(fault).__name__}", _shown(fault)))
+            self.emitted.append((f"error {type(fault).__name__}", _shown(fault)))
             return None
 
-    # --- what was found
+    # --- the results
 
     def leaks(self) -> list[str]:
         """Return where the marker is: in files, by form, and in everything that was emitted."""
         places = [
             ("the files", self._bytes()),
-            *((where, text.encode("utf-8", "replace")) for where, text in self.told),
+            *((source, text.encode("utf-8", "replace")) for source, text in self.emitted),
         ]
         return [
-            f"{form} in {where}: …{_around(data, forms(self.marker)[form])}…"
-            for where, data in places
+            f"{form} in {place}: …{_around(data, forms(self.marker)[form])}…"
+            for place, data in places
             for form in found_in(data, self.marker)
         ]
 
     def stored(self) -> str:
         """Return everything that the memory returns of its contents, as text."""
-        told: list[object] = []
-        for one in self.memory.sessions():
-            session = self.session(one.session)
-            told += [session.export(), session.entries(rewound=True), session.history()]
-        told += [self.memory.working(scope).facts() for scope in self.memory.scopes()]
-        return repr(told)
+        contents: list[object] = []
+        for info in self.memory.sessions():
+            session = self.session(info.session)
+            contents += [session.export(), session.entries(rewound=True), session.history()]
+        contents += [self.memory.working(scope).facts() for scope in self.memory.scopes()]
+        return repr(contents)
 
     def _bytes(self) -> bytes:
         data = bytes_of(self.folder)
@@ -212,18 +220,18 @@ def _around(data: bytes, form: bytes) -> str:
 
 def _shown(fault: BaseException) -> str:
     """Return an error with its causes as a log, a debugger or an error tracker shows it."""
-    told = ["".join(traceback.format_exception(fault))]
+    texts = ["".join(traceback.format_exception(fault))]
     todo: list[BaseException | None] = [fault]
     seen: set[int] = set()
     while todo:
-        one = todo.pop()
-        if one is None or id(one) in seen:
+        error = todo.pop()
+        if error is None or id(error) in seen:
             continue
-        seen.add(id(one))
-        fields = {name: getattr(one, name, None) for name in ("msg", "object", "doc", "reason", "filename", "name")}
-        told.append(f"{one} {one!r} {one.args!r} {vars(one)!r} {fields!r}")
-        todo += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
-    return "\n".join(told)
+        seen.add(id(error))
+        fields = {name: getattr(error, name, None) for name in ("msg", "object", "doc", "reason", "filename", "name")}
+        texts.append(f"{error} {error!r} {error.args!r} {vars(error)!r} {fields!r}")
+        todo += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+    return "\n".join(texts)
 
 
 def _json(value: object) -> str:
@@ -231,13 +239,13 @@ def _json(value: object) -> str:
 
 
 @contextmanager
-def _listening(told: list[tuple[str, str]]) -> Iterator[None]:
-    """Record everything that is logged, at any level, and every warning."""
+def _listening(emitted: list[tuple[str, str]]) -> Iterator[None]:
+    """Record everything that is logged in the block, at any level, and every warning."""
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             text = logging.Formatter("%(name)s %(message)s").format(record)
-            told.append(("log", f"{text} {record.args!r} {record.exc_info!r}"))
+            emitted.append(("log", f"{text} {record.args!r} {record.exc_info!r}"))
 
     root, listener = logging.getLogger(), Listener()
     level = root.level
@@ -247,7 +255,7 @@ def _listening(told: list[tuple[str, str]]) -> Iterator[None]:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             yield
-            told += [("warning", str(one.message)) for one in warned]
+            emitted += [("warning", str(warning.message)) for warning in warned]
     finally:
         root.removeHandler(listener)
         root.setLevel(level)
@@ -275,17 +283,18 @@ class Blocking:
             return verb
 
         def blocking(*args: Any, **options: Any) -> Any:
-            found = verb(*args, **options)
-            if asyncio.iscoroutine(found):
-                found = self._run(found)
-            if isinstance(found, AsyncMemory | AsyncSession | AsyncWorkingMemory | AsyncKnowledge):
-                return Blocking(found, self._loop)
-            return self._within(found) if name in ("turn", "stream") else found
+            result = verb(*args, **options)
+            if asyncio.iscoroutine(result):
+                result = self._run(result)
+            if isinstance(result, AsyncMemory | AsyncSession | AsyncWorkingMemory | AsyncKnowledge):
+                return Blocking(result, self._loop)
+            return self._within(result) if name in ("turn", "stream") else result
 
         return blocking
 
     @contextmanager
     def _within(self, block: Any) -> Iterator[Any]:
+        """Turn an asynchronous context manager into a synchronous one."""
         given = self._run(block.__aenter__())
         try:
             yield self if isinstance(given, AsyncSession) else given

@@ -1,6 +1,6 @@
-"""A process that writes, or works, for tests that kill it: `python worker_process.py MODE STORE [ARGUMENT ...]`.
+"""A process that writes or runs a worker, for tests that kill it: `python worker_process.py MODE STORE [ARGUMENT ...]`.
 
-Each call of the summarizer is a line of a file: the session that it was about, and whose call it was.
+Each call of the summarizer is a line in a file: the key of the session, the process id, and the time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ STRATEGY = {
     "triggers": {"interaction_threshold_qty": 4},
 }
 TURNS = 5
-"""Interactions of a session: more than it may keep."""
+"""The number of interactions in a session: enough for a compaction."""
 
 
 def declared(where: str, lease: str = "2s", **more: Any) -> dict[str, Any]:
-    """A memory whose sessions are compacted by workers alone."""
+    """Return the declaration of a memory whose sessions only workers compact."""
     return {
         "resource": "memory",
         "id": "chat",
@@ -43,7 +43,7 @@ def declared(where: str, lease: str = "2s", **more: Any) -> dict[str, Any]:
 
 
 def said(key: str, number: int) -> list[dict[str, Any]]:
-    """One interaction, which names its session."""
+    """Return the messages of one interaction, which name their session."""
     return [
         {"role": "user", "content": f"<{key}> question {number}, " + "with many words, " * 8},
         {"role": "assistant", "content": f"answer {number}, " + "with many words, " * 8},
@@ -51,7 +51,7 @@ def said(key: str, number: int) -> list[dict[str, Any]]:
 
 
 def write(where: str, first: str, last: str) -> None:
-    """Write to each of these sessions, an interaction at a time, in turns."""
+    """Write an interaction to each of the sessions, then the next one to each, and so on."""
     with Resources.load(declared(where)) as resources:
         for number in range(TURNS):
             for i in range(int(first), int(last)):
@@ -61,7 +61,7 @@ def write(where: str, first: str, last: str) -> None:
 
 
 class Counted:
-    """A summarizer that takes its time, and writes down each call before it answers."""
+    """A slow summarizer, which notes each call in a file before it answers."""
 
     def __init__(self, calls: str, seconds: float) -> None:
         self._calls, self._seconds = Path(calls), seconds
@@ -70,18 +70,18 @@ class Counted:
         (key,) = set(re.findall(r"<(k\d+)>", prompt))
         with self._calls.open("ab", buffering=0) as file:
             file.write(f"{key} {os.getpid()} {time.time():.3f}\n".encode())
-        time.sleep(self._seconds)  # a model takes its time; nothing waits for it to pass
+        time.sleep(self._seconds)  # simulates a slow model; no test relies on it to be long enough
         return f"they spoke about <{key}>"
 
 
 def worker_of(resources: AsyncResources, calls: str, seconds: str, lease: str) -> Worker:
-    """A worker whose summarizer is counted."""
+    """Return a worker whose summarizer calls are noted in the file `calls`."""
     summarizer = CallableSummarizer(Counted(calls, float(seconds)), checked=False)
     return resources.worker(lease=lease, summarizer=summarizer, counter=quarters)
 
 
 def work(where: str, calls: str, seconds: str, lease: str, ahead: str = "0") -> None:
-    """Work until killed, from when it is told, with a clock that is so many seconds ahead."""
+    """Run a worker after a line has come in, until killed, with a clock that is `ahead` seconds ahead."""
 
     async def forever() -> None:
         async with AsyncResources.load(declared(where, lease), clock=later(ahead)) as resources:

@@ -18,13 +18,13 @@ from writer import quarters, turn
 
 STORES = ("memory", "sqlite", "file")
 KINDS = (*STORES, "forgetful")
-""""forgetful" is a memory that caches no context: its contexts have to equal those of the others."""
+""""forgetful" is a memory store that caches no contexts: its contexts must equal those of the others."""
 
 _numbers = itertools.count()
 
 
 def attempt(session: Session, **call: Any) -> Context | None:
-    """Return the context of a call, or None where the budget is too small for any."""
+    """Return the context, or None if the budget is too small for any."""
     try:
         return session.context(**call)
     except BudgetImpossible:
@@ -39,7 +39,7 @@ class World:
         self.session: Session = memory.session("s", **options)
 
     def play(self, log: Sequence[strategies.Operation]) -> Session:
-        """Do every operation of the log, then return the session."""
+        """Perform the operations of a log; return the session."""
         for operation in log:
             strategies.perform(self.session, operation, self.clock.now)
         return self.session
@@ -62,10 +62,10 @@ def world(kind: str, folder: Path, **options: Any) -> Iterator[World]:
     name = next(_numbers)
     addresses = {"memory": "memory://", "forgetful": "memory://", "file": f"file://{folder}/{name}"}
     where: str | Path = addresses.get(kind, folder / f"{name}.db")
-    how: dict[str, Any] = {"synchronous": "NORMAL"} if where != "memory://" else {}
+    open_options: dict[str, Any] = {"synchronous": "NORMAL"} if where != "memory://" else {}
     if kind == "forgetful":
-        how["view_bytes"] = 0
-    with Memory.open(where, clock=clock, **how) as memory:
+        open_options["view_bytes"] = 0
+    with Memory.open(where, clock=clock, **open_options) as memory:
         yield World(memory, clock, where, options)
 
 

@@ -1,4 +1,7 @@
-"""Every command of the command line: those that write or print stored text have a driver; the others give a reason."""
+"""Every command of the command line: with a driver if it writes or prints stored text, otherwise with a reason.
+
+`write_paths` has the same lists for the library.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ WORDS = "words that are to be summarised " * 30
 
 
 class Shell:
-    """The command line in a folder with a policy, and everything that it has printed."""
+    """The command line with a policy over a store in a folder, and everything that it has printed.
+
+    `inputs` is a folder beside it for files that may hold private text.
+    """
 
     def __init__(self, case: Case, folder: Path) -> None:
         self.case, self.folder, self.marker = case, folder, case.marker
@@ -28,21 +34,21 @@ class Shell:
         self.store = f"sqlite:///{folder}/chats.db"
         self.policy = self.inputs / "policy.json"
         self.policy.write_text(json.dumps(case.policy), encoding="utf-8")
-        self.told: list[str] = []
+        self.printed: list[str] = []
 
-    def run(self, *arguments: str, given: str | None = None, status: int = 0, heard: bool = True) -> Result:
-        """Run a command with the policy and record its output."""
+    def run(self, *arguments: str, given: str | None = None, status: int = 0, record_stdout: bool = True) -> Result:
+        """Run a command with the policy, check its exit code, and record its output."""
         where = ("--store", self.store, "--privacy", str(self.policy))
         result = run(*arguments, *where, given=given)
         assert result.exit_code == status, (arguments, result.output, result.exception)
-        self.told += [result.stderr, result.stdout] if heard else [result.stderr]
+        self.printed += [result.stderr, result.stdout] if record_stdout else [result.stderr]
         return result
 
     def talked(self, session: str = "s") -> None:
-        """Return a session with private text, stored under the policy."""
-        said = [{"role": ("user", "assistant")[i % 2], "content": f"{i} {self.marker} {WORDS}"} for i in range(8)]
+        """Import a session with private text under the policy."""
+        messages = [{"role": ("user", "assistant")[i % 2], "content": f"{i} {self.marker} {WORDS}"} for i in range(8)]
         path = self.inputs / "talk.jsonl"
-        path.write_text("".join(f"{json.dumps(one)}\n" for one in said), encoding="utf-8")
+        path.write_text("".join(f"{json.dumps(message)}\n" for message in messages), encoding="utf-8")
         self.run("import", str(path), "--session", session)
 
     def older(self) -> str:
@@ -88,9 +94,9 @@ def _chat(shell: Shell) -> None:
     ]
     with OpenAIServer(*plays) as server:
         at = ("--model", "my-model", "--base-url", server.url, "--max-tokens", "1500")
-        # The model's answer is shown as it is to the user who asked.
-        shell.run("chat", "s", *at, given="".join(f"{line}\n" for line in lines), status=1, heard=False)
-        shell.told += [json.dumps(asked.body, ensure_ascii=False) for asked in server.asked]
+        # Standard output is not recorded: the command shows the model's answer unredacted to the user who asked.
+        shell.run("chat", "s", *at, given="".join(f"{line}\n" for line in lines), status=1, record_stdout=False)
+        shell.printed += [json.dumps(asked.body, ensure_ascii=False) for asked in server.asked]
 
 
 def _compact(shell: Shell) -> None:
@@ -185,7 +191,7 @@ def _scan(shell: Shell) -> None:
 def _search(shell: Shell) -> None:
     shell.talked()
     shell.run("search", "words")
-    shell.run("search", shell.marker, heard=False)  # the command shows what is stored
+    shell.run("search", shell.marker, record_stdout=False)  # the command prints stored text
     shell.run("search", f"{shell.marker} " * 2000, status=2)
     shell.run("search", "words", "--name", shell.marker)
     shell.run("index", "rebuild")
@@ -210,24 +216,24 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "title": _title,
     "unpin": _unpin,
     "config": "it reads files that declare memories, and opens no store",
-    "memory": "it keeps what the policy lets pass that is declared with the memory",
-    "demo": "it writes a conversation that it has invented, into a folder of its own",
-    "derived": "it reads, or takes a name out, with notes of numbers and ids",
+    "memory": "it applies the policy that is declared with the memory",
+    "demo": "it writes an invented conversation into a folder of its own",
+    "derived": "it reads, or removes a name; its records hold numbers and ids",
     "diff": "it reads",
-    "doctor": "it writes, and deletes, an entry of its own making",
+    "doctor": "it writes and deletes an entry that it makes itself",
     "history": "it reads",
-    "index": "it stores terms of what is stored, and `search` tries it",
-    "repair": "it takes out what cannot be read",
-    "rotate-keys": "it seals anew what is there",
-    "serve": "it keeps what the policy lets pass that is declared with the memory",
+    "index": "it stores terms of stored entries; the driver of `search` runs it",
+    "repair": "it removes damaged data",
+    "rotate-keys": "it encrypts stored data again",
+    "serve": "it applies the policy that is declared with the memory",
     "sessions": "it reads",
     "show": "it reads",
-    "stats": "it reads, and stores counts",
-    "copy": "it copies what is stored as it is",
-    "sweep": "it destroys, and tells how much",
-    "vacuum": "it copies what is stored, and tells sizes",
+    "stats": "it reads, and stores token counts",
+    "copy": "it copies stored data unchanged",
+    "sweep": "it erases, and prints how much",
+    "vacuum": "it copies stored data, and prints sizes",
     "verify": "it reads",
-    "worker": "it keeps what the policy lets pass that is declared with the memory",
+    "worker": "it applies the policy that is declared with the memory",
 }
 
 

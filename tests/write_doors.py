@@ -1,7 +1,6 @@
-"""Other entrances to a memory, driven like its own verbs: declared memories, tools, and the compatibility modules.
+"""Drivers like those of `write_paths` for other ways into a memory: declared memories, tools, compatibility layers.
 
-Each driver gives an entrance private text wherever it takes text, and has a summarizer, a handler and a counter see
-what these get.
+Each driver passes private text to every argument that takes text, and records what summarizers and handlers receive.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ WORDS = "words that are to be summarised " * 30
 
 
 def _agterm(w: Watched) -> None:
-    """AGTerm's manager: entries, compression, states in both directions, its events."""
+    """Drive AGTerm's manager: entries, compression, exports and imports of states, events."""
     m = w.marker
     config = {"max_tokens": 900, "max_entries": 4, "recent_window": 1, "min_entries_to_compress": 2}
     manager = MemoryManager(config, store=w.memory)
     for event in ("entry:added", "compressed", "session:cleared", "config:changed"):
-        manager.on(event, lambda *given: w.told.append(("event", repr(given))))
+        manager.on(event, lambda *given: w.emitted.append(("event", repr(given))))
         manager.on(event, _failing(m))
     manager.set_summarize_callback(w.asked)
     for number in range(4):
@@ -37,15 +36,19 @@ def _agterm(w: Watched) -> None:
     manager.add_context("s", m, m)
     manager.compress("s")
     assert manager.get_summaries("s")
-    w.told.append(("context", manager.get_context_for_llm("s") + repr(manager.context("s"))))
-    w.told.append(("read", repr([manager.get_active_entries("s"), manager.get_summaries("s"), manager.get_stats("s")])))
+    w.emitted.append(("context", manager.get_context_for_llm("s") + repr(manager.context("s"))))
+    w.emitted.append(
+        ("read", repr([manager.get_active_entries("s"), manager.get_summaries("s"), manager.get_stats("s")]))
+    )
     state = manager.export_session("s").to_dict()
-    w.told.append(("state", json.dumps(state)))
-    back = json.loads(json.dumps(state).replace(w.case.stand_in, m)) if w.case.stand_in != "[EMAIL" else state
-    key = "sessionId" if "sessionId" in back else "session_id"
-    manager.import_session({**back, key: "back"})
-    w.told.append(("state", json.dumps(manager.export_session("back").to_dict())))
-    for bad in ({m: m}, {**back, m: 1}, {**back, "entries": [m]}, {**back, "entries": [{m: m}]}, {key: m}):
+    w.emitted.append(("state", json.dumps(state)))
+    imported = json.loads(json.dumps(state).replace(w.case.stand_in, m)) if w.case.stand_in != "[EMAIL" else state
+    key = "sessionId" if "sessionId" in imported else "session_id"
+    manager.import_session({**imported, key: "back"})
+    w.emitted.append(("state", json.dumps(manager.export_session("back").to_dict())))
+    invalid: list[Any] = [{m: m}, {**imported, m: 1}, {key: m}]
+    invalid += [{**imported, "entries": [m]}, {**imported, "entries": [{m: m}]}]
+    for bad in invalid:
         w.refused(manager.import_session, bad)
     w.refused(manager.on, m, print)
     w.refused(manager.update_config, {m: m})
@@ -61,53 +64,53 @@ def _failing(marker: str) -> Callable[..., None]:
 
 
 class _Message:
-    """A raw message without a form in JSON."""
+    """A raw message that cannot be written as JSON."""
 
-    def __init__(self, said: str) -> None:
-        self.content, self.itself = said, object()
+    def __init__(self, content: str) -> None:
+        self.content, self.itself = content, object()
 
     def __repr__(self) -> str:
         return f"_Message({self.content})"
 
 
 def _firefly(w: Watched) -> None:
-    """Firefly's conversations: turns with raw messages of every form, summaries, exports in both directions."""
+    """Drive Firefly's conversations: turns with raw messages of every form, summaries, exports and imports."""
     m = w.marker
 
-    def tells(turns: list[ConversationTurn]) -> str:
-        w.told.append(("turns", repr([_said(turn) for turn in turns])))
+    def summarizer(turns: list[ConversationTurn]) -> str:
+        w.emitted.append(("turns", repr([_said(turn) for turn in turns])))
         return f"They spoke of {m}."
 
-    made = ConversationMemory(max_tokens=900, summarize_threshold=800, summarizer=tells, store=w.memory)
-    made.on("context:over_budget", _failing(m))
-    made.on("context:over_budget", lambda *given: w.told.append(("event", repr(given))))
-    spoken = [{"role": "user", "content": f"I am {m}"}, {"role": "assistant", "content": f"You are {m}"}]
-    forms: list[Any] = [None, spoken, [*spoken, {m: m, "deep": [{m: [m]}]}], [_Message(m)], [_Message("x")]]
+    conversations = ConversationMemory(max_tokens=900, summarize_threshold=800, summarizer=summarizer, store=w.memory)
+    conversations.on("context:over_budget", _failing(m))
+    conversations.on("context:over_budget", lambda *given: w.emitted.append(("event", repr(given))))
+    messages = [{"role": "user", "content": f"I am {m}"}, {"role": "assistant", "content": f"You are {m}"}]
+    forms: list[Any] = [None, messages, [*messages, {m: m, "deep": [{m: [m]}]}], [_Message(m)], [_Message("x")]]
     for number, raw in enumerate(forms * 3):
         name = f"c{number % 2}"
-        turn = made.add_turn(name, f"I am {m}", f"You are {m}", raw, metadata=metadata(m))
-        w.told.append(("turn", repr(_said(turn))))
-        made.add_turn(name, f"{number} {WORDS}", WORDS, [_Message(m)])
-        w.told.append(("turns", repr([_said(one) for one in made.get_turns(name)])))
-        w.told.append(("history", repr(made.get_message_history(name))))
-        w.told.append(("summary", repr(made.get_summary(name))))
-    made.add_turn("c0", f"{m} " * 2000, m, None)
-    w.told.append(("history", repr(made.get_message_history("c0"))))
-    exported = made.export_conversation("c1")
-    w.told.append(("export", json.dumps(exported)))
-    made.import_conversation(exported, conversation_id="back")
+        turn = conversations.add_turn(name, f"I am {m}", f"You are {m}", raw, metadata=metadata(m))
+        w.emitted.append(("turn", repr(_said(turn))))
+        conversations.add_turn(name, f"{number} {WORDS}", WORDS, [_Message(m)])
+        w.emitted.append(("turns", repr([_said(turn) for turn in conversations.get_turns(name)])))
+        w.emitted.append(("history", repr(conversations.get_message_history(name))))
+        w.emitted.append(("summary", repr(conversations.get_summary(name))))
+    conversations.add_turn("c0", f"{m} " * 2000, m, None)
+    w.emitted.append(("history", repr(conversations.get_message_history("c0"))))
+    exported = conversations.export_conversation("c1")
+    w.emitted.append(("export", json.dumps(exported)))
+    conversations.import_conversation(exported, conversation_id="back")
     with ConversationMemory() as plain:
         plain.add_turn("x", f"I am {m}", m, forms[2], metadata=metadata(m))
-        made.import_conversation(plain.export_conversation("x"), conversation_id="brought")
-    w.told.append(("turns", repr([_said(one) for one in made.get_turns("brought")])))
-    w.told.append(("history", repr(made.get_message_history("brought"))))
-    w.refused(made.add_turn, "c", [m], m)
-    w.refused(made.add_turn, "c", m, m, raw_messages=m)
-    w.refused(made.add_turn, "c", m, m, metadata=m)
-    w.refused(made.add_turn, {m: m}, m, m)
+        conversations.import_conversation(plain.export_conversation("x"), conversation_id="brought")
+    w.emitted.append(("turns", repr([_said(turn) for turn in conversations.get_turns("brought")])))
+    w.emitted.append(("history", repr(conversations.get_message_history("brought"))))
+    w.refused(conversations.add_turn, "c", [m], m)
+    w.refused(conversations.add_turn, "c", m, m, raw_messages=m)
+    w.refused(conversations.add_turn, "c", m, m, metadata=m)
+    w.refused(conversations.add_turn, {m: m}, m, m)
     for bad in ({m: m}, {"conversation_id": "x", "turns": m}, {"conversation_id": "x", "turns": [{m: m}]}, m):
-        w.refused(made.import_conversation, bad)
-    w.refused(made.on, m, print)
+        w.refused(conversations.import_conversation, bad)
+    w.refused(conversations.on, m, print)
 
 
 def _said(turn: ConversationTurn) -> object:
@@ -119,18 +122,18 @@ DECLARED |= {"persistence": {"type": "in_memory", "ttl": "1d"}}
 
 
 def _declared(w: Watched) -> None:
-    """Declared memories: verbs by key, agents, sessions."""
+    """Drive declared memories: verbs by key, agents, sessions."""
     m = w.marker
     with Resources.load(DECLARED, privacy=w.redactor) as resources:
         keyed = resources.keyed("m")
         keyed.append("k", [{"role": "user", "content": m, m: m}, {"role": "assistant", "content": m}])
         keyed.append("k", m)
         keyed.write("k", [{"role": "user", "content": f"again {m}"}])
-        w.told.append(("read", repr([keyed.read("k"), keyed.stats("k"), keyed.health(), keyed.flush("k")])))
+        w.emitted.append(("read", repr([keyed.read("k"), keyed.stats("k"), keyed.health(), keyed.flush("k")])))
         keyed.clear("k", confirm=True, backup=True)
         agent = resources.agent([{"id": "m", "key": "a"}])
         agent.add(f"I am {m}", f"You are {m}", key=f"of {m}")
-        w.told.append(("context", repr(agent.context(system="be brief"))))
+        w.emitted.append(("context", repr(agent.context(system="be brief"))))
         refusals: tuple[tuple[Callable[..., object], tuple[object, ...]], ...] = (
             (keyed.append, ("k", [m, {m: m}])),
             (keyed.append, ("k", {m: m})),
@@ -140,14 +143,15 @@ def _declared(w: Watched) -> None:
         )
         for verb, given in refusals:
             w.attempted(verb, *given)
-        told = [resources.memory("m").session(one.session).export() for one in resources.memory("m").sessions()]
-        w.told.append(("stored", repr(told)))
-        assert w.case.stand_in in repr(told)
+        memory = resources.memory("m")
+        exports = repr([memory.session(info.session).export() for info in memory.sessions()])
+        w.emitted.append(("stored", exports))
+        assert w.case.stand_in in exports
     w.session().add_user_message(m)
 
 
 def _tools(w: Watched) -> None:
-    """What a model may call: searches, reading, facts."""
+    """Drive the tools that a model may call: searches, reading, facts."""
     m = w.marker
     w.session().add_user_message(f"It is {m} {WORDS}")
     tools = MemoryTools(w.memory, session="s", facts="user/ann")
@@ -165,7 +169,7 @@ def _tools(w: Watched) -> None:
         ("forget_fact", {"key": m}),
         (m, {m: m}),
     ):
-        w.told.append((f"tool {name[:4]}", tools.call(name, arguments).text))
+        w.emitted.append((f"tool {name[:4]}", tools.call(name, arguments).text))
 
 
 DOORS: dict[str, Callable[[Watched], None]] = {

@@ -1,8 +1,9 @@
-"""The one list of all ways in which something gets into a store or out of a memory.
+"""All public verbs through which text gets into a store or out of a memory, each with a driver or a reason.
 
-`MEMORY` and `SESSION` have every public verb of the two classes (and of their asynchronous faces), `FACES` and `VALUES`
-the public names that are no records; `write_commands` has the commands. What writes or emits has a driver, which gives
-it private text in every place that takes text; what does neither has a reason. A test fails for a name in no list.
+`MEMORY`, `SESSION`, `WORKING` and `KNOWLEDGE` list every public verb of these classes and of their asynchronous faces.
+A verb that writes or emits text has a driver: a function that passes private text to every argument that takes text. A
+verb that does neither has a string that says why. `FACES` and `VALUES` list the public names that are neither records
+nor errors; `write_commands` lists the commands. `test_write_paths.py` fails for a public name in no list.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def _talk(w: Watched, session: Any, turns: int = 4) -> None:
         session.add_assistant_message(f"{number} {WORDS} {w.marker}")
 
 
-def _told(w: Watched, *events: str) -> None:
-    """Check that these events were sent."""
+def _sent(w: Watched, *events: str) -> None:
+    """Check that the memory has sent these events."""
     missing = set(events) - set(w.events)
     assert not missing, f"never sent: {missing}"
 
@@ -52,8 +53,8 @@ def _document(w: Watched) -> Unstored:
     base.search(w.marker)
     kept = repr(base.documents())
     assert w.case.stand_in in kept
-    w.told.append(("documents", kept))
-    return Unstored("it is a document of a tenant that has no sessions of its own")
+    w.emitted.append(("documents", kept))
+    return Unstored("documents are in another tenant; the driver itself has checked the stand-in")
 
 
 def _knowledge(w: Watched) -> Unstored:
@@ -80,7 +81,7 @@ def _user(w: Watched) -> None:
     session.add_user_message(w.marker, name=w.marker, metadata=metadata(w.marker), importance=0.9, pinned=True)
     session.add_user_message(parts(w.marker), expires_at=datetime.now(UTC) + timedelta(days=900_000))
     session.context()
-    _told(w, "entry:added")
+    _sent(w, "entry:added")
     for bad in (
         {"content": [w.marker]},
         {"content": w.marker, "metadata": {"x": {w.marker}}},
@@ -208,7 +209,7 @@ def _replace(w: Watched) -> None:
         with session.turn(atomic=True):
             session.add(make(w.marker))
             w.refused(session.replace, make(w.marker))
-    _told(w, "session:replaced")
+    _sent(w, "session:replaced")
 
 
 def _resolve(w: Watched) -> None:
@@ -248,7 +249,7 @@ def _end_turn(w: Watched) -> None:
     session = w.session(long_term={**SUMMARY, "interaction_threshold_qty": 2}, summarizer=w.asked)
     _talk(w, session)
     session.end_turn()
-    _told(w, "turn:ended")
+    _sent(w, "turn:ended")
 
 
 # --- contexts, usage, pins, erasure
@@ -259,7 +260,7 @@ def _view(w: Watched) -> Unstored | None:
     session = w.session(max_tokens=900, view="small", conditions=[odd])
     _talk(w, session, 6)
     session.context(system=w.marker, tools=[{"type": "function", "function": {"name": "f", "description": w.marker}}])
-    _told(w, "cut", "condition:error")
+    _sent(w, "cut", "condition:error")
     where = f"not contains(message.content, '{w.marker}')"
     w.refused(w.session, conditions=[where])
     w.refused(w.session, short_term={"memory_strategy_id": "max_tokens", "conditions": [where], "cut": "low_water"})
@@ -281,7 +282,7 @@ def _usage(w: Watched) -> Unstored:
     w.refused(w.session().record_usage, 1, context=w.marker)
     w.session().record_usage({"id": w.marker, "usage": {"prompt_tokens": 9}, w.marker: w.marker})
     w.refused(w.session().record_usage, {w.marker: w.marker})
-    return Unstored("it takes figures, and a fingerprint of the response's id")
+    return Unstored("it stores numbers, and a fingerprint of the response's id")
 
 
 def _pin(w: Watched) -> Unstored:
@@ -289,7 +290,7 @@ def _pin(w: Watched) -> Unstored:
     w.session().pin(1)
     w.refused(w.session().pin, w.marker)
     w.refused(w.session().unpin, {w.marker: 1})
-    return Unstored("it takes ids")
+    return Unstored("it takes only ids")
 
 
 def _hide(w: Watched) -> Unstored:
@@ -298,7 +299,7 @@ def _hide(w: Watched) -> Unstored:
     w.session().show(1)
     w.refused(w.session().hide, w.marker)
     w.refused(w.session().show, {w.marker: 1})
-    return Unstored("it takes ids")
+    return Unstored("it takes only ids")
 
 
 def _erase(w: Watched) -> None:
@@ -306,7 +307,7 @@ def _erase(w: Watched) -> None:
     _talk(w, session)
     session.compact(SUMMARY)
     session.erase([1], reason=f"because of {w.marker}")
-    _told(w, "erased")
+    _sent(w, "erased")
     w.refused(session.erase, [w.marker])
     w.refused(session.erase, [1], reason=[w.marker])
 
@@ -315,7 +316,7 @@ def _clear(w: Watched) -> Unstored:
     session = w.session()
     session.add_user_message(w.marker)
     session.clear()
-    return Unstored("nothing is left")
+    return Unstored("the session is empty afterwards")
 
 
 def _fork(w: Watched) -> None:
@@ -334,12 +335,12 @@ def _rewind(w: Watched) -> None:
     w.refused(session.rewind, w.marker)
 
 
-# --- out of it
+# --- exports
 
 
 def _export(w: Watched) -> None:
     play(w.session(summarizer=w.asked), w.marker)
-    w.told.append(("export", json.dumps(w.session().export())))
+    w.emitted.append(("export", json.dumps(w.session().export())))
 
 
 def _export_to(w: Watched) -> None:
@@ -351,7 +352,7 @@ def _export_to(w: Watched) -> None:
 
     class Full(io.BytesIO):
         def write(self, data: Any, /) -> int:
-            w.told.append(("written", bytes(data).decode()))
+            w.emitted.append(("written", bytes(data).decode()))
             raise OSError(28, "no space left")
 
     w.refused(session.export_to, Full())
@@ -386,9 +387,9 @@ def _compact(w: Watched) -> None:
         session.compact({**SUMMARY, "rebuild_every": 1})
         session.compact("ladder")
         session.compact({"strategy": "mask_results"})
-        for made in session.summaries(history=True):
-            w.told.append(("summary", repr(made)))
-    _told(w, "compressed", "compaction:failed")
+        for summary in session.summaries(history=True):
+            w.emitted.append(("summary", repr(summary)))
+    _sent(w, "compressed", "compaction:failed")
     session = w.session("strange")
     _talk(w, session)
     w.refused(session.compact, w.marker)
@@ -411,7 +412,7 @@ def _compact(w: Watched) -> None:
 
 def _raising(w: Watched) -> Callable[[str], str]:
     def summarizer(prompt: str) -> str:
-        w.told.append(("prompt", prompt))
+        w.emitted.append(("prompt", prompt))
         fault = ValueError(f"no answer to {w.marker}: {prompt}")
         fault.add_note(f"it was about {w.marker}")
         raise fault from KeyError(w.marker)
@@ -459,7 +460,7 @@ def _restore(w: Watched) -> None:
     _talk(w, session)
     session.compact(SUMMARY)
     session.restore()
-    _told(w, "restored")
+    _sent(w, "restored")
     w.refused(session.restore, w.marker)
     w.refused(session.expand, {w.marker: 1})
 
@@ -475,7 +476,7 @@ def _import_session(w: Watched) -> None:
     w.memory.import_session(given, session_id="merged", on_conflict="merge")
     w.memory.import_session(given, session_id="fresh", on_conflict="merge")
     w.session("s").context()
-    _told(w, "session:imported")
+    _sent(w, "session:imported")
     w.refused(w.memory.import_session, given)
     w.refused(w.memory.import_session, w.marker)
     w.refused(w.memory.import_session, given, on_conflict=w.marker)
@@ -517,13 +518,13 @@ def _import_file(w: Watched) -> None:
     for name, path in files(w.marker, w.inputs).items():
         report = w.memory.import_file(path)
         assert any(one.added for one in report.sessions.values()), name
-        w.told.append((f"report of {name}", f"{report!r}"))
-        w.told.append((f"again of {name}", f"{w.memory.import_file(path)!r}"))
+        w.emitted.append((f"report of {name}", f"{report!r}"))
+        w.emitted.append((f"again of {name}", f"{w.memory.import_file(path)!r}"))
         w.attempted(w.memory.import_file, path, strict=True, session_id="strict")
     for line in malformed(w.marker):
         given = (line + "\n").encode()
         report = w.attempted(w.memory.import_file, io.BytesIO(given), session_id="bad", format="openai")
-        w.told.append(("report", repr(report)))
+        w.emitted.append(("report", repr(report)))
         w.attempted(w.memory.import_file, io.BytesIO(given), session_id="bad", strict=True)
     good = json.dumps({"role": "user", "content": "x"})
     w.memory.import_file(io.BytesIO(f"{good}\n{{{w.marker}\n{good}\n".encode()), session_id="lines")
@@ -536,7 +537,7 @@ def _delete(w: Watched) -> Unstored:
     w.session().add_user_message(w.marker)
     w.memory.delete_session("s")
     w.refused(w.memory.delete_session, [w.marker])
-    return Unstored("nothing is left")
+    return Unstored("the session is deleted")
 
 
 def _sweep(w: Watched) -> None:
@@ -592,13 +593,13 @@ def _session(w: Watched) -> None:
 
 
 def _derive(w: Watched) -> None:
-    """Derived data is told of erased entries, and its errors are emitted."""
+    """Derived data is given the ids of erased entries, and its errors are emitted."""
 
     class Index:
         name = "index"
 
         async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
-            w.told.append(("derived", f"{tenant} {session} {entries}"))
+            w.emitted.append(("derived", f"{tenant} {session} {entries}"))
             raise ValueError(f"it was {w.marker}")
 
         async def gone(self, tenant: str, session: str) -> int:
@@ -619,9 +620,9 @@ def _forget(w: Watched) -> None:
     session.compact(SUMMARY)
     session.add_user_message("to be forgotten", name="ann")
     session.add_user_message(w.marker)
-    w.told.append(("dry run", repr(w.memory.forget(matches=w.marker, dry_run=True))))
-    w.told.append(("forgotten", repr(w.memory.forget(user="ann", reason=f"because of {w.marker}"))))
-    w.told.append(("forgotten", repr(w.memory.forget(matches=f"9 {w.marker}", reason=f"because of {w.marker}"))))
+    w.emitted.append(("dry run", repr(w.memory.forget(matches=w.marker, dry_run=True))))
+    w.emitted.append(("forgotten", repr(w.memory.forget(user="ann", reason=f"because of {w.marker}"))))
+    w.emitted.append(("forgotten", repr(w.memory.forget(matches=f"9 {w.marker}", reason=f"because of {w.marker}"))))
     w.refused(w.memory.forget, user=[w.marker])
     w.refused(w.memory.forget, tenant=w.marker)
     w.refused(w.memory.forget, user="x", session=w.marker)
@@ -630,7 +631,7 @@ def _forget(w: Watched) -> None:
 def _scan(w: Watched) -> None:
     session = w.session()
     _talk(w, session)
-    w.told.append(("scanned", repr(w.memory.scan(apply=True))))
+    w.emitted.append(("scanned", repr(w.memory.scan(apply=True))))
     w.refused(w.memory.scan, w.marker)
     w.refused(w.memory.scan, {w.marker: 1})
     w.refused(w.memory.scan, sample=w.marker)
@@ -648,7 +649,7 @@ def _close(w: Watched) -> Unstored | None:
     w.close()
     w.refused(session.add_user_message, w.marker)
     w.open()
-    return Unstored("nothing is left") if w.where == "memory://" else None
+    return Unstored("the store was only in memory") if w.where == "memory://" else None
 
 
 def _working(w: Watched) -> None:
@@ -660,7 +661,7 @@ def _working(w: Watched) -> None:
 def _fork_of_memory(w: Watched) -> None:
     fork = w.memory.fork("child")
     fork.working().set("k", {"to": [w.marker]})
-    w.told.append(("fact", repr(fork.working().fact("k"))))
+    w.emitted.append(("fact", repr(fork.working().fact("k"))))
     w.refused(w.memory.fork("x").working, w.marker)
 
 
@@ -669,8 +670,8 @@ def _fact(w: Watched) -> None:
     facts.set("k", w.marker)
     facts.set("k", {"to": [(w.marker,)], 7: {w.marker}, "then": {w.marker: 1}})
     facts.set("bytes", w.marker.encode())
-    w.told.append(("prompt", facts.to_context_string()))
-    w.told.append(("facts", repr(facts.facts())))
+    w.emitted.append(("prompt", facts.to_context_string()))
+    w.emitted.append(("facts", repr(facts.facts())))
     w.refused(facts.set, w.marker, 1)
     w.refused(facts.get, w.marker + "\n")
     w.refused(facts.set, "k", object(), ttl=w.marker)
@@ -688,60 +689,60 @@ def _facts(w: Watched) -> None:
     session = w.session()
     session.add_user_message("hello")
     session.working.set("k", [w.marker])
-    w.told.append(("export", json.dumps(session.export())))
+    w.emitted.append(("export", json.dumps(session.export())))
     session.fork("branch")
 
 
 MEMORY: Mapping[str, Driver | str] = {
-    "open": "it is given a policy, and text of its own only in addresses and options; every driver begins with it",
+    "open": "it takes an address, options and a policy, and no text to store; every driver begins with it",
     "connect": "as `open`",
-    "from_resource": "it opens what a file declares, whose policy is one of `open`",
-    "from_env": "it opens what variables declare, which name no policy but by a file",
-    "for_tenant": "it is given an id, and what its memory does others do",
+    "from_resource": "it opens the memory that a file declares, with a policy as `open` takes it",
+    "from_env": "it opens the memory that environment variables declare; only a file that they name has a policy",
+    "for_tenant": "it takes an id and returns a memory, whose verbs are in this list",
     "fork": _fork_of_memory,
-    "bind": "it is given a session, and stores nothing",
+    "bind": "it takes a session and stores nothing",
     "working": _working,
     "knowledge": _knowledge,
     "scopes": "it reads names of scopes",
-    "definitions": "it reads what definitions say",
+    "definitions": "it reads definitions",
     "session": _session,
-    "sessions": "it reads ids, figures, and what is said of sessions",
-    "info": "it reads ids and figures",
+    "sessions": "it reads ids, numbers, and the descriptions of sessions",
+    "info": "it reads ids and numbers",
     "import_session": _import_session,
     "import_file": _import_file,
-    "recall": "it reads; what it may store are terms of what has passed, and when an entry was accessed",
-    "index_status": "it tells figures",
-    "rebuild_index": "it stores terms of what is stored",
+    "recall": "it reads; it may store terms of entries that are already redacted, and when an entry was accessed",
+    "index_status": "it returns numbers",
+    "rebuild_index": "it stores terms of stored entries",
     "delete_session": _delete,
     "derive": _derive,
     "derivers": "it reads names of indexes",
-    "underive": "it removes",
+    "underive": "it removes an index's name",
     "forget": _forget,
     "scan": _scan,
     "sweep": _sweep,
-    "durability": "it tells of settings",
-    "vacuum": "it copies what is stored, and tells sizes",
+    "durability": "it returns settings",
+    "vacuum": "it copies stored data, and returns sizes",
     "on": _on,
     "close": _close,
-    "store": "the store below the memory, which keeps what it is given: whoever writes to it passes by all of this",
-    "redact": "it takes out what may not be kept, and writes nothing",
+    "store": "the store below the memory, which no policy protects: it keeps whatever is written to it",
+    "redact": "it redacts the text it is given and stores nothing",
     "tenant": "an id",
 }
 
 KNOWLEDGE: Mapping[str, Driver | str] = {
     "add": _document,
     "refresh": _refresh,
-    "remove": "it removes",
+    "remove": "it removes documents",
     "documents": "it reads",
     "search": "it reads",
 }
 WORKING: Mapping[str, Driver | str] = {
     "set": _fact,
     "set_many": _facts,
-    "delete": "it removes",
-    "clear": "it removes",
+    "delete": "it removes facts",
+    "clear": "it removes facts",
     "readonly": "it writes nothing",
-    **dict.fromkeys(("is_readonly", "scope_id"), "what the object was made with"),
+    **dict.fromkeys(("is_readonly", "scope_id"), "an argument with which the object was made"),
     **dict.fromkeys(
         ("get", "fact", "has", "keys", "items", "to_dict", "facts", "page", "to_context_string"), "it reads"
     ),
@@ -765,12 +766,12 @@ SESSION: Mapping[str, Driver | str] = {
     "context": _view,
     "record_usage": _usage,
     "describe": _describe,
-    "info": "it reads figures, and what is said of the session",
+    "info": "it reads numbers, and the description of the session",
     "pin": _pin,
     "unpin": _pin,
     "erase": _erase,
     "clear": _clear,
-    "repair": "it takes out what cannot be read, and keeps nothing of it",
+    "repair": "it removes damaged data and keeps nothing of it",
     "fork": _fork,
     "rewind": _rewind,
     "export": _export,
@@ -778,26 +779,26 @@ SESSION: Mapping[str, Driver | str] = {
     "compact": _compact,
     "restore": _restore,
     "entries": "it reads",
-    "entry": "it reads; what it may store is when an entry was accessed",
+    "entry": "it reads; it may store when an entry was accessed",
     "recall": "as that of a memory",
-    "passages": "it reads; what it may store is when an entry was accessed",
+    "passages": "it reads; it may store when an entry was accessed",
     "active_entries": "it reads",
     "messages": "it reads",
     "hide": _hide,
     "show": _hide,
     "interactions": "it reads",
     "history": "it reads",
-    "stats": "it reads; what it may store are counts",
-    "count": "it stores counts",
+    "stats": "it reads; it may store token counts",
+    "count": "it stores token counts",
     "summaries": "it reads",
     "expand": "it reads",
     "verify": "it reads",
     "id": "an id",
-    "cost": "counts, and stores nothing",
-    "redact": "it takes out what may not be kept, and writes nothing",
+    "cost": "it counts tokens and stores nothing",
+    "redact": "it redacts the text it is given and stores nothing",
     "in_turn": "whether a turn is open",
-    "in_atomic_turn": "whether that is an atomic one",
-    "options": "what the session was opened with",
+    "in_atomic_turn": "whether an atomic turn is open",
+    "options": "the options with which the session was opened",
 }
 
 FACES = {
@@ -807,21 +808,21 @@ FACES = {
 """Public classes with verbs that write."""
 
 VALUES = {
-    "SourceSummarizer": "asks a function; a memory shows it entries and summaries that have passed",
-    "CallableSummarizer": "asks a function; a memory gives it prompts that have passed",
-    "Derived": "is a program's own, and is told ids alone",
+    "SourceSummarizer": "calls a function; a memory passes it only redacted entries and summaries",
+    "CallableSummarizer": "calls a function; a memory passes it only prompts of redacted text",
+    "Derived": "is a program's own index, to which a memory passes only ids",
     "Keys": "holds keys",
-    "ModelSummarizer": "asks a model; a memory gives it prompts that have passed",
-    "Answer": "gathers what a stream tells; its session stores that",
-    "Context": "is given by a session and stores nothing",
-    "Recogniser": "is what finds",
-    "Redactor": "is what cleans",
-    "SessionPage": "is a list of what is stored",
-    "Strategy": "plans, and is given what has passed",
+    "ModelSummarizer": "calls a model; a memory passes it only prompts of redacted text",
+    "Answer": "collects the events of a stream; its session stores the result",
+    "Context": "is returned by a session and stores nothing",
+    "Recogniser": "finds private text",
+    "Redactor": "redacts private text",
+    "SessionPage": "is a list of stored sessions",
+    "Strategy": "plans, from entries that are already redacted",
 }
-"""Public names that are neither records, errors nor faces, with the reason why they write nothing."""
+"""Public names that are neither records, errors nor faces, each with the reason why it writes nothing unredacted."""
 
 
 def driven(lists: Mapping[str, Driver | str]) -> dict[str, Driver]:
-    """Return the verbs of a list that have a driver."""
+    """Return the drivers in a list, by the name of the verb."""
     return {name: driver for name, driver in lists.items() if not isinstance(driver, str)}

@@ -31,7 +31,7 @@ BUDGET = 200
 
 
 def known_to(memory: Memory, turns: int, *, summary: bool = False) -> Session:
-    """Return a session of so many turns that its memory has cached completely: it was counted and gave two contexts."""
+    """Return a session of so many turns whose state is completely cached: it was counted and has given two contexts."""
     session = memory.session("s", max_tokens=2000, counter=quarters)
     for begin in range(0, turns, 200):
         session.add([message for number in range(begin, min(begin + 200, turns)) for message in turn(str(number))])
@@ -334,9 +334,8 @@ def limited(path: str) -> None:
 def attempt(path: str, readonly: str) -> None:
     """Open, read and write as a user without rights; report what each step returned or raised."""
     scheme = address(path).partition(":")[0]
-    with (
-        tempfile.TemporaryDirectory() as folder
-    ):  # import everything now: the user `nobody` may not read the library's files
+    # Import everything now: the user `nobody` may not read the library's files.
+    with tempfile.TemporaryDirectory() as folder:
         with Memory.open(f"{scheme}:///{folder}/warm") as memory:
             memory.session(SESSION).add(turn("warm"))
         with Memory.open(f"{scheme}:///{folder}/warm", readonly=True) as memory:
@@ -355,7 +354,7 @@ def attempt(path: str, readonly: str) -> None:
 
 
 def become_nobody() -> None:
-    """Become the user `nobody`: permissions do not bind root."""
+    """Become the user `nobody`, since root may do everything."""
     if sys.platform != "win32" and os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)

@@ -1,4 +1,4 @@
-"""The contract of logs, one rule a test, run over a store. Every store has the same engine, so all of them keep it.
+"""The contract of logs as tests, one rule each, to run over any store. All stores have the same engine under them.
 
 class TestMyStore(LogConformance):
     @pytest.fixture
@@ -29,7 +29,7 @@ class LogConformance(
     SideConformance,
     RewritingConformance,
 ):
-    """Everything that the docstrings of `palimpsest.stores.Store` promise, one rule a test.
+    """All promises in the docstrings of `palimpsest.stores.Store`, one rule a test.
 
     A subclass has a fixture `store`: a function that takes a clock and opens an empty store that uses it. A store whose
     driver needs an event loop overrides `run`.

@@ -41,7 +41,7 @@ class BranchConformance(Contract):
         assert await on.store.fetch(BRANCH, [1, 3], [done.entries[1].id, done.entries[2].id]) == list(done.entries[:2])
         assert [entry.tokens for entry in await on.store.read(BRANCH, counter="words")] == [10, 20]
         assert await summed(on.store, BRANCH, "words") == (2, 30)
-        assert [one.session for one in await on.store.sessions(KEY.tenant)] == sorted({KEY.session, BRANCH.session})
+        assert [info.session for info in await on.store.sessions(KEY.tenant)] == sorted({KEY.session, BRANCH.session})
 
     @rule
     async def test_a_branch_names_no_entries_that_are_nowhere(self, on: OpenedStore) -> None:
@@ -155,7 +155,7 @@ class BranchConformance(Contract):
         assert (await on.store.append(BRANCH, after, check_ids=True)).added == 1
         await refused(Conflict, on.store.append(BRANCH, [replace(before[0], content="z")], check_ids=True))
 
-    # --- what happens to one and to the others
+    # --- changes of a session with branches
 
     @rule
     async def test_erasing_reaches_every_branch(self, on: OpenedStore) -> None:
@@ -240,7 +240,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(BRANCH)) == ["", "b"]
 
     @rule
-    async def test_what_was_cleared_is_no_more_there_for_that_branches_have_it(self, on: OpenedStore) -> None:
+    async def test_a_cleared_session_finds_nothing_that_its_branches_keep(self, on: OpenedStore) -> None:
         """A session finds and counts nothing of what it has cleared, by seq or id; its branch does."""
         given = (await on.store.append(KEY, said("a", "b"))).entries
         await fork(on.store, KEY, BRANCH)
@@ -339,8 +339,8 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(FOREIGN)) == [big]
 
     @rule
-    async def test_large_content_of_who_is_made_anew_outlives_a_branch(self, on: OpenedStore) -> None:
-        """Deleting a branch takes no content of a session that was made again under its origin's id."""
+    async def test_large_content_of_a_session_made_again_outlives_a_branch(self, on: OpenedStore) -> None:
+        """Deleting a branch keeps the content of a session that was made again under the id of the branch's origin."""
         big = "all the same " * 5_000
         await on.store.append(KEY, said(big))
         await fork(on.store, KEY, BRANCH)

@@ -46,9 +46,15 @@ class ChangeConformance(Contract):
             await on.store.count(KEY, "words", counts)
         head = await on.store.commit(KEY, Change(kind="erase", reason="asked", seqs=(2,)))
 
-        (_, grave) = await on.store.read(KEY, counter="words")
-        assert (grave.erased, grave.content, grave.name, grave.metadata, grave.tokens) == (True, "", None, None, None)
-        assert (grave.id, grave.seq, grave.turn, grave.at) == ("x", 2, before.turn, before.at)
+        (_, tombstone) = await on.store.read(KEY, counter="words")
+        assert (tombstone.erased, tombstone.content, tombstone.name, tombstone.metadata, tombstone.tokens) == (
+            True,
+            "",
+            None,
+            None,
+            None,
+        )
+        assert (tombstone.id, tombstone.seq, tombstone.turn, tombstone.at) == ("x", 2, before.turn, before.at)
         assert (head.epoch, head.erased, head.entries) == (1, 1, 1)
         assert await summed(on.store, KEY, "words") == (1, 1)
         assert [(r.kind, r.reason, r.seqs) for r in await on.store.records(KEY)] == [("erase", "asked", (2,))]
@@ -172,9 +178,9 @@ class ChangeConformance(Contract):
         await on.store.load(FOREIGN, dump)
 
         assert await on.store.head(FOREIGN) == head
-        taken = await on.store.head(OTHER) or Head()
-        assert taken.revision > 1  # a change that saw the earlier log is outdated
-        assert taken.epoch > 0
+        replaced = await on.store.head(OTHER) or Head()
+        assert replaced.revision > 1  # so a change that was planned for the earlier log is outdated
+        assert replaced.epoch > 0
         for key in (OTHER, FOREIGN):
             assert tuple(await on.store.read(key)) == entries
             assert tuple(await on.store.records(key)) == records
@@ -225,7 +231,7 @@ class ChangeConformance(Contract):
         on.clock.advance(1)
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(2,)))
 
-        (one,) = await on.store.sessions(KEY.tenant)
+        (info,) = await on.store.sessions(KEY.tenant)
 
-        assert (one.entries, one.revision, one.epoch) == (2, 2, 1)
-        assert (one.created, one.updated) == (begun, on.clock.now)
+        assert (info.entries, info.revision, info.epoch) == (2, 2, 1)
+        assert (info.created, info.updated) == (begun, on.clock.now)

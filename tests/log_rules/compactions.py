@@ -22,8 +22,8 @@ AWKWARD = 'quoted "\\", ☂, \x00, half a pair \ud800'
 
 def covering(state: Compaction, text: str, *cover: Span, fold: Sequence[Summary] = ()) -> Compaction:
     """Return a compaction that covers these entries by a summary with this text, which replaces those in `fold`."""
-    covers = spans.union(cover, *(made.covers for made in fold))
-    parents = tuple(made.revision for made in fold)
+    covers = spans.union(cover, *(summary.covers for summary in fold))
+    parents = tuple(summary.revision for summary in fold)
     return Compaction(
         summary=Summary(id=new_ids(1, 0)[0], text=text, covers=covers, folded=cover, parents=parents),
         current=(*(number for number in state.current if number not in parents), 0),
@@ -41,8 +41,10 @@ async def state_of(store: Store, key: SessionKey) -> Compaction:
 
 async def summaries(store: Store, key: SessionKey) -> dict[int, Summary]:
     """Return the summaries in the session's records, by revision."""
-    carried = [record.compaction for record in await store.records(key)]
-    return {one.summary.revision: one.summary for one in carried if one is not None and one.summary is not None}
+    states = [record.compaction for record in await store.records(key)]
+    return {
+        state.summary.revision: state.summary for state in states if state is not None and state.summary is not None
+    }
 
 
 async def compact(store: Store, key: SessionKey, compaction: Compaction) -> Summary:
@@ -56,13 +58,13 @@ async def compact(store: Store, key: SessionKey, compaction: Compaction) -> Summ
 async def sound(store: Store, key: SessionKey) -> bool:
     """Whether the session's compactions are consistent and no summary has text of an erased entry."""
     head = await store.head(key) or Head()
-    carried = {record.revision: record.compaction for record in await store.records(key) if record.compaction}
-    graves = spans.of(entry.seq for entry in await store.read(key) if entry.erased)
-    telling = [made for made in (await summaries(store, key)).values() if made.text or made.items]
+    states = {record.revision: record.compaction for record in await store.records(key) if record.compaction}
+    tombstones = spans.of(entry.seq for entry in await store.read(key) if entry.erased)
+    with_text = [summary for summary in (await summaries(store, key)).values() if summary.text or summary.items]
     return (
-        not list(faults(carried, head.first_seq, head.next_seq - 1, graves))
-        and (not head.compaction or head.compaction in carried)
-        and not any(spans.common(made.covers, graves) for made in telling)
+        not list(faults(states, head.first_seq, head.next_seq - 1, tombstones))
+        and (not head.compaction or head.compaction in states)
+        and not any(spans.common(summary.covers, tombstones) for summary in with_text)
     )
 
 
@@ -114,7 +116,7 @@ class CompactionConformance(Contract):
         assert head.attempts == Attempts(failures=3)
 
     @rule
-    async def test_only_another_epoch_stands_in_a_compactions_way(self, on: OpenedStore) -> None:
+    async def test_only_another_epoch_refuses_a_compaction(self, on: OpenedStore) -> None:
         """Appends do not conflict with a compaction; after a cut or another compaction it is refused."""
         await on.store.append(KEY, said("a", "b"))
         change = Change(kind="compact", reason="compaction", compaction=covering(Compaction(), "short", (1, 1)))
@@ -129,7 +131,7 @@ class CompactionConformance(Contract):
         assert (await on.store.head(KEY) or Head()).compaction == 3
         assert [record.kind for record in await on.store.records(KEY)] == ["compact", "cut"]
 
-    # --- erasing what summaries stand for
+    # --- erasing entries that summaries cover
 
     @rule
     async def test_erasing_takes_the_words_of_every_version(self, on: OpenedStore) -> None:
@@ -146,13 +148,13 @@ class CompactionConformance(Contract):
         erasure = (await on.store.records(KEY))[-1]
         wanted = Compaction(current=(other.revision,), covered=((5, 5),), evicted=((2, 4), (6, 6)))
         assert (erasure.kind, erasure.compaction) == ("erase", wanted)
-        left = await summaries(on.store, KEY)
-        assert [(left[one.revision].text, left[one.revision].withdrawn) for one in (first, second, other)] == [
+        after = await summaries(on.store, KEY)
+        assert [(after[one.revision].text, after[one.revision].withdrawn) for one in (first, second, other)] == [
             ("", True),
             ("", True),
             ("other", False),
         ]
-        assert left[second.revision].covers == ((1, 4),)
+        assert after[second.revision].covers == ((1, 4),)
         assert await sound(on.store, KEY)
 
     @rule
@@ -185,12 +187,12 @@ class CompactionConformance(Contract):
         head = await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,), spare=True))
 
         assert head.compaction == new.revision
-        assert [made.text for made in (await summaries(on.store, KEY)).values()] == ["", "new"]
+        assert [summary.text for summary in (await summaries(on.store, KEY)).values()] == ["", "new"]
         state = await state_of(on.store, KEY)
         assert (state.current, state.covered, state.evicted) == ((new.revision,), ((2, 2),), ())
-        assert [made.text for made in (await summaries(on.store, BRANCH)).values()] == ["old"]
+        assert [summary.text for summary in (await summaries(on.store, BRANCH)).values()] == ["old"]
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(2,)))
-        assert [made.text for made in (await summaries(on.store, KEY)).values()] == ["", ""]
+        assert [summary.text for summary in (await summaries(on.store, KEY)).values()] == ["", ""]
 
     @rule
     async def test_erasing_reaches_what_a_rewind_has_taken_back(self, on: OpenedStore) -> None:
@@ -228,12 +230,12 @@ class CompactionConformance(Contract):
 
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1, 2), attempts=attempts))
 
-        left = await summaries(on.store, BRANCH)
-        assert [made.text for made in left.values()] == ["", "", "own"]
+        after = await summaries(on.store, BRANCH)
+        assert [summary.text for summary in after.values()] == ["", "", "own"]
         assert (await state_of(on.store, BRANCH)).current == (own.revision,)
-        assert [made.text for made in (await summaries(on.store, KEY)).values()] == [""]
+        assert [summary.text for summary in (await summaries(on.store, KEY)).values()] == [""]
         assert (await on.store.head(BRANCH) or Head()).attempts is None
-        assert mine.revision in left
+        assert mine.revision in after
         for key in (KEY, BRANCH):
             assert await sound(on.store, key)
 
@@ -251,7 +253,7 @@ class CompactionConformance(Contract):
         assert await on.store.sweep(KEY.tenant, on.clock.now) >= 1
 
         for key in (KEY, BRANCH):
-            assert [made.text for made in (await summaries(on.store, key)).values()] == ["", "kept"]
+            assert [summary.text for summary in (await summaries(on.store, key)).values()] == ["", "kept"]
             state = await state_of(on.store, key)
             assert (state.current, state.evicted) == ((kept.revision,), ((2, 2),))
             assert await sound(on.store, key)
@@ -272,7 +274,7 @@ class CompactionConformance(Contract):
         assert await summaries(on.store, BRANCH) == {first.revision: first}
         mine = await compact(on.store, BRANCH, covering(await state_of(on.store, BRANCH), "mine", (3, 3)))
         assert (await state_of(on.store, BRANCH)).current == (first.revision, mine.revision)
-        assert [made.text for made in (await summaries(on.store, KEY)).values()] == ["first", "second"]
+        assert [summary.text for summary in (await summaries(on.store, KEY)).values()] == ["first", "second"]
 
     @rule
     async def test_a_clear_leaves_no_summary(self, on: OpenedStore) -> None:
@@ -300,6 +302,6 @@ class CompactionConformance(Contract):
 
         assert (await on.store.head(OTHER), await on.store.records(OTHER)) == (head, records)
         await on.store.commit(OTHER, Change(kind="erase", reason="r", seqs=(1,)))
-        assert [made.text for made in (await summaries(on.store, OTHER)).values()] == [""]
-        assert [made.text for made in (await summaries(on.store, KEY)).values()] == [AWKWARD]
+        assert [summary.text for summary in (await summaries(on.store, OTHER)).values()] == [""]
+        assert [summary.text for summary in (await summaries(on.store, KEY)).values()] == [AWKWARD]
         assert await sound(on.store, OTHER)

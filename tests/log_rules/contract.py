@@ -32,10 +32,10 @@ class Contract:
     """Runs the rules: opens the store before each and closes it after it."""
 
     keeps: tuple[str, ...] = ()
-    """What the store reports as remaining after every erasure, if its user cannot change that."""
+    """What the store reports as remaining after every erasure, because its user cannot prevent that."""
 
     refuses: tuple[str, ...] = ()
-    """What it reports besides after scrubbing the whole store, if the server does not do what it is asked."""
+    """What it reports in addition after scrubbing the whole store, if the server does not carry out a request."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; here without an event loop, which is enough for stores of blocking functions."""

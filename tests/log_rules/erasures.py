@@ -1,4 +1,4 @@
-"""The contract of stores: what erasing over sessions asks of them."""
+"""The contract of stores: erasures across sessions, expiry, and silenced records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ErasureConformance(Contract):
 
     @rule
     async def test_branches_are_those_that_share_entries(self, on: OpenedStore) -> None:
-        """`sharing` returns exactly the sessions that have entries of the same addition, tombstones included."""
+        """`branches` returns exactly the other sessions that share entries, tombstones included."""
         await on.store.append(KEY, said("a", "b"))
         await on.store.append(FOREIGN, said("a"))
         await fork(on.store, KEY, OTHER)
@@ -72,8 +72,8 @@ class ErasureConformance(Contract):
         assert (head.erased, head.entries, head.pinned) == (2, 2, (4,))
         for key in (KEY, OTHER):
             assert texts(await on.store.read(key)) == ["", "", "c", "d"]
-        there = await on.store.head(OTHER) or Head()
-        assert there.erased == 2
+        branch_head = await on.store.head(OTHER) or Head()
+        assert branch_head.erased == 2
 
     @rule
     async def test_what_was_cleared_here_is_not_erased_elsewhere(self, on: OpenedStore) -> None:

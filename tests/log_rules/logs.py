@@ -110,7 +110,7 @@ class AppendConformance(Contract):
             assert (await on.store.append(key, batch, check_ids=True)).added == 1
 
     @rule
-    async def test_what_comes_out_is_not_what_is_kept(self, on: OpenedStore) -> None:
+    async def test_changing_given_or_returned_objects_changes_nothing_stored(self, on: OpenedStore) -> None:
         """Changing objects that were passed in or returned changes nothing that is stored."""
         metadata = {"tags": ["kept"]}
         given = said("a", metadata=metadata)

@@ -85,7 +85,7 @@ class RewritingConformance(Contract):
     """
 
     @rule
-    async def test_what_is_rewritten_says_something_else_in_its_place(self, on: OpenedStore) -> None:
+    async def test_a_rewrite_replaces_texts_in_their_places(self, on: OpenedStore) -> None:
         """A rewrite replaces entries, records and head; ids, seqs, links, times and other entries stay."""
         done = await on.store.append(KEY, said("old one", "keep", "the old"))
         await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
@@ -202,9 +202,9 @@ class RewritingConformance(Contract):
 
         for name, first, moved in (("early", "old, too", 0), ("late", "new", 1)):
             branch = KEY._replace(session=name)
-            said_now, now = texts(await on.store.read(branch)), await on.store.head(branch) or Head()
-            assert (said_now[0], said_now[-1]) == (first, "old, too")
-            assert now.revision == head.revision + 1 + moved
+            branch_texts, branch_head = texts(await on.store.read(branch)), await on.store.head(branch) or Head()
+            assert (branch_texts[0], branch_texts[-1]) == (first, "old, too")
+            assert branch_head.revision == head.revision + 1 + moved
 
     @rule
     async def test_a_branch_that_objects_undoes_it(self, on: OpenedStore) -> None:

@@ -110,10 +110,10 @@ class SideConformance(Contract):
     async def test_several_items_are_stored_in_one_step(self, on: OpenedStore) -> None:
         """Several puts are stored in order, or none if one has an unexpected version."""
         await on.store.put_item(TENANT, "n", "b", b"0")
-        made = await on.store.put_items(
+        stored = await on.store.put_items(
             TENANT, "n", [Put("c", b"1", expect=0), Put("b", b"2", expect=1), Put("a", b"")]
         )
-        assert [(item.key, item.version) for item in made] == [("c", 1), ("b", 2), ("a", 1)]
+        assert [(item.key, item.version) for item in stored] == [("c", 1), ("b", 2), ("a", 1)]
 
         await refused(Conflict, on.store.put_items(TENANT, "n", [Put("d", b"x"), Put("c", b"x", expect=2)]))
 
@@ -135,12 +135,12 @@ class SideConformance(Contract):
         for prefix in ("", "a/", "a/3", "c"):
             found, after = list[str](), ""
             while True:
-                page, more = await on.store.page_items(TENANT, "n", prefix=prefix, after=after, limit=3)
+                page, next_after = await on.store.page_items(TENANT, "n", prefix=prefix, after=after, limit=3)
                 found += [item.key for item in page]
                 assert len(page) <= 3
-                if more is None:
+                if next_after is None:
                     break
-                after = more
+                after = next_after
             assert sorted(found) == sorted(key for key in keys if key.startswith(prefix))
 
     @rule
@@ -227,7 +227,7 @@ class SideConformance(Contract):
         assert await on.store.lease(TENANT, "l", "one", 10, fence=fence) is None
 
     @rule
-    async def test_who_takes_his_own_lease_renews_it(self, on: OpenedStore) -> None:
+    async def test_a_holder_that_takes_its_own_lease_renews_it(self, on: OpenedStore) -> None:
         """A holder that takes its own lease renews it with the same fence, and may give it back without the fence."""
         fence = await on.store.lease(TENANT, "l", "one", 10)
         on.clock.advance(9)
