@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from palimpsest.errors import PalimpsestError
 from palimpsest.log.ids import ID_RULE, is_id
+from palimpsest.log.values import texts
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources
 from palimpsest.resources.failing import OF_ONE_KEY
 from palimpsest.resources.replies import (
@@ -57,7 +58,7 @@ class Operations:
 
     def __init__(self, resources: AsyncResources, read_only: Collection[str] = ()) -> None:
         self._memories: Mapping[str, AsyncDeclaredMemory] = {id: resources.keyed(id) for id in resources}
-        self._read_only = {resources[id].id for id in read_only}
+        self._read_only = {resources[id].id for id in texts("read_only", read_only, "ids")}
 
     def memory(self, id: str, *, writes: bool = False) -> AsyncDeclaredMemory:
         """Return a declared memory. Raises Refusal for an unknown one, and for a change of a read-only one."""
