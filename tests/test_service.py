@@ -295,6 +295,30 @@ async def test_a_pattern_answers_for_each_key(chat: Called, monkeypatch: pytest.
 # --- figures and health
 
 
+@pytest.mark.parametrize(("fails", "written", "done"), [("a", False, None), ("c", None, ["a", "b"])])
+async def test_a_store_that_fails_amid_a_pattern_hides_nothing(
+    chat: Called, monkeypatch: pytest.MonkeyPatch, fails: str, written: bool | None, done: list[str] | None
+) -> None:
+    """If the store fails amid the keys of a pattern, the answer says which were done before, and no longer that nothing
+    was changed."""
+    for key in ("a", "b", "c"):
+        await filled(chat, key, 1)
+    delete = AsyncDeclaredMemory.delete
+
+    async def failing(self: AsyncDeclaredMemory, key: str, **options: Any) -> int:
+        if key == fails:
+            raise errors.StoreUnavailable("redis://", "it went away", written=False)
+        return await delete(self, key, **options)
+
+    monkeypatch.setattr(AsyncDeclaredMemory, "delete", failing)
+    answer = await chat.ask("/memory/chat/delete", {"key": "*"})
+    details = answer.body["error"]["details"]
+
+    assert answer.code == (503, "store_unavailable")
+    assert details["written"] is written
+    assert (details.get("results") and [one["key"] for one in details["results"]]) == done
+
+
 async def test_stats_are_those_of_the_library(chat: Called) -> None:
     """`stats` answers counts, shares of the limit, roles and averages; a key without messages has zeros."""
     await filled(chat, "k", 4)
