@@ -295,6 +295,30 @@ async def test_a_pattern_answers_for_each_key(chat: Called, monkeypatch: pytest.
 # --- figures and health
 
 
+@pytest.mark.parametrize(("fails", "written", "done"), [("a", False, None), ("c", None, ["a", "b"])])
+async def test_a_store_that_fails_amid_a_pattern_hides_nothing(
+    chat: Called, monkeypatch: pytest.MonkeyPatch, fails: str, written: bool | None, done: list[str] | None
+) -> None:
+    """If the store fails amid the keys of a pattern, the answer says which were done before, and no longer that nothing
+    was changed."""
+    for key in ("a", "b", "c"):
+        await filled(chat, key, 1)
+    delete = AsyncDeclaredMemory.delete
+
+    async def failing(self: AsyncDeclaredMemory, key: str, **options: Any) -> int:
+        if key == fails:
+            raise errors.StoreUnavailable("redis://", "it went away", written=False)
+        return await delete(self, key, **options)
+
+    monkeypatch.setattr(AsyncDeclaredMemory, "delete", failing)
+    answer = await chat.ask("/memory/chat/delete", {"key": "*"})
+    details = answer.body["error"]["details"]
+
+    assert answer.code == (503, "store_unavailable")
+    assert details["written"] is written
+    assert (details.get("results") and [one["key"] for one in details["results"]]) == done
+
+
 async def test_stats_are_those_of_the_library(chat: Called) -> None:
     """`stats` answers counts, shares of the limit, roles and averages; a key without messages has zeros."""
     await filled(chat, "k", 4)
@@ -440,6 +464,8 @@ async def test_an_unknown_memory_route_or_method_is_named(chat: Called) -> None:
     wrong = await chat.ask("/memory/chat/append", key="k")
     assert wrong.code == (405, "wrong_method")
     assert "POST" in wrong.headers["allow"]
+    for path in ("/memory/chat/read/", "/memory/health/", "/memory/chat/append/"):  # nothing is redirected
+        assert (await chat.ask(path, key="k")).code == (404, "unknown_route")
 
 
 async def test_a_read_only_memory_is_not_changed() -> None:
@@ -456,9 +482,10 @@ async def test_a_read_only_memory_is_not_changed() -> None:
         for verb, body in bodies.items():
             assert (await service.ask(f"/memory/chat/{verb}", {"key": "k", **body})).code == (403, "read_only")
         assert (await service.ask("/memory/chat/read", key="k")).data["total_count"] == 1
-    with pytest.raises(ConfigError, match="caht"):
-        async with called(CHAT, read_only=["caht"]):
-            pass
+    for unknown in (["caht"], "chat"):
+        with pytest.raises(ConfigError, match=r"caht|read_only"):
+            async with called(CHAT, read_only=unknown):
+                pass
 
 
 def broken(text: str) -> list[tuple[int, int, str]]:
@@ -571,13 +598,16 @@ async def test_a_token_is_needed_where_there_is_one() -> None:
         assert (await service.ask("/memory/chat/read", None, right, key="k")).status == 200
 
 
-@pytest.mark.parametrize("token", ["", "short", "ein längerer Schlüssel"])
+@pytest.mark.parametrize(
+    "token",
+    ["", "short", "ein längerer Schlüssel", f"{TOKEN}\n", f" {TOKEN}", f"{TOKEN}\t", "a token\nof the tests", " " * 20],
+)
 async def test_a_weak_token_is_refused(token: str) -> None:
-    """A token is ASCII text of at least 16 characters; the error does not show it."""
+    """A token is ASCII text of at least 16 characters that a header can hold; the error does not show it."""
     with pytest.raises(ConfigError, match="at least 16") as raised:
         async with called(CHAT, token=token):
             pass
-    assert not token or token not in str(raised.value)
+    assert not token.strip() or token.strip() not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -592,6 +622,17 @@ async def test_without_a_token_only_the_machine_itself_is_asked(host: str, statu
     not reach the service through a browser."""
     async with called(CHAT, hosts=["memory.internal"]) as service:
         assert (await service.ask("/memory/health", None, {"Host": host})).status == status
+
+
+@pytest.mark.parametrize("hosts", ["localhost", [1], 7])
+async def test_hosts_are_a_list_of_names(hosts: Any) -> None:
+    """Names of the host are a list of texts, each with or without its port; one text is not taken for its letters."""
+    with pytest.raises(ConfigError, match="hosts"):
+        async with called(CHAT, hosts=hosts):
+            pass
+    async with called(CHAT, hosts=["Memory.internal:8321", "fd00::1"]) as service:
+        for host in ("memory.internal", "memory.internal:8321", "[fd00::1]:8321"):
+            assert (await service.ask("/memory/health", None, {"Host": host})).status == 200
 
 
 async def test_a_change_must_say_that_it_is_json(chat: Called) -> None:
@@ -653,6 +694,7 @@ async def test_every_route_is_described(chat: Called) -> None:
         "/memory/health": ["get"],
         "/metrics": ["get"],
     }
+    assert document["servers"] == [{"url": "/"}]
     flush = document["components"]["schemas"]["FlushRequest"]
     assert flush["properties"].keys() == {"key", "force", "dry_run", "strategy", "threshold", "max_keys"}
     assert (flush["required"], flush["additionalProperties"]) == (["key"], False)
@@ -661,18 +703,33 @@ async def test_every_route_is_described(chat: Called) -> None:
 
 
 async def test_another_application_may_mount_it() -> None:
-    """A program may mount the service in its own application, and goes on to use the memories itself."""
+    """A program may mount the service in its own application, and goes on to use the memories itself. What the service
+    says of its routes is true there."""
     async with AsyncResources.load(CHAT) as resources:
         outer = Starlette(routes=[Mount("/memories", application(resources))])
         transport = serving.httpx2.ASGITransport(app=outer)
         async with serving.httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             body = {"key": "k", "messages": "hello"}
-            done = await client.post(f"/memories{BASE}/memory/chat/append", json=body)
+            lost = (await client.post("/memories/nothing", json=body)).json()["error"]["message"]
+            described = (await client.get(lost.partition("; ")[2].split()[0])).json()
+            base = described["servers"][0]["url"]
+            done = await client.post(f"{base}{BASE}/memory/chat/append", json=body)
         (entry,) = await resources.session({"id": "chat", "key": "k"}).entries()
 
     assert done.status_code == 200
+    assert base == "/memories"
     assert isinstance(entry, Entry)
     assert entry.text == "hello"
+
+
+async def test_a_file_that_is_no_store_is_said_to_every_request(tmp_path: Path) -> None:
+    """Where the store's file is something else, every operation answers 503, and none blames the request."""
+    (tmp_path / "no.db").write_text("this is no database " * 1000)
+    config = declared(persistence={"type": "sqlite", "path": str(tmp_path / "no.db")})
+    for verb, body in (("clear", {"confirm": True}), ("delete", {}), ("flush", {}), ("append", {"messages": "x"})):
+        async with called(config) as service:
+            answer = await service.ask(f"/memory/chat/{verb}", {"key": "k", **body})
+            assert answer.code == (503, "store_unavailable")
 
 
 def test_a_memory_that_cannot_be_opened_is_found_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

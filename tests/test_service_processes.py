@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import os
 import signal
 import socket
@@ -15,7 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from commands import read, start
-from palimpsest.resources import Resources
+from palimpsest.resources import AsyncDeclaredMemory, AsyncResources, Resources
+from palimpsest.resources.service import running, serve
 from palimpsest.resources.service.running import listening
 from served import Served, called, served
 from servers import started
@@ -149,10 +153,75 @@ def test_a_signal_ends_it_once_requests_are_answered(config: Path, tmp_path: Pat
     assert "user:ann" not in lines
 
 
+class Sent:
+    """A request to `serve` on this event loop, under way."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def to(cls, address: str, path: str, body: object) -> Sent:
+        """Send a POST to a path under the base."""
+        where, content = urlsplit(address), json.dumps(body).encode()
+        reader, writer = await asyncio.open_connection(where.hostname, where.port)
+        head = f"POST /api/v0{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        return cls(reader, writer)
+
+    async def answer(self) -> tuple[int, Any]:
+        """Return the status and the parsed body of the answer."""
+        head, _, body = (await self._reader.read()).partition(b"\r\n\r\n")
+        self._writer.close()
+        return int(head.split()[1]), json.loads(body)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("grace", [0, 10])
+async def test_the_task_that_serves_may_be_cancelled(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, grace: int
+) -> None:
+    """Once the task of `serve` is cancelled, its requests have been answered, in the one form also if they took too
+    long, and logged; it no longer listens, and the event loop is as it was."""
+    caplog.set_level(logging.INFO, "palimpsest.service")
+    monkeypatch.setattr(running, "GRACE_SECONDS", grace)
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    append = AsyncDeclaredMemory.append
+
+    async def slow(self: AsyncDeclaredMemory, key: str, payload: object, **options: Any) -> int:
+        begun.set()
+        await may_end.wait()
+        return await append(self, key, payload, **options)
+
+    monkeypatch.setattr(AsyncDeclaredMemory, "append", slow)
+    addresses = asyncio.Queue[str]()
+    serving = asyncio.create_task(serve(config, port=0, ready=lambda address, _: addresses.put_nowait(address)))
+    address = await addresses.get()
+    sent = await Sent.to(address, "/memory/chat/append", {"key": "k", "messages": "x"})
+    await begun.wait()
+    serving.cancel()
+    if grace:
+        may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    status, body = await sent.answer()
+
+    assert (status, body["status"]) == ((200, 200) if grace else (503, 503))
+    assert grace or (body["error"]["code"], body["error"]["details"]) == ("cancelled", {"written": None})
+    lines = [record.getMessage() for record in caplog.records if record.name == "palimpsest.service"]
+    assert [line.split()[:4] for line in lines] == [["POST", "append", "chat", str(status)]]
+    with listening("127.0.0.1", urlsplit(address).port or 0) as again:
+        server = await asyncio.start_server(lambda *_: None, sock=again)
+        server.close()
+    with pytest.raises(OSError):  # noqa: PT011 (which one depends on the system)
+        await asyncio.open_connection("127.0.0.1", urlsplit(address).port)
+    async with AsyncResources.load(config) as resources:
+        assert (await resources.keyed("chat").read("k")).total == bool(grace)
+
+
 def test_a_token_comes_from_the_environment_or_a_file(config: Path, tmp_path: Path) -> None:
     """The token is in PALIMPSEST_SERVICE_TOKEN, or in a file, which takes precedence; no process list shows it."""
     right = {"Authorization": f"Bearer {TOKEN}"}
-    with served(config, environ={"PALIMPSEST_SERVICE_TOKEN": TOKEN}) as service:
+    with served(config, environ={"PALIMPSEST_SERVICE_TOKEN": f" {TOKEN}\n"}) as service:
         assert service.ask("/memory/health").code == (401, "unauthorized")
         assert service.ask("/memory/health", None, right).status == 200
     (tmp_path / "token").write_text(f"{TOKEN}\n")
@@ -169,6 +238,8 @@ def test_a_token_comes_from_the_environment_or_a_file(config: Path, tmp_path: Pa
     [
         (("--host", ANYWHERE), 2, "give a token"),
         (("--host", "no.such.host.invalid"), 2, "give a token"),
+        (("--host", "no..host", "--token-file", "right"), 2, "can listen at"),
+        (("--host", "no.such.host.invalid", "--token-file", "right"), 2, "can listen at"),
         (("--port", "70000"), 2, "70000"),
         (("--read-only", "caht"), 2, "did you mean 'chat'"),
         (("--token-file", "empty"), 2, "empty is empty"),
@@ -188,6 +259,7 @@ def test_a_start_that_cannot_be_is_refused(
     Path("folder").mkdir()
     Path("empty").write_text("\n")
     Path("short").write_text("secret")
+    Path("right").write_text(TOKEN)
     Path("nothing.yaml").write_text("a: 1\n")
     Path("broken.yaml").write_text(CHAT.replace("max_tokens", "max_token"))
     where = () if "--config" in arguments else ("--config", "chat.yaml")

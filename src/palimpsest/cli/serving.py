@@ -104,7 +104,7 @@ def serve_command(
 def _token(file: str | None) -> str | None:
     """Return the token: of the file, else of the environment, else None."""
     if file is None:
-        return os.environ.get(TOKEN) or None
+        return os.environ.get(TOKEN, "").strip() or None
     try:
         token = Path(file).read_text("utf-8").strip()
     except UnicodeDecodeError as fault:

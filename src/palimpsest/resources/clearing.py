@@ -26,10 +26,11 @@ async def held(memory: AsyncMemory, session: str, seconds: float) -> AsyncIterat
     Raises LockTimeout if another caller holds it for longer than `WAIT_SECONDS`.
 
     Args:
-        memory: an open memory.
+        memory: the session's memory, which is opened if it is not open yet.
         session: the session's id.
         seconds: how long the lease lasts after the last renewal, if the process is killed.
     """
+    await memory.connect()
     scope = memory._scope  # noqa: SLF001 (a lease of one session, which has no verb of its own)
     renewals = Renewals(scope.runner, seconds)
     lease = Lease(scope.store, scope.runner, scope.key(session), "clear", seconds, scope.clock)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from palimpsest.stores.backend import (
@@ -72,22 +73,26 @@ async def ask_again(
     """Return what `again` says to write instead of a batch, over a driver, where looking has to be awaited.
 
     `again` is called anew after each look, and each time gets the answers of all looks so far: so a later look may
-    depend on what an earlier one saw.
+    depend on what an earlier one saw. It may also leave out looks whose answers have settled something, so each answer
+    is found by what was asked, beginning after the last one that was found.
     """
-    seen: list[list[Seen]] = []
+    seen: list[tuple[Sequence[Ask], list[Seen]]] = []
+    at = 0
+
+    def replayed(asks: Sequence[Ask]) -> list[Seen]:
+        nonlocal at
+        for i in chain(range(at, len(seen)), range(at)):
+            if seen[i][0] == asks:
+                at = i + 1
+                return seen[i][1]
+        raise _Unseen(asks)
+
     while True:
-        answers = iter(seen)
-
-        def replayed(asks: Sequence[Ask], answers: Iterator[list[Seen]] = answers) -> list[Seen]:
-            answer = next(answers, None)
-            if answer is None:
-                raise _Unseen(asks)
-            return answer
-
+        at = 0
         try:
             return again(number, batch, heads, replayed)
         except _Unseen as unseen:
-            seen.append(await look(unseen.asks))
+            seen.append((unseen.asks, await look(unseen.asks)))
 
 
 # --- what is looked at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -17,7 +18,7 @@ from palimpsest.errors import PalimpsestError
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources
 from palimpsest.resources.replies import Reply
 from palimpsest.resources.service.answers import answered, refused
-from palimpsest.resources.service.faults import Refusal, refusal_of
+from palimpsest.resources.service.faults import CANCELLED, Refusal, refusal_of
 from palimpsest.resources.service.guard import BODY_BYTES, Guard, too_large
 from palimpsest.resources.service.metrics import NOTHING, Metrics
 from palimpsest.resources.service.openapi import document
@@ -75,6 +76,7 @@ def application(
         ],
         exception_handlers={HTTPException: service.lost},
     )
+    app.router.redirect_slashes = False  # a redirection is no JSON, and behind a proxy may lead around TLS
     return Guard(app, metrics.note, token, hosts, body_bytes)
 
 
@@ -127,13 +129,14 @@ class _Service:
 
     async def description(self, request: Request) -> Response:
         """Answer with the OpenAPI document, which lists routes and what requests say."""
-        return document(self.operations)
+        return document(self.operations, request.scope.get("root_path", ""))
 
     async def lost(self, request: Request, fault: Exception) -> Response:
         """Answer a request for a path or a method that there is not."""
         assert isinstance(fault, HTTPException), "registered for these"
         code = {404: "unknown_route", 405: "wrong_method"}.get(fault.status_code, "invalid_request")
-        message = f"{request.method} {request.url.path}: {fault.detail}; {BASE}/openapi.json lists the routes"
+        path, mounted = request.scope["path"], request.scope.get("root_path", "")
+        message = f"{request.method} {path}: {fault.detail}; {mounted}{BASE}/openapi.json lists the routes"
         response = refused(Refusal(fault.status_code, code, message))
         response.headers.update(fault.headers or {})
         self._metrics.note(request.method, fault.status_code, code)
@@ -147,6 +150,11 @@ class _Service:
         async def endpoint(request: Request) -> Response:
             started = time.perf_counter()
             ref = str(request.path_params.get("ref", NOTHING))
+
+            def note(status: int, outcome: str) -> None:
+                seconds, known = time.perf_counter() - started, ref if ref in self._resources else NOTHING
+                self._metrics.note(request.method, status, outcome, seconds, operation=name, memory=known)
+
             try:
                 response, outcome = await act(request), "ok"
             except (Refusal, PalimpsestError) as fault:
@@ -154,10 +162,10 @@ class _Service:
                 response, outcome = refused(refusal), refusal.code
             except Exception as fault:  # noqa: BLE001 (a boundary: one request's fault must not end the service)
                 response, outcome = refused(self._own_fault(fault, ref)), "internal"
-            seconds = time.perf_counter() - started
-            known = ref if ref in self._resources else NOTHING
-            status = response.status_code
-            self._metrics.note(request.method, status, outcome, seconds, operation=name, memory=known)
+            except asyncio.CancelledError:
+                note(CANCELLED.status, CANCELLED.code)
+                raise
+            note(response.status_code, outcome)
             return response
 
         return endpoint

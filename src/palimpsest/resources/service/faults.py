@@ -66,6 +66,10 @@ class Refusal(Exception):
         return {"Retry-After": str(RETRY_SECONDS)} if self.status == 503 else {}
 
 
+CANCELLED = Refusal(503, "cancelled", "the service ended before the request was done", written=None)
+"""What a request is told that was cut short, for instance since the service ends."""
+
+
 def refusal_of(fault: PalimpsestError) -> Refusal | None:
     """Return the refusal that an error of the library stands for; None if it is a fault of the service's own."""
     for kind, status, code in ANSWERS:

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from palimpsest.errors import ConfigError
-from palimpsest.log.values import is_whole
+from palimpsest.log.values import is_whole, texts
 from palimpsest.resources.service.answers import refused
 from palimpsest.resources.service.faults import Refusal
 
@@ -52,11 +52,13 @@ class Guard:
         hosts: Collection[str] = (),
         body_bytes: int = BODY_BYTES,
     ) -> None:
-        if token is not None and (not isinstance(token, str) or len(token) < LEAST_TOKEN or not token.isascii()):
-            raise ConfigError("token", "a token", f"ASCII text of at least {LEAST_TOKEN} characters")
+        if token is not None and not _is_token(token):
+            rule = f"ASCII text of at least {LEAST_TOKEN} characters, without spaces at its ends and control characters"
+            raise ConfigError("token", "a token", rule)
         if not is_whole(body_bytes, 1):
             raise ConfigError("body_bytes", body_bytes, "a whole number of at least 1")
-        self._app, self._note, self._hosts, self._most = app, note, {host.lower() for host in hosts}, body_bytes
+        self._app, self._note, self._most = app, note, body_bytes
+        self._hosts = {_name_of(host) for host in texts("hosts", hosts, "names")}
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,6 +104,13 @@ class Guard:
             raise too_large(self._most)
 
 
+def _is_token(token: object) -> bool:
+    """Whether a token is long enough, and can be sent in a header."""
+    if not isinstance(token, str) or len(token) < LEAST_TOKEN:
+        return False
+    return token.isascii() and token.isprintable() and token == token.strip()
+
+
 def too_large(most: int) -> Refusal:
     """Return the refusal of a body that has more than so many bytes."""
     return Refusal(
@@ -111,6 +120,8 @@ def too_large(most: int) -> Refusal:
 
 def _name_of(host: str) -> str:
     """Return the name in a `Host` header, without the port, in lower case."""
+    if host.count(":") > 1 and not host.startswith("["):  # an address of IPv6, as people write it
+        return f"[{host.lower()}]"
     if host.startswith("["):
         return host.partition("]")[0].lower() + "]"
     return host.partition(":")[0].lower()

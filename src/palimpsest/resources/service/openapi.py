@@ -46,8 +46,11 @@ FAILED: Schema = {
 }
 
 
-def document(operations: Iterable[Operation]) -> Response:
-    """Return the OpenAPI document of these operations, and of the routes beside them."""
+def document(operations: Iterable[Operation], mounted: str = "") -> Response:
+    """Return the OpenAPI document of these operations, and of the routes beside them.
+
+    `mounted` is the path under which another application has them.
+    """
     _, components = msgspec.json.schema_components(REQUESTS, ref_template="#/components/schemas/{name}")
     by_type = dict(zip(REQUESTS, (components[kind.__name__] for kind in REQUESTS), strict=True))
     paths: dict[str, Schema] = {}
@@ -59,6 +62,7 @@ def document(operations: Iterable[Operation]) -> Response:
     body = {
         "openapi": "3.1.0",
         "info": {"title": "Palimpsest", "version": version("palimpsest-memory")},
+        "servers": [{"url": mounted or "/"}],
         "paths": paths,
         "components": {
             "schemas": {**components, "Done": DONE, "Failed": FAILED},

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from palimpsest.errors import PalimpsestError
+from palimpsest.errors import PalimpsestError, StoreUnavailable
 from palimpsest.log.ids import ID_RULE, is_id
+from palimpsest.log.values import texts
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources
 from palimpsest.resources.failing import OF_ONE_KEY
 from palimpsest.resources.replies import (
@@ -57,7 +58,7 @@ class Operations:
 
     def __init__(self, resources: AsyncResources, read_only: Collection[str] = ()) -> None:
         self._memories: Mapping[str, AsyncDeclaredMemory] = {id: resources.keyed(id) for id in resources}
-        self._read_only = {resources[id].id for id in read_only}
+        self._read_only = {resources[id].id for id in texts("read_only", read_only, "ids")}
 
     def memory(self, id: str, *, writes: bool = False) -> AsyncDeclaredMemory:
         """Return a declared memory. Raises Refusal for an unknown one, and for a change of a read-only one."""
@@ -155,7 +156,10 @@ class Operations:
 
 
 async def _each(memory: AsyncDeclaredMemory, pattern: str, max_keys: int, one: OneKey) -> Reply:
-    """Do something to each key of a pattern. A key that fails has its error in its place; the others are done."""
+    """Do something to each key of a pattern. A key that fails has its error in its place; the others are done.
+
+    Raises Refusal if the store fails, with the results of the keys before.
+    """
     keys = await memory.keys(pattern, max_keys=max_keys)
     results = list[Reply]()
     for key in keys:
@@ -163,6 +167,11 @@ async def _each(memory: AsyncDeclaredMemory, pattern: str, max_keys: int, one: O
             results.append(await one(key))
         except (Refusal, *OF_ONE_KEY) as fault:
             results.append({"success": False, "key": key, "error": _refusal(fault).error})
+        except StoreUnavailable as fault:
+            refusal = _refusal(fault)
+            if results:
+                refusal.details |= {"written": None, "results": results}
+            raise refusal from fault
     return pattern_reply(pattern, results, more=keys.more)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -11,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palimpsest.errors import ConfigError
-from palimpsest.log.values import is_whole
+from palimpsest.log.values import is_whole, text
 from palimpsest.resources import AsyncResources
+from palimpsest.resources.service.answers import refused
 from palimpsest.resources.service.application import application
+from palimpsest.resources.service.faults import CANCELLED
 from palimpsest.resources.service.guard import is_loopback
+from palimpsest.runtime.lasting import settled
 
 GRACE_SECONDS = 10
 """How long requests under way may take after a signal to stop."""
@@ -33,8 +38,8 @@ async def serve(
     ready: Callable[[str, AsyncResources], None] | None = None,
     **options: Any,
 ) -> None:
-    """Serve the memories that a file or a folder declares over HTTP, until SIGTERM or SIGINT; then requests under way
-    are completed, within 10 seconds.
+    """Serve the memories that a file or a folder declares over HTTP, until SIGTERM or SIGINT, or until the task is
+    cancelled; then requests under way are completed, within 10 seconds.
 
     Raises InvalidResource for mistakes in the declarations, and ConfigError for an invalid argument, such as a host
     that other machines reach without a token.
@@ -49,6 +54,7 @@ async def serve(
         ready: called once requests are answered, with the address of the service and its memories.
         options: further options of `AsyncResources.load`, such as `tenant`.
     """
+    text("host", host, none=False)
     if not is_whole(port, 0, 65_535):
         raise ConfigError("port", port, "a whole number from 0 to 65535")
     if token is None and not is_loopback(host):
@@ -58,8 +64,9 @@ async def serve(
         with closing(listening(host, port)) as at:
             server = _Server(
                 uvicorn.Config(
-                    app,
+                    _Answered(app),
                     lifespan="off",
+                    ws="none",
                     log_config=None,
                     access_log=False,
                     server_header=False,
@@ -69,7 +76,47 @@ async def serve(
             if ready is not None:
                 address, number = at.getsockname()[:2]
                 ready(f"http://{f'[{address}]' if ':' in address else address}:{number}", resources)
-            await server.serve([at])
+            await _until_stopped(server, at)
+
+
+async def _until_stopped(server: _Server, at: socket.socket) -> None:
+    """Run the server until a signal or the caller's cancellation stops it. Then no request is under way any more."""
+    running = asyncio.ensure_future(server.serve([at]))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await settled(running)
+        raise
+    finally:
+        late = list(server.server_state.tasks)
+        for request in late:
+            if not request.cancelling():
+                request.cancel()
+        for request in late:
+            await settled(request)
+
+
+class _Answered:
+    """Answers requests that the end of the server cuts short, so that none of them gets an answer that is no JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except asyncio.CancelledError:
+            if begun:
+                raise
+            await refused(CANCELLED)(scope, receive, send)
 
 
 class _Server(uvicorn.Server):
@@ -103,7 +150,8 @@ def listening(host: str, port: int) -> socket.socket:
         except BaseException:
             at.close()
             raise
-    except OSError as fault:
-        allowed = f"an address that this machine can listen at, with a free port ({fault.strerror or fault})"
+    except (OSError, UnicodeError) as fault:  # UnicodeError: a name that has no form in the DNS
+        why = getattr(fault, "strerror", None) or fault
+        allowed = f"an address that this machine can listen at, with a free port ({why})"
         raise ConfigError("host and port", f"{host}:{port}", allowed) from fault
     return at

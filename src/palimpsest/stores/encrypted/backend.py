@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.stores import MARK, Item
@@ -174,15 +175,17 @@ class SealedBackend(Wrapper):
         attempts[number], batches[i] = (i, sealing), sealing.batch
         if len(attempts) > 1 and any(place is not None and place.space == LOG for place in sealing.places):
             return None
-        inside, earlier = Heads(self.url, self.rows), iter([*looked])
+        inside, at = Heads(self.url, self.rows), 0
         inside.by_place = dict(self._heads.by_place)
 
         def look_inside(asks: Sequence[Ask]) -> list[Seen]:
-            looking = next(earlier, None)
-            if looking is None or looking.asks != asks:
-                looking = self.rows.translate(asks, self._heads.by_place)
-                looked.append(looking)
-            return self._open(looking, look(looking.below), inside)
+            nonlocal at
+            places = chain(range(at, len(looked)), range(at))
+            i = next((i for i in places if looked[i].asks == asks), len(looked))
+            if i == len(looked):
+                looked.append(self.rows.translate(asks, self._heads.by_place))
+            at = i + 1
+            return self._open(looked[i], look(looked[i].below), inside)
 
         batch = again(i, sealing.batch, self._plain_refusal(sealing, refusal, inside), look_inside)
         if batch is None:
