@@ -47,7 +47,7 @@ _EVENTS = frozenset(
 def shape_of(item: Message) -> tuple[Shape, str]:
     """Return what a mapping is, and its format; the format is empty if the mapping does not tell it."""
     kind = item.get("type")
-    if isinstance(kind, str) and kind in _RESPONSES_ITEMS:
+    if isinstance(kind, str) and kind in _RESPONSES_ITEMS and not _is_summary_block(item, kind):
         return "message", RESPONSES
     if "role" in item or "parts" in item or kind == "message":
         return "message", _speaker(item)
@@ -84,6 +84,14 @@ def _typed(item: Message, kind: str) -> tuple[Shape, str]:
     if _is_block(kind) or (kind in ("text", "image") and (kind in item or "source" in item)):
         return "piece", ANTHROPIC
     return "unknown", ""
+
+
+def _is_summary_block(item: Message, kind: str) -> bool:
+    """Whether this is Anthropic's block of type "compaction", and not OpenAI's item of that type, which has an id, or
+    nothing but encrypted content."""
+    if kind != "compaction" or "id" in item:
+        return False
+    return "encrypted_content" not in item or not item.keys().isdisjoint(("content", "signature"))
 
 
 def _is_block(kind: object) -> bool:
