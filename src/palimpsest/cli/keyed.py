@@ -17,6 +17,7 @@ from palimpsest.cli.output import console, counted, line, moment, note, print_js
 from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.resources import DeclaredMemory, Resources
 from palimpsest.resources.replies import (
+    FAILED,
     UNWRITTEN,
     append_reply,
     clear_reply,
@@ -32,7 +33,7 @@ from palimpsest.types import CompactionResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FAILURES = ("failed", "empty", "conflict")
+FAILURES = FAILED - {"pending"}
 """Why nothing was flushed, where something went wrong."""
 
 

@@ -9,14 +9,13 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from palimpsest.log.codec import ready
+from palimpsest.resources.keys import MAX_KEYS, MOST_KEYS
 from palimpsest.resources.service.faults import Refusal
-
-MOST_KEYS = 10_000
 
 Key = Annotated[str, msgspec.Meta(description="A key of the memory.")]
 Keys = Annotated[str, msgspec.Meta(description="A key of the memory, or a pattern in which * stands for any text.")]
 MaxKeys = Annotated[
-    int, msgspec.Meta(ge=0, le=MOST_KEYS, description="The most keys that a pattern may reach; 0 stands for 1,000.")
+    int, msgspec.Meta(ge=0, le=MOST_KEYS, description=f"The most keys that a pattern may reach; 0: {MAX_KEYS:,}.")
 ]
 Messages = Annotated[
     Any,
