@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from palimpsest.resources.service import application
 from palimpsest.resources.service.faults import ANSWERS, refusal_of
 from palimpsest.resources.service.metrics import NAMES
 from palimpsest.sessions.lease import Lease
+from palimpsest.summaries.models import SUMMARIZERS
 from palimpsest.types import CompactionResult
 from served import BASE, Called, called
 
@@ -238,6 +240,36 @@ async def test_a_flush_that_cannot_be_done_is_refused(
     assert refused.code == code
     assert refused.body["error"]["details"]["why"] == "a reason"
     assert ("retry-after" in refused.headers) == (code[0] == 503)
+
+
+async def test_of_two_flushes_at_once_one_is_refused() -> None:
+    """While a flush waits for its summarizer, a second one of the same key is refused at once; the first is done."""
+    loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def summarize(_: str) -> str:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(120)
+        return "Order 0, order 1, order 2 and order 3 left the warehouse in Halden."
+
+    SUMMARIZERS.register("held for a test of the service", summarize)
+    config = declared(
+        flushing={"type": "hybrid_summary", "summary_tokens": 100, "cod_max_loops": 0},
+        summarizer="held for a test of the service",
+    )
+    async with called(config) as service:
+        said = "Order {} left the warehouse in Halden. "
+        turns = [{"role": role, "content": said.format(i) * 5} for i in range(5) for role in ("user", "assistant")]
+        await service.ask("/memory/chat/append", {"key": "k", "messages": turns})
+        flush = {"key": "k", "force": True}
+        first = asyncio.create_task(service.ask("/memory/chat/flush", flush))
+        try:
+            await begun.wait()
+            second = await service.ask("/memory/chat/flush", flush)
+        finally:
+            go_on.set()
+
+        assert second.code == (409, "flush_pending")
+        assert (await first).data["flushed"] is True
 
 
 async def test_a_clear_needs_consent_and_may_leave_a_backup(chat: Called) -> None:
