@@ -261,8 +261,8 @@ async def test_a_policy_applies_and_images_pass(kind: str) -> None:
         await run(agent, "What is it?", session)
 
     sent = model.calls[1].input[0]["content"]
-    assert "4111" in str(model.calls[0].input)
-    assert "4111" not in str(model.calls[1].input)
+    assert "1111 1111" in str(model.calls[0].input)
+    assert "1111 1111" not in str(model.calls[1].input)
     assert sent[1] == picture
 
 
@@ -467,7 +467,7 @@ async def test_a_redacted_result_with_an_unconfirmed_commit_is_stored_once(
     assert done.final_output == "Clear."
     assert len(ran) == sum(entry.name == "ask" for entry in calls)
     assert [entry.kind for entry in entries] == ["message", *kinds_of(calls), "message"]
-    assert "4111 1111" not in str(entries)
+    assert "1111 1111" not in str(entries)
 
 
 @pytest.mark.parametrize("limit", range(2, 6))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from palimpsest.formats import FORMATS, FormatName, find_format
 from palimpsest.integrations.pydantic_messages import PydanticAI
 from palimpsest.integrations.streams import ready, surely_of
 from palimpsest.integrations.waiting import open_group
-from palimpsest.transfer.sources.pydantic_ai import CHARACTERS
+from palimpsest.transfer.sources.pydantic_ai import CHARACTERS, DATA
 
 try:
     from pydantic_ai import AgentRunResult, RunContext, UserPromptNode
@@ -162,8 +163,11 @@ class SessionHistory(AbstractCapability[Any]):
                 return
             parts = [part for part in unknown if _is_said(message, part)]
             if parts:
-                fresh = replace(cast("Any", message), parts=[_as_sent(part) for part in parts])
-                (dump,) = ModelMessagesTypeAdapter.dump_python([fresh], mode="json")
+                (dump,) = ModelMessagesTypeAdapter.dump_python(
+                    [replace(cast("Any", message), parts=parts)], mode="json"
+                )
+                for part, dumped in zip(parts, dump["parts"], strict=True):
+                    _write_as_sent(part, dumped)
                 entries = find_format(FORMAT).decode([_prepared(dump, redact)], "messages")
                 await ready(self.session.add_entries(entries, key=f"{run_id} {self._batches}"))
                 self._batches += 1
@@ -199,12 +203,15 @@ def _is_said(message: ModelMessage, part: Any) -> bool:
     return getattr(part, "scope", None) != "request"
 
 
-def _as_sent(part: Any) -> Any:
-    """Return the part with a tool's result as the text that the model is sent, so that the history says the same."""
-    if not isinstance(part, ToolReturnPart) or isinstance(part.content, str) or part.tool_kind or part.files:
-        return part
-    is_list = part.outcome == "retried"  # a list of errors, which must be a list again when it is read back
-    return part if is_list else replace(part, content=part.model_response_str(wrap_if_error=False))
+def _write_as_sent(part: Any, dumped: dict[str, Any]) -> None:
+    """Write a tool's result in the dump as the text that models are sent, and note if it was none."""
+    is_result = isinstance(part, ToolReturnPart) and part.outcome != "retried"  # else it is a list of errors
+    if not is_result or isinstance(part.content, str) or part.tool_kind or part.files:
+        return
+    value, text = dumped["content"], part.model_response_str(wrap_if_error=False)
+    dumped["content"] = text
+    if not isinstance(value, str):
+        dumped[DATA] = True if text else json.dumps(value)
 
 
 def _prepared(dump: dict[str, Any], redact: Any) -> dict[str, Any]:
