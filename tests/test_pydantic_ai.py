@@ -755,6 +755,61 @@ async def test_a_history_of_its_own_goes_before(kind: str) -> None:
     assert bare(given[2])[:2] == bare(own)
 
 
+@pytest.mark.parametrize("id", [None, "mine"])
+async def test_the_session_of_a_run_takes_the_place_of_the_agents_own(id: str | None) -> None:
+    """Neither is the agent's own conversation shown in that run, nor does the run stand in it."""
+    named = {} if id is None else {"id": id}
+
+    async with AsyncMemory.open("memory://") as memory:
+        own, other = memory.session("own"), memory.session("other")
+        made, given = agent(lambda _: messages.ModelResponse(DONE), capabilities=[adapter.SessionHistory(own, **named)])
+        await made.run("How is Oslo?")
+        await made.run("And Rome?", capabilities=[adapter.SessionHistory(other, **named)])
+
+        said = [[entry.text for entry in await listed(chat)] for chat in (own, other)]
+    assert said == [["How is Oslo?", "Clear."], ["And Rome?", "Clear."]]
+    assert len(given[1]) == 1
+
+
+FOUND = {"queries": ["clouds"]}
+LOADS = {"code": ("load", {}), "the model": ("load_capability", {"id": "weather"}), "a search": ("search_tools", FOUND)}
+"""How tools become available in the middle of a run: who does it, and the call that does."""
+
+
+@pytest.mark.parametrize("who", LOADS)
+async def test_tools_that_were_made_available_stay_so(who: str) -> None:
+    """As with the framework's own history, the next run may call them without loading or searching again."""
+
+    def clouds() -> str:
+        """Tell the clouds."""
+        return "none"
+
+    name, given = LOADS[who]
+    steps = iter([(name, given), ("clouds", {}), None, ("clouds", {}), None])
+
+    def respond(_: list[Any]) -> Any:
+        step = next(steps)
+        return messages.ModelResponse([messages.ToolCallPart(*step)] if step else DONE)
+
+    deferred = capabilities.Capability(tools=[clouds], id="weather", description="Weather.", defer_loading=True)
+    options = {"tools": [pai.Tool(clouds, defer_loading=True)]} if who == "a search" else {"capabilities": [deferred]}
+    made, _ = agent(respond, **options)
+
+    def load(ctx: Any) -> str:
+        ctx.load_capability("weather")
+        return "loaded"
+
+    load.__annotations__["ctx"] = pai.RunContext
+    made.tool(load)
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        for question in ("How is Oslo?", "And now?"):
+            await run(made, "run", question, chat)
+        results = [entry.text for entry in await listed(chat) if entry.name == "clouds" and entry.kind == "tool_result"]
+
+    assert results == ["none", "none"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_cannot_be_shown_is_told(kind: str) -> None:
     """A context that cannot fit says so, and no model is asked."""

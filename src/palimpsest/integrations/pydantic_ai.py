@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self, cast
 
 from palimpsest import AsyncSession, Session
@@ -82,6 +82,8 @@ class SessionHistory(AbstractCapability[Any]):
     """
 
     session: Session | AsyncSession
+    _: KW_ONLY
+    id: str | None = "session-history"  # an agent has one: that of a run takes the place of the agent's own
     _messages: list[ModelMessage] = field(default_factory=list[ModelMessage], init=False, repr=False)
     _known: _Known = field(default_factory=_Known, init=False, repr=False)
     _batches: int = field(default=0, init=False, repr=False)
@@ -99,7 +101,7 @@ class SessionHistory(AbstractCapability[Any]):
 
     async def for_run(self, ctx: RunContext[Any]) -> Self:
         """Return the capability for one run."""
-        return type(self)(self.session)
+        return replace(self)
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
         """Begin with the session's context, unless a history was given."""

@@ -41,6 +41,9 @@ _OF_MEDIUM = ("vendor_metadata", "media_type", "identifier", "force_download")
 _BINDING = ("anthropic", "bedrock")
 """Providers of models that take signed thinking only where it was made."""
 
+_LOADED = ("capability-load-delta", "tool-availability-delta")
+"""Parts of requests that say what the framework has made available. The model does not see them."""
+
 _OUTCOMES: dict[Status, str] = {"error": "failed", "denied": "denied", "unknown": "interrupted"}
 _SOUNDS = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
@@ -83,7 +86,9 @@ class PydanticAI(OpenAIChat):
         ids = _call_ids(spoken)
         messages = list(_responses(spoken, ids))
         parts = [_request_part(shown, ids) for shown in group if shown.data or not _is_model(shown.entry)]
-        if shown_parts := [part for part in parts if part["content"] or part["part_kind"] == "tool-return"]:
+        shown_parts = [part for part in parts if part["content"] or part["part_kind"] == "tool-return"]
+        shown_parts += [part for shown in group for part in _loaded_with(shown.entry)]
+        if shown_parts:
             messages.append({"kind": "request", "parts": shown_parts})
         return messages
 
@@ -241,8 +246,14 @@ def _request_part(shown: Shown, ids: Mapping[int, str]) -> Message:
         "tool_call_id": ids.get(entry.answers, entry.call_id or f"call_{entry.answers}"),
         **at,
         **outcome,
-        **_chosen(own, ("outcome", "retry")),
+        **_chosen(own, ("outcome", "retry") if isinstance(content, str) else ("outcome", "retry", "tool_kind")),
     }
+
+
+def _loaded_with(entry: Entry) -> list[Message]:
+    """Return the parts that came beside this entry of a request and say what is available since."""
+    parts = () if _is_model(entry) else _kept(entry).get("parts", ())
+    return [part for part in parts if isinstance(part, dict) and part.get("part_kind") in _LOADED]
 
 
 def _value_of(encoded: str, text: str) -> Any:
