@@ -509,6 +509,51 @@ async def test_a_call_whose_tool_broke_leaves_a_conversation_that_goes_on(kind: 
         assert sorted(asked) == sorted(told)
 
 
+OUTPUT = messages.ToolCallPart("final_result", {"response": 7}, "c0")
+OTHER = messages.ToolCallPart("weather", {"city": "Oslo"}, "c1")
+ENDS: dict[str, tuple[Any, list[Any]]] = {
+    "an output": (int, [OUTPUT]),
+    "an output beside a call": (int, [OTHER, OUTPUT]),
+    "two outputs": (int, [OUTPUT, dataclasses.replace(OUTPUT, tool_call_id="c2")]),
+    "text before a call": (str, [messages.TextPart("So."), OTHER]),
+}
+"""The type of an output, and the parts of the response that a run ends with. Text before calls ends only a stream."""
+
+
+@pytest.mark.parametrize("strategy", ["early", "graceful", "exhaustive"])
+@pytest.mark.parametrize(
+    ("end", "way"), [(end, way) for end in ENDS for way in WAYS if way == "run_stream" or "text" not in end]
+)
+async def test_what_a_run_ends_with_is_in_the_log_whole(end: str, way: str, strategy: str) -> None:
+    """Each call beside a final result has a result of its own, so the next run is shown all of it.
+
+    With `run_stream` the framework adds these results to a history that only its caller sees.
+    """
+    kind, parts = ENDS[end]
+    options = {"output_type": kind, "end_strategy": strategy}
+    made, given = agent(lambda _: messages.ModelResponse(parts), **options)
+
+    async def once(chat: Any) -> list[Any]:
+        how = {"capabilities": [adapter.SessionHistory(chat)]}
+        if way != "run_stream":
+            return [*(await run(made, way, "How is Oslo?", chat)).all_messages()]
+        async with made.run_stream("How is Oslo?", **how) as result:
+            await result.get_output()
+        return [*result.all_messages()]
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        whole = await once(chat)
+        entries = await listed(chat)
+        await once(chat)
+
+    calls = [part.tool_call_id for part in parts if isinstance(part, messages.ToolCallPart)]
+    assert sorted(entry.call_id for entry in entries if entry.kind == "tool_result") == sorted(calls)
+    shown, told = (
+        sorted((one for one in bare(history) if one[1] != "final_result"), key=str) for history in (given[1], whole)
+    )
+    assert shown == sorted([*told, ("user-prompt", "How is Oslo?", None, None)], key=str)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_run_that_was_broken_off_keeps_what_it_said(kind: str) -> None:
     """Leaving `iter`, or being cancelled, keeps what there is; of a streamed answer that was cut off, its text."""

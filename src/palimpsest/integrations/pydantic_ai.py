@@ -17,9 +17,17 @@ from palimpsest.integrations.waiting import open_group
 from palimpsest.transfer.sources.pydantic_ai import CHARACTERS, DATA
 
 try:
-    from pydantic_ai import AgentRunResult, RunContext, UserPromptNode
+    from pydantic_ai import AgentRunResult, DeferredToolRequests, RunContext, UserPromptNode
     from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
-    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolReturnPart
+    from pydantic_ai.messages import (
+        ModelMessage,
+        ModelMessagesTypeAdapter,
+        ModelRequest,
+        ModelResponse,
+        ToolReturn,
+        ToolReturnPart,
+        UserPromptPart,
+    )
     from pydantic_ai.models import ModelRequestContext
 except ImportError as missing:
     raise MissingExtra("an agent of Pydantic AI", "pydantic-ai") from missing
@@ -88,6 +96,8 @@ class SessionHistory(AbstractCapability[Any]):
     _known: _Known = field(default_factory=_Known, init=False, repr=False)
     _batches: int = field(default=0, init=False, repr=False)
     _is_pending: bool = field(default=False, init=False, repr=False)
+    _outputs: set[str] = field(default_factory=set[str], init=False, repr=False)
+    _returned: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -128,8 +138,17 @@ class SessionHistory(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Store the results that the model is about to be given."""
+        self._outputs = {tool.name for tool in request_context.model_request_parameters.output_tools}
+        self._returned.clear()  # ids of calls may be used again
         await self._keep(ctx.messages, ctx.run_id)
         return request_context
+
+    async def after_tool_execute(
+        self, ctx: RunContext[Any], *, call: Any, tool_def: Any, args: Any, result: Any
+    ) -> Any:
+        """Note what a tool has returned: `run_stream` hides the last results from capabilities."""
+        self._returned[call.tool_call_id] = result
+        return result
 
     async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
         """Store what the step has brought."""
@@ -138,10 +157,14 @@ class SessionHistory(AbstractCapability[Any]):
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         """Store what is left, however the run ends."""
+        left = list[ModelMessage]()
         try:
-            return await handler()
+            result = await handler()
+            left = _left_results(self._messages, ctx.run_id, result, self._outputs, self._returned)
+            return result
         finally:
-            await surely_of(self.session, lambda: self._keep(self._messages, ctx.run_id))
+            messages = [*self._messages, *left]
+            await surely_of(self.session, lambda: self._keep(messages, ctx.run_id))
 
     async def _keep(self, messages: list[ModelMessage], run_id: str | None) -> None:
         """Add the parts of the run's messages that are not in the log yet."""
@@ -174,6 +197,37 @@ class SessionHistory(AbstractCapability[Any]):
                 await ready(self.session.add_entries(entries, key=f"{run_id} {self._batches}"))
                 self._batches += 1
                 self._known.add(message, parts)
+
+
+_PROCESSED = "Final result processed."
+_NOT_USED = "Output tool not used - a final result was already processed."
+_NOT_EXECUTED = "Tool not executed - a final result was already processed."
+"""Pydantic AI's words for what became of the calls beside a final result."""
+
+
+def _left_results(
+    messages: Sequence[ModelMessage],
+    run_id: str | None,
+    result: AgentRunResult[Any],
+    outputs: set[str],
+    returned: dict[str, Any],
+) -> list[ModelMessage]:
+    """Return the results of a finished run's last response, as Pydantic AI gives them to the caller of `run_stream`."""
+    last = messages[-1] if messages else None
+    if not isinstance(last, ModelResponse) or last.run_id != run_id or last.state != "complete":
+        return []
+    if not last.tool_calls or isinstance(result.output, DeferredToolRequests):
+        return []
+    parts, beside, words = list[Any](), list[Any](), _PROCESSED
+    for call in last.tool_calls:
+        content: Any = returned.get(call.tool_call_id, _NOT_EXECUTED)
+        if call.tool_name in outputs:
+            content, words = words, _NOT_USED
+        if isinstance(content, ToolReturn):
+            beside += [UserPromptPart(content.content)] if content.content else []
+            content = content.return_value
+        parts.append(ToolReturnPart(call.tool_name, content, call.tool_call_id))
+    return [ModelRequest([*parts, *beside], run_id=run_id)]
 
 
 def _identity(message: ModelMessage, part: Any) -> tuple[object, ...]:
