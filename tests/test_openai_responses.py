@@ -137,6 +137,30 @@ def test_an_item_with_an_odd_value_is_refused_or_sent_within_the_rules(kind: str
                 assert responses.faults(session.context(system="x", dry_run=True).messages) == [], (key, odd)
 
 
+@pytest.mark.parametrize("between", [ANSWER, THOUGHT, SEARCH, APPROVE], ids=lambda item: item["type"])
+@pytest.mark.parametrize("ends_with_call", [True, False])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_results_find_their_calls_whatever_the_model_says_between_the_calls(
+    memory: Memory, between: dict[str, Any], ends_with_call: bool, at_once: bool
+) -> None:
+    """Calls of one answer are answered together, also if other items of that answer stand between or behind them."""
+    other = {**CALL, "call_id": "c2"}
+    asked = [CALL, between, *([other] if ends_with_call or between is THOUGHT else [])]
+    answered = [{**RESULT, "call_id": item["call_id"]} for item in asked if item["type"] == "function_call"]
+    answered += [APPROVED] if between is APPROVE else []
+    session = responses_session(memory)
+
+    for batch in [[USER, *asked, *answered]] if at_once else [[USER], asked, answered]:
+        session.add(batch)
+
+    shown = session.context().messages
+    assert not responses.faults(shown)
+    assert [(item.get("type"), item.get("call_id")) for item in shown] == [
+        (item.get("type", None if item is USER else "message"), item.get("call_id"))
+        for item in [USER, *asked, *answered]
+    ]
+
+
 def test_a_reasoning_item_before_a_reference_to_itself_is_sent_as_text() -> None:
     """A reasoning item before a reference to itself is sent as text.
 

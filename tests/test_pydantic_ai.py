@@ -39,6 +39,7 @@ KINDS = ["Session", "AsyncSession"]
 WAYS = ["run", "run_stream", "iter"]
 LONG = "the wind blows over the sea and the land " * 12
 DONE = [messages.TextPart("Clear.")]
+CARD, HALF_A_CARD = "4111 1111 1111 1111", "1111 1111"  # with a space, so no id and no time has it by chance
 PICTURE = messages.BinaryContent(data=b"\x89PNG\r\n\x1a\n\xfb\xff", media_type="image/png")
 
 
@@ -358,18 +359,16 @@ async def test_a_call_that_a_provider_ran_for_nothing_is_text() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_policy_is_applied_and_takes_the_signature_of_what_it_changes(kind: str) -> None:
     """What it finds is not stored, and a thought that it changed has neither its signature nor what belongs to it."""
-    thought = messages.ThinkingPart(
-        "Card 4111 1111 1111 1111.", id="rs_1", signature="c2lnbmVk", provider_name="openai"
-    )
+    thought = messages.ThinkingPart(f"Card {CARD}.", id="rs_1", signature="c2lnbmVk", provider_name="openai")
     made, given = agent(lambda _: messages.ModelResponse([thought, messages.TextPart("I see.", id="msg_1")]))
 
     async with opened(kind, privacy="default", max_tokens=4_000) as chat:
-        for question in ("My card is 4111 1111 1111 1111.", "Thanks."):
+        for question in (f"My card is {CARD}.", "Thanks."):
             await run(made, "run", question, chat)
         entries = await listed(chat)
 
-    assert not any(word in str(entries) for word in ("4111", "c2lnbmVk"))
-    assert "4111" not in str(given[1][:-1])
+    assert not any(word in str(entries) for word in (HALF_A_CARD, "c2lnbmVk"))
+    assert HALF_A_CARD not in str(given[1][:-1])
     assert kinds(given[1])[1] == ["text", "text"]
     assert {part.id for part in given[1][1].parts} == {None}
 
@@ -508,6 +507,51 @@ async def test_a_call_whose_tool_broke_leaves_a_conversation_that_goes_on(kind: 
         asked = [part[3] for part in bare(history) if part[0] == "tool-call"]
         told = [part[3] for part in bare(history) if part[0] == "tool-return"]
         assert sorted(asked) == sorted(told)
+
+
+OUTPUT = messages.ToolCallPart("final_result", {"response": 7}, "c0")
+OTHER = messages.ToolCallPart("weather", {"city": "Oslo"}, "c1")
+ENDS: dict[str, tuple[Any, list[Any]]] = {
+    "an output": (int, [OUTPUT]),
+    "an output beside a call": (int, [OTHER, OUTPUT]),
+    "two outputs": (int, [OUTPUT, dataclasses.replace(OUTPUT, tool_call_id="c2")]),
+    "text before a call": (str, [messages.TextPart("So."), OTHER]),
+}
+"""The type of an output, and the parts of the response that a run ends with. Text before calls ends only a stream."""
+
+
+@pytest.mark.parametrize("strategy", ["early", "graceful", "exhaustive"])
+@pytest.mark.parametrize(
+    ("end", "way"), [(end, way) for end in ENDS for way in WAYS if way == "run_stream" or "text" not in end]
+)
+async def test_what_a_run_ends_with_is_in_the_log_whole(end: str, way: str, strategy: str) -> None:
+    """Each call beside a final result has a result of its own, so the next run is shown all of it.
+
+    With `run_stream` the framework adds these results to a history that only its caller sees.
+    """
+    kind, parts = ENDS[end]
+    options = {"output_type": kind, "end_strategy": strategy}
+    made, given = agent(lambda _: messages.ModelResponse(parts), **options)
+
+    async def once(chat: Any) -> list[Any]:
+        how = {"capabilities": [adapter.SessionHistory(chat)]}
+        if way != "run_stream":
+            return [*(await run(made, way, "How is Oslo?", chat)).all_messages()]
+        async with made.run_stream("How is Oslo?", **how) as result:
+            await result.get_output()
+        return [*result.all_messages()]
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        whole = await once(chat)
+        entries = await listed(chat)
+        await once(chat)
+
+    calls = [part.tool_call_id for part in parts if isinstance(part, messages.ToolCallPart)]
+    assert sorted(entry.call_id for entry in entries if entry.kind == "tool_result") == sorted(calls)
+    shown, told = (
+        sorted((one for one in bare(history) if one[1] != "final_result"), key=str) for history in (given[1], whole)
+    )
+    assert shown == sorted([*told, ("user-prompt", "How is Oslo?", None, None)], key=str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -754,6 +798,61 @@ async def test_a_history_of_its_own_goes_before(kind: str) -> None:
 
         assert [entry.text for entry in await listed(chat) if entry.role == "user"] == ["How is Oslo?", "And now?"]
     assert bare(given[2])[:2] == bare(own)
+
+
+@pytest.mark.parametrize("id", [None, "mine"])
+async def test_the_session_of_a_run_takes_the_place_of_the_agents_own(id: str | None) -> None:
+    """Neither is the agent's own conversation shown in that run, nor does the run stand in it."""
+    named = {} if id is None else {"id": id}
+
+    async with AsyncMemory.open("memory://") as memory:
+        own, other = memory.session("own"), memory.session("other")
+        made, given = agent(lambda _: messages.ModelResponse(DONE), capabilities=[adapter.SessionHistory(own, **named)])
+        await made.run("How is Oslo?")
+        await made.run("And Rome?", capabilities=[adapter.SessionHistory(other, **named)])
+
+        said = [[entry.text for entry in await listed(chat)] for chat in (own, other)]
+    assert said == [["How is Oslo?", "Clear."], ["And Rome?", "Clear."]]
+    assert len(given[1]) == 1
+
+
+FOUND = {"queries": ["clouds"]}
+LOADS = {"code": ("load", {}), "the model": ("load_capability", {"id": "weather"}), "a search": ("search_tools", FOUND)}
+"""How tools become available in the middle of a run: who does it, and the call that does."""
+
+
+@pytest.mark.parametrize("who", LOADS)
+async def test_tools_that_were_made_available_stay_so(who: str) -> None:
+    """As with the framework's own history, the next run may call them without loading or searching again."""
+
+    def clouds() -> str:
+        """Tell the clouds."""
+        return "none"
+
+    name, given = LOADS[who]
+    steps = iter([(name, given), ("clouds", {}), None, ("clouds", {}), None])
+
+    def respond(_: list[Any]) -> Any:
+        step = next(steps)
+        return messages.ModelResponse([messages.ToolCallPart(*step)] if step else DONE)
+
+    deferred = capabilities.Capability(tools=[clouds], id="weather", description="Weather.", defer_loading=True)
+    options = {"tools": [pai.Tool(clouds, defer_loading=True)]} if who == "a search" else {"capabilities": [deferred]}
+    made, _ = agent(respond, **options)
+
+    def load(ctx: Any) -> str:
+        ctx.load_capability("weather")
+        return "loaded"
+
+    load.__annotations__["ctx"] = pai.RunContext
+    made.tool(load)
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        for question in ("How is Oslo?", "And now?"):
+            await run(made, "run", question, chat)
+        results = [entry.text for entry in await listed(chat) if entry.name == "clouds" and entry.kind == "tool_result"]
+
+    assert results == ["none", "none"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -79,13 +79,33 @@ def test_each_session_is_imported_with_its_items(memory: Memory, path: Path, wri
     assert entries[0].at % 1_000_000 == 0  # the SDK writes whole seconds
 
 
-def test_items_are_linked_as_if_added_together(memory: Memory, path: Path, write: Write) -> None:
-    """Reading row by row links items as adding the whole list would."""
-    write("one", ITEMS)
+def _call(call_id: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": "find", "arguments": "{}"}
+
+
+_ASKS = {"role": "user", "content": "Where is it?"}
+_THINKS = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2Vj"}
+_SAYS = {"role": "assistant", "content": "I look."}
+_FOUND = [{"type": "function_call_output", "call_id": call_id, "output": "found"} for call_id in ("c1", "c2")]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        ITEMS,
+        [_ASKS, _call("c1"), _SAYS, _call("c2"), *_FOUND, _SAYS, _SAYS],
+        [_ASKS, _call("c1"), _call("c2"), _SAYS, *_FOUND, _SAYS],
+        [_ASKS, _call("c1"), _THINKS, _call("c2"), *_FOUND, _SAYS],
+        [_ASKS, _THINKS, _SAYS, _call("c1"), _SAYS, _call("c2"), *_FOUND, _SAYS],
+    ],
+)
+def test_items_are_linked_as_if_added_together(memory: Memory, path: Path, write: Write, items: list[Any]) -> None:
+    """Reading row by row links items as adding the whole list would, whatever the model says between its calls."""
+    write("one", items)
 
     memory.import_file(path)
 
-    together = memory.session("together").add(ITEMS, format="openai-responses")
+    together = memory.session("together").add(items, format="openai-responses")
     assert [(entry.continues, entry.group) for entry in memory.session("one").entries()] == [
         (entry.continues, entry.group) for entry in together
     ]

@@ -1,7 +1,8 @@
 """Decoding of items of OpenAI's Responses API to entries. Pure.
 
 Each item is one entry. The items of one answer, from a reasoning item on, are tied together by `continues`: the API
-accepts an item that was made with a reasoning item only together with that.
+accepts an item that was made with a reasoning item only together with that. So is what the model says behind a call,
+before the results of the answer's calls.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ WHOLE = ("role", "content")
 def decode_items(items: Sequence[Any], where: str) -> list[Entry]:
     """Return the items as entries. Raises InvalidEntry naming the place of what is malformed."""
     entries: list[Entry] = []
-    reasoned = False  # whether a reasoning item came since the last item that is not the model's
+    asked = False  # whether a call came since the last item that is not the model's
+    tied = False  # whether such an item came that the model's next ones are tied to
     for i, item in enumerate(mappings(items, where, "item")):
         entry = _plain(item) or _decode(item, f"{where}[{i}]")
         if entry.role != "assistant":
-            reasoned = False
-        elif reasoned:
-            entry = msgspec.structs.replace(entry, continues=True)
+            asked = tied = False
+        elif tied or (asked and entry.kind == "message"):
+            entry, tied = msgspec.structs.replace(entry, continues=True), True
         elif entry.is_reasoning:
-            reasoned = True
+            tied = True
+        asked = asked or entry.kind == "tool_call"
         entries.append(entry)
     return entries
 

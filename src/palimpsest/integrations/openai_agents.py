@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from itertools import takewhile
-from typing import Any
+from typing import Any, cast
 
 from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, InvalidEntry, MissingExtra, PalimpsestError
-from palimpsest.formats import find_format
+from palimpsest.formats import FORMATS, FormatName, find_format
 from palimpsest.formats.openai_responses_items import answers, asks, is_assistant_side, pair_key
+from palimpsest.integrations.agents_items import AgentsItems
 from palimpsest.integrations.streams import ready
 from palimpsest.integrations.waiting import open_group
 
@@ -19,7 +20,10 @@ try:
 except ImportError as missing:
     raise MissingExtra("an agent of the OpenAI Agents SDK", "openai-agents") from missing
 
+FORMATS.register(AgentsItems.name, AgentsItems)
+
 _FORMAT = "openai-responses"
+_SHOWN = cast("FormatName", AgentsItems.name)
 
 _SEALED = (
     "is encrypted by the SDK's EncryptedSession, so it could be neither cut to a budget, nor searched, nor checked for "
@@ -74,7 +78,7 @@ class PalimpsestSession:
         Args:
             limit: the most items; None: as in the settings, or else all.
         """
-        context = await ready(self._session.context(format=_FORMAT))
+        context = await ready(self._session.context(format=_SHOWN))
         most = resolve_session_limit(limit, self.session_settings)
         items: list[TResponseInputItem] = context.messages
         if most is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self, cast
 
 from palimpsest import AsyncSession, Session
@@ -13,12 +14,20 @@ from palimpsest.formats import FORMATS, FormatName, find_format
 from palimpsest.integrations.pydantic_messages import PydanticAI
 from palimpsest.integrations.streams import ready, surely_of
 from palimpsest.integrations.waiting import open_group
-from palimpsest.transfer.sources.pydantic_ai import CHARACTERS
+from palimpsest.transfer.sources.pydantic_ai import CHARACTERS, DATA
 
 try:
-    from pydantic_ai import AgentRunResult, RunContext, UserPromptNode
+    from pydantic_ai import AgentRunResult, DeferredToolRequests, RunContext, UserPromptNode
     from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
-    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolReturnPart
+    from pydantic_ai.messages import (
+        ModelMessage,
+        ModelMessagesTypeAdapter,
+        ModelRequest,
+        ModelResponse,
+        ToolReturn,
+        ToolReturnPart,
+        UserPromptPart,
+    )
     from pydantic_ai.models import ModelRequestContext
 except ImportError as missing:
     raise MissingExtra("an agent of Pydantic AI", "pydantic-ai") from missing
@@ -81,10 +90,14 @@ class SessionHistory(AbstractCapability[Any]):
     """
 
     session: Session | AsyncSession
+    _: KW_ONLY
+    id: str | None = "session-history"  # an agent has one: that of a run takes the place of the agent's own
     _messages: list[ModelMessage] = field(default_factory=list[ModelMessage], init=False, repr=False)
     _known: _Known = field(default_factory=_Known, init=False, repr=False)
     _batches: int = field(default=0, init=False, repr=False)
     _is_pending: bool = field(default=False, init=False, repr=False)
+    _outputs: set[str] = field(default_factory=set[str], init=False, repr=False)
+    _returned: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -98,7 +111,7 @@ class SessionHistory(AbstractCapability[Any]):
 
     async def for_run(self, ctx: RunContext[Any]) -> Self:
         """Return the capability for one run."""
-        return type(self)(self.session)
+        return replace(self)
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
         """Begin with the session's context, unless a history was given."""
@@ -125,8 +138,17 @@ class SessionHistory(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Store the results that the model is about to be given."""
+        self._outputs = {tool.name for tool in request_context.model_request_parameters.output_tools}
+        self._returned.clear()  # ids of calls may be used again
         await self._keep(ctx.messages, ctx.run_id)
         return request_context
+
+    async def after_tool_execute(
+        self, ctx: RunContext[Any], *, call: Any, tool_def: Any, args: Any, result: Any
+    ) -> Any:
+        """Note what a tool has returned: `run_stream` hides the last results from capabilities."""
+        self._returned[call.tool_call_id] = result
+        return result
 
     async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
         """Store what the step has brought."""
@@ -135,10 +157,14 @@ class SessionHistory(AbstractCapability[Any]):
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         """Store what is left, however the run ends."""
+        left = list[ModelMessage]()
         try:
-            return await handler()
+            result = await handler()
+            left = _left_results(self._messages, ctx.run_id, result, self._outputs, self._returned)
+            return result
         finally:
-            await surely_of(self.session, lambda: self._keep(self._messages, ctx.run_id))
+            messages = [*self._messages, *left]
+            await surely_of(self.session, lambda: self._keep(messages, ctx.run_id))
 
     async def _keep(self, messages: list[ModelMessage], run_id: str | None) -> None:
         """Add the parts of the run's messages that are not in the log yet."""
@@ -162,12 +188,46 @@ class SessionHistory(AbstractCapability[Any]):
                 return
             parts = [part for part in unknown if _is_said(message, part)]
             if parts:
-                fresh = replace(cast("Any", message), parts=[_as_sent(part) for part in parts])
-                (dump,) = ModelMessagesTypeAdapter.dump_python([fresh], mode="json")
+                (dump,) = ModelMessagesTypeAdapter.dump_python(
+                    [replace(cast("Any", message), parts=parts)], mode="json"
+                )
+                for part, dumped in zip(parts, dump["parts"], strict=True):
+                    _write_as_sent(part, dumped)
                 entries = find_format(FORMAT).decode([_prepared(dump, redact)], "messages")
                 await ready(self.session.add_entries(entries, key=f"{run_id} {self._batches}"))
                 self._batches += 1
                 self._known.add(message, parts)
+
+
+_PROCESSED = "Final result processed."
+_NOT_USED = "Output tool not used - a final result was already processed."
+_NOT_EXECUTED = "Tool not executed - a final result was already processed."
+"""Pydantic AI's words for what became of the calls beside a final result."""
+
+
+def _left_results(
+    messages: Sequence[ModelMessage],
+    run_id: str | None,
+    result: AgentRunResult[Any],
+    outputs: set[str],
+    returned: dict[str, Any],
+) -> list[ModelMessage]:
+    """Return the results of a finished run's last response, as Pydantic AI gives them to the caller of `run_stream`."""
+    last = messages[-1] if messages else None
+    if not isinstance(last, ModelResponse) or last.run_id != run_id or last.state != "complete":
+        return []
+    if not last.tool_calls or isinstance(result.output, DeferredToolRequests):
+        return []
+    parts, beside, words = list[Any](), list[Any](), _PROCESSED
+    for call in last.tool_calls:
+        content: Any = returned.get(call.tool_call_id, _NOT_EXECUTED)
+        if call.tool_name in outputs:
+            content, words = words, _NOT_USED
+        if isinstance(content, ToolReturn):
+            beside += [UserPromptPart(content.content)] if content.content else []
+            content = content.return_value
+        parts.append(ToolReturnPart(call.tool_name, content, call.tool_call_id))
+    return [ModelRequest([*parts, *beside], run_id=run_id)]
 
 
 def _identity(message: ModelMessage, part: Any) -> tuple[object, ...]:
@@ -199,12 +259,15 @@ def _is_said(message: ModelMessage, part: Any) -> bool:
     return getattr(part, "scope", None) != "request"
 
 
-def _as_sent(part: Any) -> Any:
-    """Return the part with a tool's result as the text that the model is sent, so that the history says the same."""
-    if not isinstance(part, ToolReturnPart) or isinstance(part.content, str) or part.tool_kind or part.files:
-        return part
-    is_list = part.outcome == "retried"  # a list of errors, which must be a list again when it is read back
-    return part if is_list else replace(part, content=part.model_response_str(wrap_if_error=False))
+def _write_as_sent(part: Any, dumped: dict[str, Any]) -> None:
+    """Write a tool's result in the dump as the text that models are sent, and note if it was none."""
+    is_result = isinstance(part, ToolReturnPart) and part.outcome != "retried"  # else it is a list of errors
+    if not is_result or isinstance(part.content, str) or part.tool_kind or part.files:
+        return
+    value, text = dumped["content"], part.model_response_str(wrap_if_error=False)
+    dumped["content"] = text
+    if not isinstance(value, str):
+        dumped[DATA] = True if text else json.dumps(value)
 
 
 def _prepared(dump: dict[str, Any], redact: Any) -> dict[str, Any]:

@@ -20,8 +20,11 @@ from palimpsest.formats.openai_chat import OpenAIChat
 from palimpsest.formats.wording import shown_text, stand_in
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Status, Text
 from palimpsest.transfer.sources.pydantic_ai import (
+    AT,
     BARE,
+    CACHE_POINT,
     CHARACTERS,
+    DATA,
     HOSTED_CALL,
     HOSTED_RETURN,
     NAME,
@@ -37,6 +40,9 @@ _OF_PART = ("id", "provider_name", "provider_details", "signature", "tool_kind",
 _OF_MEDIUM = ("vendor_metadata", "media_type", "identifier", "force_download")
 _BINDING = ("anthropic", "bedrock")
 """Providers of models that take signed thinking only where it was made."""
+
+_LOADED = ("capability-load-delta", "tool-availability-delta")
+"""Parts of requests that say what the framework has made available. The model does not see them."""
 
 _OUTCOMES: dict[Status, str] = {"error": "failed", "denied": "denied", "unknown": "interrupted"}
 _SOUNDS = {"wav": "audio/wav", "mp3": "audio/mpeg"}
@@ -80,7 +86,9 @@ class PydanticAI(OpenAIChat):
         ids = _call_ids(spoken)
         messages = list(_responses(spoken, ids))
         parts = [_request_part(shown, ids) for shown in group if shown.data or not _is_model(shown.entry)]
-        if shown_parts := [part for part in parts if part["content"] or part["part_kind"] == "tool-return"]:
+        shown_parts = [part for part in parts if part["content"] or part["part_kind"] == "tool-return"]
+        shown_parts += [part for shown in group for part in _loaded_with(shown.entry)]
+        if shown_parts:
             messages.append({"kind": "request", "parts": shown_parts})
         return messages
 
@@ -188,14 +196,19 @@ def _response_parts(shown: Shown, ids: Mapping[int, str], *, whole: bool) -> Ite
         for part, fields in zip(entry.content, _extra_fields(entry), strict=True):
             if whole and _is_hosted(part):
                 yield _with_kind(part, "part_kind")
+            elif whole and isinstance(part, Reasoning) and CHARACTERS in fields:
+                yield {"part_kind": "thinking", "content": part.text, **_chosen(fields, _OF_PART)}
             else:
                 yield from _spoken(part, _chosen(fields, _OF_PART) if whole else {})
+    if whole and entry.kind == "message":
+        signed = (_chosen(fields, _OF_PART) for fields in _fields_alone(entry))
+        yield from ({"part_kind": "text", "content": "", **own} for own in signed if "provider_details" in own)
 
 
 def _spoken(part: Part, own: Message) -> Iterator[Message]:
     """Yield a part of what the model said.
 
-    Thoughts without a signature and media that the model made are shown as text.
+    Thoughts that Pydantic AI has not brought, and media that the model made, are shown as text.
     """
     medium = _medium(part)
     if isinstance(part, Reasoning) and own:
@@ -220,11 +233,11 @@ def _request_part(shown: Shown, ids: Mapping[int, str]) -> Message:
     if entry.role == "system":
         return {"part_kind": "system-prompt", "content": entry.text if shown.text is None else shown.text, **at}
     content = _contents(entry) if shown.text is None else shown.text
+    if isinstance(content, str) and DATA in own:
+        content = _value_of(own[DATA] if isinstance(own[DATA], str) else content, content)
     if entry.kind != "tool_result":
         feedback = _chosen(own, ("part_kind", "retry")) if own.get("part_kind") == "retry-feedback" else {}
         return {"part_kind": "user-prompt", "content": content, **at, **feedback}
-    if own.get("outcome") == "retried" and isinstance(content, str):
-        content = _list_in(content)
     outcome = {"outcome": _OUTCOMES[entry.status]} if entry.status in _OUTCOMES else {}
     return {
         "part_kind": "tool-return",
@@ -233,26 +246,35 @@ def _request_part(shown: Shown, ids: Mapping[int, str]) -> Message:
         "tool_call_id": ids.get(entry.answers, entry.call_id or f"call_{entry.answers}"),
         **at,
         **outcome,
-        **_chosen(own, ("outcome", "retry")),
+        **_chosen(own, ("outcome", "retry") if isinstance(content, str) else ("outcome", "retry", "tool_kind")),
     }
 
 
-def _list_in(text: str) -> Any:
-    """Return the list that the text encodes in JSON, or the text itself."""
+def _loaded_with(entry: Entry) -> list[Message]:
+    """Return the parts that came beside this entry of a request and say what is available since."""
+    parts = () if _is_model(entry) else _kept(entry).get("parts", ())
+    return [part for part in parts if isinstance(part, dict) and part.get("part_kind") in _LOADED]
+
+
+def _value_of(encoded: str, text: str) -> Any:
+    """Return the value that is encoded as JSON, or else the text: a policy may have changed it."""
     try:
-        value = json.loads(text)
+        return json.loads(encoded)
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, list) else text
 
 
 def _contents(entry: Entry) -> Any:
-    """Return the content of a prompt or a result: text, a list of texts and media, or the one medium that a tool
-    returned."""
-    if isinstance(entry.content, str):
+    """Return the content of a prompt or a result: text, a list of texts, media and marks for the provider's cache, or
+    the one medium that a tool returned."""
+    marks = [
+        (fields.get(AT), fields) for fields in _fields_alone(entry, "content") if fields.get("kind") == CACHE_POINT
+    ]
+    if isinstance(entry.content, str) and not marks:
         return entry.content
     contents = list[Any]()
-    for part, fields in zip(entry.content, _extra_fields(entry, "content"), strict=True):
+    parts = (Text(text=entry.content),) if isinstance(entry.content, str) else entry.content
+    for i, (part, fields) in enumerate(zip(parts, _extra_fields(entry, "content"), strict=True), 1):
         medium = _medium(part)
         if isinstance(part, File) and part.file_id is not None and "provider_name" in fields:
             medium = {"kind": "uploaded-file", "file_id": part.file_id, "provider_name": fields["provider_name"]}
@@ -262,6 +284,8 @@ def _contents(entry: Entry) -> Any:
             medium |= _chosen(fields, _OF_MEDIUM)
         content = medium or stand_in(part)
         contents += [content] if content else []
+        if contents:  # Pydantic AI refuses a mark before all else
+            contents += [{key: mark[key] for key in mark if key != AT} for at, mark in marks if at == i]
     return contents[0] if len(contents) == 1 and _kept(entry).get(BARE) else contents
 
 
@@ -300,6 +324,12 @@ def _extra_fields(entry: Entry, key: str = "parts") -> list[Message]:
     count = 1 if isinstance(entry.content, str) else len(entry.content)
     kept = [fields for fields in _kept(entry).get(key, ()) if isinstance(fields, dict)]
     return kept[:count] if len(kept) >= count else [{} for _ in range(count)]
+
+
+def _fields_alone(entry: Entry, key: str = "parts") -> list[Message]:
+    """Return the fields that stand behind those of the entry's parts: of parts without text, and of marks."""
+    kept = [fields for fields in _kept(entry).get(key, ()) if isinstance(fields, dict)]
+    return kept[1 if isinstance(entry.content, str) else len(entry.content) :]
 
 
 def _chosen(kept: Mapping[str, Any], keys: Sequence[str]) -> Message:

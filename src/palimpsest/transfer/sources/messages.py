@@ -15,27 +15,31 @@ from palimpsest.transfer.sources.shapes import MessageSource, first_messages, me
 class Decoder:
     """Decodes provider messages one at a time, with the same result as decoding them together.
 
-    For that it remembers the reasoning that a run of the model's messages began with: in some formats the rest of the
-    run is linked to it.
+    For that it remembers what the model's next messages are tied to: in some formats they are, to reasoning, and behind
+    a call until its result comes.
     """
 
     def __init__(self, format: str) -> None:
         self._format = find_format(format)
-        self._reasoning: Any = None
+        self.begin()
 
     def begin(self) -> None:
         """Begin a new conversation: forget the messages before."""
-        self._reasoning = None
+        self._before: list[Any] = []
+        self._tied = False  # whether whatever the model says next is tied to these
 
     def read(self, message: Any) -> list[Entry]:
         """Return a message's entries. Raises InvalidEntry whose place begins with `messages[0]`."""
         entries = self._format.decode([message], "messages")
         if not entries or any(entry.role != "assistant" for entry in entries):
-            self._reasoning = None
-        elif self._reasoning is not None:
-            entries = self._format.decode([self._reasoning, message], "messages")[-len(entries) :]
-        elif all(entry.is_reasoning for entry in entries):
-            self._reasoning = message
+            self.begin()
+            return entries
+        if self._before:
+            entries = self._format.decode([*self._before, message], "messages")[-len(entries) :]
+        if not self._tied:
+            self._tied = entries[0].continues or all(entry.is_reasoning for entry in entries)
+            if self._tied or any(entry.kind == "tool_call" for entry in entries):
+                self._before = [*self._before, message] if entries[0].continues else [message]
         return entries
 
 

@@ -45,6 +45,9 @@ the part was redacted since."""
 HOSTED_CALL, HOSTED_RETURN = "builtin-tool-call", "builtin-tool-return"
 """A call of a tool that the provider runs itself, and its result: both are parts of one response."""
 
+DATA = "data"
+"""The key that marks content which was no text but a value. It is the value as JSON, or True: then the text is that."""
+
 _MEDIA = {
     "binary": "data",
     "image-url": "url",
@@ -57,6 +60,9 @@ _MEDIA = {
 
 BARE = "bare"
 """The key that marks a tool result which was a single medium, not in a list."""
+
+CACHE_POINT, AT = "cache-point", "at"
+"""What marks a place for the provider's cache in a prompt, and the key for the number of parts before it."""
 
 _SPOKEN = ("system-prompt", "user-prompt", "tool-return", "retry-prompt", "retry-feedback", "speech")
 
@@ -137,10 +143,9 @@ def _sent(part: Mapping[str, Any], kind: str, where: str, at: int) -> Entry:
     if kind == "user-prompt":
         parts, beside = _contents(given, where)
     else:
-        text = given if isinstance(given, str) else as_json(given)
-        parts, beside = [Text(text=text)], []
+        parts, beside = [Text(text=_text(given))], []
     kept = rest(part, "part_kind", "content", "timestamp", *(("scope",) if part.get("scope") == "conversation" else ()))
-    kept |= _beside_metadata(beside)
+    kept |= {**_beside_metadata(beside), **({} if kind == "user-prompt" or isinstance(given, str) else {DATA: True})}
     kept |= {"part_kind": kind} if kind.startswith("retry") else {}
     return Entry(role=role, content=content(parts), native=native(NAME, parts), at=at, metadata=metadata(NAME, kept))
 
@@ -151,13 +156,15 @@ def _result(part: Mapping[str, Any], where: str, at: int) -> Entry:
         raise InvalidEntry(f"{where}.tool_call_id", "is not text; the return of a tool needs the id of its call")
     name, given = part.get("tool_name"), part.get("content")
     is_bare = _is_medium(given)
-    if is_bare or (isinstance(given, list) and any(map(_is_medium, given))):
+    has_media = is_bare or (isinstance(given, list) and any(map(_is_medium, given)))
+    if has_media:
         parts, beside = _contents([given] if is_bare else given, where)
     else:
-        parts, beside = [Text(text=given if isinstance(given, str) else as_json(given))], []
+        parts, beside = [Text(text=_text(given))], []
     retried = part.get("part_kind") == "retry-prompt"
     kept = rest(part, "part_kind", "content", "content_file_digests", "timestamp", "tool_name", "tool_call_id")
     kept |= {**_beside_metadata(beside), **({BARE: True} if is_bare else {})}
+    kept |= {} if has_media or isinstance(given, str) else {DATA: True}
     return Entry(
         kind="tool_result",
         role="tool",
@@ -169,6 +176,10 @@ def _result(part: Mapping[str, Any], where: str, at: int) -> Entry:
         at=at,
         metadata=metadata(NAME, kept),
     )
+
+
+def _text(given: Any) -> str:
+    return given if isinstance(given, str) else as_json(given)
 
 
 def _speech(part: Mapping[str, Any], role: Role, at: int) -> Entry:
@@ -193,7 +204,6 @@ class _Response:
         self._beside: list[dict[str, Any]] = []
         """For each of these parts the values that it has no field for ({}: none)."""
         self._silent: list[dict[str, Any]] = []  # parts without text that have other values
-        self._runs = False  # whether there is an entry that a call can continue
 
     def entries(self, parts: list[Any]) -> list[Entry]:
         """Return the entries."""
@@ -258,9 +268,9 @@ class _Response:
             self._add(entry, about)
 
     def _add(self, entry: Entry, about: dict[str, Any] | None = None) -> None:
-        joins = self._runs and entry.kind == "tool_call"
-        self._entries.append(replace(entry, continues=joins, metadata=about if about is not None else entry.metadata))
-        self._runs = True
+        """Add an entry, tied to those before it: calls of one response are answered together."""
+        follows = bool(self._entries)
+        self._entries.append(replace(entry, continues=follows, metadata=about if about is not None else entry.metadata))
 
 
 def _contents(given: Any, where: str) -> tuple[list[Part], list[dict[str, Any]]]:
@@ -277,8 +287,8 @@ def _contents(given: Any, where: str) -> tuple[list[Part], list[dict[str, Any]]]
             pairs.append((Text(text=held), {}))
         elif not isinstance(held, dict) or not isinstance(held.get("kind"), str):
             pairs.append((Text(text=as_json(held)), {}))
-        elif held["kind"] == "cache-point":
-            silent.append(rest(held))  # the framework sets a mark for the provider's cache here
+        elif held["kind"] == CACHE_POINT:
+            silent.append({**rest(held), AT: len(pairs)})  # the framework sets a mark for the provider's cache here
         else:
             pairs.append(_medium(held))
     return [part for part, _ in pairs], [*(beside for _, beside in pairs), *silent]
