@@ -46,7 +46,7 @@ from sealed import (
     stored,
 )
 from tallies import summed
-from vaults import Vault
+from vaults import Vault, values_of
 from writer import ENTRIES_A_TURN, turn
 
 SCRIPT = Path(__file__).with_name("sealed_process.py")
@@ -294,6 +294,29 @@ def test_a_damaged_head_keeps_its_key(kind: str, tmp_path: Path) -> None:
             rotate_keys(memory, progress=progress)
         assert [key_of(value) for value in stored(memory.store, "good")] == ["new"]
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("space", ["session", "item/", "log", "tree"])
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_a_damaged_head_keeps_nothing_else_of_its_home_back(kind: str, space: str, tmp_path: Path) -> None:
+    """All that can be read beside a damaged head, in branches and among items, is under the new key afterwards."""
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
+        session_of(memory).add_user_message("hello")
+        session_of(memory).erase([1])
+        session_of(memory).fork("branch").add_user_message("more")
+        for key in "abcd":
+            drive(memory.store.put_item("default", "notes", key, b"v"))
+    slot, head = next(
+        one for one in vault.contents().items() if not one[0].table and one[0].place.space[:5] == space[:5]
+    )
+    vault.put({slot: msgspec.structs.replace(head, hot=head.hot[:-1] + bytes([head.hot[-1] ^ 1]))})
+
+    with vault.memory(BOTH) as memory, pytest.raises(StoreCorrupt):
+        rotate_keys(memory)
+
+    others = [value for one, content in vault.contents().items() for value in values_of(content) if one != slot]
+    assert {key_of(value) for value in others if isinstance(value, bytes)} - {None} == {"new"}
 
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])

@@ -22,7 +22,7 @@ from palimpsest.stores.encrypted.mark import Markings, read_mark
 from palimpsest.stores.encrypted.resealing import Resealer
 from palimpsest.stores.encrypted.sealed_batch import Sealing
 from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Values
-from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, Heads, Looking, Owned, Rows, agrees, hides
+from palimpsest.stores.encrypted.sealed_rows import LOG, AsStored, Heads, Looking, Rows, hides
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.known import OWNED
@@ -74,23 +74,8 @@ class SealedBackend(Wrapper):
         return remembered.plain
 
     def _open(self, looking: Looking, seen: Sequence[Seen], opener: Heads) -> list[Seen]:
-        """Open what the backend below has `seen`, and return the answers to the asks of `looking`.
-
-        Raises StoreCorrupt when the heads of a session and its log disagree, WrongKey for a missing key. A look for
-        heads alone returns such a session head as unread instead, so that it does not stop the other sessions.
-        """
-        rows, heads = self.rows, dict[Place, SealedHead | None]()
-        alone = not any(ask.rows for ask in looking.asks)
-        for ask, answer, floor in zip(looking.below, seen, looking.floors, strict=True):
-            if ask.head:
-                heads[ask.place] = opener.open_or_unread(ask.place, answer.head, floor, alone=alone)
-        if not agrees(list(heads.items())):
-            sessions = [(place, head.stored) for place, head in heads.items() if head and place.space == SESSION]
-            stale = f"{', '.join(rows.describe(place) for place, _ in sessions)} and the notes about its rows"
-            fault = StoreCorrupt(self.url, f"{stale} are from different times: one of them was put back")
-            if not alone:
-                raise fault
-            heads |= {place: SealedHead.unread(stored, fault.reason) for place, stored in sessions}
+        """Open what the backend below has `seen`, and return the answers to the asks of `looking`."""
+        rows, heads = self.rows, opener.open_all(looking, seen)
         answers = []
         for ask, place, answer in zip(looking.asks, looking.places, seen, strict=False):
             head = heads.get(place)
@@ -132,7 +117,7 @@ class SealedBackend(Wrapper):
                 heads, untried = self._plain_refusal(sealing, refusal, self._heads), batches[i] is not sealing.batch
                 # The engine's heads may be as expected all the same: they were sealed again by a change of keys, or
                 # another session moved the head of the log. Or `again` gave a batch that has not been tried yet.
-                worth_trying = untried or refused(sealing.batch, heads) is None
+                worth_trying = untried or (refused(sealing.batch, heads) is None and not sealing.drops_unread)
                 if worth_trying and (tries == 1 or not self.remote):  # on a server the caller waits, holding nothing
                     pending.append(i)
                 else:
@@ -224,16 +209,24 @@ class SealedBackend(Wrapper):
         return {head.key_id for head in known if head is not None} - {"", sealing.key_id}
 
     async def _look_up(self, sealing: Sealing, ahead: dict[Place, SealedHead | None]) -> Refusal | None:
-        """Look at the heads of a batch, which remembers them; return the refusal if they are not as it expects."""
+        """Look at the heads of a batch, which remembers them; return the refusal if they are not as it expects.
+
+        Those that cannot be opened are not looked at: the backend below compares them as they are stored.
+        """
+        unread = {
+            step.place: before
+            for step, before in zip(sealing.batch, sealing.before, strict=True)
+            if before is not None and before.spoilt is not None
+        }
         unknown = [
             step.place
             for step, place in zip(sealing.batch, sealing.places, strict=True)
-            if place is not None and place not in ahead
+            if place is not None and place not in ahead and step.place not in unread
         ]
         seen = dict(zip(unknown, await heads_at(self, unknown), strict=True))
         heads: list[PlaceHead | None] = []
         for step in sealing.batch:
-            earlier = ahead.get(self.rows.at(step.place))
+            earlier = unread.get(step.place) or ahead.get(self.rows.at(step.place))
             heads.append(seen.get(step.place, earlier.plain if earlier is not None else None))
         return refused(sealing.batch, heads)
 
@@ -242,7 +235,9 @@ class SealedBackend(Wrapper):
         plain: list[PlaceHead | None] = []
         for step, place, stored, floor in zip(sealing.batch, sealing.places, refusal, sealing.before, strict=True):
             stored_place = place if step.rows_only else self.rows.at(step.place)
-            head = opener.open(stored_place, stored, floor) if stored_place is not None else None
+            head = None
+            if stored_place is not None:
+                head = opener.open_or_unread(stored_place, stored, floor, alone=not step.rows_only)
             plain.append(head.plain if head is not None and not step.rows_only else None)
         return tuple(plain)
 
@@ -340,5 +335,7 @@ class SealedBackend(Wrapper):
 def _named(place: Place, head: SealedHead) -> Place:
     """Return the place as the engine knows it."""
     if place.space.startswith(OWNED):
-        return place._replace(space=Owned(place.space))
-    return place._replace(name=head.name) if hides(place) else place
+        return place._replace(space=AsStored(place.space))
+    if hides(place):
+        return place._replace(name=AsStored(place.name) if head.spoilt is not None else head.name)
+    return place
