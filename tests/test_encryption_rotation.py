@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,13 @@ import pytest
 from commands import run, write_lines
 from on_servers import KINDS as ON_SERVERS
 from on_servers import SERVERS
-from palimpsest import ConfigError, Conflict, Keys, Memory, WrongKey
+from palimpsest import AsyncMemory, ConfigError, Conflict, Keys, Memory, WrongKey
 from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK, Put
-from palimpsest.stores.encrypted.rotation import rotate_keys
+from palimpsest.stores.encrypted.resealing import STRETCH
+from palimpsest.stores.encrypted.rotation import rotate, rotate_keys
 from palimpsest.stores.encrypted.sealed_bytes import key_of
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
@@ -47,7 +49,7 @@ from sealed import (
 )
 from tallies import summed
 from vaults import Vault, values_of
-from writer import ENTRIES_A_TURN, turn
+from writer import ENTRIES_A_TURN, quarters, turn
 
 SCRIPT = Path(__file__).with_name("sealed_process.py")
 
@@ -460,6 +462,26 @@ def test_a_write_is_under_the_new_key_though_another_thread_heard_of_it_first(wh
     assert key_ids(where, LAST) == {"new"}
     with Memory.open(where, encryption=LAST) as memory:
         assert [entry.text for entry in session_of(memory).entries()][-2:] == ["between", "late"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_session_does_not_keep_other_tasks_waiting(kind: str, tmp_path: Path) -> None:
+    """While the keys of a long session change, other tasks of the same memory use the store between two stretches."""
+    where, stretches = address(kind, tmp_path), 20
+
+    async def play() -> int:
+        async with AsyncMemory.open(where, encryption=FIRST, **relaxed(where)) as memory:
+            texts = [{"role": "user", "content": f"{number}"} for number in range(STRETCH * stretches)]
+            await memory.session("long", counter=quarters).add(texts)
+        async with AsyncMemory.open(where, encryption=BOTH, **relaxed(where)) as memory:
+            rotating, added = asyncio.create_task(rotate(memory.store)), 0
+            while not rotating.done():
+                await memory.session("other", counter=quarters).add_user_message("meanwhile")
+                added += 1
+            assert (await rotating).texts >= STRETCH * stretches
+            return added
+
+    assert asyncio.run(play()) >= stretches
 
 
 def test_a_writer_with_the_old_key_alone_is_stopped(where: str) -> None:

@@ -330,11 +330,7 @@ class StoreTooNew(StoreError):
 
 
 class WrongKey(StoreError):
-    """The store is encrypted, and the key `key_id` is not given or does not fit. `outcome` says what was done then.
-
-    If only some of the data is under a key that is not given, the error is a `StoreCorrupt` as well: all other data can
-    be used.
-    """
+    """The store is encrypted, and the key `key_id` is not given or does not fit. `outcome` says what was done then."""
 
     def __init__(self, store: str, key_id: str, reason: str, outcome: str = "Nothing was changed") -> None:
         self.key_id = key_id

@@ -85,7 +85,7 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
         total = sessions + sum(place.space == SESSION for place in remaining)  # grows if the next round lists new ones
         for places in [list(of_home) for _, of_home in groupby(sorted(remaining), lambda place: place[:2])]:
             faults = dict[Place, StoreCorrupt]()
-            items_done, texts_done = await backend.together(partial(_home, backend, places, faults))
+            items_done, texts_done = await _home(backend, places, faults)
             items, texts = items + items_done, texts + texts_done
             unread += faults.values()
             failed.update(faults)  # a head that cannot be opened keeps its key, and would be listed for ever
@@ -139,14 +139,17 @@ async def _home(backend: SealedBackend, places: Sequence[Place], faults: dict[Pl
             faults[place] = fault
             return 0
 
+    def head(place: Place) -> Awaitable[bool]:
+        return backend.together(partial(backend.resealer.head, place))
+
     while True:
         own = backend.markings.writing
         for place in places:
-            items += await attempt(place, backend.resealer.head) and hides(place)
-        await attempt(log, backend.resealer.head)  # last: a writer that has seen the others makes no old one
+            items += await attempt(place, head) and hides(place)
+        await attempt(log, head)  # last: a writer that has seen the others makes no old one
         await attempt(log._replace(space="tree"), backend.resealer.rows)
         texts += await attempt(log, backend.resealer.rows)
-        await backend.markings.refresh()
+        await backend.together(backend.markings.refresh)
         if backend.markings.writing == own:
             return items, texts
 
