@@ -484,6 +484,35 @@ def test_a_long_session_does_not_keep_other_tasks_waiting(kind: str, tmp_path: P
     assert asyncio.run(play()) >= stretches
 
 
+def test_a_process_with_the_old_key_alone_takes_nothing_for_damaged(where: str) -> None:
+    """A process that is open while all comes under a key that it was not given is refused everything, by WrongKey."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        for name in ("one", "two"):
+            session_of(memory, name).describe(user="ann")
+            session_of(memory, name).add_user_message("the heron")
+        drive(memory.store.put_item("default", "notes", "k", b"v"))
+        with Memory.open(where, encryption=BOTH) as other:
+            rotate_keys(other)
+
+        for verb in (
+            memory.sessions,
+            lambda: memory.sessions(user="ann", order="latest"),
+            lambda: memory.recall("heron"),
+            lambda: memory.scan("default"),
+            lambda: memory.sweep(untouched_for=1),
+            lambda: memory.forget(matches="heron"),
+            lambda: memory.forget(user="ann"),
+            lambda: memory.forget(tenant="default"),
+            lambda: memory.delete_session("one"),
+            lambda: drive(memory.store.list_items("default", "notes")),
+        ):
+            with pytest.raises(WrongKey, match="'new'") as caught:
+                verb()
+            assert not isinstance(caught.value, StoreCorrupt)
+    with Memory.open(where, encryption=LAST) as memory:
+        assert [one.damaged for one in memory.sessions(user="ann")] == [False, False]
+
+
 def test_a_writer_with_the_old_key_alone_is_stopped(where: str) -> None:
     """Once a rotation has begun, a program with only the old key can write nothing, and its reads name the key."""
     with Memory.open(where, encryption=FIRST) as late:

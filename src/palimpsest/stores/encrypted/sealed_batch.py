@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Step
+from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Refusal, Step
 from palimpsest.stores.encrypted.notes import new_token
 from palimpsest.stores.encrypted.sealed_bytes import LIFE, Floor, SealedHead, Unread
 from palimpsest.stores.encrypted.sealed_rows import (
@@ -16,6 +16,7 @@ from palimpsest.stores.encrypted.sealed_rows import (
     LOG,
     SESSION,
     VOUCHED,
+    Heads,
     Rows,
     at_odds,
     is_clear,
@@ -120,6 +121,16 @@ class Sealing:
             for step, place in zip(self.batch, self.places, strict=True)
         ]
         return any(self.places)
+
+    def opened(self, refusal: Refusal, opener: Heads) -> Refusal:
+        """Return a refusal of the store below with its heads opened, and without heads that the engine never sees."""
+        plain: list[PlaceHead | None] = []
+        for step, place, stored, floor in zip(self.batch, self.places, refusal, self.before, strict=True):
+            stored_place, head = place if step.rows_only else self._rows.at(step.place), None
+            if stored_place is not None:
+                head = opener.open_or_unread(stored_place, stored, floor, alone=not step.rows_only)
+            plain.append(head.plain if head is not None and not step.rows_only else None)
+        return tuple(plain)
 
     def _after(self, step: Step, before: SealedHead | None, place: Place) -> SealedHead | None:
         """Return the head that a step makes, not yet with its notes; `before` itself where that is only compared."""

@@ -15,7 +15,7 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Place, PlaceHead, Range, Row, Seen, Step
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.notes import NOTHING
-from palimpsest.stores.encrypted.sealed_bytes import Floor, SealedHead, Unsealed, Values, token
+from palimpsest.stores.encrypted.sealed_bytes import Floor, KeyMissing, SealedHead, Unsealed, Values, token
 from palimpsest.stores.engine.forms import FIGURE, TOKENS, Spoilt
 from palimpsest.stores.engine.items import ITEMS, LEASES, ORDER
 from palimpsest.stores.engine.known import OWNED
@@ -163,6 +163,8 @@ class Heads:
     def __init__(self, url: str, rows: Rows) -> None:
         self._url, self._rows = url, rows
         self.by_place: dict[Place, SealedHead] = {}
+        self.missing = 0
+        """How many heads were returned as unread because their key is not given."""
 
     def open_all(self, looking: Looking, seen: Sequence[Seen]) -> dict[Place, SealedHead | None]:
         """Open the heads among what the store below gave for `looking`, each by its stored place.
@@ -222,6 +224,7 @@ class Heads:
         except StoreCorrupt as fault:
             if not alone or stored is None:
                 raise
+            self.missing += isinstance(fault, KeyMissing)
             head = SealedHead.unread(stored, fault)
             if head.spoilt is not None and place.space != SESSION:  # of a session the engine says what can be done
                 head.spoilt.fault = fault
@@ -246,6 +249,15 @@ def _check(row_token: bytes, noted: bytes | None) -> None:
 def hides(place: Place) -> bool:
     """Return whether the stored name of a place is a token."""
     return place.space.startswith(ITEMS)
+
+
+def named(place: Place, head: SealedHead) -> Place:
+    """Return the place as the engine knows it."""
+    if place.space.startswith(OWNED):
+        return place._replace(space=AsStored(place.space))
+    if hides(place):
+        return place._replace(name=AsStored(place.name) if head.spoilt is not None else head.name)
+    return place
 
 
 def is_clear(place: Place, table: str = "") -> bool:
