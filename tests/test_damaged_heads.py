@@ -599,6 +599,42 @@ def test_a_session_whose_heads_are_at_odds_stands_for_itself_alone(world: World)
         assert {one.session: one.damaged for one in memory.sessions(user="ann")} == {"bad": True, "good": False}
 
 
+@pytest.mark.parametrize("by", ["matches", "tenant", "user"])
+def test_a_damaged_document_keeps_no_others_from_being_forgotten(world: World, by: str) -> None:
+    """A damaged document of a knowledge base is reported, or goes with the knowledge base; all others go."""
+    with world.opened() as memory:
+        for number, shelf in enumerate(("one", "two")):
+            for document in ("bad", "good"):
+                memory.knowledge(shelf, user="ann").add(document, f"a heron in document {number}")
+    contents = world.vault.contents()
+    slot = next(slot for slot in contents if slot.place.space == "item/documents" and not slot.table)
+    head = contents[slot]
+    assert isinstance(head, PlaceHead)
+    world.vault.put({slot: PlaceHead(_changed(head.hot), head.cold)})
+
+    with world.opened() as memory:
+        done = memory.forget(**{by: {"matches": "heron", "tenant": "default", "user": "ann"}[by]})
+        if by == "matches":
+            assert any("documents" in told for told in done.remains)
+        else:
+            assert (done.items, done.remains) == ({"knowledge/one": 2, "knowledge/two": 2}, ())
+            left = [slot for slot in world.vault.contents() if "knowledge" in slot.place.tenant]
+            assert not any(slot.table == "entry" for slot in left)
+        assert memory.knowledge("two", user="ann").search("heron") == []
+
+
+def test_a_branch_of_a_session_with_a_damaged_record_can_be_made(world: World) -> None:
+    """A branch is made in spite of a damaged record, which is damaged in the branch, too."""
+    world.change("log", "record", _changed)
+
+    with world.opened() as memory:
+        branch = memory.session("bad").fork("branch")
+        assert [entry.text for entry in branch.entries()] == [entry.text for entry in memory.session("bad").entries()]
+        for session in (branch, memory.session("bad")):
+            with pytest.raises(StoreCorrupt, match="the record of revision"):
+                session.verify()
+
+
 def _without_a_number(_: bytes) -> bytes:
     """Return what is no number, as which the head of a tree is stored."""
     return b"?"

@@ -10,7 +10,7 @@ it. After a kill, the same call continues with what is left.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -22,7 +22,14 @@ from palimpsest.log.head import Head
 from palimpsest.log.ids import check_id
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased
-from palimpsest.sessions.erasing.damaged import UNREAD, destroy_damaged, destroy_damaged_of, out_of_reach, unread
+from palimpsest.sessions.erasing.damaged import (
+    UNREAD,
+    destroy_damaged,
+    destroy_damaged_of,
+    or_remains,
+    out_of_reach,
+    unread,
+)
 from palimpsest.sessions.erasing.eraser import checked_reason
 from palimpsest.sessions.erasing.facts import forget_facts
 from palimpsest.sessions.erasing.family import PASSES, FamilyEraser
@@ -79,7 +86,7 @@ async def forget(
         done = await forgetting.everything()
     done += await _facts(scope, user, query, dry_run=dry_run) + await out_of_reach(scope, session)
     if session is None:
-        done += await forget_knowledge(scope, user, query, forgetting.elsewhere, dry_run=dry_run)
+        done += await or_remains(forget_knowledge(scope, user, query, forgetting.elsewhere, dry_run=dry_run))
     if user is not None and not done:
         done += Erased(unknown=f"no session belongs to user {user!r}, and no message has that name or user_id")
     elif session is not None and not done and not done.remains:
@@ -122,15 +129,6 @@ def _is_new(info: SessionInfo, seen: Head | None) -> bool:
 
 def _no_progress(_: int, __: int) -> None:
     pass
-
-
-async def _or_remains(forgetting: Awaitable[Erased]) -> Erased:
-    """Return the report of a step; of one that meets damage, that this remains, so that the other sessions have their
-    turn."""
-    try:
-        return await forgetting
-    except StoreCorrupt as fault:
-        return Erased(remains=(fault.reason,))
 
 
 class Forgetting:
@@ -216,10 +214,10 @@ class Forgetting:
             async for family, passed in self._families(todo, damaged):
                 eraser, others = self._family_eraser(), [name for name in family if name not in owned]
                 for name in owned.intersection(family):
-                    pass_report += await _or_remains(eraser.remove_session(name, everywhere=True))
+                    pass_report += await or_remains(eraser.remove_session(name, everywhere=True))
                 if others:
                     forgetting = eraser.forget(others, query, choices, seen, whole=user is not None)
-                    pass_report += await _or_remains(forgetting)
+                    pass_report += await or_remains(forgetting)
                 self._progress(passed, len(todo))
             done += pass_report
             if number and not pass_report:

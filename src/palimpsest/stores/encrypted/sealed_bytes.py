@@ -40,7 +40,7 @@ KEPT = 4096
 Scope = tuple[str, ...]
 """What a key is derived for: ("store",) or ("home", tenant, home)."""
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode  # bytes: a damaged value stays so
 
 
 class KeyMissing(WrongKey, StoreCorrupt):
