@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands import run
-from palimpsest import Memory
+from palimpsest import Keys, Memory
 
 
 @pytest.fixture
@@ -64,3 +64,10 @@ def test_copy_refuses_a_privacy_policy(pair: tuple[str, str], monkeypatch: pytes
     monkeypatch.setenv("PALIMPSEST_PRIVACY", "default")
     copied = run("copy", *pair)
     assert (copied.exit_code, "does not redact a copy" in copied.stderr) == (0, True)
+
+
+def test_copy_says_that_it_does_not_encrypt(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`copy` encrypts nothing: it says so if PALIMPSEST_KEY is set."""
+    monkeypatch.setenv("PALIMPSEST_KEY", f"a:{Keys.new()}")
+    copied = run("copy", *pair)
+    assert (copied.exit_code, "PALIMPSEST_KEY does not encrypt a copy" in copied.stderr) == (0, True)

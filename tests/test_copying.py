@@ -19,6 +19,7 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores import copying
 from palimpsest.stores.backend import Step
 from palimpsest.stores.copying import copy_store
+from palimpsest.stores.encrypted.rotation import rotate_keys
 from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
@@ -422,6 +423,27 @@ def test_stores_that_cannot_be_copied_are_refused(tmp_path: Path, clock: FakeClo
     for one, other in ((plain, sealed), (sealed, plain)):
         with pytest.raises(ConfigError, match="encrypted as the source"):
             copy_store(one, other)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_copy_beside_a_change_of_keys_is_refused(kind: str, tmp_path: Path, clock: FakeClock) -> None:
+    """The copy would need a key that is retired by then, so it raises Conflict; copied anew it needs the new one."""
+    source, target = address("sqlite", tmp_path, "a"), address(kind, tmp_path, "b")
+    filled(source, clock, encryption=KEYS)
+    keys = Keys({"two": bytes(range(32, 64)), "one": bytes(range(32))})
+
+    def rotate(done: int, _: int) -> None:
+        if done == 1:
+            with Memory.open(source, encryption=keys) as memory:
+                rotate_keys(memory)
+
+    with pytest.raises(Conflict, match=r"keys were changed.*copy it again"):
+        copy_store(source, target, progress=rotate)
+
+    copy_store(source, address(kind, tmp_path, "c"))
+    with Memory.open(address(kind, tmp_path, "c"), encryption={"two": bytes(range(32, 64))}) as copy:
+        assert copy.sessions()
+        assert not any(one.damaged for one in copy.sessions())
 
 
 @pytest.mark.sampled

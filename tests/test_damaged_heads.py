@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from commands import read, run
 from filestore import lines_of, log_of
 from on_servers import KINDS, SERVERS
 from palimpsest import Keys, Memory
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.log.entry import moment, now_us
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
@@ -20,7 +21,8 @@ from palimpsest.stores.engine.forms import checked
 from sealed import FIRST, below, bytes_of
 from vaults import Slot, Vault
 
-WORLDS = ("memory", "sqlite", "file", "sealed memory", "sealed sqlite", "sealed file")
+SEALED = ("sealed memory", "sealed sqlite", "sealed file")
+WORLDS = ("memory", "sqlite", "file", *SEALED)
 PARTS = ("hot", "cold")
 
 
@@ -50,6 +52,21 @@ class World:
         assert isinstance(head, PlaceHead)
         hot, cold = (_changed(head.hot), head.cold) if part == "hot" else (head.hot, _changed(head.cold))
         self.vault.put({slot: PlaceHead(hot, cold)})
+
+    def change(self, space: str, name: str, change: Callable[[bytes], bytes], *, home: str = "bad") -> None:
+        """Change the stored head, or the row, of one place in a home: in a space that begins so, or in a table."""
+        contents = self.vault.contents()
+        slot = next(
+            slot
+            for slot in contents
+            if slot.place.home == home
+            and (slot.table == name if name else not slot.table and slot.place.space.startswith(space))
+        )
+        content = contents[slot]
+        if isinstance(content, PlaceHead):
+            self.vault.put({slot: PlaceHead(change(content.hot), content.cold)})
+        else:
+            self.vault.put({slot: content._replace(value=change(content.value))})
 
     def damage_places(self, space: str) -> None:
         """Change the stored heads of all places of a space, which expired long ago."""
@@ -88,6 +105,12 @@ def _changed(value: bytes) -> bytes:
     """Return the value with a byte in its middle changed."""
     at = len(value) // 2
     return value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
+
+
+def _elsewhere_sealed(value: bytes) -> bytes:
+    """Return an encrypted value as if it were encrypted with a key that nobody gives."""
+    assert value[2:5] == b"old"
+    return value[:2] + b"odd" + value[5:]
 
 
 @pytest.fixture(params=WORLDS)
@@ -483,3 +506,157 @@ def test_damaged_facts_keep_no_others_from_being_forgotten(world: World) -> None
         done = memory.forget(tenant=memory.tenant)
         assert sorted(done.sessions) == ["also", "bad", "good"]
         assert memory.sessions() == []
+
+        assert world.slots_of("working/bad") == []
+
+
+PLACES = [("session", ""), ("log", ""), ("user/", ""), ("log", "entry"), ("log", "record")]
+"""What is stored of a session in an encrypted store: heads by their space, and rows by their table."""
+
+
+@pytest.mark.parametrize("world", SEALED, indirect=True)
+@pytest.mark.parametrize("how", [_changed, _elsewhere_sealed])
+@pytest.mark.parametrize(("space", "table"), PLACES)
+def test_what_cannot_be_decrypted_stops_only_its_own_session(
+    world: World, space: str, table: str, how: Callable[[bytes], bytes]
+) -> None:
+    """Whatever of a session was changed, or is under a key that is not given, its other parts and all others go on."""
+    world.change(space, table, how)
+
+    with world.opened() as memory:
+        assert [one.session for one in memory.sessions()] == ["also", "bad", "good"]
+        assert [one.session for one in memory.sessions(user="ann")] == ["bad"]
+        if space != "user/" and (table != "entry" or how is _elsewhere_sealed):
+            with pytest.raises(StoreCorrupt if how is _changed else WrongKey, match="'bad'"):
+                memory.session("bad").verify()
+        assert {passage.session for passage in memory.recall("heron").passages} >= {"also", "good"}
+        assert memory.scan("default", apply=True).sessions == 3
+        assert memory.sweep() == 0
+        done = memory.forget(matches="heron")
+        assert not any(entry.text for name in ("also", "good") for entry in memory.session(name).entries()[:1])
+        assert any("'bad'" in told for told in done.remains) == (space != "user/")
+        assert memory.delete_session("bad")
+        assert world.slots_of("bad") == []
+        assert [one.session for one in memory.sessions()] == ["also", "good"]
+
+
+@pytest.mark.parametrize("world", SEALED, indirect=True)
+@pytest.mark.parametrize(("space", "table"), PLACES)
+def test_a_tenant_is_forgotten_though_the_key_of_some_of_it_is_missing(world: World, space: str, table: str) -> None:
+    """Forgetting a tenant destroys what cannot be decrypted, too."""
+    world.change(space, table, _elsewhere_sealed)
+
+    with world.opened() as memory:
+        assert memory.forget(tenant="default").sessions == ("also", "bad", "good")
+
+    assert [slot for slot in world.vault.contents() if slot.place.tenant == "default"] == []
+
+
+@pytest.mark.parametrize("world", SEALED, indirect=True)
+def test_a_forged_note_gives_nobody_a_session(world: World) -> None:
+    """A note of a user, put beside the session of another, names no session of that user, even a damaged one."""
+    with world.opened() as memory:
+        memory.session("good").describe(user="bob")
+    contents = world.vault.contents()
+    bob = next(slot for slot in contents if slot.place.home == "good" and slot.place.space.startswith("user/"))
+    for name in ("also", "bad"):
+        forged = bob.place._replace(home=name, name=name)
+        world.vault.put({Slot(forged): contents[bob]})
+    world.damage()
+
+    with world.opened() as memory:
+        assert [one.session for one in memory.sessions(user="bob")] == ["good"]
+        assert memory.forget(user="bob").sessions == ("good",)
+        assert [one.session for one in memory.sessions(user="ann")] == ["bad"]
+
+
+@pytest.mark.parametrize("world", SEALED, indirect=True)
+def test_a_key_that_is_missing_is_named(world: World) -> None:
+    """A session under a key that is not given raises WrongKey, which names it; with that key it is read again."""
+    world.change("session", "", _elsewhere_sealed)
+
+    with world.opened() as memory:
+        for use in (memory.session("bad").entries, lambda: memory.session("bad").add_user_message("more")):
+            with pytest.raises(WrongKey, match="the head of session 'bad'") as caught:
+                use()
+            assert caught.value.key_id == "odd"
+    world.change("session", "", lambda value: value[:2] + b"old" + value[5:])
+    with world.opened() as memory:
+        assert memory.session("bad").verify().ok
+
+
+@pytest.mark.parametrize("world", SEALED, indirect=True)
+def test_a_session_whose_heads_are_at_odds_stands_for_itself_alone(world: World) -> None:
+    """If one session of a user has an old head that was put back, the user's other sessions are not damaged."""
+    with world.opened() as memory:
+        memory.session("good").describe(user="ann")
+        slot = next(slot for slot in world.vault.contents() if slot.place[1:] == ("bad", "session", "bad"))
+        old = world.vault.contents()[slot]
+        memory.session("bad").pin(2)
+    world.vault.put({slot: old})
+
+    with world.opened() as memory:
+        assert {one.session: one.damaged for one in memory.sessions(user="ann")} == {"bad": True, "good": False}
+
+
+@pytest.mark.parametrize("by", ["matches", "tenant", "user"])
+def test_a_damaged_document_keeps_no_others_from_being_forgotten(world: World, by: str) -> None:
+    """A damaged document of a knowledge base is reported, or goes with the knowledge base; all others go."""
+    with world.opened() as memory:
+        for number, shelf in enumerate(("one", "two")):
+            for document in ("bad", "good"):
+                memory.knowledge(shelf, user="ann").add(document, f"a heron in document {number}")
+    contents = world.vault.contents()
+    slot = next(slot for slot in contents if slot.place.space == "item/documents" and not slot.table)
+    head = contents[slot]
+    assert isinstance(head, PlaceHead)
+    world.vault.put({slot: PlaceHead(_changed(head.hot), head.cold)})
+
+    with world.opened() as memory:
+        done = memory.forget(**{by: {"matches": "heron", "tenant": "default", "user": "ann"}[by]})
+        if by == "matches":
+            assert any("documents" in told for told in done.remains)
+        else:
+            assert (done.items, done.remains) == ({"knowledge/one": 2, "knowledge/two": 2}, ())
+            left = [slot for slot in world.vault.contents() if "knowledge" in slot.place.tenant]
+            assert not any(slot.table == "entry" for slot in left)
+        assert memory.knowledge("two", user="ann").search("heron") == []
+
+
+def test_a_branch_of_a_session_with_a_damaged_record_can_be_made(world: World) -> None:
+    """A branch is made in spite of a damaged record, which is damaged in the branch, too."""
+    world.change("log", "record", _changed)
+
+    with world.opened() as memory:
+        branch = memory.session("bad").fork("branch")
+        assert [entry.text for entry in branch.entries()] == [entry.text for entry in memory.session("bad").entries()]
+        for session in (branch, memory.session("bad")):
+            with pytest.raises(StoreCorrupt, match="the record of revision"):
+                session.verify()
+
+
+def _without_a_number(_: bytes) -> bytes:
+    """Return what is no number, as which the head of a tree is stored."""
+    return b"?"
+
+
+@pytest.mark.parametrize(("space", "table"), [("tree", ""), ("tree", "share"), ("log", "record")])
+def test_a_damaged_part_of_one_home_keeps_no_others_from_being_forgotten(world: World, space: str, table: str) -> None:
+    """Whatever is damaged of a session and its branches, a text, a user and a tenant are forgotten elsewhere."""
+    with world.opened() as memory:
+        memory.session("bad").fork("branch").add_user_message("more")
+        memory.session("also").describe(user="bob")
+    world.change(space, table, _changed if table else _without_a_number)
+
+    with world.opened() as memory:
+        done = memory.forget(matches="heron")
+        assert not any(entry.text for name in ("also", "good") for entry in memory.session(name).entries()[:1])
+        assert any("'bad'" in told or "'branch'" in told for told in done.remains)
+        assert memory.forget(user="bob").sessions == ("also",)
+        done = memory.forget(tenant="default")
+        assert "good" in done.sessions
+        assert table == "record" or any("'bad'" in told and "'branch'" in told for told in done.remains)
+        assert all("other writers" not in told for told in done.remains)
+        if table != "record":
+            with pytest.raises(StoreCorrupt, match=r"'bad' cannot be told apart from 'branch'"):
+                memory.delete_session("bad")

@@ -154,6 +154,16 @@ def test_a_process_with_the_oldest_key_first_writes_under_the_newest(vault: Vaul
     assert vault.below(key_ids_below) == {"last"}
 
 
+def test_another_key_of_the_id_of_a_retired_one_is_a_wrong_key(vault: Vault) -> None:
+    """A process whose first key has the id of a retired key, but is another key, is told that, and not of damage."""
+    talk(vault, FIRST)
+    changed(vault, BOTH)
+
+    with pytest.raises(WrongKey, match="another key of this id") as caught:
+        talk(vault, Keys({"old": OTHER, "new": NEW}), "again")
+    assert caught.value.key_id == "old"
+
+
 def test_a_key_that_was_retired_can_be_the_current_one_again(vault: Vault) -> None:
     """A rotation back makes a retired key current again and retires the other."""
     talk(vault, FIRST)

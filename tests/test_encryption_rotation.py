@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,13 @@ import pytest
 from commands import run, write_lines
 from on_servers import KINDS as ON_SERVERS
 from on_servers import SERVERS
-from palimpsest import ConfigError, Conflict, Keys, Memory, WrongKey
+from palimpsest import AsyncMemory, ConfigError, Conflict, Keys, Memory, WrongKey
 from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK, Put
-from palimpsest.stores.encrypted.rotation import rotate_keys
+from palimpsest.stores.encrypted.resealing import STRETCH
+from palimpsest.stores.encrypted.rotation import rotate, rotate_keys
 from palimpsest.stores.encrypted.sealed_bytes import key_of
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
@@ -46,8 +48,8 @@ from sealed import (
     stored,
 )
 from tallies import summed
-from vaults import Vault
-from writer import ENTRIES_A_TURN, turn
+from vaults import Vault, values_of
+from writer import ENTRIES_A_TURN, quarters, turn
 
 SCRIPT = Path(__file__).with_name("sealed_process.py")
 
@@ -296,6 +298,29 @@ def test_a_damaged_head_keeps_its_key(kind: str, tmp_path: Path) -> None:
     assert len(told) == 2
 
 
+@pytest.mark.parametrize("space", ["session", "item/", "log", "tree"])
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_a_damaged_head_keeps_nothing_else_of_its_home_back(kind: str, space: str, tmp_path: Path) -> None:
+    """All that can be read beside a damaged head, in branches and among items, is under the new key afterwards."""
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
+        session_of(memory).add_user_message("hello")
+        session_of(memory).erase([1])
+        session_of(memory).fork("branch").add_user_message("more")
+        for key in "abcd":
+            drive(memory.store.put_item("default", "notes", key, b"v"))
+    slot, head = next(
+        one for one in vault.contents().items() if not one[0].table and one[0].place.space[:5] == space[:5]
+    )
+    vault.put({slot: msgspec.structs.replace(head, hot=head.hot[:-1] + bytes([head.hot[-1] ^ 1]))})
+
+    with vault.memory(BOTH) as memory, pytest.raises(StoreCorrupt):
+        rotate_keys(memory)
+
+    others = [value for one, content in vault.contents().items() for value in values_of(content) if one != slot]
+    assert {key_of(value) for value in others if isinstance(value, bytes)} - {None} == {"new"}
+
+
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
 def test_content_under_a_missing_key_is_reported_at_the_end(kind: str, tmp_path: Path) -> None:
     """As where a session of an old backup was put back: all the rest is done, and with that key that is done, too."""
@@ -437,6 +462,55 @@ def test_a_write_is_under_the_new_key_though_another_thread_heard_of_it_first(wh
     assert key_ids(where, LAST) == {"new"}
     with Memory.open(where, encryption=LAST) as memory:
         assert [entry.text for entry in session_of(memory).entries()][-2:] == ["between", "late"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_session_does_not_keep_other_tasks_waiting(kind: str, tmp_path: Path) -> None:
+    """While the keys of a long session change, other tasks of the same memory use the store between two stretches."""
+    where, stretches = address(kind, tmp_path), 20
+
+    async def play() -> int:
+        async with AsyncMemory.open(where, encryption=FIRST, **relaxed(where)) as memory:
+            texts = [{"role": "user", "content": f"{number}"} for number in range(STRETCH * stretches)]
+            await memory.session("long", counter=quarters).add(texts)
+        async with AsyncMemory.open(where, encryption=BOTH, **relaxed(where)) as memory:
+            rotating, added = asyncio.create_task(rotate(memory.store)), 0
+            while not rotating.done():
+                await memory.session("other", counter=quarters).add_user_message("meanwhile")
+                added += 1
+            assert (await rotating).texts >= STRETCH * stretches
+            return added
+
+    assert asyncio.run(play()) >= stretches
+
+
+def test_a_process_with_the_old_key_alone_takes_nothing_for_damaged(where: str) -> None:
+    """A process that is open while all comes under a key that it was not given is refused everything, by WrongKey."""
+    with Memory.open(where, encryption=FIRST) as memory:
+        for name in ("one", "two"):
+            session_of(memory, name).describe(user="ann")
+            session_of(memory, name).add_user_message("the heron")
+        drive(memory.store.put_item("default", "notes", "k", b"v"))
+        with Memory.open(where, encryption=BOTH) as other:
+            rotate_keys(other)
+
+        for verb in (
+            memory.sessions,
+            lambda: memory.sessions(user="ann", order="latest"),
+            lambda: memory.recall("heron"),
+            lambda: memory.scan("default"),
+            lambda: memory.sweep(untouched_for=1),
+            lambda: memory.forget(matches="heron"),
+            lambda: memory.forget(user="ann"),
+            lambda: memory.forget(tenant="default"),
+            lambda: memory.delete_session("one"),
+            lambda: drive(memory.store.list_items("default", "notes")),
+        ):
+            with pytest.raises(WrongKey, match="'new'") as caught:
+                verb()
+            assert not isinstance(caught.value, StoreCorrupt)
+    with Memory.open(where, encryption=LAST) as memory:
+        assert [one.damaged for one in memory.sessions(user="ann")] == [False, False]
 
 
 def test_a_writer_with_the_old_key_alone_is_stopped(where: str) -> None:

@@ -11,6 +11,7 @@ from palimpsest.cli.opening import expect_store, resolve
 from palimpsest.cli.output import counted, note, print_json, session_progress
 from palimpsest.cli.privacy import ENVIRONMENT
 from palimpsest.stores.copying import copy_store
+from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 
 
 @click.command(
@@ -49,6 +50,8 @@ def copy_command(
     tenants = tenants or ((root_tenant,) if root_tenant is not None else ())
     if os.environ.get(ENVIRONMENT):
         note(f"{ENVIRONMENT} does not redact a copy; run `palimpsest scan --apply` on TARGET to redact it")
+    if os.environ.get(KEYS):
+        note(f"{KEYS} does not encrypt a copy: TARGET is encrypted if SOURCE is, with the same keys")
     with session_progress() as progress:
         done = copy_store(
             source_store,

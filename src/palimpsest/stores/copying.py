@@ -21,19 +21,21 @@ from palimpsest.log.entry import now_us
 from palimpsest.log.ids import check_id
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
-from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, PlaceHead, Range, Step
 from palimpsest.stores.engine.forms import TOKENS, figure_tables
-from palimpsest.stores.engine.items import ITEMS
+from palimpsest.stores.engine.items import ITEMS, place_of
 from palimpsest.stores.engine.known import LAID, PATIENCE
 from palimpsest.stores.engine.loading import BYTES, PIECE, in_pieces
 from palimpsest.stores.homes import (
     Home,
     Listing,
     check_heads,
+    check_mark,
     homes_of,
     is_list,
     is_users,
     listed_of,
+    mark_of,
     owner_of,
     tenants_of,
     unread_of,
@@ -88,7 +90,7 @@ def copy_store(
     keys. Others may go on writing to the source: each session is copied as of one moment. After an interruption, a
     second call goes on where the first stopped. Not copied are leases, counts by counters that are not named, how far
     workers have come, and the search index, which is made anew. Raises StoreCorrupt, after copying the rest, if part of
-    a session or item cannot be read.
+    a session or item cannot be read, and Conflict if the source's keys were changed meanwhile.
 
     Args:
         source: the address of the store that is copied, which is not changed.
@@ -131,6 +133,7 @@ async def _copied(
         await copying.all(progress)
         for name in names:
             await put_in_order(old, new, name, copying.at)
+        await check_mark(old, copying.mark)
         if copying.damaged:
             raise copying.damaged[0]
         return copying.done()
@@ -155,23 +158,22 @@ class _Copying:
         self, source: Backend, target: Backend, names: Sequence[str], replace: bool, counts: list[str]
     ) -> None:
         self._source, self._target, self._names = source, target, names
-        self._replace, self._counts, self._beside, self._sealed = replace, counts, counts, False
+        self._replace, self._counts, self._beside = replace, counts, counts
+        self.mark: PlaceHead | None = None
         self._target_homes: dict[Home, list[Place]] = {}
         self._copied: dict[Home, tuple[Heads, bool]] = {}
         self._rows_put, self.at, self.damaged = (0, 0), now_us(), list[StoreCorrupt]()
 
     async def begin(self) -> None:
         """See that both stores are encrypted alike (an empty target becomes so), and list the target's homes."""
-        mark_heads = [await heads_of(backend, [_mark()]) for backend in (self._source, self._target)]
-        source_mark, target_mark = (heads[_mark()] for heads in mark_heads)
-        self._sealed = source_mark is not None
+        self.mark, target_mark = await mark_of(self._source), await mark_of(self._target)
         self._target_homes = await homes_of(self._target, self._names)
-        if source_mark == target_mark:
+        if self.mark == target_mark:
             return
         if target_mark is not None or await tenants_of(self._target):
             raise ConfigError("target", self._target.url, "an empty store, or one encrypted as the source is")
-        assert source_mark is not None, "one of the two has a mark"
-        await self._put([Step(_mark(), None, source_mark.hot, source_mark.cold)], MARK[0])
+        assert self.mark is not None, "one of the two has a mark"
+        await self._put([Step(place_of(*MARK), None, self.mark.hot, self.mark.cold)], MARK[0])
 
     async def all(self, progress: Progress | None) -> None:
         """Copy every home; then copy again those in which a place came, went or changed its expiry meanwhile.
@@ -234,7 +236,7 @@ class _Copying:
         for _ in range(TRIES):
             laid = [place for place in listed if place.space == LAID]
             wanted = await heads_of(self._source, places)
-            if not self._sealed:
+            if self.mark is None:
                 check_heads(self._source.url, wanted)
             stored = await heads_of(self._target, [*wanted])
             if not again and wanted == stored and await self._same(rows):
@@ -344,7 +346,3 @@ class _Copying:
 def _busy(home: Home) -> Conflict:
     problem = f"was written to during each of {TRIES} attempts to copy it: copy again when fewer writers are at work"
     return Conflict(f"{home[1]!r} of tenant {owner_of(home)!r}", problem)
-
-
-def _mark() -> Place:
-    return Place(MARK[0], MARK[1], ITEMS + MARK[1], MARK[2])

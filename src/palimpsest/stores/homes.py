@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Backend, Place, PlaceHead
 from palimpsest.stores.derivers import INDEX
 from palimpsest.stores.derivers import OWNER as DERIVERS
 from palimpsest.stores.engine.forms import DAMAGED, checked, read_cold, read_hot
-from palimpsest.stores.engine.items import ITEMS, LEASES
+from palimpsest.stores.engine.items import ITEMS, LEASES, place_of
 from palimpsest.stores.engine.known import BARRED, LAID
-from palimpsest.stores.rules import PAGE, all_places, all_tenants
+from palimpsest.stores.rules import PAGE, all_places, all_tenants, heads_at
 
 BESIDE = "\x01"
 """Begins the names of our own tenants, and separates their parts."""
@@ -92,6 +92,20 @@ async def listed_of(backend: Backend, owners: Collection[str], damaged: list[Sto
         except StoreCorrupt as fault:  # comes after everything else, for a home that cannot be read
             damaged.append(fault)
     return {home: {place: expiries.get(place) for place in places} for home, places in homes.items()}
+
+
+async def mark_of(backend: Backend) -> PlaceHead | None:
+    """Return the head of an encrypted store's note of its keys; None for a store that is not encrypted."""
+    return (await heads_at(backend, [place_of(*MARK)]))[0]
+
+
+async def check_mark(backend: Backend, before: PlaceHead | None) -> None:
+    """Raise Conflict if the store's note of its keys is another than before: a copy has the earlier one."""
+    if await mark_of(backend) != before:
+        problem = (
+            "keys were changed while it was made, and it knows only the earlier ones: delete it, and copy it again"
+        )
+        raise Conflict("the copy", problem)
 
 
 async def unread_of(backend: Backend, owners: Collection[str] | None) -> list[StoreCorrupt]:

@@ -6,7 +6,7 @@ Branches keep the entries that they share with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.head import SessionKey
@@ -55,6 +55,14 @@ async def destroy_damaged_of(scope: MemoryScope, store: Store, user: str, leavin
     for name in [info.session async for info in sessions_of(store, scope.tenant, user) if info.damaged]:
         done += await destroy_damaged(scope, store, name, leaving, dry_run=dry_run)
     return done
+
+
+async def or_remains(forgetting: Awaitable[Erased]) -> Erased:
+    """Return the report of a step; of one that meets damage, that this remains, so that all others have their turn."""
+    try:
+        return await forgetting
+    except StoreCorrupt as fault:
+        return Erased(remains=(fault.reason,))
 
 
 def unread(names: Iterable[str]) -> Erased:

@@ -10,7 +10,8 @@ it. After a kill, the same call continues with what is left.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 
 from palimpsest.errors import ConfigError, StoreCorrupt
@@ -21,7 +22,14 @@ from palimpsest.log.head import Head
 from palimpsest.log.ids import check_id
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased
-from palimpsest.sessions.erasing.damaged import UNREAD, destroy_damaged_of, out_of_reach, unread
+from palimpsest.sessions.erasing.damaged import (
+    UNREAD,
+    destroy_damaged,
+    destroy_damaged_of,
+    or_remains,
+    out_of_reach,
+    unread,
+)
 from palimpsest.sessions.erasing.eraser import checked_reason
 from palimpsest.sessions.erasing.facts import forget_facts
 from palimpsest.sessions.erasing.family import PASSES, FamilyEraser
@@ -78,7 +86,7 @@ async def forget(
         done = await forgetting.everything()
     done += await _facts(scope, user, query, dry_run=dry_run) + await out_of_reach(scope, session)
     if session is None:
-        done += await forget_knowledge(scope, user, query, forgetting.elsewhere, dry_run=dry_run)
+        done += await or_remains(forget_knowledge(scope, user, query, forgetting.elsewhere, dry_run=dry_run))
     if user is not None and not done:
         done += Erased(unknown=f"no session belongs to user {user!r}, and no message has that name or user_id")
     elif session is not None and not done and not done.remains:
@@ -141,12 +149,15 @@ class Forgetting:
     ) -> AsyncIterator[tuple[list[str], int]]:
         """Yield each session with those that share entries with it, and how many of `infos` have been passed by then.
 
-        A damaged session is never part of another one's family; if it is among `infos` it comes alone.
+        A damaged session is never part of another one's family; if it is among `infos` it comes alone. So does one of
+        which nobody can say which others share its entries.
         """
         passed, names = set[str](), [info.session for info in infos]
         for name in names:
             if name not in passed:
-                branches = [] if name in damaged else await self._store.branches(self._scope.key(name))
+                branches: Sequence[str] = ()
+                with suppress(StoreCorrupt):  # raised again by whatever is to be done to the session
+                    branches = () if name in damaged else await self._store.branches(self._scope.key(name))
                 family = [name, *(branch for branch in branches if branch not in damaged)]
                 passed.update(family)
                 yield family, len(passed.intersection(names))
@@ -166,8 +177,8 @@ class Forgetting:
 
     async def everything(self) -> Erased:
         """Forget the tenant: all its sessions, then all its items."""
-        done, removed_count, attempted = Erased(), 0, set[str]()
-        for _ in range(1 if self._dry_run else PASSES):
+        done, removed_count, attempted, dry_run = Erased(), 0, set[str](), self._dry_run
+        for _ in range(1 if dry_run else PASSES):
             infos = [info for info in await self._listed() if info.session not in attempted]
             if not infos:
                 break
@@ -175,13 +186,17 @@ class Forgetting:
             async for family, _ in self._families(infos, damaged):
                 eraser = self._family_eraser()
                 for name in family:
-                    done += await eraser.remove_session(name, everywhere=False)
+                    try:
+                        done += await eraser.remove_session(name, everywhere=False)
+                    except StoreCorrupt:
+                        attempted.add(name)
+                        done += await destroy_damaged(self._scope, self._store, name, self._leaving, dry_run=dry_run)
                     removed_count += 1
                     self._progress(removed_count, max(removed_count, len(infos)))
         else:
             done += self._busy()
         try:
-            return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
+            return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=dry_run))
         except StoreCorrupt as fault:  # the rest is gone: report what could not be read
             return done + Erased(remains=(UNREAD.format(fault.reason),))
 
@@ -199,17 +214,10 @@ class Forgetting:
             async for family, passed in self._families(todo, damaged):
                 eraser, others = self._family_eraser(), [name for name in family if name not in owned]
                 for name in owned.intersection(family):
-                    pass_report += await eraser.remove_session(name, everywhere=True)
-                try:
-                    pass_report += (
-                        await eraser.forget(others, query, choices, seen, whole=user is not None)
-                        if others
-                        else Erased()
-                    )
-                except StoreCorrupt as fault:
-                    if not damaged:
-                        raise
-                    pass_report += Erased(remains=(fault.reason,))
+                    pass_report += await or_remains(eraser.remove_session(name, everywhere=True))
+                if others:
+                    forgetting = eraser.forget(others, query, choices, seen, whole=user is not None)
+                    pass_report += await or_remains(forgetting)
                 self._progress(passed, len(todo))
             done += pass_report
             if number and not pass_report:

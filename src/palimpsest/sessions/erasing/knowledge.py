@@ -11,7 +11,7 @@ import msgspec
 
 from palimpsest.privacy.mentions import finder
 from palimpsest.sessions.erased import Erased
-from palimpsest.sessions.erasing.damaged import out_of_reach
+from palimpsest.sessions.erasing.damaged import or_remains, out_of_reach
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.shelves.records import Record, tenant_of
@@ -30,7 +30,7 @@ async def forget_knowledge(
     done = Erased()
     for shelf in await shelves(scope):
         done += await elsewhere(shelf.tenant, query)
-        done += await _forget_documents(shelf, query, dry_run=dry_run)
+        done += await or_remains(_forget_documents(shelf, query, dry_run=dry_run))
         done += Erased(remains=() if dry_run else await shelf.scope.scrub(scope.store))
     return done
 
@@ -41,7 +41,7 @@ async def _forget_shelves(scope: MemoryScope, user: str | None, *, dry_run: bool
     for shelf in await shelves(scope):
         if user is None or shelf.place.user == user:
             name = f"knowledge/{shelf.place.collection}"
-            counts[name] = counts.get(name, 0) + len(await shelf.records())
+            counts[name] = counts.get(name, 0) + await shelf.count()
             if not dry_run:
                 await shelf.empty()
                 remains += await shelf.scope.scrub(scope.store)

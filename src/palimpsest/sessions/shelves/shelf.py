@@ -8,11 +8,12 @@ has left are not found, since no record names their version. They go when the do
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, Self
 
 import msgspec
 
+from palimpsest.errors import StoreCorrupt
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.privacy.gate import Gate
@@ -70,6 +71,10 @@ class Shelf:
         items = await self._home.store.list_items(self.tenant, DOCUMENTS)
         return [msgspec.json.decode(item.value, type=Record) for item in items]
 
+    async def count(self) -> int:
+        """Return how many documents there are, damaged ones included."""
+        return (await self._home.store.clear_items(self.tenant, dry_run=True)).get(DOCUMENTS, 0)
+
     async def put(self, record: Record, entries: Sequence[Entry]) -> None:
         """Write a version of a document, make it current, and delete the others."""
         store, key = self._home.store, SessionKey(self.tenant, record.session)
@@ -100,10 +105,10 @@ class Shelf:
 
     async def empty(self) -> int:
         """Remove all documents and the shelf itself; return how many documents there were."""
-        store, removed = self._home.store, 0
-        for record in await self.records():
-            await self.remove(record.kind, record.id)
-            removed += 1
+        store, removed = self._home.store, await self.count()
+        with suppress(StoreCorrupt):  # what cannot be read goes with all the rest
+            for record in await self.records():
+                await self.remove(record.kind, record.id)
         while infos := await store.sessions(self.tenant):  # versions without a record
             for info in infos:
                 await self._drop(info.session)

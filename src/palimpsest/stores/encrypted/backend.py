@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
+from typing import TypeVar
 
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.stores import MARK, Item
@@ -21,13 +22,14 @@ from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.mark import Markings, read_mark
 from palimpsest.stores.encrypted.resealing import Resealer
 from palimpsest.stores.encrypted.sealed_batch import Sealing
-from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Values
-from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, Heads, Looking, Owned, Rows, agrees, hides
+from palimpsest.stores.encrypted.sealed_bytes import KeyMissing, SealedHead, Values
+from palimpsest.stores.encrypted.sealed_rows import LOG, Heads, Looking, Rows, named
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
-from palimpsest.stores.engine.known import OWNED
 from palimpsest.stores.rules import heads_at, refused
 from palimpsest.stores.wrappers import Wrapper
+
+T = TypeVar("T")
 
 
 async def unlocked_backend(
@@ -64,7 +66,23 @@ class SealedBackend(Wrapper):
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         looking = self.rows.translate(asks, self._heads.by_place)
-        return self._open(looking, await self.below.look(looking.below), self._heads)
+        seen = await self.below.look(looking.below)
+        return await self._sure_of_key(lambda: self._open(looking, seen, self._heads))
+
+    async def _sure_of_key(self, opening: Callable[[], T]) -> T:
+        """Return what `opening` returns. If some of that is under a key that is not given, first read the mark again.
+
+        That raises WrongKey if the key is the store's by now: then all is under that key, and nothing is damaged.
+        """
+        missing = self._heads.missing
+        try:
+            opened = opening()
+        except KeyMissing:
+            await self.markings.refresh()
+            raise
+        if self._heads.missing != missing:
+            await self.markings.refresh()
+        return opened
 
     def glance(self, place: Place) -> PlaceHead | None:
         """Answer only if the stored head is still the one remembered here: any other must be checked with its log's."""
@@ -74,23 +92,8 @@ class SealedBackend(Wrapper):
         return remembered.plain
 
     def _open(self, looking: Looking, seen: Sequence[Seen], opener: Heads) -> list[Seen]:
-        """Open what the backend below has `seen`, and return the answers to the asks of `looking`.
-
-        Raises StoreCorrupt when the heads of a session and its log disagree, WrongKey for a missing key. A look for
-        heads alone returns such a session head as unread instead, so that it does not stop the other sessions.
-        """
-        rows, heads = self.rows, dict[Place, SealedHead | None]()
-        alone = not any(ask.rows for ask in looking.asks)
-        for ask, answer, floor in zip(looking.below, seen, looking.floors, strict=True):
-            if ask.head:
-                heads[ask.place] = opener.open_or_unread(ask.place, answer.head, floor, alone=alone)
-        if not agrees(list(heads.items())):
-            sessions = [(place, head.stored) for place, head in heads.items() if head and place.space == SESSION]
-            stale = f"{', '.join(rows.describe(place) for place, _ in sessions)} and the notes about its rows"
-            fault = StoreCorrupt(self.url, f"{stale} are from different times: one of them was put back")
-            if not alone:
-                raise fault
-            heads |= {place: SealedHead.unread(stored, fault.reason) for place, stored in sessions}
+        """Open what the backend below has `seen`, and return the answers to the asks of `looking`."""
+        rows, heads = self.rows, opener.open_all(looking, seen)
         answers = []
         for ask, place, answer in zip(looking.asks, looking.places, seen, strict=False):
             head = heads.get(place)
@@ -129,10 +132,10 @@ class SealedBackend(Wrapper):
                     outcomes[i] = None
                     await self._remember_written(sealing)
                     continue
-                heads, untried = self._plain_refusal(sealing, refusal, self._heads), batches[i] is not sealing.batch
+                heads, untried = sealing.opened(refusal, self._heads), batches[i] is not sealing.batch
                 # The engine's heads may be as expected all the same: they were sealed again by a change of keys, or
                 # another session moved the head of the log. Or `again` gave a batch that has not been tried yet.
-                worth_trying = untried or refused(sealing.batch, heads) is None
+                worth_trying = untried or (refused(sealing.batch, heads) is None and not sealing.drops_unread)
                 if worth_trying and (tries == 1 or not self.remote):  # on a server the caller waits, holding nothing
                     pending.append(i)
                 else:
@@ -187,7 +190,7 @@ class SealedBackend(Wrapper):
             at = i + 1
             return self._open(looked[i], look(looked[i].below), inside)
 
-        batch = again(i, sealing.batch, self._plain_refusal(sealing, refusal, inside), look_inside)
+        batch = again(i, sealing.batch, sealing.opened(refusal, inside), look_inside)
         if batch is None:
             return None
         batches[i] = batch
@@ -224,27 +227,26 @@ class SealedBackend(Wrapper):
         return {head.key_id for head in known if head is not None} - {"", sealing.key_id}
 
     async def _look_up(self, sealing: Sealing, ahead: dict[Place, SealedHead | None]) -> Refusal | None:
-        """Look at the heads of a batch, which remembers them; return the refusal if they are not as it expects."""
+        """Look at the heads of a batch, which remembers them; return the refusal if they are not as it expects.
+
+        Those that cannot be opened are not looked at: the backend below compares them as they are stored.
+        """
+        unread = {
+            step.place: before
+            for step, before in zip(sealing.batch, sealing.before, strict=True)
+            if before is not None and before.spoilt is not None
+        }
         unknown = [
             step.place
             for step, place in zip(sealing.batch, sealing.places, strict=True)
-            if place is not None and place not in ahead
+            if place is not None and place not in ahead and step.place not in unread
         ]
         seen = dict(zip(unknown, await heads_at(self, unknown), strict=True))
         heads: list[PlaceHead | None] = []
         for step in sealing.batch:
-            earlier = ahead.get(self.rows.at(step.place))
+            earlier = unread.get(step.place) or ahead.get(self.rows.at(step.place))
             heads.append(seen.get(step.place, earlier.plain if earlier is not None else None))
         return refused(sealing.batch, heads)
-
-    def _plain_refusal(self, sealing: Sealing, refusal: Refusal, opener: Heads) -> Refusal:
-        """Return a refusal of the backend below with its heads opened, and without heads that the engine never sees."""
-        plain: list[PlaceHead | None] = []
-        for step, place, stored, floor in zip(sealing.batch, sealing.places, refusal, sealing.before, strict=True):
-            stored_place = place if step.rows_only else self.rows.at(step.place)
-            head = opener.open(stored_place, stored, floor) if stored_place is not None else None
-            plain.append(head.plain if head is not None and not step.rows_only else None)
-        return tuple(plain)
 
     async def _remember_written(self, sealing: Sealing) -> None:
         """Remember the heads that a batch wrote. A new one is sealed anew if its key was retired meanwhile."""
@@ -273,7 +275,7 @@ class SealedBackend(Wrapper):
         while len(listed) < limit:
             wanted = limit - len(listed)
             page = await self.below.places(tenant, space, beneath=beneath, after=behind, limit=wanted)
-            listed += [self._listed(row, floors) for row in page if row.place.space != LOG]
+            listed += await self._listed([row for row in page if row.place.space != LOG], floors)
             if len(page) < wanted:
                 break
             behind = page[-1].place
@@ -284,19 +286,22 @@ class SealedBackend(Wrapper):
     ) -> list[Listed]:
         behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.by_place)
         page = await self.below.recent(tenant, space, since=since, after=behind, limit=limit)
-        return [self._listed(row, floors) for row in page]
+        return await self._listed(page, floors)
 
     async def newest(
         self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
         behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.by_place)
         page = await self.below.newest(tenant, space, until=until, after=behind, limit=limit)
-        return [self._listed(row, floors) for row in page]
+        return await self._listed(page, floors)
 
-    def _listed(self, row: Listed, floors: dict[Place, SealedHead]) -> Listed:
-        head = self._heads.open_or_unread(row.place, row.head, floors.get(row.place), alone=True)
-        assert head is not None, "what is listed has a head"
-        return Listed(_named(row.place, head), head.plain, row.mark)
+    async def _listed(self, page: Sequence[Listed], floors: dict[Place, SealedHead]) -> list[Listed]:
+        def opened(row: Listed) -> Listed:
+            head = self._heads.open_or_unread(row.place, row.head, floors.get(row.place), alone=True)
+            assert head is not None, "what is listed has a head"
+            return Listed(named(row.place, head), head.plain, row.mark)
+
+        return await self._sure_of_key(lambda: list(map(opened, page)))
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         if after is None:
@@ -321,24 +326,19 @@ class SealedBackend(Wrapper):
         places = [due.place for due in page if not due.table]
         floors = [self._heads.by_place.get(place) for place in places]
         stored_heads = await heads_at(self.below, places) if places else []
-        named: dict[Place, Place | None] = {}
+        engine_place: dict[Place, Place | None] = {}
         for place, stored, floor in zip(places, stored_heads, floors, strict=True):
             try:
                 head = self._heads.open(place, stored, floor)
-                named[place] = _named(place, head) if head is not None else place
+                engine_place[place] = named(place, head) if head is not None else place
             except StoreCorrupt as fault:
-                named[place] = None
+                if isinstance(fault, KeyMissing):
+                    await self.markings.refresh()
+                engine_place[place] = None
                 self._unreadable_due.setdefault(place.tenant, fault)
-        engine_places = [named.get(due.place, due.place) for due in page]
+        engine_places = [engine_place.get(due.place, due.place) for due in page]
         return [due._replace(place=place) for due, place in zip(page, engine_places, strict=True) if place is not None]
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         page = await self.below.tenants(after=after, limit=limit + 1)  # one of them may be the mark's
         return [tenant for tenant in page if tenant != MARK[0]][:limit]
-
-
-def _named(place: Place, head: SealedHead) -> Place:
-    """Return the place as the engine knows it."""
-    if place.space.startswith(OWNED):
-        return place._replace(space=Owned(place.space))
-    return place._replace(name=head.name) if hides(place) else place

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
-from palimpsest.errors import StoreError
+from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Step
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.sealed_batch import NO_HEAD
@@ -45,32 +46,33 @@ class Resealer:
     async def rows(self, place: Place) -> int:
         """Seal the rows of a place anew, `STRETCH` at a time. Return how many were under another key.
 
-        A stretch is put if the head that notes the place's rows has not moved since the rows were read; plain appends
-        do not move it. Raises StoreCorrupt or WrongKey for the first unreadable row, after all others were sealed.
+        Others use the store between two stretches. A stretch is put if the head that notes the place's rows has not
+        moved since the rows were read; plain appends do not move it. Raises StoreCorrupt or WrongKey for the first
+        unreadable row, after all others were sealed.
         """
-        changed, damaged = 0, list[StoreError]()
+        changed, damaged = 0, list[StoreCorrupt]()
         for table in TABLES.get(place.space, ()):
-            low = 0
-            while True:
-                (seen,) = await self._below.look([Ask(place, [Range(table, [(low, LAST_KEY)], STRETCH)])])
-                rows, hot = seen.rows[0], expect_of(seen.head)
-                put, bad = self._resealed(place, table, rows)
-                if put and hot is None:  # without a head, an erasure of these rows meanwhile would go unnoticed
-                    await self._make_head(place)
-                    continue
-                if put:
-                    step = Step(place, hot, hot, put=[(table, put)], destroys=True)
-                    (refusal,) = await self._below.write([[step]], 0)
-                    if refusal is not None:
-                        continue
-                changed += len(put)
+            low: int | None = 0
+            while low is not None:
+                low, put, bad = await self._below.together(partial(self._stretch, place, table, low))
+                changed += put
                 damaged += bad
-                if len(rows) < STRETCH:
-                    break
-                low = rows[-1][0] + 1
         if damaged:
             raise damaged[0]
         return changed
+
+    async def _stretch(self, place: Place, table: str, low: int) -> tuple[int | None, int, list[StoreCorrupt]]:
+        """Seal the next rows from a key on anew. Return the key to go on with, how many were put, and errors."""
+        while True:
+            (seen,) = await self._below.look([Ask(place, [Range(table, [(low, LAST_KEY)], STRETCH)])])
+            rows, hot = seen.rows[0], expect_of(seen.head)
+            put, bad = self._resealed(place, table, rows)
+            if put and hot is None:  # without a head, an erasure of these rows meanwhile would go unnoticed
+                await self._make_head(place)
+                continue
+            step = Step(place, hot, hot, put=[(table, put)], destroys=True)
+            if not put or await self._below.write([[step]], 0) == [None]:
+                return rows[-1][0] + 1 if len(rows) == STRETCH else None, len(put), bad
 
     async def _make_head(self, place: Place) -> None:
         """Make the head that notes a place's rows, and that every erasure moves, unless it exists."""
@@ -78,9 +80,9 @@ class Resealer:
         head = self._rows.values.head(place, empty, self._markings.writing).stored
         await self._below.write([[Step(place, None, head.hot, head.cold)]], 0)
 
-    def _resealed(self, place: Place, table: str, rows: Sequence[Cells]) -> tuple[list[Row], list[StoreError]]:
+    def _resealed(self, place: Place, table: str, rows: Sequence[Cells]) -> tuple[list[Row], list[StoreCorrupt]]:
         """Seal those of these rows that are under another key. Return them, and an error for each unreadable one."""
-        own, resealed, bad = self._markings.writing, list[Row](), list[StoreError]()
+        own, resealed, bad = self._markings.writing, list[Row](), list[StoreCorrupt]()
         open_row = self._rows.values.opener(place, table)
         for row in rows:
             if key_of(row[1]) != own:

@@ -13,7 +13,7 @@ everything, even if the mark says that nothing remains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Protocol, TypeAlias
@@ -78,18 +78,17 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     own = markings.writing
     if not (begun or markings.others):
         return Rotated(key_id=own)
-    sessions, texts, items, unread = 0, 0, 0, list[StoreCorrupt | WrongKey]()
+    sessions, texts, items, unread = 0, 0, 0, list[StoreCorrupt]()
     failed = set[Place]()
     remaining = await backend.together(lambda: _places(backend))
     while remaining:
         total = sessions + sum(place.space == SESSION for place in remaining)  # grows if the next round lists new ones
         for places in [list(of_home) for _, of_home in groupby(sorted(remaining), lambda place: place[:2])]:
-            try:
-                items_done, texts_done = await backend.together(partial(_home, backend, places))
-                items, texts = items + items_done, texts + texts_done
-            except (StoreCorrupt, WrongKey) as fault:
-                unread.append(fault)
-                failed.update(places)  # a head that cannot be opened keeps its key, and would be listed for ever
+            faults = dict[Place, StoreCorrupt]()
+            items_done, texts_done = await _home(backend, places, faults)
+            items, texts = items + items_done, texts + texts_done
+            unread += faults.values()
+            failed.update(faults)  # a head that cannot be opened keeps its key, and would be listed for ever
             _check_not_overtaken(markings, own)
             for _ in range(sum(place.space == SESSION for place in places)):
                 sessions += 1
@@ -106,9 +105,9 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     return Rotated(key_id=own, sessions=sessions, texts=texts, items=items, remains=remains)
 
 
-def _after_the_rest(store: Store, fault: StoreCorrupt | WrongKey) -> StoreCorrupt | WrongKey:
+def _after_the_rest(store: Store, fault: StoreCorrupt) -> StoreCorrupt | WrongKey:
     """Return the error to raise for data that was left as it is, once everything else is done."""
-    if isinstance(fault, StoreCorrupt):
+    if not isinstance(fault, WrongKey):
         return fault
     reason, outcome = (
         "some data is encrypted with it, and it is not among the given keys",
@@ -124,22 +123,33 @@ def _check_not_overtaken(markings: Markings, own: str) -> None:
         raise Conflict("the rotation of keys", reason)
 
 
-async def _home(backend: SealedBackend, places: Sequence[Place]) -> tuple[int, int]:
+async def _home(backend: SealedBackend, places: Sequence[Place], faults: dict[Place, StoreCorrupt]) -> tuple[int, int]:
     """Seal these places of one home, and its rows, under the current key.
 
-    Return how many items, and how many rows, were under another key. Starts again if another change of keys has begun
-    meanwhile.
+    Return how many items, and how many rows, were under another key. What cannot be read is left as it is, with the
+    error in `faults`. Starts again if another change of keys has begun meanwhile.
     """
     log = Place(places[0].tenant, places[0].home, LOG, "")
     items = texts = 0
+
+    async def attempt(place: Place, seal: Callable[[Place], Awaitable[int]]) -> int:
+        try:
+            return await seal(place)
+        except StoreCorrupt as fault:
+            faults[place] = fault
+            return 0
+
+    def head(place: Place) -> Awaitable[bool]:
+        return backend.together(partial(backend.resealer.head, place))
+
     while True:
         own = backend.markings.writing
         for place in places:
-            items += await backend.resealer.head(place) and hides(place)
-        await backend.resealer.head(log)  # last: a writer that has seen the others makes no old one
-        await backend.resealer.rows(log._replace(space="tree"))
-        texts += await backend.resealer.rows(log)
-        await backend.markings.refresh()
+            items += await attempt(place, head) and hides(place)
+        await attempt(log, head)  # last: a writer that has seen the others makes no old one
+        await attempt(log._replace(space="tree"), backend.resealer.rows)
+        texts += await attempt(log, backend.resealer.rows)
+        await backend.together(backend.markings.refresh)
         if backend.markings.writing == own:
             return items, texts
 

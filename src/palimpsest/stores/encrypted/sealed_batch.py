@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Step
+from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Refusal, Step
 from palimpsest.stores.encrypted.notes import new_token
 from palimpsest.stores.encrypted.sealed_bytes import LIFE, Floor, SealedHead, Unread
 from palimpsest.stores.encrypted.sealed_rows import (
@@ -16,8 +16,9 @@ from palimpsest.stores.encrypted.sealed_rows import (
     LOG,
     SESSION,
     VOUCHED,
+    Heads,
     Rows,
-    agrees,
+    at_odds,
     is_clear,
     is_noted,
 )
@@ -44,11 +45,17 @@ class Sealing:
         self.others = set(others)
         self._token = new_token()
         self._log: SealedHead | None = None  # the log's head that the batch makes
+        self._unread_log = next((step.expect.log for step in batch if isinstance(step.expect, Unread)), None)
         self.places: list[Place | None] = []
         """For each step, the stored place of the head that it moves or compares; the hidden head of a log, too."""
         self.before: list[SealedHead | None] = []
         self.after: list[SealedHead | None] = [None] * len(batch)
         self.steps: list[Step] = list(batch)
+
+    @property
+    def drops_unread(self) -> bool:
+        """Whether the batch takes the place of a head that cannot be opened: its maker looks again if it is refused."""
+        return any(isinstance(step.expect, Unread) for step in self.batch)
 
     def begin(self, known: Mapping[Place, SealedHead]) -> bool:
         """Take the batch's heads from `ahead` and from those known. Return whether all are there and as expected."""
@@ -61,6 +68,8 @@ class Sealing:
             before = None if place is None else self._ahead[place] if place in self._ahead else known.get(place)
             if isinstance(step.expect, Unread):
                 before = step.expect.sealed
+            elif step.rows_only and step.place.space == LOG and self._unread_log is not None:
+                before = self._unread_log
             # A step of rows alone moves the hidden head of its log only if that notes something of the rows, or if it
             # exists and a new session has to refer to it. Otherwise the step has no head.
             if step.rows_only and not (place and place.space == LOG and (is_noted(step) or (makes_session and before))):
@@ -74,7 +83,7 @@ class Sealing:
         log = next((before for _, place, before in steps if place and place.space == LOG), None)
         if makes_session and log is None and any(head is not None and head.floor.life for head in self.before):
             return False  # the new session has to refer to the head of the log, which this process has not seen
-        return agrees([(place, before) for _, place, before in steps if place is not None])
+        return not at_odds([(place, before) for _, place, before in steps if place is not None])
 
     def finish(self) -> None:
         """Seal the heads that the batch makes, and make the steps to write below."""
@@ -113,6 +122,16 @@ class Sealing:
         ]
         return any(self.places)
 
+    def opened(self, refusal: Refusal, opener: Heads) -> Refusal:
+        """Return a refusal of the store below with its heads opened, and without heads that the engine never sees."""
+        plain: list[PlaceHead | None] = []
+        for step, place, stored, floor in zip(self.batch, self.places, refusal, self.before, strict=True):
+            stored_place, head = place if step.rows_only else self._rows.at(step.place), None
+            if stored_place is not None:
+                head = opener.open_or_unread(stored_place, stored, floor, alone=not step.rows_only)
+            plain.append(head.plain if head is not None and not step.rows_only else None)
+        return tuple(plain)
+
     def _after(self, step: Step, before: SealedHead | None, place: Place) -> SealedHead | None:
         """Return the head that a step makes, not yet with its notes; `before` itself where that is only compared."""
         if step.rows_only:
@@ -123,7 +142,7 @@ class Sealing:
         plain = step.after(plain_before)
         if plain is None or not step.moves:
             return None if plain is None else before
-        if before is None or plain_before is None:
+        if before is None or plain_before is None or before.spoilt is not None:
             name = step.place.name if place != step.place else ""
             return SealedHead(NO_HEAD, plain, life=os.urandom(LIFE), expires=step.expires, name=name)
         return before._replace(

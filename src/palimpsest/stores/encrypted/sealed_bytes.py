@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from palimpsest.errors import MissingExtra, StoreCorrupt, StoreError, WrongKey
+from palimpsest.errors import MissingExtra, StoreCorrupt, WrongKey
 from palimpsest.stores.backend import Cells, Place, PlaceHead, Row
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.notes import NOTHING, Notes
@@ -40,7 +40,11 @@ KEPT = 4096
 Scope = tuple[str, ...]
 """What a key is derived for: ("store",) or ("home", tenant, home)."""
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode  # bytes: a damaged value stays so
+
+
+class KeyMissing(WrongKey, StoreCorrupt):
+    """Some of the data is under a key that was not given. Like damaged data, it stops nothing but what needs it."""
 
 
 class Unsealed(ValueError):
@@ -50,10 +54,10 @@ class Unsealed(ValueError):
         self.why, self.key_id = why, key_id
         super().__init__(why)
 
-    def as_error(self, url: str, what: str) -> StoreError:
+    def as_error(self, url: str, what: str) -> StoreCorrupt:
         """Return the public error about `what` in the store: WrongKey for a missing key, else StoreCorrupt."""
         if self.key_id:
-            return WrongKey(url, self.key_id, f"{what} {self.why}")
+            return KeyMissing(url, self.key_id, f"{what} {self.why}", "Give it, too")
         return StoreCorrupt(url, f"{what} {self.why}")
 
 
@@ -85,22 +89,33 @@ class SealedHead(NamedTuple):
     notes: Notes = NOTHING
     floors: Mapping[str, int] = {}
 
+    @property
+    def spoilt(self) -> Unread | None:
+        """What stands in its place for reading, if it cannot be trusted or opened."""
+        return self.plain.hot if isinstance(self.plain.hot, Unread) else None
+
     def is_before(self, other: SealedHead) -> bool:
         """Return whether this is an earlier state of the same head."""
         return self.life == other.life and self.moves < other.moves
 
     @classmethod
-    def unread(cls, stored: PlaceHead, why: str) -> SealedHead:
+    def unread(cls, stored: PlaceHead, fault: StoreCorrupt, log: SealedHead | None = None) -> SealedHead:
         """Return a head that stands for one that cannot be trusted or opened. Reading it fails, dropping it works."""
-        spoilt = Unread.of(stored.hot, why)
-        spoilt.sealed = cls(stored, PlaceHead(spoilt))
+        spoilt = Unread.of(stored.hot, fault.reason)
+        spoilt.sealed, spoilt.error, spoilt.log = cls(stored, PlaceHead(spoilt)), fault, log
+        spoilt.fault = fault if isinstance(fault, KeyMissing) else None
         return spoilt.sealed
 
 
 class Unread(Spoilt):
-    """Stands in for the hot value of a head that cannot be opened. `sealed` is that head, with its stored values."""
+    """Stands in for the hot value of a head that cannot be opened. `sealed` is that head, with its stored values.
+
+    `error` says why. `log` is the head of the session's log if it is that which cannot be opened.
+    """
 
     sealed: SealedHead
+    error: StoreCorrupt
+    log: SealedHead | None
 
 
 Hot = tuple[bytes, int, bytes, int | None, str, bytes, int, bytes]

@@ -12,10 +12,10 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Place, PlaceHead, Range, Row, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Place, PlaceHead, Range, Row, Seen, Step
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.notes import NOTHING
-from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Unread, Unsealed, Values, token
+from palimpsest.stores.encrypted.sealed_bytes import Floor, KeyMissing, SealedHead, Unsealed, Values, token
 from palimpsest.stores.engine.forms import FIGURE, TOKENS, Spoilt
 from palimpsest.stores.engine.items import ITEMS, LEASES, ORDER
 from palimpsest.stores.engine.known import OWNED
@@ -30,8 +30,8 @@ KEPT = 4096
 """Heads that are remembered at once."""
 
 
-class Owned(str):
-    """A space that says whose a session is, as stored: it has a keyed token in place of the user, and keeps it."""
+class AsStored(str):
+    """A space that says whose a session is, or the name of an item, as stored: a keyed token, which stays as it is."""
 
     __slots__ = ()
 
@@ -63,11 +63,12 @@ class Rows:
         """Return where a place is stored. The name of an item, and the user in a space, become keyed tokens."""
         if not hides(place):
             return place._replace(space=self.space(place.tenant, place.space)) if place.space[:5] == OWNED else place
-        return place._replace(name=self._token("name", *place))
+        name = place.name
+        return place._replace(name=str(name) if isinstance(name, AsStored) else self._token("name", *place))
 
     def space(self, tenant: str, space: str) -> str:
         """Return the space under which places of `space` are stored. Only a space that names a user is another."""
-        if not space.startswith(OWNED) or space == OWNED or isinstance(space, Owned):
+        if not space.startswith(OWNED) or space == OWNED or isinstance(space, AsStored):
             return str(space)
         return OWNED + self._token("user", tenant, space)
 
@@ -162,6 +163,28 @@ class Heads:
     def __init__(self, url: str, rows: Rows) -> None:
         self._url, self._rows = url, rows
         self.by_place: dict[Place, SealedHead] = {}
+        self.missing = 0
+        """How many heads were returned as unread because their key is not given."""
+
+    def open_all(self, looking: Looking, seen: Sequence[Seen]) -> dict[Place, SealedHead | None]:
+        """Open the heads among what the store below gave for `looking`, each by its stored place.
+
+        Raises StoreCorrupt when the heads of a session and its log disagree, WrongKey for a missing key. A look for
+        heads alone gives what cannot be trusted or opened as unread instead, so that it does not stop the others.
+        """
+        heads, alone = dict[Place, SealedHead | None](), not any(ask.rows for ask in looking.asks)
+        for ask, answer, floor in zip(looking.below, seen, looking.floors, strict=True):
+            if ask.head:
+                is_needed = ask.place.space == LOG and ask.place in looking.places  # its rows are about to be written
+                heads[ask.place] = self.open_or_unread(ask.place, answer.head, floor, alone=alone and not is_needed)
+        for place, head, log in at_odds(list(heads.items())):
+            unread, stale = log and log.spoilt, f"{self._rows.describe(place)} and the notes about its rows"
+            fault = StoreCorrupt(self._url, f"{stale} are from different times: one of them was put back")
+            fault = unread.error if unread is not None else fault
+            if not alone:
+                raise fault
+            heads[place] = SealedHead.unread(head.stored, fault, unread.sealed if unread is not None else None)
+        return heads
 
     def open(self, place: Place, stored: PlaceHead | None, floor: SealedHead | None) -> SealedHead | None:
         """Open the head of a stored place, and remember it; None if there is none.
@@ -191,17 +214,21 @@ class Heads:
     def open_or_unread(
         self, place: Place, stored: PlaceHead | None, floor: SealedHead | None, *, alone: bool
     ) -> SealedHead | None:
-        """Open a head like `open`, but return `SealedHead.unread` for a damaged session head instead of raising.
+        """Open a head like `open`, but return `SealedHead.unread` for one that cannot be opened instead of raising.
 
-        So one damaged session does not stop a listing of the others. Only when heads are looked at `alone`: rows of the
+        So one damaged head does not stop a listing of the others. Only when heads are looked at `alone`: rows of the
         same look could not be checked against a head that cannot be opened, so StoreCorrupt is raised then.
         """
         try:
             return self.open(place, stored, floor)
         except StoreCorrupt as fault:
-            if not alone or place.space != SESSION or stored is None:
+            if not alone or stored is None:
                 raise
-            return SealedHead.unread(stored, fault.reason)
+            self.missing += isinstance(fault, KeyMissing)
+            head = SealedHead.unread(stored, fault)
+            if head.spoilt is not None and place.space != SESSION:  # of a session the engine says what can be done
+                head.spoilt.fault = fault
+            return head
 
     def remember(self, place: Place, head: SealedHead) -> None:
         """Remember the head of a stored place, unless a later one is remembered already."""
@@ -224,26 +251,38 @@ def hides(place: Place) -> bool:
     return place.space.startswith(ITEMS)
 
 
+def named(place: Place, head: SealedHead) -> Place:
+    """Return the place as the engine knows it."""
+    if place.space.startswith(OWNED):
+        return place._replace(space=AsStored(place.space))
+    if hides(place):
+        return place._replace(name=AsStored(place.name) if head.spoilt is not None else head.name)
+    return place
+
+
 def is_clear(place: Place, table: str = "") -> bool:
     """Return whether a place, or a table of it, is stored unsealed."""
     return place.space in (LEASES, ORDER) or table.startswith(CLEAR)
 
 
-def agrees(heads: Sequence[tuple[Place, SealedHead | None]]) -> bool:
-    """Return whether session heads and the heads of their logs know the same of each other, where both are given.
+def at_odds(
+    heads: Sequence[tuple[Place, SealedHead | None]],
+) -> list[tuple[Place, SealedHead, SealedHead | None]]:
+    """Return the sessions whose heads cannot be relied on, each with its head and that of its log.
 
-    If not, somebody has put an earlier one of them back.
+    The head of the log cannot be opened, or the two do not know the same of each other: then somebody has put an
+    earlier one of them back. Only sessions are looked at whose log's head was looked for, too.
     """
-    logs = {place[:2]: log for place, log in heads if place.space == LOG}
+    logs, doubtful = {place[:2]: log for place, log in heads if place.space == LOG}, []
     for place, head in heads:
-        if isinstance(head and head.plain.hot, Unread):
-            continue  # reading its value raises the error
-        if head is not None and place.space == SESSION and place[:2] in logs:
-            log = logs[place[:2]]
-            moves = log.floors.get(place.name, 0) if log is not None else 0
-            if head.floor != (log.life if log is not None and moves else b"", moves):
-                return False
-    return True
+        if head is None or head.spoilt is not None or place.space != SESSION or place[:2] not in logs:
+            continue  # reading the value of one that could not be opened raises the error
+        log = logs[place[:2]]
+        moves = log.floors.get(place.name, 0) if log is not None else 0
+        known = Floor(log.life, moves) if log is not None and moves else Floor()
+        if (log is not None and log.spoilt is not None) or head.floor != known:
+            doubtful.append((place, head, log))
+    return doubtful
 
 
 def is_noted(step: Step) -> bool:

@@ -15,7 +15,7 @@ from zlib import adler32
 
 import msgspec
 
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import StoreCorrupt, StoreError
 from palimpsest.log import spans as ranges
 from palimpsest.log.change import Record
 from palimpsest.log.codec import decoded, encoded, ready
@@ -67,7 +67,7 @@ def checked(value: bytes, key: int = 0) -> bytes:
     except ValueError:
         raise ValueError("it does not end with a checksum: its content was changed") from None
     if stamp != adler32(body, key & LAST):
-        raise ValueError(value.why if isinstance(value, Spoilt) else CHANGED)
+        raise (value.fault or ValueError(value.why)) if isinstance(value, Spoilt) else ValueError(CHANGED)
     return body
 
 
@@ -80,14 +80,18 @@ def read_as(url: str, what: str, read: Callable[[], T]) -> T:
 
 
 class Spoilt(bytes):
-    """Stands in for a value that a backend found damaged; `why` says how. Its checksum is always wrong."""
+    """Stands in for a value that a backend found damaged; `why` says how. Its checksum is always wrong.
+
+    Reading it raises `fault`, if that is given: what it is may be known more closely than that it is damaged.
+    """
 
     why = CHANGED
+    fault: StoreError | None = None
 
     @classmethod
     def of(cls, value: bytes, why: str) -> Self:
         """Return a stand-in that keeps the readable part of a value."""
-        spoilt = cls(value[:-8] + b"00000000")
+        spoilt = cls(value[:-8] + b"ffffffff")  # which no checksum is
         spoilt.why = why
         return spoilt
 

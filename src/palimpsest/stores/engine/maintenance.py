@@ -15,7 +15,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Due, Listed, Place, Scrubbed, Step
 from palimpsest.stores.engine.changing import Changing
-from palimpsest.stores.engine.forms import LAST
+from palimpsest.stores.engine.forms import LAST, Spoilt
 from palimpsest.stores.engine.items import ITEMS, LEASES, Items, Leases
 from palimpsest.stores.engine.known import BARRED, ENDS, FAR, LAID, OWNED, own_place
 from palimpsest.stores.engine.large import Large
@@ -69,12 +69,17 @@ class Maintenance:
         return [(one.mark, self._info(one)) for one in page]
 
     async def _sessions_of_notes(self, notes: list[Listed], user: str) -> list[SessionInfo]:
-        """Return the sessions that these notes of a user name and that still exist."""
+        """Return the sessions that these notes of a user name and that still exist.
+
+        A note that was changed says nothing about the user of a session whose own head is damaged.
+        """
         infos: list[SessionInfo] = []
         for i in range(0, len(notes), HEADS):
-            places = [one.place._replace(space="session") for one in notes[i : i + HEADS]]
-            heads = zip(places, await heads_at(self._backend, places), strict=True)
-            infos += [self._info(Listed(place, head), user) for place, head in heads if head is not None]
+            several = notes[i : i + HEADS]
+            places = [one.place._replace(space="session") for one in several]
+            for note, place, head in zip(several, places, await heads_at(self._backend, places), strict=True):
+                if head is not None:
+                    infos.append(self._info(Listed(place, head), None if isinstance(note.head.hot, Spoilt) else user))
         return infos
 
     def _info(self, listed: Listed, user: str | None = None) -> SessionInfo:

@@ -61,6 +61,7 @@ class Tree:
         rows = [row for found_rows in seen.rows for row in found_rows] if seen is not None else []
         what = f"the branches of session {known.place.home!r}"
         self._rows = read_as(url, what, lambda: {row[0]: decoded(checked(row[1], row[0]), Reader) for row in rows})
+        self._next_key = read_as(url, what, lambda: None if self.hot is None else int(self.hot))
         self._gone: list[int] = []
         self._new: list[Reader] = []
 
@@ -156,7 +157,7 @@ class Tree:
             return Step(place, self.hot, drop=[("*", 0, LAST_KEY)])
         if not self._gone and not self._new:
             return Step(place, self.hot, self.hot)
-        next_key = int(self.hot) if self.hot is not None else new_log() << 16  # a key is never used by two trees
+        next_key = new_log() << 16 if self._next_key is None else self._next_key  # a key is never used by two trees
         rows = [
             Row(key, stamped(msgspec.json.encode(one), key), own_id(one.log) if one.log == one.own else str(one.log))
             for key, one in enumerate(self._new, next_key)
