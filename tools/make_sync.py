@@ -65,6 +65,7 @@ PLAIN = {
     "async def ": "def ",
     "async with held(": "with held_inline(",
     "resources.clearing import held": "resources.clearing import held_inline",
+    "_tallies.active(": "_tallies.active_inline(",
     "await ": "",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
