@@ -21,8 +21,8 @@ from palimpsest.errors import MissingExtra
 from palimpsest.log.entry import Entry
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources, Resources
 from palimpsest.resources.clearing import held
+from palimpsest.resources.refusals import ANSWERS, refusal_of
 from palimpsest.resources.service import application
-from palimpsest.resources.service.faults import ANSWERS, refusal_of
 from palimpsest.resources.service.metrics import NAMES
 from palimpsest.sessions.lease import Lease
 from palimpsest.summaries.models import SUMMARIZERS

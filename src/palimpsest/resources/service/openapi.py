@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from palimpsest.resources.service.faults import ANSWERS
+from palimpsest.resources.refusals import ANSWERS
 from palimpsest.resources.service.requests import REQUESTS
 from palimpsest.resources.service.routes import BASE, Operation
 
