@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -732,6 +733,28 @@ async def test_every_route_is_described(chat: Called) -> None:
     assert (flush["required"], flush["additionalProperties"]) == (["key"], False)
     read = document["paths"][f"{BASE}/memory/{{ref}}/read"]["get"]
     assert [one["name"] for one in read["parameters"]] == ["ref", "key", "limit", "offset"]
+
+
+async def test_every_answer_is_described(chat: Called) -> None:
+    """The OpenAPI document has each status that the page of the service has, but for that of a wrong method, which no
+    route answers; and answers are as it says."""
+    document = (await chat.ask("/openapi.json")).body
+    table = PAGE.read_text("utf-8").partition("| status | codes | when |")[2].partition("\n\n")[0]
+    statuses = set(re.findall(r"^\| (\d+) ", table, re.MULTILINE)) - {"405"}
+    asked: list[tuple[str, str, object, dict[str, object]]] = [
+        ("append", "post", {"key": "k", "messages": "x"}, {}),
+        ("append", "post", {"key": "k", "messages": ["x"] * 101}, {}),
+        ("delete", "post", {"key": "nobody"}, {}),
+        ("stats", "get", None, {"key": "k*"}),
+        ("read", "get", None, {"key": "k", "limit": 0}),
+    ]
+
+    for verb, method, body, query in asked:
+        responses = document["paths"][f"{BASE}/memory/{{ref}}/{verb}"][method]["responses"]
+        answer = await chat.ask(f"/memory/chat/{verb}", body, **query)
+        schema = responses[str(answer.status)]["content"]["application/json"]["schema"]
+        jsonschema.validate(answer.body, {**schema, "components": document["components"]})
+        assert responses.keys() == statuses
 
 
 async def test_another_application_may_mount_it() -> None:
