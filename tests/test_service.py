@@ -501,10 +501,15 @@ async def test_an_unknown_memory_route_or_method_is_named(chat: Called) -> None:
         assert (await chat.ask(path, key="k")).code == (404, "unknown_route")
 
 
-async def test_a_read_only_memory_is_not_changed() -> None:
-    """Changes of a read-only memory are refused; it is read as any other. An unknown one is a mistake."""
-    async with called(CHAT, read_only=["chat"]) as service:
-        await service.resources.keyed("chat").append("k", "hello")
+@pytest.mark.parametrize("by", ["service", "declaration"])
+async def test_a_read_only_memory_is_not_changed(tmp_path: Path, by: str) -> None:
+    """Changes of a memory that is read-only here, or is declared so, are refused; it is read as any other. An unknown
+    one is a mistake."""
+    config = declared(persistence={"type": "sqlite", "path": str(tmp_path / "a.db")})
+    async with AsyncResources.load(config) as resources:
+        await resources.keyed("chat").append("k", "hello")
+    there, options = (config, {"read_only": ["chat"]}) if by == "service" else ({**config, "readonly": True}, {})
+    async with called(there, **options) as service:
         bodies = {
             "append": {"messages": "x"},
             "write": {"messages": "x"},

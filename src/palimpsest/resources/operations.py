@@ -60,6 +60,17 @@ class AsyncDeclaredMemory:
         declared = self._strategy(None)
         return None if declared is None else str(declared["type"])
 
+    @property
+    def readonly(self) -> bool:
+        """Whether the memory is declared `readonly`: then every verb that changes a key raises ConfigError."""
+        return bool(self._options.get("readonly"))
+
+    def _may_write(self) -> None:
+        """Raise ConfigError if the memory is declared `readonly`. Its sessions refuse by themselves what they do."""
+        if self.readonly:
+            allowed = f"False: memory {self._resource.id!r} is declared `readonly`, so its keys are not changed"
+            raise ConfigError("readonly", True, allowed)
+
     # --- one key
 
     async def read(self, key: str, *, offset: int = 0, limit: int | None = None) -> KeyPage:
@@ -119,6 +130,7 @@ class AsyncDeclaredMemory:
             key: a key, or a pattern.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
+        self._may_write()
         deleted, failed = 0, dict[str, PalimpsestError]()
         for found in await self._keys(key, max_keys):
             with noted(found, failed):
@@ -148,6 +160,7 @@ class AsyncDeclaredMemory:
         if confirm is not True:
             raise ConfigError("confirm", confirm, "True, to confirm that the entries are to be destroyed")
         values.switch("backup", backup)
+        self._may_write()
         entries, backups, failed = dict[str, int](), dict[str, str](), dict[str, PalimpsestError]()
         for found in await self._keys(key, max_keys):
             with noted(found, failed):

@@ -46,7 +46,7 @@ class Operations:
         memory = self._memories.get(id)
         if memory is None:
             raise Refusal(404, "unknown_memory", f"no memory {id!r} is declared", field="ref", rule="a declared memory")
-        if writes and id in self._read_only:
+        if writes and (memory.readonly or id in self._read_only):
             raise Refusal(403, "read_only", f"memory {id!r} is read-only here", field="ref", rule="a writable memory")
         return memory
 
