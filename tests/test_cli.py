@@ -77,6 +77,16 @@ def test_the_version_is_printed() -> None:
     assert re.fullmatch(r"palimpsest \d+\.\d+\.\d+\S*\n", run("--version").output)
 
 
+@pytest.mark.parametrize("module", ["palimpsest", "palimpsest.cli"])
+def test_the_package_is_the_command(module: str) -> None:
+    """`python -m palimpsest` is the command `palimpsest`, under its name, with its exit statuses."""
+    told = subprocess.run([sys.executable, "-m", module, "shwo"], capture_output=True, text=True, check=False)
+    helped = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=False)
+
+    assert (told.returncode, "did you mean 'show'?" in told.stderr) == (2, True)
+    assert helped.stdout.startswith("Usage: palimpsest [OPTIONS]")
+
+
 def test_every_reading_command_prints_json(chat: str) -> None:
     """With `--json`, standard output of a command that reads is one JSON value."""
     assert [info["session"] for info in read("sessions")] == ["chat"]

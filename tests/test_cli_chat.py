@@ -188,6 +188,29 @@ def test_json_prints_one_object_per_message() -> None:
     assert "status 400: no" in error["error"]
 
 
+def test_json_is_all_that_a_chat_prints() -> None:
+    """With `--json` each line of the output is an object: what a command found, under its name, as the command line's
+    own commands print it; and each line of standard error, also of what happens in the background."""
+    asked = ["/help", "/context", *["word " * 80] * 6, "/compact", "/summaries", "/expand", "/stats", "/expand none"]
+    options = ("--json", "--max-tokens", "500", "--summarizer", "none")
+    with OpenAIServer(*[says("word " * 80)] * 6) as server:
+        result = talk(server, *asked, options=options)
+
+    printed = [json.loads(line) for line in result.stdout.splitlines()]
+    results = {one["command"]: one["result"] for one in printed if "command" in one}
+    told = [json.loads(line) for line in result.stderr.splitlines()]
+    assert [one.get("command", next(iter(one))) for one in printed] == [
+        *("help", "context"), *["answer"] * 6, *("compact", "summaries", "expand", "stats"), "error",
+    ]  # fmt: skip
+    assert "/compact" in results["help"]
+    assert results["context"]["budget"]["limit"] == 500
+    assert results["summaries"] == read("summaries", "trip")
+    assert results["stats"] == read("stats", "trip")
+    assert results["expand"][0]["content"].startswith("word")
+    assert "tokens_saved" in results["compact"]
+    assert any("a summary of" in one.get("note", "") for one in told)
+
+
 # --- commands
 
 

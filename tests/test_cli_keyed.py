@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from commands import read, run
+from palimpsest.errors import StoreUnavailable
 from palimpsest.resources import DeclaredMemory, Resources
 from palimpsest.types import CompactionResult
 
@@ -137,8 +138,14 @@ def test_the_worst_key_decides_the_status_of_a_flush(
 
     Doing nothing is no failure; another flush under way is 4.
     """
+    for key in reasons:
+        filled(key, 1)
     found = {key: CompactionResult(strategy="lru", reason=reason, why="a reason") for key, reason in reasons.items()}
-    monkeypatch.setattr(DeclaredMemory, "flush", lambda *given, **options: found)
+
+    def flush(_: DeclaredMemory, key: str, **options: Any) -> dict[str, CompactionResult]:
+        return found if "*" in key else {name: done for name, done in found.items() if name == key}
+
+    monkeypatch.setattr(DeclaredMemory, "flush", flush)
     for more in ((), ("--json",)):
         flushed = run("memory", "flush", "chat", "*", *more)
         assert flushed.exit_code == status
@@ -192,7 +199,13 @@ def test_a_damaged_key_costs_no_other_key_of_a_pattern() -> None:
         db.execute("UPDATE place SET hot = zeroblob(length(hot)) WHERE name LIKE '%a:2'")
     db.close()
     flushed = run("memory", "flush", "chat", "a:*", "--json")
-    assert (flushed.exit_code, json.loads(flushed.stdout)["results"][1]["reason"]) == (1, "failed")
+    assert flushed.exit_code == 1
+    assert json.loads(flushed.stdout)["results"][1]["error"]["code"] == "store_unavailable"
+    stats = run("memory", "stats", "chat", "a:*", "--json")
+    counts = [one.get("message_count") for one in json.loads(stats.stdout)["results"]]
+    assert (stats.exit_code, counts, json.loads(stats.stderr.splitlines()[-1])["status"]) == (1, [3, None, 3], 1)
+    shown = run("memory", "stats", "chat", "a:*")
+    assert (shown.exit_code, "a:3" in shown.stdout, "cannot be read: a:2" in shown.stderr) == (1, True, True)
     health = run("memory", "health", "chat", "*", "--json")
     checks = {check["name"]: check["healthy"] for check in json.loads(health.stdout)["checks"]}
     assert (health.exit_code, checks) == (1, {"store": True, "a:2": False})
@@ -206,7 +219,26 @@ def test_a_damaged_key_costs_no_other_key_of_a_pattern() -> None:
         ("a:3", True, 3),
     ]
     assert "cannot be read" in results[1]["error"]["message"]
+    assert results[1]["error"]["code"] == "store_unavailable"
     assert "a:2" in cleared.stderr
+
+
+def test_a_store_that_fails_amid_a_pattern_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the store fails amid the keys of a pattern, the error has what became of the keys before, as the service's."""
+    for key in ("a", "b", "c"):
+        filled(key, 1)
+    delete = DeclaredMemory.delete
+
+    def failing(self: DeclaredMemory, key: str, **options: Any) -> int:
+        if key == "c":
+            raise StoreUnavailable("redis://", "it went away", written=False)
+        return delete(self, key, **options)
+
+    monkeypatch.setattr(DeclaredMemory, "delete", failing)
+    failed = run("memory", "delete", "chat", "*", "--yes", "--json")
+    error = json.loads(failed.stderr)
+    assert (failed.exit_code, error["error"], error["status"]) == (5, "StoreUnavailable", 5)
+    assert [one["key"] for one in error["details"]["results"]] == ["a", "b"]
 
 
 @pytest.mark.parametrize("key", ["a:2", "a:*"])

@@ -116,6 +116,31 @@ def test_limits_come_from_the_program_or_the_environment(resources: Resources, m
             resources.keyed(ID, limits=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("key", ["k", "*"])
+def test_a_readonly_memory_is_not_changed(tmp_path: Path, key: str) -> None:
+    """Every verb that changes a key of a memory that is declared `readonly` is refused, and leaves the store as it is:
+    nothing is destroyed, and no backup is made. Reading works."""
+    place = {"persistence": {"type": "sqlite", "path": str(tmp_path / "a.db")}}
+    with Resources.load({**loaded(MINIMAL), **place}) as resources:
+        filled(resources.keyed(ID), "k", 3)
+    with Resources.load({**loaded(MINIMAL), **place, "readonly": True}) as resources:
+        keyed, memory = resources.keyed(ID), resources.memory(ID)
+        before = memory.sessions()
+        verbs = [
+            lambda: keyed.append("k", "x"),
+            lambda: keyed.write("k", "x"),
+            lambda: keyed.flush(key, force=True),
+            lambda: keyed.clear(key, confirm=True, backup=True),
+            lambda: keyed.delete(key),
+        ]
+        for verb in verbs:
+            with pytest.raises(ConfigError, match="readonly"):
+                verb()
+
+        assert memory.sessions() == before
+        assert keyed.read("k").total == 3
+
+
 def test_a_flush_runs_over_the_threshold_or_if_forced(keyed: DeclaredMemory) -> None:
     """`flush` runs if a key is over the threshold or `force` is given, for one key or a pattern.
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -21,8 +22,8 @@ from palimpsest.errors import MissingExtra
 from palimpsest.log.entry import Entry
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources, Resources
 from palimpsest.resources.clearing import held
+from palimpsest.resources.refusals import ANSWERS, refusal_of
 from palimpsest.resources.service import application
-from palimpsest.resources.service.faults import ANSWERS, refusal_of
 from palimpsest.resources.service.metrics import NAMES
 from palimpsest.sessions.lease import Lease
 from palimpsest.summaries.models import SUMMARIZERS
@@ -500,10 +501,15 @@ async def test_an_unknown_memory_route_or_method_is_named(chat: Called) -> None:
         assert (await chat.ask(path, key="k")).code == (404, "unknown_route")
 
 
-async def test_a_read_only_memory_is_not_changed() -> None:
-    """Changes of a read-only memory are refused; it is read as any other. An unknown one is a mistake."""
-    async with called(CHAT, read_only=["chat"]) as service:
-        await service.resources.keyed("chat").append("k", "hello")
+@pytest.mark.parametrize("by", ["service", "declaration"])
+async def test_a_read_only_memory_is_not_changed(tmp_path: Path, by: str) -> None:
+    """Changes of a memory that is read-only here, or is declared so, are refused; it is read as any other. An unknown
+    one is a mistake."""
+    config = declared(persistence={"type": "sqlite", "path": str(tmp_path / "a.db")})
+    async with AsyncResources.load(config) as resources:
+        await resources.keyed("chat").append("k", "hello")
+    there, options = (config, {"read_only": ["chat"]}) if by == "service" else ({**config, "readonly": True}, {})
+    async with called(there, **options) as service:
         bodies = {
             "append": {"messages": "x"},
             "write": {"messages": "x"},
@@ -732,6 +738,28 @@ async def test_every_route_is_described(chat: Called) -> None:
     assert (flush["required"], flush["additionalProperties"]) == (["key"], False)
     read = document["paths"][f"{BASE}/memory/{{ref}}/read"]["get"]
     assert [one["name"] for one in read["parameters"]] == ["ref", "key", "limit", "offset"]
+
+
+async def test_every_answer_is_described(chat: Called) -> None:
+    """The OpenAPI document has each status that the page of the service has, but for that of a wrong method, which no
+    route answers; and answers are as it says."""
+    document = (await chat.ask("/openapi.json")).body
+    table = PAGE.read_text("utf-8").partition("| status | codes | when |")[2].partition("\n\n")[0]
+    statuses = set(re.findall(r"^\| (\d+) ", table, re.MULTILINE)) - {"405"}
+    asked: list[tuple[str, str, object, dict[str, object]]] = [
+        ("append", "post", {"key": "k", "messages": "x"}, {}),
+        ("append", "post", {"key": "k", "messages": ["x"] * 101}, {}),
+        ("delete", "post", {"key": "nobody"}, {}),
+        ("stats", "get", None, {"key": "k*"}),
+        ("read", "get", None, {"key": "k", "limit": 0}),
+    ]
+
+    for verb, method, body, query in asked:
+        responses = document["paths"][f"{BASE}/memory/{{ref}}/{verb}"][method]["responses"]
+        answer = await chat.ask(f"/memory/chat/{verb}", body, **query)
+        schema = responses[str(answer.status)]["content"]["application/json"]["schema"]
+        jsonschema.validate(answer.body, {**schema, "components": document["components"]})
+        assert responses.keys() == statuses
 
 
 async def test_another_application_may_mount_it() -> None:

@@ -233,6 +233,15 @@ def test_a_token_comes_from_the_environment_or_a_file(config: Path, tmp_path: Pa
         assert local.ask("/memory/health", None, right).status == 200
 
 
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_a_token_that_is_empty_is_refused(config: Path, empty: str) -> None:
+    """A variable for the token that holds none is refused: the service would be open to every program here."""
+    done = start("serve", "--config", str(config), "--port", "0", env={**os.environ, "PALIMPSEST_SERVICE_TOKEN": empty})
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "PALIMPSEST_SERVICE_TOKEN is empty" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [

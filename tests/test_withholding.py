@@ -454,6 +454,20 @@ def test_the_memory_lets_go_of_it() -> None:
         assert memory._core._scope.withheld == {}
 
 
+def test_interactions_that_nobody_ends_do_not_pile_up(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process keeps what is withheld of the interactions that began last: otherwise one in which nobody answers, such
+    as a service to which programs only append, would keep all of it for ever."""
+    monkeypatch.setattr("palimpsest.sessions.withheld.MOST", 3)
+    for name in "abcde":
+        chat(memory, name).add_user_message(SECRET, metadata=TYPED)
+        chat(memory, name).add_user_message(f"hello from {name}")
+
+    assert [SECRET in shown(chat(memory, name)) for name in "abcde"] == [False, False, True, True, True]
+    assert all("hello from" in shown(chat(memory, name)) for name in "abcde")
+    chat(memory, "a").add_user_message(SECRET, metadata=TYPED)
+    assert [SECRET in shown(chat(memory, name)) for name in "abc"] == [True, False, False]
+
+
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
 def test_replace_with_a_context_stores_nothing_that_was_withheld(memory: Memory, format: Any) -> None:
     """`replace` with messages of a context stores nothing that was withheld in it: that is shown until its interaction

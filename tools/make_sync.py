@@ -48,6 +48,7 @@ TARGETS = {
 
 DOORS = {
     "palimpsest.compat.agterm.manager": "sync",
+    "palimpsest.resources.answering": "answering_sync",
     "palimpsest.resources.collection": "collection_sync",
     "palimpsest.resources.operations": "operations_sync",
 }
@@ -65,6 +66,10 @@ PLAIN = {
     "async def ": "def ",
     "async with held(": "with held_inline(",
     "resources.clearing import held": "resources.clearing import held_inline",
+    "_tallies.active(": "_tallies.active_inline(",
+    "import Awaitable, Callable": "import Callable",
+    "Awaitable[Reply]": "Reply",
+    "\n\n`answering_sync.py` is written out of it.\n": "",
     "await ": "",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
@@ -76,6 +81,7 @@ PLAIN = {
     "A declared memory by its keys, for programs with an event loop. Made": "A declared memory by its keys. Made",
     "together, for programs with an event loop. Made by\n    `": "together. Made by\n    `",
     "resources.operations import": "resources.operations_sync import",
+    "AsyncAnswers": "Answers",
     "AsyncAgentMemory": "AgentMemory",
     "AsyncDeclaredMemory": "DeclaredMemory",
     "AsyncResources": "Resources",

@@ -6,19 +6,21 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from palimpsest import Context, Memory, PalimpsestError, SummarizerFailed
+from palimpsest.cli.answer import AnswerPrinter
 from palimpsest.cli.app import Number, Whole, examples, json_option, store_options
-from palimpsest.cli.compacting import print_result, print_summary
-from palimpsest.cli.context import given_text, print_context
+from palimpsest.cli.compacting import print_result, print_summary, result_json, summary_json
+from palimpsest.cli.context import account, given_text, print_context
 from palimpsest.cli.opening import open_memory, session_argument
-from palimpsest.cli.output import clean, counted, line, note, on_terminal, to_json, warn
+from palimpsest.cli.output import counted, line, note, on_terminal, to_json, warn
 from palimpsest.cli.privacy import redactor, telling
 from palimpsest.cli.sessions import figures_of, print_entries, print_figures
 from palimpsest.log.entry import now_us
+from palimpsest.log.outward import entry_json
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.summaries.models.chat_model import ChatModel
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
@@ -129,6 +131,13 @@ def _budget(model: ChatModel, max_tokens: int | None) -> dict[str, Any]:
     return {"max_tokens": max_tokens or UNKNOWN_WINDOW}
 
 
+Told: TypeAlias = Callable[[str, dict[str, Any]], None]
+"""A handler of an event: it is called with the session and what happened."""
+
+Shown: TypeAlias = tuple[object, Callable[[], object]]
+"""What a command found, as a JSON value, and a function that prints it for people."""
+
+
 class Chat:
     """A conversation at a terminal or over pipes. `failed` says whether a message had no answer."""
 
@@ -150,9 +159,20 @@ class Chat:
         self.model, self.system, self.as_json = model, system, as_json
         self.terminal = on_terminal(sys.stdin) and on_terminal()
         self.failed = False
-        memory.on("compressed", _tell_compressed)
-        memory.on("compaction:failed", _tell_failed)
-        memory.on("summarizer:failed", _tell_stand_in)
+        memory.on("compressed", self._in_background(_tell_compressed))
+        memory.on("compaction:failed", self._in_background(_tell_failed))
+        memory.on("summarizer:failed", self._in_background(_tell_stand_in))
+
+    @staticmethod
+    def _in_background(tell: Told) -> Told:
+        """Return a function that tells in any thread, as compaction does, in the form that this command has chosen."""
+        context = click.get_current_context()  # each thread has its own
+
+        def told(session: str, facts: dict[str, Any]) -> None:
+            with context.scope(cleanup=False):
+                tell(session, facts)
+
+        return told
 
     def run(self) -> None:
         """Answer messages and obey commands until there are no more."""
@@ -177,8 +197,12 @@ class Chat:
             command = COMMANDS.get(name)
             if command is None:
                 self._fail(f"there is no command /{name}; /help lists the commands, //{name} sends it as a message")
+                return
+            result, show = command(self, argument.strip())
+            if self.as_json:
+                click.echo(to_json({"command": name, "result": result}, indent=None))
             else:
-                command(self, argument.strip())
+                show()
         elif text:
             self._say(text.removeprefix("/") if text.startswith("//") else text)
 
@@ -239,37 +263,46 @@ class Chat:
         else:
             note(f"Error: {line(why)}")
 
-    # --- commands
+    # --- commands: each has a result as JSON, and a function that prints the same for people
 
-    def help(self, _: str) -> None:
+    def help(self, _: str) -> Shown:
         """Print the commands."""
-        for name, command in COMMANDS.items():
-            click.echo(f"/{name:<10} {(command.__doc__ or '').splitlines()[0]}")
-        click.echo("/quit       End; so does Ctrl-D.\n//...       Send a message that begins with a slash.")
+        told = {f"/{name}": (command.__doc__ or "").splitlines()[0] for name, command in COMMANDS.items()}
+        told |= {"/quit": "End; so does Ctrl-D.", "//...": "Send a message that begins with a slash."}
+        return told, lambda: click.echo("\n".join(f"{name:<11} {does}" for name, does in told.items()))
 
-    def context(self, _: str) -> None:
+    def context(self, _: str) -> Shown:
         """Print how full the budget is, and what is left out and why."""
-        print_context(self.session.context(system=self.system, dry_run=True), committed=False)
+        context = self.session.context(system=self.system, dry_run=True)
+        return account(context), lambda: print_context(context, committed=False)
 
-    def stats(self, _: str) -> None:
+    def stats(self, _: str) -> Shown:
         """Print the session in numbers."""
-        print_figures(figures_of(self.session))
+        figures = figures_of(self.session)
+        return figures, lambda: print_figures(figures)
 
-    def compact(self, _: str) -> None:
+    def compact(self, _: str) -> Shown:
         """Compact now: mask old results, then summarise all but the newest messages."""
-        print_result(self.session.compact())
+        result = self.session.compact()
+        return result_json(result), lambda: print_result(result)
 
-    def summaries(self, _: str) -> None:
+    def summaries(self, _: str) -> Shown:
         """Print the summaries that stand for the older part of the conversation."""
-        for summary in self.session.summaries():
-            print_summary(summary)
+        summaries = self.session.summaries()
 
-    def expand(self, id: str) -> None:
+        def show() -> None:
+            for summary in summaries:
+                print_summary(summary)
+
+        return [summary_json(summary) for summary in summaries], show
+
+    def expand(self, id: str) -> Shown:
         """Print the entries that a summary covers: the newest summary, or the one with this ID."""
-        print_entries(self.session.expand(id or None))
+        entries = self.session.expand(id or None)
+        return [entry_json(entry) for entry in entries], lambda: print_entries(entries)
 
 
-COMMANDS: dict[str, Callable[[Chat, str], None]] = {
+COMMANDS: dict[str, Callable[[Chat, str], Shown]] = {
     "help": Chat.help,
     "context": Chat.context,
     "stats": Chat.stats,
@@ -277,38 +310,6 @@ COMMANDS: dict[str, Callable[[Chat, str], None]] = {
     "summaries": Chat.summaries,
     "expand": Chat.expand,
 }
-
-
-class AnswerPrinter:
-    """Prints the pieces of an answer as they arrive, or without `streams` all that arrived in `end`.
-
-    A privacy policy needs the whole answer: private text may begin in one piece and end in another. The printer is
-    called from another thread, so it keeps a BrokenPipeError, which `end` raises.
-    """
-
-    def __init__(self, redact: Redact, *, streams: bool, silent: bool) -> None:
-        self._redact, self._streams, self._silent, self._open = redact, streams, silent, False
-        self._held: list[str] = []
-        self._broken: BrokenPipeError | None = None
-
-    def __call__(self, piece: str) -> None:
-        if self._silent or self._broken is not None:
-            return
-        self._open = True
-        if not self._streams:
-            self._held.append(piece)
-            return
-        try:
-            click.echo(clean(piece), nl=False)
-        except BrokenPipeError as broken:
-            self._broken = broken
-
-    def end(self) -> None:
-        """Print held pieces, redacted, and end the line. Raises BrokenPipeError if the reader went away."""
-        if self._broken is not None:
-            raise self._broken
-        if self._open:
-            click.echo(clean(self._redact("".join(self._held))))
 
 
 def _typed() -> Iterator[str]:

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, TextIO, TypeVar
 
 import click
 
 from palimpsest.cli.app import CommandGroup, Number, Whole, confirm, examples, json_option, require_interactive
 from palimpsest.cli.defined import expect_memory
-from palimpsest.cli.failing import Conflicting, InputRefused, Missing, OperationFailed
+from palimpsest.cli.failing import InputRefused
 from palimpsest.cli.opening import resolve
+from palimpsest.cli.outcomes import each, exit_if_any, expect, print_each, raise_for_each, raise_if_failed
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
 from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.resources import DeclaredMemory, Resources
+from palimpsest.resources.answering_sync import Answers
 from palimpsest.resources.replies import (
-    FAILED,
     UNWRITTEN,
     append_reply,
     clear_reply,
     delete_reply,
     flush_reply,
     health_reply,
-    keyed_reply,
     page_reply,
     stats_reply,
     write_reply,
 )
-from palimpsest.types import CompactionResult
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-FAILURES = FAILED - {"pending"}
-"""Why nothing was flushed, where something went wrong."""
 
 
 @click.group(
@@ -183,16 +180,18 @@ def flush_command(
     max_keys: int,
 ) -> None:
     """Move old messages under KEY to the archive, if its limits require that."""
+    options: dict[str, Any] = {"strategy": strategy, "dry_run": dry_run, "force": force, "threshold": threshold}
+    options["max_keys"] = max_keys
     with opened(config, ref, tenant) as memory:
-        results = memory.flush(
-            key, strategy=strategy, dry_run=dry_run, force=force, threshold=threshold, max_keys=max_keys
-        )
-        replies = {flushed: flush_reply(flushed, done, memory.strategy) for flushed, done in results.items()}
-        more = as_json and memory.keys(key, max_keys=max_keys).more
-    _expect(results, key)
+        if as_json and "*" in key:
+            print_each(lambda: Answers(memory).flush(key, **options))
+            return
+        results = memory.flush(key, **options)
+        declared = memory.strategy
+    expect(results, key)
     if as_json:
-        print_json(keyed_reply(key, replies, more=more))
-        _raise_if_failed(results)
+        print_json(flush_reply(key, results[key], declared))
+        raise_if_failed(results)
         return
     rows = table("key", "strategy", "messages", "tokens", "why not", right=("messages", "tokens"))
     for flushed, done in results.items():
@@ -202,7 +201,7 @@ def flush_command(
         )
         rows.add_row(line(flushed), done.strategy, messages, tokens, done.reason or "-")
     console().print(rows)
-    _raise_if_failed(results)
+    raise_if_failed(results)
 
 
 @memory_command.command("clear", epilog=examples("palimpsest memory clear chat user:ann --backup --yes"))
@@ -216,16 +215,19 @@ def clear_command(
     """Destroy all entries under KEY. The session itself stays."""
     with opened(config, ref, tenant) as memory:
         _confirm(memory, key, as_json, max_keys, yes=yes)
+        if as_json and "*" in key:
+            print_each(lambda: Answers(memory).clear(key, backup=backup, max_keys=max_keys))
+            return
         cleared = memory.clear(key, confirm=True, backup=backup, max_keys=max_keys)
-        more = as_json and memory.keys(key, max_keys=max_keys).more
-    _expect(cleared.entries or cleared.failed, key)
+    expect(cleared.entries or cleared.failed, key)
+    if as_json:
+        print_json(clear_reply(key, cleared.entries[key], cleared.backups.get(key)))
+        return
     destroyed = sum(cleared.entries.values())
-    text = f"Destroyed {counted(destroyed, 'entry')} under {counted(len(cleared.entries), 'key')}."
-    replies = {name: clear_reply(name, count, cleared.backups.get(name)) for name, count in cleared.entries.items()}
-    _print(as_json, keyed_reply(key, replies, cleared.failed, more=more), text)
-    for copied, copy in () if as_json else cleared.backups.items():
+    click.echo(f"Destroyed {counted(destroyed, 'entry')} under {counted(len(cleared.entries), 'key')}.")
+    for copied, copy in cleared.backups.items():
         note(f"the copy of {line(copied)} is the session {line(copy)}")
-    _exit_if_any(cleared.failed)
+    exit_if_any(cleared.failed)
 
 
 @memory_command.command("delete", epilog=examples("palimpsest memory delete chat user:ann --yes"))
@@ -236,13 +238,12 @@ def delete_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
     """Destroy KEY, and all entries under it."""
     with opened(config, ref, tenant) as memory:
         _confirm(memory, key, as_json, max_keys, yes=yes)
-        keys = memory.keys(key, max_keys=max_keys)
+        if as_json and "*" in key:
+            print_each(lambda: Answers(memory).delete(key, max_keys=max_keys))
+            return
         deleted = memory.delete(key, max_keys=max_keys)
-    _expect(deleted, key)
-    reply = delete_reply(key, deleted)
-    if "*" in key:
-        reply = {**keyed_reply(key, {name: delete_reply(name, 1) for name in keys}, more=keys.more), "deleted": deleted}
-    _print(as_json, reply, f"Deleted {counted(deleted, 'key')}.")
+    expect(deleted, key)
+    _print(as_json, delete_reply(key, deleted), f"Deleted {counted(deleted, 'key')}.")
 
 
 @memory_command.command("stats", epilog=examples("palimpsest memory stats chat 'user:*' --json"))
@@ -251,20 +252,25 @@ def delete_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
 def stats_command(ref: str, key: str, config: str, tenant: str, as_json: bool, max_keys: int) -> None:
     """Print how much is under KEY: messages, tokens, and how much of the limit that is."""
     with opened(config, ref, tenant) as memory:
-        stats_by_key = memory.stats(key, max_keys=max_keys)
-        more = as_json and memory.keys(key, max_keys=max_keys).more
-    _expect(stats_by_key, key)
+        if "*" in key:
+            reply = each(lambda: Answers(memory).stats(key, max_keys=max_keys))
+        else:
+            stats_by_key = memory.stats(key)
+            expect(stats_by_key, key)
+            reply = stats_reply(key, stats_by_key[key])
     if as_json:
-        print_json(
-            keyed_reply(key, {name: stats_reply(name, stats) for name, stats in stats_by_key.items()}, more=more)
-        )
-        return
+        print_json(reply)
+    results = reply.get("results", [reply])
     rows = table("key", "messages", "tokens", "of limit", "archived", "last flush (UTC)", right=("messages", "tokens"))
-    for matched, stats in stats_by_key.items():
-        used = "-" if stats.utilization is None else f"{stats.utilization:.0%}"
-        flushed = "-" if stats.last_flush is None else moment(stats.last_flush)
-        rows.add_row(line(matched), f"{stats.messages:,}", f"{stats.tokens:,}", used, f"{stats.archived:,}", flushed)
-    console().print(rows)
+    for stats in () if as_json else (one for one in results if "error" not in one):
+        used = "-" if stats["utilization"] is None else f"{stats['utilization']:.0%}"
+        flushed = "-" if stats["last_flush"] is None else moment(datetime.fromisoformat(stats["last_flush"]))
+        counts = (f"{stats[name]:,}" for name in ("message_count", "token_count"))
+        rows.add_row(line(stats["key"]), *counts, used, f"{stats['archived_count']:,}", flushed)
+    if not as_json:
+        console().print(rows)
+    if "*" in key:
+        raise_for_each(reply, "cannot be read:")
 
 
 @memory_command.command("health", epilog=examples("palimpsest memory health chat '*'"))
@@ -289,7 +295,7 @@ def health_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
         note(f"{line(unreadable)} cannot be read: {line(why)}")
     if not health.works:
         click.get_current_context().exit(5)
-    _exit_if_any(failed)
+    exit_if_any(failed)
 
 
 def _total(memory: DeclaredMemory, key: str) -> int | None:
@@ -305,29 +311,6 @@ def _print(as_json: bool, data: dict[str, Any], text: str) -> None:
         print_json(data)
     else:
         click.echo(text)
-
-
-def _raise_if_failed(results: Mapping[str, CompactionResult]) -> None:
-    """Raise OperationFailed if a key's flush failed, or else Conflicting if another flush of a key is under way."""
-    failed = {flushed: done.why or str(done.reason) for flushed, done in results.items() if done.reason in FAILURES}
-    if failed:
-        raise OperationFailed(
-            f"nothing was changed under {', '.join(map(line, failed))}: {next(iter(failed.values()))}"
-        )
-    if pending := [flushed for flushed, done in results.items() if done.reason == "pending"]:
-        raise Conflicting(f"another flush is under way under {', '.join(map(line, pending))}")
-
-
-def _exit_if_any(failed: Collection[str]) -> None:
-    """Exit with status 1 if any key failed. The library has logged which and why."""
-    if failed:
-        click.get_current_context().exit(1)
-
-
-def _expect(results: object, key: str) -> None:
-    """Raise Missing if there are no results for a key that is no pattern."""
-    if not results and "*" not in key:
-        raise Missing(f"there is nothing under {line(key)}")
 
 
 def _confirm(memory: DeclaredMemory, key: str, as_json: bool, max_keys: int, *, yes: bool) -> None:

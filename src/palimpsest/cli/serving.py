@@ -102,9 +102,15 @@ def serve_command(
 
 
 def _token(file: str | None) -> str | None:
-    """Return the token: of the file, else of the environment, else None."""
+    """Return the token: of the file, else of the environment, else None.
+
+    Raises InputRefused for an empty one: whoever gives it means a service that is not open to everybody here.
+    """
     if file is None:
-        return os.environ.get(TOKEN, "").strip() or None
+        given = os.environ.get(TOKEN)
+        if given is not None and not given.strip():
+            raise InputRefused(f"the variable {TOKEN} is empty: it has to hold the token, or not be set")
+        return None if given is None else given.strip()
     try:
         token = Path(file).read_text("utf-8").strip()
     except UnicodeDecodeError as fault:

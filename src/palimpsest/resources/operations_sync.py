@@ -15,6 +15,7 @@ from palimpsest.log import values
 from palimpsest.log.entry import moment
 from palimpsest.log.values import plain_text
 from palimpsest.resources.clearing import held_inline
+from palimpsest.resources.counting import Tallies, stored
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.failing import noted, raise_or_warn, reasons
 from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyList, KeyPage, KeyStats, is_flush
@@ -40,6 +41,7 @@ class DeclaredMemory:
 
     def __init__(self, memory: Memory, resource: Resource, options: Mapping[str, Any], limits: Limits) -> None:
         self._memory, self._resource, self._options, self._limits = memory, resource, options, limits
+        self._tallies = Tallies()
         self._clear_seconds = values.microseconds("clear_ttl", resource.clear_lease) / 1_000_000
 
     def __repr__(self) -> str:
@@ -59,6 +61,17 @@ class DeclaredMemory:
         declared = self._strategy(None)
         return None if declared is None else str(declared["type"])
 
+    @property
+    def readonly(self) -> bool:
+        """Whether the memory is declared `readonly`: then every verb that changes a key raises ConfigError."""
+        return bool(self._options.get("readonly"))
+
+    def _may_write(self) -> None:
+        """Raise ConfigError if the memory is declared `readonly`. Its sessions refuse by themselves what they do."""
+        if self.readonly:
+            allowed = f"False: memory {self._resource.id!r} is declared `readonly`, so its keys are not changed"
+            raise ConfigError("readonly", True, allowed)
+
     # --- one key
 
     def read(self, key: str, *, offset: int = 0, limit: int | None = None) -> KeyPage:
@@ -67,16 +80,20 @@ class DeclaredMemory:
         Args:
             key: the key.
             offset: how many of the oldest entries are skipped.
-            limit: the most entries; None: all.
+            limit: the most entries; None: all; 0: none, which costs little in a key that was counted before.
         """
         values.whole("offset", offset)
         values.whole("limit", limit, none=True)
-        entries = self.session(key).active_entries()
+        session = self.session(key)
+        if limit == 0:
+            return KeyPage(entries=(), total=self._tallies.active_inline(self._memory, session))
+        entries = session.active_entries()
         end = None if limit is None else offset + limit
         return KeyPage(entries=tuple(entries[offset:end]), total=len(entries))
 
     def append(self, key: str, payload: object, *, idempotency_key: str | None = None) -> int:
-        """Add messages to a key, all of them or none, and return how many there were.
+        """Add messages to a key, all of them or none, and return how many were stored, as `read` counts them: calls of
+        tools are messages of their own, and messages that the privacy policy withholds are not counted.
 
         Raises InvalidEntry for a payload that is no message, or over a limit (`too_large`), and Conflict for an
         idempotency key that came with other messages before.
@@ -88,19 +105,19 @@ class DeclaredMemory:
                 adds.
         """
         messages = self._limits.checked(payload)
-        self.session(key).add(messages, key=idempotency_key)
-        return len(messages)
+        return stored(self.session(key).add(messages, key=idempotency_key))
 
     def write(self, key: str, payload: object) -> int:
-        """Replace the active entries of a key by messages, in one step; return how many. Entries left out are archived.
+        """Replace the active entries of a key by messages, in one step; return how many were stored, as `append` does.
+
+        Entries left out are archived.
 
         Args:
             key: the key.
             payload: as `append` takes it.
         """
         messages = self._limits.checked(payload)
-        self.session(key).replace(messages)
-        return len(messages)
+        return stored(self.session(key).replace(messages))
 
     # --- one key, or those of a pattern
 
@@ -114,6 +131,7 @@ class DeclaredMemory:
             key: a key, or a pattern.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
+        self._may_write()
         deleted, failed = 0, dict[str, PalimpsestError]()
         for found in self._keys(key, max_keys):
             with noted(found, failed):
@@ -143,6 +161,7 @@ class DeclaredMemory:
         if confirm is not True:
             raise ConfigError("confirm", confirm, "True, to confirm that the entries are to be destroyed")
         values.switch("backup", backup)
+        self._may_write()
         entries, backups, failed = dict[str, int](), dict[str, str](), dict[str, PalimpsestError]()
         for found in self._keys(key, max_keys):
             with noted(found, failed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -135,19 +135,6 @@ def pattern_reply(pattern: str, results: Iterable[Reply], *, more: bool) -> Repl
         "results": results,
         "max_keys_reached": more,
     }
-
-
-def keyed_reply(
-    key: str, replies: Mapping[str, Reply], failed: Mapping[str, str] | None = None, *, more: bool = False
-) -> Reply:
-    """Return the answer for a key, or for the keys of a pattern, with the reasons of those that failed."""
-    if "*" not in key:
-        return replies[key]
-    failures = {
-        name: {"success": False, "key": name, "error": {"message": why}} for name, why in (failed or {}).items()
-    }
-    results = {**replies, **failures}
-    return pattern_reply(key, [results[name] for name in sorted(results)], more=more)
 
 
 def _time(moment: datetime | None) -> str | None:

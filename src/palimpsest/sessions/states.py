@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import partial
+from math import inf
 
 import msgspec
 
 from palimpsest.context.reading import whole_group
 from palimpsest.log import spans
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
@@ -116,6 +117,49 @@ async def active_entries(store: Store, options: Options, head: Head, now: int) -
     walk = Walk(states, now, [call.seq for call in calls if call.erased])
     active = [entry for entry in read if walk.follow(entry) == "active"]
     return [entry for entry in active if entry.seq not in walk.superseded]
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """How many entries of a session are `active` before `next_seq`, from one time until another one (microseconds since
+    1970), and while the session has this `mark`, so that only appends have changed it."""
+
+    mark: object = None
+    next_seq: int = 1
+    active: int = 0
+    since: int = 0
+    until: float = 0
+
+
+MOST_NEW = 256
+"""The most entries that are added to a tally. If there are more, it is made anew."""
+
+
+async def tallied(store: Store, options: Options, now: int, before: Tally) -> Tally:
+    """Return the tally of a session as it is now; if the one `before` still holds, only what is new is read."""
+    if before.mark is not None and before.since <= now < before.until:
+        standing, new, _ = await store.page(
+            options.key,
+            after=before.next_seq - 1,
+            before=before.next_seq + MOST_NEW,
+            limit=MOST_NEW,
+            newest_first=False,
+            counter=options.counter.name,
+            revision=0,
+        )
+        whole = before.next_seq + len(new) == standing.head.next_seq
+        alone = not any(entry.erased or entry.kind == "context" for entry in new)  # else it may change another's state
+        if standing.mark == before.mark and whole and alone:
+            active = [entry for entry in new if not entry.expired(now)]
+            next_seq, until = standing.head.next_seq, min(before.until, _ends(active))
+            return Tally(before.mark, next_seq, before.active + len(active), now, until)
+    standing = await store.standing(options.key)
+    active = await active_entries(store, options, standing.head, now)
+    return Tally(standing.mark, standing.head.next_seq, len(active), now, _ends(active))
+
+
+def _ends(entries: Iterable[Entry]) -> float:
+    """Return when the first of these entries expires, in microseconds since 1970."""
+    return min((microseconds_of(entry.expires_at) for entry in entries if entry.expires_at is not None), default=inf)
 
 
 async def evicted_by_cut(store: Store, options: Options, head: Head, state: Compaction) -> tuple[Span, ...]:

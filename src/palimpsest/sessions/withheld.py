@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 Placed: TypeAlias = tuple[int, Entry]
 """An entry of the branch, and the seq of what is stored of it (0: nothing is)."""
 
+MOST = 4096
+"""The most interactions of a process of which withheld entries are kept. Many are never answered: a service, for
+instance, in which programs only append, would keep each of them as long as it runs."""
+
 _replace = msgspec.structs.replace
 
 

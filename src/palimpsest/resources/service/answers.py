@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from palimpsest.resources.service.faults import Refusal
+from palimpsest.resources.refusals import Refusal
 
 
 def answered(message: str, data: object) -> Response:

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp
 
 from palimpsest.errors import PalimpsestError
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources
+from palimpsest.resources.refusals import CANCELLED, Refusal, refusal_of
 from palimpsest.resources.replies import Reply
 from palimpsest.resources.service.answers import answered, refused
-from palimpsest.resources.service.faults import CANCELLED, Refusal, refusal_of
 from palimpsest.resources.service.guard import BODY_BYTES, Guard, too_large
 from palimpsest.resources.service.metrics import NOTHING, Metrics
 from palimpsest.resources.service.openapi import document

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from palimpsest.errors import ConfigError
 from palimpsest.log.values import is_whole, texts
+from palimpsest.resources.refusals import Refusal
 from palimpsest.resources.service.answers import refused
-from palimpsest.resources.service.faults import Refusal
 
 BODY_BYTES = 4_194_304
 """The most bytes of a request's body, by default. What it may hold is further limited by the memory that it is for."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from palimpsest.resources.service.faults import ANSWERS
+from palimpsest.resources.refusals import ANSWERS
 from palimpsest.resources.service.requests import REQUESTS
 from palimpsest.resources.service.routes import BASE, Operation
 
@@ -58,7 +58,8 @@ def document(operations: Iterable[Operation], mounted: str = "") -> Response:
         paths[operation.path] = {operation.method.lower(): _described(operation, by_type[operation.request])}
     paths[f"{BASE}/memory/health"] = {"get": _answers("Check the store of every memory", {})}
     text = {"description": "The metrics, as text for Prometheus", "content": {"text/plain": {}}}
-    paths[f"{BASE}/metrics"] = {"get": {"summary": "What happened in the service", "responses": {"200": text}}}
+    told = {"200": text, **{status: _answer("Refused", FAILED) for status in ("400", "401")}}
+    paths[f"{BASE}/metrics"] = {"get": {"summary": "What happened in the service", "responses": told}}
     body = {
         "openapi": "3.1.0",
         "info": {"title": "Palimpsest", "version": version("palimpsest-memory")},
@@ -90,7 +91,7 @@ def _described(operation: Operation, schema: Schema) -> Schema:
 
 
 def _answers(summary: str, described: Schema) -> Schema:
-    statuses = sorted({400, 401, 404, 500, *(status for _, status, _ in ANSWERS)})
+    statuses = sorted({400, 401, 404, 413, 500, *(status for _, status, _ in ANSWERS)})
     answers = {
         "200": _answer("Done", DONE),
         **{str(status): _answer("Refused or failed", FAILED) for status in statuses},

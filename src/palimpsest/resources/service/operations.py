@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
-from palimpsest.errors import PalimpsestError, StoreUnavailable
+from palimpsest.errors import PalimpsestError
 from palimpsest.log.ids import ID_RULE, is_id
 from palimpsest.log.values import texts
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources
-from palimpsest.resources.failing import OF_ONE_KEY
+from palimpsest.resources.answering import NO_KEY, AsyncAnswers
+from palimpsest.resources.refusals import Refusal
 from palimpsest.resources.replies import (
     UNWRITTEN,
     Reply,
     append_reply,
     check,
-    clear_reply,
-    delete_reply,
-    flush_reply,
     health_reply,
     page_reply,
-    pattern_reply,
-    stats_reply,
     write_reply,
 )
-from palimpsest.resources.service.faults import Refusal, refusal_of
 from palimpsest.resources.service.requests import (
     ClearRequest,
     DeleteRequest,
@@ -34,20 +29,6 @@ from palimpsest.resources.service.requests import (
     StatsRequest,
     WriteRequest,
 )
-from palimpsest.sessions.compacting.result import CompactionResult
-
-NO_KEY = "-"
-"""A key for a check of the store alone."""
-
-FAILURES = {
-    "pending": (409, "flush_pending", "another flush of this key is under way"),
-    "conflict": (409, "conflict", "others changed the key meanwhile, so nothing was flushed"),
-    "failed": (503, "flush_failed", "the flush failed, and nothing was changed"),
-    "empty": (503, "flush_failed", "the summarizer gave no text, and nothing was changed"),
-}
-"""By the reason why nothing was flushed, status, code and message of the refusal. Other reasons are answers."""
-
-OneKey = Callable[[str], Awaitable[Reply]]
 
 
 class Operations:
@@ -65,7 +46,7 @@ class Operations:
         memory = self._memories.get(id)
         if memory is None:
             raise Refusal(404, "unknown_memory", f"no memory {id!r} is declared", field="ref", rule="a declared memory")
-        if writes and id in self._read_only:
+        if writes and (memory.readonly or id in self._read_only):
             raise Refusal(403, "read_only", f"memory {id!r} is read-only here", field="ref", rule="a writable memory")
         return memory
 
@@ -92,53 +73,29 @@ class Operations:
 
     async def delete(self, memory: AsyncDeclaredMemory, ask: DeleteRequest) -> Reply:
         """Destroy keys. Raises Refusal for a key that nothing was written to."""
-
-        async def one(key: str) -> Reply:
-            return delete_reply(key, await memory.delete(key))
-
-        if "*" in ask.key:
-            reply = await _each(memory, ask.key, ask.max_keys, one)
-            return {**reply, "deleted": sum(result.get("deleted", 0) for result in reply["results"])}
-        reply = await one(ask.key)
-        if not reply["deleted"]:
-            raise Refusal(404, "unknown_key", f"there is nothing under {ask.key}", field="key", rule="an existing key")
-        return reply
+        return await AsyncAnswers(memory).delete(ask.key, max_keys=ask.max_keys)
 
     async def flush(self, memory: AsyncDeclaredMemory, ask: FlushRequest) -> Reply:
         """Let old messages of keys go to the archive. Raises Refusal if a flush of a key is under way, or fails."""
-
-        async def one(key: str) -> Reply:
-            results = await memory.flush(
-                key, strategy=ask.strategy, dry_run=ask.dry_run, force=ask.force, threshold=ask.threshold
-            )
-            result = results.get(key)
-            _refuse_failed(result)
-            return flush_reply(key, result, ask.strategy or memory.strategy)
-
-        if "*" not in ask.key:
-            return await one(ask.key)
-        await memory.flush(NO_KEY, strategy=ask.strategy, dry_run=True, threshold=ask.threshold)  # checks both
-        return await _each(memory, ask.key, ask.max_keys, one)
+        return await AsyncAnswers(memory).flush(
+            ask.key,
+            strategy=ask.strategy,
+            dry_run=ask.dry_run,
+            force=ask.force,
+            threshold=ask.threshold,
+            max_keys=ask.max_keys,
+        )
 
     async def clear(self, memory: AsyncDeclaredMemory, ask: ClearRequest) -> Reply:
         """Destroy all entries of keys. Raises Refusal unless it is confirmed."""
         if not ask.confirm:
             rule = "true: what is cleared is destroyed"
             raise Refusal(400, "unconfirmed", f"confirm: {rule}", field="confirm", rule=rule)
-
-        async def one(key: str) -> Reply:
-            cleared = await memory.clear(key, confirm=True, backup=ask.backup)
-            return clear_reply(key, cleared.entries.get(key, 0), cleared.backups.get(key))
-
-        return await one(ask.key) if "*" not in ask.key else await _each(memory, ask.key, ask.max_keys, one)
+        return await AsyncAnswers(memory).clear(ask.key, backup=ask.backup, max_keys=ask.max_keys)
 
     async def stats(self, memory: AsyncDeclaredMemory, ask: StatsRequest) -> Reply:
         """Return the figures of keys."""
-
-        async def one(key: str) -> Reply:
-            return stats_reply(key, (await memory.stats(key)).get(key))
-
-        return await one(ask.key) if "*" not in ask.key else await _each(memory, ask.key, ask.max_keys, one)
+        return await AsyncAnswers(memory).stats(ask.key, max_keys=ask.max_keys)
 
     async def health(self, memory: AsyncDeclaredMemory, ask: HealthRequest) -> Reply:
         """Check a memory's store, and keys. Raises Refusal, with what was found, if something is not healthy."""
@@ -153,40 +110,6 @@ class Operations:
         checked = await asyncio.gather(*(memory.health(NO_KEY) for memory in self._memories.values()))
         checks = [check(id, error=health.error) for id, health in zip(self._memories, checked, strict=True)]
         return _healthy({"healthy": all(one["healthy"] for one in checks), "checks": checks})
-
-
-async def _each(memory: AsyncDeclaredMemory, pattern: str, max_keys: int, one: OneKey) -> Reply:
-    """Do something to each key of a pattern. A key that fails has its error in its place; the others are done.
-
-    Raises Refusal if the store fails, with the results of the keys before.
-    """
-    keys = await memory.keys(pattern, max_keys=max_keys)
-    results = list[Reply]()
-    for key in keys:
-        try:
-            results.append(await one(key))
-        except (Refusal, *OF_ONE_KEY) as fault:
-            results.append({"success": False, "key": key, "error": _refusal(fault).error})
-        except StoreUnavailable as fault:
-            refusal = _refusal(fault)
-            if results:
-                refusal.details |= {"written": None, "results": results}
-            raise refusal from fault
-    return pattern_reply(pattern, results, more=keys.more)
-
-
-def _refusal(fault: Exception) -> Refusal:
-    if isinstance(fault, Refusal):
-        return fault
-    assert isinstance(fault, PalimpsestError), "only such errors are of one key"
-    return refusal_of(fault) or Refusal(500, "internal", str(fault))
-
-
-def _refuse_failed(result: CompactionResult | None) -> None:
-    """Raise Refusal for a flush that was refused or failed. A flush that had nothing to do is an answer."""
-    if result is not None and result.reason in FAILURES:
-        status, code, message = FAILURES[result.reason]
-        raise Refusal(status, code, message, reason=result.reason, why=result.why)
 
 
 def _healthy(reply: Reply) -> Reply:

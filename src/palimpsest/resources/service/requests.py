@@ -10,7 +10,7 @@ import msgspec
 
 from palimpsest.log.codec import ready
 from palimpsest.resources.keys import MAX_KEYS, MOST_KEYS
-from palimpsest.resources.service.faults import Refusal
+from palimpsest.resources.refusals import Refusal
 
 Key = Annotated[str, msgspec.Meta(description="A key of the memory.")]
 Keys = Annotated[str, msgspec.Meta(description="A key of the memory, or a pattern in which * stands for any text.")]

@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from palimpsest.errors import ConfigError
 from palimpsest.log.values import is_whole, text
 from palimpsest.resources import AsyncResources
+from palimpsest.resources.refusals import CANCELLED
 from palimpsest.resources.service.answers import refused
 from palimpsest.resources.service.application import application
-from palimpsest.resources.service.faults import CANCELLED
 from palimpsest.resources.service.guard import is_loopback
 from palimpsest.runtime.lasting import settled
 

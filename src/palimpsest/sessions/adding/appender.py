@@ -278,7 +278,7 @@ class Appender:
 
     async def _hold(self) -> Withheld:
         """Return what keeps the withheld entries of the session's open interaction, begun anew if it is not valid."""
-        from palimpsest.sessions.withheld import Withheld  # loads the memory store; needed only if texts are withheld
+        from palimpsest.sessions.withheld import MOST, Withheld  # loads the memory store; only if texts are withheld
 
         scope = self._scope
         if (withheld := scope.withheld.get(scope.place)) is not None:
@@ -286,6 +286,9 @@ class Appender:
                 return withheld
             scope.let_go()
         begun = await Withheld.begin(*scope.place, scope.clock)
+        crowd = list(scope.withheld)
+        for oldest in crowd[: max(len(crowd) - MOST + 1, 0)]:
+            scope.withheld.pop(oldest, None)  # most likely nobody will ever answer there
         return scope.withheld.setdefault(scope.place, begun)  # another thread may have been first
 
 

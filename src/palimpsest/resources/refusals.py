@@ -1,4 +1,7 @@
-"""Which answer an error gives: its status, its code, and the field and the rule that it names. Pure."""
+"""Which answer an error gives: its status, its code, and the field and the rule that it names. Pure.
+
+The service answers with it, and `palimpsest memory --json` prints it for a key of a pattern.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from palimpsest.errors import (
     SummarizerFailed,
     WrongUser,
 )
+from palimpsest.sessions.compacting.result import CompactionResult
 
 RETRY_SECONDS = 5
 """After how many seconds a client is told to try again, where a store or a model fails."""
@@ -44,6 +48,15 @@ ANSWERS: tuple[tuple[type[PalimpsestError], int, str], ...] = (
     (Closed, 503, "closing"),
 )
 """Errors of the library, the more special ones first, with status and code."""
+
+
+FLUSHES = {
+    "pending": (409, "flush_pending", "another flush of this key is under way"),
+    "conflict": (409, "conflict", "others changed the key meanwhile, so nothing was flushed"),
+    "failed": (503, "flush_failed", "the flush failed, and nothing was changed"),
+    "empty": (503, "flush_failed", "the summarizer gave no text, and nothing was changed"),
+}
+"""By the reason why nothing was flushed, status, code and message of the refusal. Other reasons are answers."""
 
 
 class Refusal(Exception):
@@ -80,6 +93,21 @@ def refusal_of(fault: PalimpsestError) -> Refusal | None:
             message = f"{details['field']}: {details['rule']}" if isinstance(fault, InvalidEntry) else str(fault)
             return Refusal(status, code, message, **details)
     return None
+
+
+def of_key(fault: Exception) -> Refusal:
+    """Return the refusal that an error about one key of a pattern stands for."""
+    if isinstance(fault, Refusal):
+        return fault
+    assert isinstance(fault, PalimpsestError), "only such errors are of one key"
+    return refusal_of(fault) or Refusal(500, "internal", str(fault))
+
+
+def refuse_failed(result: CompactionResult | None) -> None:
+    """Raise Refusal for a flush that was refused or failed. A flush that had nothing to do is an answer."""
+    if result is not None and result.reason in FLUSHES:
+        status, code, message = FLUSHES[result.reason]
+        raise Refusal(status, code, message, reason=result.reason, why=result.why)
 
 
 def _details(fault: PalimpsestError) -> dict[str, Any]:
