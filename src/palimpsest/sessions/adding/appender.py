@@ -15,7 +15,8 @@ import msgspec
 from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
 from palimpsest.log.codec import encode, escaped, unescaped
-from palimpsest.log.entry import Entry, derived_ids, new_ids
+from palimpsest.log.entry import Entry
+from palimpsest.log.ids import derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
 from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.gathered import Committed, NoteUsage, TurnBuffer

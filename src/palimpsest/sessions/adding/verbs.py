@@ -18,7 +18,8 @@ from palimpsest.formats.media_types import lacks
 from palimpsest.formats.received import is_plain, received
 from palimpsest.formats.received.values import Received, Run
 from palimpsest.log.checks import check, check_json, unfit
-from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, new_ids
+from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status
+from palimpsest.log.ids import new_ids
 from palimpsest.log.late import dumps
 from palimpsest.log.withdrawal import arriving
 from palimpsest.sessions.adding.appender import Appender
@@ -142,9 +143,7 @@ class Adding:
         if existing and not new:
             await self.usage.unless_noted([*recognised.usages.values()] if recognised is not None else ())
             return tuple(existing)
-        notes = (
-            partial(self._note_usage, messages, recognised) if recognised is not None and recognised.usages else None
-        )
+        notes = partial(self._note_usage, messages, recognised) if recognised and recognised.usages else None
         stored = await self._appender.append(new, "messages", checked_key(key), checked=True, note_usage=notes)
         return *existing, *stored
 
