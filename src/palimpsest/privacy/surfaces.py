@@ -17,9 +17,8 @@ from uuid import UUID
 
 import msgspec
 
+from palimpsest.formats import RESPONSES, known_format
 from palimpsest.formats.fences import UNREADABLE
-from palimpsest.formats.gemini_parts import NAME as GEMINI
-from palimpsest.formats.openai_responses_items import NAME as RESPONSES
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Text
 from palimpsest.log.typed import text_of
 from palimpsest.privacy.cleaning import Cleaner, Tally
@@ -274,8 +273,9 @@ def _settled(before: Entry, after: Entry) -> Entry:
     if native is not None and native.format == RESPONSES and after.content == _NO_REASONING:
         native = Native(format=native.format, keep={"type": "reasoning"})
     elif native is not None and native.call is not None and (call := _unsealed(native.call)) is not native.call:
-        # Gemini refuses its own calls without a signature. Without `native` the call counts as another provider's.
-        native = None if native.format == GEMINI else _replace(native, call=call)
+        format = known_format(native.format)
+        # Without `native` the call counts as another provider's.
+        native = None if format is not None and format.signs_calls else _replace(native, call=call)
     return _replace(after, native=native, tokens=None)
 
 
