@@ -23,7 +23,7 @@ from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part
 from palimpsest.log.typed import text_of
 from palimpsest.privacy.cleaning import Cleaner, Tally
 from palimpsest.privacy.pieces import cleaned_across
-from palimpsest.privacy.secret_names import secret_word
+from palimpsest.privacy.recognisers.secret_names import secret_word
 
 _replace = msgspec.structs.replace
 

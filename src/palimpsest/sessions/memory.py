@@ -86,7 +86,7 @@ def index_file(given: object, encryption: Encryption | None) -> tuple[str, Calla
 
     Raises ConfigError for a value that is not a path, or for an encrypted store.
     """
-    from palimpsest.recall.identity import check_file, path_of  # only needed if a path is given
+    from palimpsest.recall.sqlite.identity import check_file, path_of  # only needed if a path is given
 
     if encryption is not None:
         allowed = "None: an encrypted store keeps its search index in memory, since the index has words in plain text"
