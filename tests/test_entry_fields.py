@@ -10,7 +10,7 @@ import pytest
 from palimpsest import Entry, InvalidEntry, Memory, Text
 from palimpsest.log.checks import check
 from palimpsest.log.entry import Native
-from palimpsest.log.outward import entry_json
+from palimpsest.log.entry_json import entry_json
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.privacy.mentions import entry_mentions, finder
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from palimpsest.log.codec import encode, escaped, unescaped
-from palimpsest.log.late import sha256
+from palimpsest.log.lazy_imports import sha256
 
 Kind = Literal["message", "tool_call", "tool_result", "context", "summary"]
 """What an entry is."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from palimpsest.errors import ConfigError
-from palimpsest.log.late import sha256
+from palimpsest.log.lazy_imports import sha256
 
 MAX_ID = 256
 """Most characters of an id."""

@@ -17,14 +17,14 @@ from palimpsest.log.change import Record
 from palimpsest.log.checks import check_file, check_whole
 from palimpsest.log.head import Head
 from palimpsest.sessions.accesses import access_order
-from palimpsest.sessions.carried import exported_facts
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.request import ContextRequest
+from palimpsest.sessions.copied_facts import exported_facts
 from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import LogReader
+from palimpsest.sessions.salvage import SoundReader
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.sound import SoundReader
 from palimpsest.stores import Dump
 from palimpsest.stores.overlay import Overlay
 from palimpsest.transfer.relinking import head_of

@@ -22,12 +22,12 @@ from palimpsest.runtime.logs import warn
 from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.counting import counter_of
+from palimpsest.sessions.lazy_parts import Part
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
 from palimpsest.sessions.opened import Opened
-from palimpsest.sessions.opening import check_opening
+from palimpsest.sessions.opening_options import check_opening
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options
-from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.session import AsyncSession
@@ -544,7 +544,7 @@ class AsyncMemory:
         Args:
             prefix: only scopes that start with this text, such as "user/".
         """
-        from palimpsest.sessions.scopes import scopes  # not needed by most memories
+        from palimpsest.sessions.fact_scopes import scopes  # not needed by most memories
 
         if not isinstance(prefix, str):
             raise ConfigError("prefix", type(prefix).__name__, "text that scopes begin with")

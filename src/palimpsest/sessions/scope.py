@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.declared import Declared
     from palimpsest.sessions.definitions import Definitions
     from palimpsest.sessions.derived import Derivations, Unmaking
-    from palimpsest.sessions.scopes import Leaving
+    from palimpsest.sessions.fact_scopes import Leaving
     from palimpsest.sessions.shelves.keeping import Keeper
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.summaries.models import Asked
@@ -207,7 +207,7 @@ class MemoryScope:
 
     async def drop_facts(self, key: SessionKey) -> None:
         """Destroy the working memory of a session that was deleted."""
-        from palimpsest.sessions.scopes import drop_scopes  # only needed if a session is deleted
+        from palimpsest.sessions.fact_scopes import drop_scopes  # only needed if a session is deleted
 
         await drop_scopes(self.store, key.tenant, "session", key.session)
 

@@ -14,7 +14,7 @@ from palimpsest.log.head import Head
 from palimpsest.log.ids import MAX_ID
 from palimpsest.log.summary import Spent
 from palimpsest.sessions.accesses import inherited
-from palimpsest.sessions.carried import copy_facts
+from palimpsest.sessions.copied_facts import copy_facts
 from palimpsest.sessions.history import History, When, kinds_since
 from palimpsest.sessions.scope import SessionScope
 

@@ -59,8 +59,8 @@ def exported(
     """Return the session as JSON values, which `import_session` accepts.
 
     `accesses` say which entries were fetched (`palimpsest.sessions.accesses`), `facts` are those of the session's
-    working memory (`palimpsest.sessions.carried`). The section `summaries` repeats summaries of the records for human
-    readers; an import ignores it.
+    working memory (`palimpsest.sessions.copied_facts`). The section `summaries` repeats summaries of the records for
+    human readers; an import ignores it.
     """
     summaries = [record.compaction.summary for record in records if record.compaction is not None]
     return _frame(key, head, now, accesses, facts) | {

@@ -20,8 +20,8 @@ from palimpsest.log.ids import derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
 from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.gathered import Committed, NoteUsage, TurnBuffer
+from palimpsest.sessions.lazy_parts import Part
 from palimpsest.sessions.lease import NESTED, Lease, waited_for
-from palimpsest.sessions.parts import Part
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:

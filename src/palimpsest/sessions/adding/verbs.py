@@ -20,7 +20,7 @@ from palimpsest.formats.received.values import Received, Run
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status
 from palimpsest.log.ids import new_ids
-from palimpsest.log.late import dumps
+from palimpsest.log.lazy_imports import dumps
 from palimpsest.log.withdrawal import arriving
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.usage import UsageRecorder

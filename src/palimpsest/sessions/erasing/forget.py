@@ -37,10 +37,10 @@ from palimpsest.sessions.erasing.knowledge import forget_knowledge
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedByQuery
 from palimpsest.sessions.erasing.sweep import end_expired_sessions
+from palimpsest.sessions.fact_scopes import Leaving, drop_scopes
+from palimpsest.sessions.lazy_parts import loaded
 from palimpsest.sessions.paging import sessions_of
-from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope
-from palimpsest.sessions.scopes import Leaving, drop_scopes
 from palimpsest.stores import SessionInfo
 from palimpsest.stores.overlay import Overlay
 

@@ -35,11 +35,11 @@ from palimpsest.sessions.erasing.facts import UNREADABLE, FactScan
 from palimpsest.sessions.erasing.scanned import Scanned, chosen
 from palimpsest.sessions.erasing.sweep import end_expired_sessions
 from palimpsest.sessions.erasing.verbs import Erasing
+from palimpsest.sessions.fact_scopes import Owner
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.scope import MemoryScope, SessionScope
-from palimpsest.sessions.scopes import Owner
 
 if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor
