@@ -12,10 +12,10 @@ import msgspec
 
 from palimpsest.errors import ConfigError
 from palimpsest.formats import FormatName, Message, find_format
-from palimpsest.log import spans
+from palimpsest.log import spans, values
 from palimpsest.log.change import Record
-from palimpsest.log.checks import check_file, check_whole
 from palimpsest.log.head import Head
+from palimpsest.log.values import check_file
 from palimpsest.sessions.accesses import access_order
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.request import ContextRequest
@@ -161,8 +161,8 @@ class Exporting:
 
         Groups that have an entry between `after` and `before` are taken whole.
         """
-        check_whole(after, "after", of="a `seq`")
-        check_whole(before, "before", or_none=True, of="a `seq`")
+        values.whole("after", after, of="a `seq`")
+        values.whole("before", before, none=True, of="a `seq`")
         scope = self._scope
         plain = Options(
             scope.key, format=scope.options.format if format is None else format, counter=scope.options.counter

@@ -12,10 +12,10 @@ import msgspec
 from palimpsest.errors import ConfigError, SessionNotFound
 from palimpsest.log import values
 from palimpsest.log.change import BY_REQUEST
-from palimpsest.log.checks import checked_clock
 from palimpsest.log.entry import now_us
 from palimpsest.log.head import ABOUT, About, SessionKey
 from palimpsest.log.ids import check_id, check_scope
+from palimpsest.log.values import checked_clock
 from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import EventName, Handler
 from palimpsest.runtime.logs import warn

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import Closed, ConfigError, WrongUser
-from palimpsest.log.checks import check_whole
+from palimpsest.log import values
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.events import EventName, Observers
@@ -64,7 +64,7 @@ class MemoryScope:
         self.compactions = Renewals(runner, compaction_seconds)
         self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
         """What is withheld of open interactions, shared by all objects of a session."""
-        check_whole(view_bytes, "view_bytes")
+        values.whole("view_bytes", view_bytes)
         self.views = Views(view_bytes)
 
     def warn_unbounded(self) -> None:

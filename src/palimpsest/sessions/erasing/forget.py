@@ -17,9 +17,9 @@ from functools import partial
 from palimpsest.errors import ConfigError, StoreCorrupt
 from palimpsest.formats import words_of
 from palimpsest.log import values
-from palimpsest.log.checks import check_progress
 from palimpsest.log.head import Head
 from palimpsest.log.ids import check_id
+from palimpsest.log.values import check_progress
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased
 from palimpsest.sessions.erasing.damaged import (

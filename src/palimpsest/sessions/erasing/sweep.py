@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.log import values
-from palimpsest.log.checks import check_progress
 from palimpsest.log.head import SessionKey
+from palimpsest.log.values import check_progress
 from palimpsest.sessions.erased import Vacuumed
 from palimpsest.sessions.erasing.eraser import Eraser
 from palimpsest.sessions.fact_scopes import Leaving
