@@ -59,7 +59,7 @@ STRATEGIES = Registry("strategy", "palimpsest.strategies", NAMES)
 FLUSHES = ("simple_fifo", "lru", "hybrid_summary", "token_aware_lru")
 """Compozy's strategies; `fifo` is another name of the first."""
 
-SHARED: dict[str, Any] = {
+ALQUIMIA_SHARED: dict[str, Any] = {
     "interaction_keep": 0,
     "input_tokens_threshold": 0,
     "interaction_conditions": (),
@@ -70,7 +70,7 @@ SHARED: dict[str, Any] = {
 }
 """Keys that every block of Alquimia's has, with their defaults if these differ from ours."""
 
-BLOCKS: dict[str, dict[str, Any]] = {
+ALQUIMIA_DEFAULTS: dict[str, dict[str, Any]] = {
     "summarizer": {
         "interaction_threshold_qty": 20,
         "interaction_threshold_tokens": 20_000,
@@ -194,7 +194,7 @@ def _alquimia(block: dict[str, Any], where: str) -> Strategy:
     with _in_place(where):
         values.choice("long_term_memory_id", name, ("summarizer", "cod-summarizer", "neuralyzer"))
     name = _ALIASES.get(name, name)
-    return _make(STRATEGIES.find(name), {**SHARED, **BLOCKS[name], **block}, where)
+    return _make(STRATEGIES.find(name), {**ALQUIMIA_SHARED, **ALQUIMIA_DEFAULTS[name], **block}, where)
 
 
 def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy:

@@ -121,7 +121,7 @@ def long_term() -> Schema:
     blocks = {}
     for name in ("summarizer", "neuralyzer", "cod-summarizer"):
         strategy = "summarizer" if name != "neuralyzer" else name
-        defaults = {**loading.SHARED, **loading.BLOCKS[strategy]}
+        defaults = {**loading.ALQUIMIA_SHARED, **loading.ALQUIMIA_DEFAULTS[strategy]}
         blocks[name] = _documented(strategy, key, defaults, {})
         blocks[name]["properties"][key]["enum"] = ["summarizer", "neuralyzer", "cod-summarizer"]
     flushes = _flushes()
