@@ -34,7 +34,7 @@ from palimpsest.recall.postings import Postings, key_of
 from palimpsest.recall.questions import question
 from palimpsest.recall.ranking import Facts, Ranking, named_by
 from palimpsest.recall.search import unnamed
-from palimpsest.recall.sqlite_vectors import FileVectors, SqliteVectors
+from palimpsest.recall.sqlite.vectors import FileVectors, SqliteVectors
 from palimpsest.recall.vectors import Vectors
 from palimpsest.runtime.runner import Inline, drive
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from palimpsest.privacy.recognisers import BUILT_IN
-from palimpsest.privacy.scanning import Scan
+from palimpsest.privacy.recognisers.built_in import BUILT_IN
+from palimpsest.privacy.recognisers.scanning import Scan
 from privacy_corpus import Sample, corpus, scores
 
 

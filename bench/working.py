@@ -16,7 +16,7 @@ from measure import Figure, Statements, alternate, arguments, memory_folder, ove
 
 from palimpsest import Memory, Session, WorkingMemory
 from palimpsest.runtime.runner import drive
-from palimpsest.sessions.scopes import WORKING
+from palimpsest.sessions.fact_scopes import WORKING
 
 SIZES = (100, 10_000)
 FACTS = 20

@@ -12,8 +12,8 @@ import threading
 from pathlib import Path
 
 from palimpsest import Memory
-from palimpsest.recall.fts import FtsIndex
 from palimpsest.recall.index import Update
+from palimpsest.recall.sqlite.index import FtsIndex
 from recalls import finds, marks
 from writer import meet, say
 

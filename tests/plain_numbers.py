@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from ipaddress import AddressValueError, IPv6Address
 from itertools import pairwise
 
-from palimpsest.privacy.cards import _NETWORKS
-from palimpsest.privacy.numbers import _LENGTHS, _SPECIMENS
-from palimpsest.privacy.scanning import DASHES, SPACES, softened
+from palimpsest.privacy.recognisers.cards import _NETWORKS
+from palimpsest.privacy.recognisers.numbers import _LENGTHS, _SPECIMENS
+from palimpsest.privacy.recognisers.scanning import DASHES, SPACES, softened
 from privacy_corpus import luhn_digit, tax_digit
 
 Places = set[tuple[int, int]]

@@ -10,7 +10,7 @@ import pytest
 
 from commands import run
 from palimpsest import ConfigError, Entry, InvalidEntry, Memory, StoreUnavailable
-from palimpsest.log.entry import new_ids
+from palimpsest.log.ids import new_ids
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///{}/a.db", "file://{}/logs"])

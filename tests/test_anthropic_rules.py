@@ -116,6 +116,17 @@ def test_no_short_mark_is_set_before_an_hour_mark() -> None:
     assert marked["messages"][2] == user({**TEXT, "cache_control": MARK})
 
 
+def test_no_short_mark_is_set_around_an_hour_mark() -> None:
+    """No five-minute mark is set on a block that holds a one-hour mark: marks in one block have to be alike."""
+    inner = {**TEXT, "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    asked = [assistant(CALL), user({**RESULT, "content": [inner]})]
+
+    marked = context(user(TEXT), *asked).request(cache_breakpoints=True)
+
+    assert rules_anthropic.in_order(marked["messages"])
+    assert marked["messages"][1:] == asked
+
+
 def test_an_hour_mark_after_a_short_one_becomes_short() -> None:
     """A one-hour mark that follows a five-minute mark becomes a five-minute mark; the API refuses that order.
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from palimpsest import AsyncMemory, Conflict, EntryNotFound, SessionNotFound
-from palimpsest.log.late import sha256
+from palimpsest.log.lazy_imports import sha256
 from palimpsest.runtime.runner import Inline
 from palimpsest.stores import STORES
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Place, Range

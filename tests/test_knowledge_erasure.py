@@ -78,7 +78,7 @@ def test_a_vacuum_removes_what_an_erasure_left_in_a_large_index(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an erasure left in a large index is reported, and a vacuum removes it, also in another process."""
-    monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
+    monkeypatch.setattr("palimpsest.recall.sqlite.index.SMALL", 1)
     place = where(kind, tmp_path)
     with Memory.open(place, **options(kind)) as memory:
         session = summarised(memory, "first", MARKER, "Kathmandu")
@@ -94,7 +94,7 @@ def test_a_vacuum_reaches_the_index_of_every_tenant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searches: bool
 ) -> None:
     """A vacuum removes what any tenant has erased from the index file that tenants share."""
-    monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
+    monkeypatch.setattr("palimpsest.recall.sqlite.index.SMALL", 1)
     place = where("sqlite", tmp_path)
     with Memory.open(place) as memory:
         other = memory.for_tenant("other")

@@ -229,7 +229,7 @@ def test_vectors_are_compared_beside_the_loop() -> None:
     """A hundred thousand vectors of 256 numbers: neither reading them nor comparing them holds the loop."""
     np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
     from palimpsest.recall.embedders import embedder
-    from palimpsest.recall.sqlite_vectors import FileVectors, SqliteVectors
+    from palimpsest.recall.sqlite.vectors import FileVectors, SqliteVectors
     from palimpsest.recall.vectors import Row, State, Vectors, packed
     from palimpsest.runtime.threaded import Threaded
 

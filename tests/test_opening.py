@@ -13,7 +13,7 @@ import pytest
 
 from palimpsest import AsyncMemory, AsyncSession, ConfigError, Memory, StoreUnavailable, WrongKey
 from palimpsest.errors import Closed
-from palimpsest.sessions.opening import OPENING
+from palimpsest.sessions.opening_options import OPENING
 from sealed import FIRST, NEW, address
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from contextlib import suppress
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -76,6 +77,13 @@ def test_the_documentation_of_on_names_each_event() -> None:
     told = [word.strip(".,") for word in (AsyncMemory.on.__doc__ or "").split()]
 
     assert [event for event in EVENTS if event not in told] == []
+
+
+def test_the_page_of_sessions_names_each_event() -> None:
+    """A reader finds each event on the page about sessions."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "sessions.md").read_text("utf-8")
+
+    assert [event for event in EVENTS if f"`{event}`" not in page] == []
 
 
 @pytest.mark.filterwarnings("ignore::palimpsest.errors.PalimpsestWarning")

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from laws import examples
 from palimpsest.privacy.policy import load, rules_of
-from palimpsest.privacy.prefilter import Prefilter
-from palimpsest.privacy.recognisers import BUILT_IN
+from palimpsest.privacy.recognisers.built_in import BUILT_IN
+from palimpsest.privacy.recognisers.prefilter import Prefilter
+from palimpsest.privacy.recognisers.scanning import Scan
 from palimpsest.privacy.redaction import Redactor
-from palimpsest.privacy.scanning import Scan
 from plain_numbers import PLAIN, found
 from privacy_corpus import NEGATIVE, POSITIVE, corpus
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from laws import examples
 from palimpsest import Redactor
 from palimpsest.errors import ConfigError, PrivacyRefused
-from palimpsest.privacy.ambiguity import Ambiguous, check
 from palimpsest.privacy.patterns import allowed_seconds, compiled
+from palimpsest.privacy.patterns.ambiguity import Ambiguous, check
 
 ENGINES = pytest.mark.parametrize("linear", [True, False], ids=["re2", "regex"])
 

@@ -11,7 +11,7 @@ import pytest
 from palimpsest.errors import ConfigError
 from palimpsest.privacy import Span
 from palimpsest.privacy.policy import Pattern, Policy, Use, load, rules_of
-from palimpsest.privacy.recognisers import BUILT_IN
+from palimpsest.privacy.recognisers.built_in import BUILT_IN
 from palimpsest.privacy.redaction import Redactor
 
 SSN = r"\b\d{3}-\d{2}-\d{4}\b"

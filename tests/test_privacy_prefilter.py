@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from palimpsest.privacy.policy import load, rules_of
-from palimpsest.privacy.prefilter import Prefilter
-from palimpsest.privacy.recognisers import BUILT_IN
+from palimpsest.privacy.recognisers.built_in import BUILT_IN
+from palimpsest.privacy.recognisers.prefilter import Prefilter
+from palimpsest.privacy.recognisers.scanning import Scan
 from palimpsest.privacy.redaction import Redactor
-from palimpsest.privacy.scanning import Scan
 from privacy_corpus import corpus
 
 USES = rules_of(load({"recognisers": "default"})).uses

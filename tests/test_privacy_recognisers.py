@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest.privacy import cards, languages
-from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
+from palimpsest.privacy.recognisers import cards, languages
+from palimpsest.privacy.recognisers.built_in import BUILT_IN, PRESETS
+from palimpsest.privacy.recognisers.scanning import Scan
+from palimpsest.privacy.recognisers.secret_names import secret_word
 from palimpsest.privacy.redaction import Redactor
-from palimpsest.privacy.scanning import Scan
-from palimpsest.privacy.secret_names import secret_word
 from privacy_corpus import NEGATIVE, POSITIVE, PROSE, Sample, Score, corpus, scores
 
 

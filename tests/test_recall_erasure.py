@@ -355,7 +355,7 @@ def test_vacuum_leaves_no_byte_of_what_a_large_index_still_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large index is not rewritten at each erasure: the erasure reports that, and `vacuum` does it."""
-    monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
+    monkeypatch.setattr("palimpsest.recall.sqlite.index.SMALL", 1)
     (word, other) = marks("vacuum", 2)
     with Memory.open(place_of("sqlite", tmp_path)) as memory:
         memory.session("one").add_user_message(f"said {word}")

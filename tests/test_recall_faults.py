@@ -280,7 +280,7 @@ def test_an_index_that_cannot_be_opened_any_more_has_a_note_of_what_was_erased(t
 
 def test_somebody_who_keeps_the_index_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A locked index does not affect adding; searches and erasures raise an error that names the file."""
-    monkeypatch.setattr("palimpsest.recall.fts.File.__init__.__defaults__", ("", 0.1, ""))
+    monkeypatch.setattr("palimpsest.recall.sqlite.index.File.__init__.__defaults__", ("", 0.1, ""))
     place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
     filled(place, ["pelican"])
     with Memory.open(place) as memory, closing(sqlite3.connect(path, isolation_level=None)) as other:

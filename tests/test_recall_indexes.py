@@ -16,12 +16,12 @@ import pytest
 import postgresstore
 from palimpsest.log.entry import Kind
 from palimpsest.log.spans import Span
-from palimpsest.recall.fts import File, FtsIndex
 from palimpsest.recall.index import COMMON, LAST_PART, LAST_SEQ, RANGES, Cursor, Document, Filter, Index, Update
-from palimpsest.recall.plain import PlainIndex
+from palimpsest.recall.memory.index import PlainIndex
 from palimpsest.recall.postgres.index import PostgresIndex
 from palimpsest.recall.postings import SEQ_BITS, key_of, place_of
 from palimpsest.recall.ranking import Facts
+from palimpsest.recall.sqlite.index import File, FtsIndex
 from palimpsest.recall.vectors import Row
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded

@@ -12,8 +12,8 @@ import pytest
 import servers
 from palimpsest.recall.embedders import embedder
 from palimpsest.recall.index import Cursor, Document, Update
-from palimpsest.recall.pgvectors import TABLES, BytesRows, PgvectorRows, prepare, rows_of
 from palimpsest.recall.postgres.index import PostgresIndex
+from palimpsest.recall.postgres.vectors import TABLES, BytesRows, PgvectorRows, prepare, rows_of
 from palimpsest.recall.postings import key_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.recall.vectors import State, Vectors

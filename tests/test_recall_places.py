@@ -18,7 +18,7 @@ import mongostore
 import postgresstore
 import redisstore
 from palimpsest import AsyncMemory, ConfigError, Keys, Memory
-from palimpsest.recall import fts
+from palimpsest.recall.sqlite import index as fts
 from recalls import index_bytes, marks, place_of, texts, traces
 from writer import quarters
 

@@ -11,12 +11,12 @@ import pytest
 
 from palimpsest.errors import EmbedderFailed
 from palimpsest.recall.embedders import embedder
-from palimpsest.recall.fts import File, FtsIndex
 from palimpsest.recall.index import Cursor, Document, Update
 from palimpsest.recall.matrix import BLOCK, Matrix
 from palimpsest.recall.postings import key_of
 from palimpsest.recall.ranking import Facts
-from palimpsest.recall.sqlite_vectors import FileVectors, SqliteVectors
+from palimpsest.recall.sqlite.index import File, FtsIndex
+from palimpsest.recall.sqlite.vectors import FileVectors, SqliteVectors
 from palimpsest.recall.vectors import Row, State, Vectors, digest_of, packed, unpacked
 from palimpsest.runtime.runner import Inline, drive
 

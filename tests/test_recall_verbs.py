@@ -21,7 +21,7 @@ from backend_reads import watched
 from palimpsest import AsyncMemory, Keys, Memory
 from palimpsest.errors import ConfigError, WrongUser
 from palimpsest.formats.fences import guard
-from palimpsest.recall.fts import File
+from palimpsest.recall.sqlite.index import File
 from palimpsest.sessions.recalling.recalled import Passage, packed, rendered
 from palimpsest.testing import FakeClock
 from recalls import companion, finds, index_bytes, marks, place_of, texts, traces

@@ -16,7 +16,7 @@ from laws import examples
 from palimpsest import errors, strategies
 from palimpsest.compaction.loading import STRATEGIES, load
 from palimpsest.formats import FORMATS, find_format
-from palimpsest.privacy.recognisers import BUILT_IN
+from palimpsest.privacy.recognisers.built_in import BUILT_IN
 from palimpsest.stores import STORES
 from palimpsest.stores.options import StoreOptions
 from palimpsest.transfer.sources import SOURCES

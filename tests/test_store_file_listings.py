@@ -11,7 +11,7 @@ import pytest
 
 from palimpsest import Memory
 from palimpsest.log.entry import now_us
-from palimpsest.sessions.scopes import Leaving
+from palimpsest.sessions.fact_scopes import Leaving
 from palimpsest.testing import FakeClock
 
 VERBS: dict[str, Callable[[Memory], object]] = {

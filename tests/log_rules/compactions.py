@@ -10,8 +10,9 @@ from log_rules.contract import KEY, OTHER, Contract, OpenedStore, refused, rule,
 from palimpsest.errors import Conflict
 from palimpsest.log import spans
 from palimpsest.log.change import Change
-from palimpsest.log.entry import moment, new_ids
+from palimpsest.log.entry import moment
 from palimpsest.log.head import Attempts, Cut, Head, SessionKey
+from palimpsest.log.ids import new_ids
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Spent, Summary, SummaryItem, faults
 from palimpsest.stores import Dump, Store

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from palimpsest.log.entry import Entry, new_ids
+from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
+from palimpsest.log.ids import new_ids
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.testing.clock import FakeClock

@@ -17,7 +17,7 @@ from palimpsest.cli.opening import all_sessions, open_memory, require, session_a
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table, warn
 from palimpsest.cli.sessions import print_entries
 from palimpsest.errors import StoreCorrupt
-from palimpsest.log.outward import entry_json
+from palimpsest.log.entry_json import entry_json
 from palimpsest.types import Verification
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from palimpsest.cli.app import PRIVACY
 from palimpsest.errors import ConfigError, PrivacyRefused, nearest
 from palimpsest.privacy.policy import Policy, load, rules_of
 from palimpsest.privacy.pseudonyms import MIN_KEY
-from palimpsest.privacy.recognisers import PRESETS
+from palimpsest.privacy.recognisers.built_in import PRESETS
 from palimpsest.privacy.redaction import Redactor
 
 ENVIRONMENT, KEY = "PALIMPSEST_PRIVACY", "PALIMPSEST_PSEUDONYM_KEY"

@@ -17,7 +17,7 @@ from palimpsest import Entry, Session
 from palimpsest.cli.app import Whole, examples, json_option, store_options
 from palimpsest.cli.opening import all_entries, named_entry, open_memory, open_to_note, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
-from palimpsest.log.outward import entry_json
+from palimpsest.log.entry_json import entry_json
 from palimpsest.types import SessionInfo
 
 TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import floor
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -15,6 +15,9 @@ from palimpsest.context.cut import Room
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
 
+FULL = {"threshold": 0.8}
+"""The rule of strategies with a limit to keep, unless another is given."""
+
 KEEP = 2
 """How many interactions a strategy keeps by default."""
 
@@ -24,6 +27,9 @@ class Triggered(msgspec.Struct, frozen=True, kw_only=True):
 
     triggers: Triggers = Triggers()
     name: str
+
+    usual_rules: ClassVar[dict[str, Any]] = FULL
+    """The rules that it gets where it is given by name, or in a mapping without any rule."""
 
     def __post_init__(self) -> None:
         values.text("name", self.name, none=False)

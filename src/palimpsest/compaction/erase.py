@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from palimpsest.compaction import Plan, Snapshot, Step
 from palimpsest.compaction.base import KEEP, Triggered, check_keep
 from palimpsest.compaction.selecting import archived, completed, cost, loose, spans_of
@@ -23,6 +25,8 @@ class Neuralyzer(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
 
     interaction_keep: int = KEEP
     name: str = "neuralyzer"
+
+    usual_rules: ClassVar[dict[str, Any]] = {}  # what erases never runs unasked
 
     def __post_init__(self) -> None:
         Triggered.__post_init__(self)

@@ -7,6 +7,7 @@ evicted to the archive. Pure. What a view needs beyond that to fit its budget is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -71,6 +72,9 @@ class Ladder(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True):
     max_tokens: int | None = None
     max_messages: int | None = None
     name: str = "ladder"
+
+    # Earlier runs waste room: a context that would evict asks for one first.
+    usual_rules: ClassVar[dict[str, Any]] = {"threshold": 1.0}
 
     def __post_init__(self) -> None:
         Proportional.__post_init__(self)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from palimpsest.compaction import Strategy, knowledge
+from palimpsest.compaction.base import FULL
 from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.errors import ConfigError, nearest
@@ -58,7 +59,7 @@ STRATEGIES = Registry("strategy", "palimpsest.strategies", NAMES)
 FLUSHES = ("simple_fifo", "lru", "hybrid_summary", "token_aware_lru")
 """Compozy's strategies; `fifo` is another name of the first."""
 
-SHARED: dict[str, Any] = {
+ALQUIMIA_SHARED: dict[str, Any] = {
     "interaction_keep": 0,
     "input_tokens_threshold": 0,
     "interaction_conditions": (),
@@ -69,7 +70,7 @@ SHARED: dict[str, Any] = {
 }
 """Keys that every block of Alquimia's has, with their defaults if these differ from ours."""
 
-BLOCKS: dict[str, dict[str, Any]] = {
+ALQUIMIA_DEFAULTS: dict[str, dict[str, Any]] = {
     "summarizer": {
         "interaction_threshold_qty": 20,
         "interaction_threshold_tokens": 20_000,
@@ -79,17 +80,6 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "neuralyzer": {"interaction_threshold_qty": -1, "interaction_threshold_tokens": -1},
 }
 """Defaults that Alquimia's strategies override."""
-
-FULL = {"threshold": 0.8}
-"""The trigger of strategies with a limit to keep, unless another is given."""
-
-USUAL: dict[str, dict[str, Any]] = {
-    "summarizer": {"interaction_threshold_qty": 20, "interaction_threshold_tokens": 20_000},
-    **dict.fromkeys((*FLUSHES, "mask_results", "superseded_contexts"), FULL),
-    "ladder": {"threshold": 1.0},  # earlier runs waste room: a context that would evict asks for one first
-}
-"""The default rules of a strategy given by name, or natively without any rule. A strategy that erases never runs
-unasked."""
 
 LOW_WATER = 0.5 / 0.8
 """Low water as a share of the threshold, used if the threshold is at or below the default low water."""
@@ -194,7 +184,7 @@ def _native(name: object, options: dict[str, Any], where: str, at: str) -> Strat
     except ConfigError as fault:
         raise ConfigError(at, name, fault.allowed, nearest=fault.nearest) from None
     if not any(key in _RULES or key == "triggers" for key in options):
-        options = {**options, **USUAL.get(_ALIASES.get(name, name), {})}
+        options = {**options, **getattr(target, "usual_rules", {})}
     return _make(target, options, where)
 
 
@@ -204,7 +194,7 @@ def _alquimia(block: dict[str, Any], where: str) -> Strategy:
     with _in_place(where):
         values.choice("long_term_memory_id", name, ("summarizer", "cod-summarizer", "neuralyzer"))
     name = _ALIASES.get(name, name)
-    return _make(STRATEGIES.find(name), {**SHARED, **BLOCKS[name], **block}, where)
+    return _make(STRATEGIES.find(name), {**ALQUIMIA_SHARED, **ALQUIMIA_DEFAULTS[name], **block}, where)
 
 
 def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy:

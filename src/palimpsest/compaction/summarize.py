@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, floor
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -106,6 +106,8 @@ class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True
     min_entries: int = 1
     summaries: Literal["anchored", "chain"] = "anchored"
     name: str = "summarizer"
+
+    usual_rules: ClassVar[dict[str, Any]] = {"interaction_threshold_qty": 20, "interaction_threshold_tokens": 20_000}
 
     def __post_init__(self) -> None:
         Proportional.__post_init__(self)

@@ -11,7 +11,6 @@ import msgspec
 from palimpsest.errors import BudgetImpossible, ConfigError
 from palimpsest.formats import Format, Message
 from palimpsest.log import values
-from palimpsest.log.checks import check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Usage
 from palimpsest.tokens.counter import TokenCounter, compact, failures_of, tool_schema_tokens
@@ -163,7 +162,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
             ("max_log_tokens", self.max_log_tokens),
             ("reserve", self.reserve),
         ):
-            check_whole(value, name, or_none=True)
+            values.whole(name, value, none=True)
         ratio = self.max_context_ratio
         if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1):
             raise ConfigError("max_context_ratio", ratio, "a number over 0 and at most 1, or None")

@@ -25,7 +25,7 @@ from palimpsest.formats.wording import (
 )
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Clamp, Cut
-from palimpsest.log.late import dumps
+from palimpsest.log.lazy_imports import dumps
 from palimpsest.tokens.counter import Encoding, TokenCounter, failures_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Joined, Message
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
-from palimpsest.log.late import sha256
+from palimpsest.log.lazy_imports import sha256
 from palimpsest.log.summary import Summary
 
 if TYPE_CHECKING:

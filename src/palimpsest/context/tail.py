@@ -16,7 +16,7 @@ from palimpsest.context.budget import Beside
 from palimpsest.context.groups import Group, Meter, by_group, fill
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.facts import Fact, as_of, rendered
-from palimpsest.log.late import sha256
+from palimpsest.log.lazy_imports import sha256
 
 
 class TailPart(ABC):

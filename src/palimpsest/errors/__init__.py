@@ -44,36 +44,6 @@ from palimpsest.errors.wording import shorten as shorten
 if TYPE_CHECKING:
     from palimpsest.errors.mistakes import Mistake
 
-__all__ = [
-    "BudgetImpossible",
-    "Closed",
-    "ConditionFailed",
-    "ConfigError",
-    "Conflict",
-    "EmbedderFailed",
-    "EntryNotFound",
-    "ErasureFailed",
-    "ForkedProcess",
-    "ImportFailed",
-    "InvalidContext",
-    "InvalidEntry",
-    "InvalidResource",
-    "LockTimeout",
-    "MissingExtra",
-    "PalimpsestError",
-    "PalimpsestWarning",
-    "PastUnknown",
-    "PrivacyRefused",
-    "SessionNotFound",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreTooNew",
-    "StoreUnavailable",
-    "SummarizerFailed",
-    "WrongKey",
-    "WrongUser",
-]
-
 
 class PalimpsestError(Exception):
     """The root of every error that Palimpsest raises on purpose. It can be pickled, with its attributes."""
@@ -347,3 +317,8 @@ class ConditionFailed(PalimpsestError, ValueError):
 
 class PalimpsestWarning(UserWarning):
     """A warning: something works, but perhaps not as it was meant."""
+
+
+__all__ = [  # noqa: PLE0604 (every class of this module)
+    *sorted(name for name, kind in vars().items() if getattr(kind, "__module__", "") == __name__),
+]

@@ -10,14 +10,14 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.anthropic_blocks import NAME, Block, decode_message, encode_entries
+from palimpsest.formats import ANTHROPIC, Adapted, Format, Joined, Message, Problem, Shown
+from palimpsest.formats.anthropic_blocks import Block, decode_message, encode_entries
 from palimpsest.formats.anthropic_cache import limited, with_breakpoints
 from palimpsest.formats.anthropic_hosted import FAILED_TOKENS, paired
 from palimpsest.formats.anthropic_kinds import begins_with_summary, is_hosted_call, is_signed_compaction, unanswered
 from palimpsest.formats.anthropic_render import is_object, render_group, without_thinking
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, binds_thinking, broken_rules
-from palimpsest.formats.common import mappings, numbered, renamed_tokens, said_beside_overhead, same
+from palimpsest.formats.common import mappings, numbered, renamed_tokens, said_beside_overhead
 from palimpsest.formats.fences import fenced
 from palimpsest.formats.wording import (
     FENCE_TOKENS,
@@ -58,16 +58,14 @@ WRAP_TOKENS = 8
 _SIMPLE = {"role", "content"}
 
 
-class Anthropic:
+class Anthropic(Format):
     """The format `anthropic`: messages of the Messages API."""
 
-    name = NAME
+    name = ANTHROPIC
     prime = OPENING_TOKENS + MESSAGE_TOKENS
     tools_prime = TOOLS_PROMPT_TOKENS
-    bills_kept = False
     signs_together = True
     cache_seconds = CACHE_SECONDS
-    for_model = same
     words = frozenset(
         {
             "base64",
@@ -140,7 +138,7 @@ class Anthropic:
         tokens = RESULT_TOKENS if kind == "tool_result" else MESSAGE_TOKENS
         if kind == "message" and entry.role == "system":
             tokens += FENCE_TOKENS
-        tokens += said_beside_overhead(entry, NAME)
+        tokens += said_beside_overhead(entry, ANTHROPIC)
         if type(content) is not str:
             tokens += sum(_part_overhead(part) for part in content if not isinstance(part, str))
             tokens += FAILED_TOKENS * unanswered([part.item for part in content if isinstance(part, Opaque)])

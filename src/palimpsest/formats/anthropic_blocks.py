@@ -15,14 +15,13 @@ from typing import Any
 import msgspec
 
 from palimpsest.errors import InvalidEntry, shorten
-from palimpsest.formats import Message
+from palimpsest.formats import ANTHROPIC, Message
 from palimpsest.formats.anthropic_kinds import declined, unanswered
 from palimpsest.formats.common import NAMELESS, data_address, is_own, own_native, replaced_by_text, split_address
 from palimpsest.formats.wording import shown_text
 from palimpsest.log.checks import check_json
 from palimpsest.log.entry import Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Text
 
-NAME = "anthropic"
 Block = dict[str, Any]
 
 PDF = "application/pdf"
@@ -55,7 +54,7 @@ def decode_message(message: Message, where: str) -> list[Entry]:
     if rest or absent:
         kept = entries[0].native.keep if entries[0].native else None
         native = Native(
-            format=NAME,
+            format=ANTHROPIC,
             keep={**(kept or {}), "message": rest},
             absent=absent or (entries[0].native.absent if entries[0].native else ()),
         )
@@ -98,7 +97,7 @@ def _kind(block: Any, where: str) -> str:
 
 
 def _spoken(role: Role, parts: Sequence[Part]) -> Entry:
-    return Entry(role=role, content=tuple(parts), native=Native(format=NAME) if _are_specific(parts) else None)
+    return Entry(role=role, content=tuple(parts), native=Native(format=ANTHROPIC) if _are_specific(parts) else None)
 
 
 def _are_specific(parts: Sequence[Part]) -> bool:
@@ -116,7 +115,7 @@ def _decode_call(block: Block, where: str) -> Entry:
     if "input" not in block:
         raise InvalidEntry(f"{where}.input", "a tool_use block needs an input: an object, which may be empty")
     rest = {key: value for key, value in block.items() if key not in ("type", "id", "name", "input")}
-    native = Native(format=NAME, keep={"block": rest}) if rest else None
+    native = Native(format=ANTHROPIC, keep={"block": rest}) if rest else None
     text = _json_text(block["input"])
     return Entry(kind="tool_call", role="assistant", content=text, name=name, call_id=call_id, native=native)
 
@@ -144,7 +143,7 @@ def _decode_result(block: Block, where: str) -> Entry:
     absent = () if "content" in block else ("content",)
     native = None
     if rest or absent or (not isinstance(parts, str) and _are_specific(parts)):
-        native = Native(format=NAME, keep={"block": rest} if rest else None, absent=absent)
+        native = Native(format=ANTHROPIC, keep={"block": rest} if rest else None, absent=absent)
     return Entry(
         kind="tool_result",
         role="tool",
@@ -248,7 +247,7 @@ def role_of(entry: Entry) -> str:
 def _message(run: Sequence[Entry]) -> Message:
     first = run[0]
     message: Message = {"role": role_of(first)}
-    native = own_native(first, NAME)
+    native = own_native(first, ANTHROPIC)
     if len(run) == 1 and first.kind in ("context", "summary"):
         message["content"] = shown_text(first)
     elif len(run) == 1 and first.kind == "message" and isinstance(first.content, str):
@@ -277,7 +276,7 @@ def _blocks(entry: Entry) -> list[Block]:
 def _encode_result(entry: Entry) -> Block:
     call_id = entry.call_id if entry.call_id is not None else f"call_{entry.answers}"
     block: Block = {"type": "tool_result", "tool_use_id": call_id}
-    native = own_native(entry, NAME)
+    native = own_native(entry, ANTHROPIC)
     if native is None or "content" not in native.absent:
         parts = entry.content
         block["content"] = parts if isinstance(parts, str) else _encode_parts(entry, parts)
@@ -287,7 +286,7 @@ def _encode_result(entry: Entry) -> Block:
 
 
 def _encode_parts(entry: Entry, parts: Sequence[Part]) -> list[Block]:
-    own = is_own(entry, NAME)
+    own = is_own(entry, ANTHROPIC)
     blocks = []
     for part in parts:
         block = block_of(part)
@@ -317,7 +316,7 @@ def block_of(part: Part) -> Block | None:
 
 def kept_keys(entry: Entry) -> Block:
     """Return the keys of a tool block that the entry has no field for."""
-    native = own_native(entry, NAME)
+    native = own_native(entry, ANTHROPIC)
     kept: Block = (native.keep or {}).get("block", {}) if native is not None else {}
     return kept
 

@@ -93,8 +93,8 @@ def with_breakpoints(tools: list[Block], system: list[Block], messages: list[Mes
     """Return these with marks at the last two user messages, the end of the system text and the last tool.
 
     Marks are set in this order, as far as the limit allows; marks of older messages make way for those of the last two.
-    None is set before a mark that lives an hour: the API refuses that, and the long mark covers all before it anyway.
-    So the last long mark stays.
+    None is set before a mark that lives an hour, or around one: the API refuses that, and the long mark covers all
+    before it anyway. So the last long mark stays.
     """
     sections = _sections(tools, system, messages)
     free = MOST_MARKS - sum(marks(block) for section in sections for block in section)
@@ -103,7 +103,7 @@ def with_breakpoints(tools: list[Block], system: list[Block], messages: list[Mes
     for place in (*users[:-3:-1], 1, 0):
         section = sections[place]
         at = next((i for i in reversed(range(len(section))) if _is_markable(section[i], place)), None)
-        if place < last_long or at is None or section[at].get("cache_control"):
+        if place < last_long or at is None or section[at].get("cache_control") or any(map(_is_long, section[at:])):
             continue
         if free <= 0:
             free += _make_way(sections[2:place])

@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.formats import Adapted, Message, Shown
+from palimpsest.formats import ANTHROPIC, Adapted, Message, Shown
 from palimpsest.formats.anthropic_blocks import (
-    NAME,
     Block,
     block_of,
     kept_keys,
@@ -103,7 +102,7 @@ def _plain(shown: Shown) -> list[Message] | None:
     entry = shown.entry
     if entry.kind != "message" or shown.data or (type(entry.content) is not str and shown.text is None):
         return None
-    if entry.role == "system" or said_beside(entry, NAME):
+    if entry.role == "system" or said_beside(entry, ANTHROPIC):
         return None
     text = entry.text if shown.text is None else shown.text
     if entry.role == "assistant":
@@ -119,7 +118,7 @@ def _spoken(shown: Shown, role: str, ids: dict[int, str], adapted: list[Adapted]
         adapted.append(Adapted(entry.seq, "system message said by the user, unless the context begins with it"))
     if shown.text is not None:
         return _text_blocks(shown.text)
-    beside = [block for text in said_beside(entry, NAME) for block in _text_blocks(text)]
+    beside = [block for text in said_beside(entry, ANTHROPIC) for block in _text_blocks(text)]
     if isinstance(entry.content, str):
         return [*_text_blocks(entry.content), *beside]
     return [*_parts(entry, entry.content, role, adapted), *beside]
@@ -162,7 +161,7 @@ def _text_blocks(text: str) -> list[Block]:
 def _parts(entry: Entry, parts: Sequence[Part], role: str, adapted: list[Adapted] | None) -> list[Block]:
     """Return the parts as blocks that a message of this role may hold; the role "tool" stands for a tool's result."""
     blocks: list[Block] = []
-    left = declined([block_of(part) for part in parts]) if is_own(entry, NAME) else ()
+    left = declined([block_of(part) for part in parts]) if is_own(entry, ANTHROPIC) else ()
     for i, part in enumerate(parts):
         if i in left:
             if adapted is not None:
@@ -181,7 +180,7 @@ def _native(entry: Entry, part: Part, role: str) -> Block | None:
         return None
     if isinstance(part, File):
         block = {**block, "title": (part.filename or "")[:MAX_TITLE] or None}
-    return _sent(block, part.extra if is_own(entry, NAME) else None)
+    return _sent(block, part.extra if is_own(entry, ANTHROPIC) else None)
 
 
 def _sent(block: Block, extra: Block | None) -> Block:
@@ -207,7 +206,7 @@ def _sent_citation(citation: Any) -> Any:
 
 def _is_accepted(entry: Entry, part: Part, role: str) -> bool:
     """Whether the API takes this part from this role."""
-    own = is_own(entry, NAME)
+    own = is_own(entry, ANTHROPIC)
     if isinstance(part, Text):
         return bool(part.text) and not part.text.isspace()
     if isinstance(part, Reasoning):

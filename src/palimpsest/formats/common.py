@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from palimpsest.errors import InvalidEntry
-from palimpsest.formats import Adapted, Message, Shown
+from palimpsest.formats import CHAT, Adapted, Format, Message, Shown
 from palimpsest.formats.fences import UNREADABLE, fenced, guard
 from palimpsest.formats.wording import (
     BESIDE,
@@ -20,20 +20,6 @@ from palimpsest.formats.wording import (
     stand_in,
 )
 from palimpsest.log.entry import Entry, File, Native, Opaque, Part, Reasoning, Text, digest
-
-if TYPE_CHECKING:
-    from palimpsest.tokens.models import Model
-
-F = TypeVar("F")
-
-DEFAULT = "openai"
-"""The format that unknown keys and opaque parts of an entry belong to if it has no `native`."""
-
-CACHE_SECONDS = 3600.0
-"""The assumed lifetime of a prompt cache, if nothing more exact is known. OpenAI's ends 5 to 10 minutes after the last
-call, and an hour after it at the latest, unless a request asks for 24 hours or the model differs
-(learn.microsoft.com/azure/foundry/openai/how-to/prompt-caching). Google names no time for its implicit cache, and an
-hour for the explicit one (ai.google.dev/gemini-api/docs/caching). Both as of 2026-11."""
 
 _HOLDERS = frozenset(
     ("message", "block", "content", "part", "function", "custom", "function_call", "function_response")
@@ -126,9 +112,12 @@ ALIASES = {"human": "user", "ai": "assistant"}
 """Names of two roles in other libraries, and the providers' names for them."""
 
 
-def canonical(messages: Any, name: str) -> Any:
-    """Return the messages with the role names of other libraries replaced; the same object if there are none."""
-    if name == "gemini" or type(messages) is not list:
+def canonical(messages: Any, format: Format) -> Any:
+    """Return the messages with the role names of other libraries replaced; the same object if there are none.
+
+    Those libraries write messages with `content`.
+    """
+    if format.content != "content" or type(messages) is not list:
         return messages
     for message in messages:
         if type(message) is dict and message.get("role") in ("human", "ai"):
@@ -141,19 +130,12 @@ def _canonical(message: Any) -> Any:
     return {**message, "role": ALIASES[role]} if role in ("human", "ai") else message
 
 
-def whole(self: object, entry: Entry, model: Model | None) -> Entry:  # noqa: ARG001 (the method `Format.unbound`)
-    """Return the message as it is, in formats whose messages may stand behind any others."""
-    return entry
-
-
-def same(self: F, model: str | None) -> F:  # noqa: ARG001 (the method `Format.for_model`)
-    """Return the format itself, where all models want the same."""
-    return self
-
-
 def is_own(entry: Entry, name: str) -> bool:
-    """Whether unknown keys (`extra`) and opaque parts of the entry belong to the format `name`."""
-    return (entry.native.format if entry.native is not None else DEFAULT) == name
+    """Whether unknown keys (`extra`) and opaque parts of the entry belong to the format `name`.
+
+    Those of an entry without `native` belong to chat completions.
+    """
+    return (entry.native.format if entry.native is not None else CHAT) == name
 
 
 def own_native(entry: Entry, name: str) -> Native | None:
@@ -168,7 +150,7 @@ def said_beside(entry: Entry, name: str) -> list[str]:
     APIs have.
     """
     native = entry.native
-    if native is None or native.format == name or native.format != DEFAULT or entry.role != "assistant":
+    if native is None or native.format == name or native.format != CHAT or entry.role != "assistant":
         return []
     keep = native.keep or {}
     return [_key_text(key, keep[key]) for key in (*THOUGHTS, *SPEAKING) if keep.get(key)]
@@ -192,7 +174,7 @@ def unsaid(entry: Entry, name: str) -> list[Adapted]:
     """Return which keys of another format's item are shown as text, or left out, in the format `name`."""
     if is_own(entry, name):
         return []
-    native = entry.native or Native(format=DEFAULT)
+    native = entry.native or Native(format=CHAT)
     speaking_keys = (*THOUGHTS, *SPEAKING) if said_beside(entry, name) else ()
     outcomes = {key: "as text" for key in speaking_keys if (native.keep or {}).get(key)}
     extras = () if isinstance(entry.content, str) else (part.extra for part in entry.content if part.extra)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
+from palimpsest.formats import GEMINI, Adapted, Format, Joined, Message, Problem, Shown
 from palimpsest.formats.common import (
-    CACHE_SECONDS,
     NAMELESS,
     background,
     fitting,
@@ -23,10 +22,8 @@ from palimpsest.formats.common import (
     replaced_by_text,
     said_beside,
     said_beside_overhead,
-    same,
     stand_in_tokens,
     unused,
-    whole,
 )
 from palimpsest.formats.gemini_contents import (
     decode_content,
@@ -38,7 +35,7 @@ from palimpsest.formats.gemini_contents import (
     sendable_object,
     to_json,
 )
-from palimpsest.formats.gemini_parts import DATA, NAME, PART_KEYS, encode_part, find, is_signed, sendable, shown_part
+from palimpsest.formats.gemini_parts import DATA, PART_KEYS, encode_part, find, is_signed, sendable, shown_part
 from palimpsest.formats.gemini_rules import CALLABLE, NAME_LENGTH, broken_rules
 from palimpsest.formats.wording import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
 from palimpsest.log.entry import Entry, File, Opaque, Part, Role, Text
@@ -70,16 +67,12 @@ _SIMPLE = {"role", "parts"}
 _TEXT = {"text"}
 
 
-class Gemini:
+class Gemini(Format):
     """The format `gemini`: contents of Google's Gen AI API, as its Python client and its JSON write them."""
 
-    name = NAME
+    name, content = GEMINI, "parts"
+    signs_calls = True
     prime = OPENING_TOKENS + PER_CONTENT
-    tools_prime = 0
-    bills_kept = False
-    signs_together = False
-    cache_seconds = CACHE_SECONDS
-    for_model, unbound = same, whole
     words = frozenset(
         {
             "args",
@@ -184,7 +177,7 @@ class Gemini:
         kind, content = entry.kind, entry.content
         if kind == "message" and type(content) is str and entry.native is None and entry.role != "system":
             return PER_CONTENT
-        tokens = PER_CONTENT + said_beside_overhead(entry, NAME)
+        tokens = PER_CONTENT + said_beside_overhead(entry, GEMINI)
         if kind == "tool_call":
             tokens = _call_overhead(entry)
         elif kind == "tool_result":
@@ -228,7 +221,7 @@ def _said(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
         if text is None:
             parts = (Text(text=entry.content),) if isinstance(entry.content, str) else entry.content
             items = [item for part in parts if (item := _shown_part(entry, part, adapted)) is not None]
-            return items + [{"text": beside} for beside in said_beside(entry, NAME)]
+            return items + [{"text": beside} for beside in said_beside(entry, GEMINI)]
         return [{"text": text}] if text else []
     text, media = background(shown, lambda part: _medium(entry, part), adapted)
     return [*([{"text": text}] if text else []), *media]
@@ -241,7 +234,7 @@ def _medium(entry: Entry, part: Part) -> Message | None:
     """
     if isinstance(part, Opaque):
         return None
-    by_own_id = isinstance(part, File) and part.data is None and is_own(entry, NAME)
+    by_own_id = isinstance(part, File) and part.data is None and is_own(entry, GEMINI)
     item = encode_part(part, own=True) if by_own_id else shown_part(part)
     return sendable(item) if item is not None else None
 
@@ -250,7 +243,7 @@ def _shown_part(entry: Entry, part: Part, adapted: list[Adapted] | None) -> Mess
     """Return a part of a message as the API takes it, or as text; None if it says nothing."""
     if entry.role == "system":
         shown = None
-    elif is_own(entry, NAME):
+    elif is_own(entry, GEMINI):
         item = encode_part(part, own=True)
         shown = sendable(item) if item is not None else None
         if item is not None and any(value is not None and key not in PART_KEYS for key, value in item.items()):
@@ -286,7 +279,7 @@ class _Calls:
         if self.names[entry.seq] != entry.name:
             _note(adapted, entry.seq, "the function's name rewritten")
         part: Message | None = None
-        if own_native(entry, NAME) is not None and shown.text is None:
+        if own_native(entry, GEMINI) is not None and shown.text is None:
             part = sendable(encode_call(entry))
         if part is None:
             args, wrapped = sendable_object(entry.text if shown.text is None else shown.text)
@@ -303,7 +296,7 @@ class _Calls:
         """Return a result as a part, with the name and id of its call."""
         entry, text = shown.entry, shown.text
         part: Message | None = None
-        if text is None and own_native(entry, NAME) is not None:
+        if text is None and own_native(entry, GEMINI) is not None:
             part = sendable(encode_result(entry))
         if part is None:
             text = _text(entry, adapted) if text is None else text
@@ -338,7 +331,7 @@ def _callable(name: str | None) -> str:
 def _call_overhead(entry: Entry) -> int:
     """Return the most tokens of a call beside its name and arguments, with room for changes of these."""
     tokens, text = PER_CONTENT + PER_CALL, entry.text
-    native = own_native(entry, NAME)
+    native = own_native(entry, GEMINI)
     if native is None or not is_signed(native.call or {}):
         tokens += UNSIGNED_TOKENS
     if native is None and not text.startswith("{"):

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from palimpsest.errors import InvalidEntry, shorten
-from palimpsest.formats import Message
+from palimpsest.formats import GEMINI, Message
 from palimpsest.formats.common import is_own, own_native
-from palimpsest.formats.gemini_parts import DATA, NAME, check_part, data_key, decode_part, encode_part, find
+from palimpsest.formats.gemini_parts import DATA, check_part, data_key, decode_part, encode_part, find
 from palimpsest.formats.wording import said_by_system, shown_text, stand_in
 from palimpsest.log.checks import check_json
 from palimpsest.log.entry import Entry, Native, Part, Role, Status, Text
@@ -100,12 +100,12 @@ def _message(role: Role, message_parts: Sequence[tuple[int, Part]]) -> Entry:
     own = any(
         part.extra or not isinstance(part, Text) for part in parts
     )  # media are native, too, to be sent as they came
-    return Entry(role=role, content=parts, native=Native(format=NAME) if own else None)
+    return Entry(role=role, content=parts, native=Native(format=GEMINI) if own else None)
 
 
 def _with_kept(entry: Entry, keep: Message, absent: tuple[str, ...] = ()) -> Entry:
     """Return the entry with further kept keys, and absent ones, in its `native`."""
-    native = entry.native or Native(format=NAME)
+    native = entry.native or Native(format=GEMINI)
     kept = {**(native.keep or {}), **keep} or None
     native = msgspec.structs.replace(native, keep=kept, absent=(*native.absent, *absent))
     return msgspec.structs.replace(entry, native=native)
@@ -118,7 +118,7 @@ def encode_content(run: Sequence[Entry]) -> Message:
     """Return the content that these entries came from, as it came in."""
     parts: list[Message] = []
     for entry in run:
-        native = own_native(entry, NAME)
+        native = own_native(entry, GEMINI)
         places = native.keep.get("places") if native is not None and native.keep else None
         if places:
             for place, part in zip(places, _encoded(entry), strict=False):
@@ -127,7 +127,7 @@ def encode_content(run: Sequence[Entry]) -> Message:
             parts.extend(_encoded(entry))
     role = role_of(run[0])
     content: Message = {"role": "user" if role == "system" else role, "parts": parts}
-    native = own_native(run[0], NAME)
+    native = own_native(run[0], GEMINI)
     if native is not None:
         for key in _KEYS:
             if key in native.absent:
@@ -144,7 +144,7 @@ def _encoded(entry: Entry) -> list[Message]:
     if entry.kind != "message" or isinstance(entry.content, str):
         text = entry.text if entry.kind == "message" else shown_text(entry)
         return [{"text": said_by_system(text) if entry.role == "system" else text}]
-    own = is_own(entry, NAME)
+    own = is_own(entry, GEMINI)
     return [item for part in entry.content if (item := encode_part(part, own=own)) is not None]
 
 
@@ -201,7 +201,7 @@ def decode_call(part: Message, key: str, where: str) -> Entry:
         content=to_json(args or {}),
         name=body["name"],
         call_id=call_id,
-        native=Native(format=NAME, call=None if kept == {"function_call": {}} else kept, absent=absent),
+        native=Native(format=GEMINI, call=None if kept == {"function_call": {}} else kept, absent=absent),
     )
 
 
@@ -227,7 +227,7 @@ def _kept(part: Message, key: str, held: set[str]) -> Message:
 
 def encode_call(entry: Entry) -> Message:
     """Return a call as it came in, or one of another provider as Gemini writes it."""
-    native = own_native(entry, NAME)
+    native = own_native(entry, GEMINI)
     kept = native.call if native is not None and native.call is not None else {"function_call": {}}
     absent = native.absent if native is not None else () if entry.call_id is not None else ("id",)
     fields = {"id": entry.call_id, "name": entry.name or "", "args": object_of(entry.text)[0]}
@@ -267,7 +267,7 @@ def decode_result(part: Message, key: str, where: str) -> Entry:
         name=body["name"],
         call_id=call_id,
         status=status,
-        native=Native(format=NAME, keep=keep or None, absent=absent) if keep or absent or media else None,
+        native=Native(format=GEMINI, keep=keep or None, absent=absent) if keep or absent or media else None,
     )
 
 
@@ -290,7 +290,7 @@ def _text_of(response: Message | None) -> tuple[str, str, Status | None]:
 
 def encode_result(entry: Entry) -> Message:
     """Return a result as it came in, or one of another provider as Gemini wants it."""
-    native = own_native(entry, NAME)
+    native = own_native(entry, GEMINI)
     keep = native.keep if native is not None and native.keep is not None else {}
     absent = native.absent if native is not None else () if entry.call_id is not None else ("id",)
     content: tuple[Part, ...] = (Text(text=entry.content),) if isinstance(entry.content, str) else entry.content

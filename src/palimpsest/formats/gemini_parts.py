@@ -21,8 +21,6 @@ from palimpsest.formats.wording import stand_in
 from palimpsest.log.checks import check_json
 from palimpsest.log.entry import Audio, File, Image, Opaque, Part, Reasoning, Text
 
-NAME = "gemini"
-
 
 def _spelled(*names: str) -> dict[str, str]:
     """Return a mapping from both spellings of each name to the one with underscores."""

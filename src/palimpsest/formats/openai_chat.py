@@ -11,9 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
+from palimpsest.formats import CHAT, Adapted, Format, Joined, Message, Problem, Shown
 from palimpsest.formats.common import (
-    CACHE_SECONDS,
     NAMELESS,
     background,
     fitting,
@@ -24,9 +23,7 @@ from palimpsest.formats.common import (
     replaced_by_text,
     stand_in_overhead,
     unused,
-    whole,
 )
-from palimpsest.formats.common import DEFAULT as NAME
 from palimpsest.formats.openai_chat_answers import THOUGHT, accepted, sent_call, wants_thoughts, without_nulls
 from palimpsest.formats.openai_chat_decode import decode_message, lacking
 from palimpsest.formats.openai_chat_parts import encode_part, has_counterpart, says_nothing, sent_part
@@ -45,16 +42,12 @@ _SIMPLE = {"role", "content"}
 _RESULT = {"role", "content", "tool_call_id"}
 
 
-class OpenAIChat:
+class OpenAIChat(Format):
     """The format `openai`: messages of chat completions."""
 
-    name = NAME
+    name = CHAT
     prime = REPLY_OVERHEAD
-    tools_prime = 0
     bills_kept = True
-    signs_together = False
-    cache_seconds = CACHE_SECONDS
-    unbound = whole
     returns_thoughts = False
     """Whether the model's thoughts (`reasoning_content`) go back with its answers."""
     words = frozenset(
@@ -180,7 +173,7 @@ class OpenAIChat:
         if name and kind == "message":
             tokens += NAME_OVERHEAD + (0 if re.fullmatch(SPEAKER_NAME, name) else renamed_tokens(name, NAME_LENGTH))
         if type(entry.content) is not str:
-            tokens += stand_in_overhead(entry, NAME)
+            tokens += stand_in_overhead(entry, CHAT)
         return tokens
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
@@ -225,7 +218,7 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None, *, thou
     entry, text = run[0].entry, run[0].text
     if run[0].data:
         return _data(run[0], adapted)
-    native = own_native(entry, NAME)
+    native = own_native(entry, CHAT)
     message: Message
     if entry.kind == "tool_result":
         call_id = entry.call_id if entry.call_id is not None else f"call_{entry.answers}"
@@ -247,7 +240,7 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None, *, thou
 
 def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
     """Return background data as a user message: text in a fence, then the media that belong to it."""
-    own = is_own(shown.entry, NAME)
+    own = is_own(shown.entry, CHAT)
 
     def encode(part: Part) -> Message | None:
         is_medium = not isinstance(part, Opaque) and has_counterpart(part, "user", own)
@@ -280,7 +273,7 @@ def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
 
 def _call(shown: Shown, adapted: list[Adapted] | None) -> Message:
     entry, text = shown.entry, shown.text
-    if entry.native is not None and entry.native.call is not None and entry.native.format == NAME and text is None:
+    if entry.native is not None and entry.native.call is not None and entry.native.format == CHAT and text is None:
         return dict(entry.native.call) if adapted is None else sent_call(entry.native.call)
     return {
         "id": entry.call_id or f"call_{entry.seq}",
@@ -293,7 +286,7 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     """Return the entry's content as the API takes it: parts without a counterpart become text."""
     if isinstance(entry.content, str):
         return entry.content
-    own = is_own(entry, NAME)
+    own = is_own(entry, CHAT)
     encoded = []
     for part in entry.content:
         if says_nothing(part) and not (own and adapted is None):
@@ -316,7 +309,7 @@ def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
     entry = shown.entry
     if shown.text is not None or isinstance(entry.content, str):
         return entry.text if shown.text is None else shown.text
-    bare = (Text, Reasoning) if is_own(entry, NAME) else Text
+    bare = (Text, Reasoning) if is_own(entry, CHAT) else Text
     texts = (part.text if isinstance(part, bare) else replaced_by_text(entry, part, adapted) for part in entry.content)
     return "\n".join(filter(None, texts))
 

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from palimpsest.errors import InvalidEntry, shorten
-from palimpsest.formats import Message
-from palimpsest.formats.common import DEFAULT as NAME
+from palimpsest.formats import CHAT, Message
 from palimpsest.formats.media_types import is_hollow
 from palimpsest.log.checks import check_json
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Role, Text
@@ -49,7 +48,7 @@ def decode_message(message: Message, where: str) -> list[Entry]:
         check_json(keep, where)
         call_shape = first.native.call if first.native else None
         entries[0] = msgspec.structs.replace(
-            first, native=Native(format=NAME, keep=keep or None, absent=absent, call=call_shape)
+            first, native=Native(format=CHAT, keep=keep or None, absent=absent, call=call_shape)
         )
     return entries
 
@@ -101,7 +100,7 @@ def _decode_result(message: Message, where: str, role: str) -> Entry:
         content=_decode_content(content, f"{where}.content"),
         name=name,
         call_id=call_id if role == "tool" else None,
-        native=Native(format=NAME, keep=keep or None, absent=absent) if keep or absent else None,
+        native=Native(format=CHAT, keep=keep or None, absent=absent) if keep or absent else None,
     )
 
 
@@ -120,7 +119,7 @@ def _decode_call(call: Any, where: str) -> Entry:
     plain = call.keys() == {"id", "type", "function"} and body.keys() == {"name", "arguments"} and kind == "function"
     if not plain or not call_id or not body["name"]:
         check_json(call, where)
-        native = Native(format=NAME, call=call)
+        native = Native(format=CHAT, call=call)
     return Entry(kind="tool_call", role="assistant", content=text, name=body["name"], call_id=call_id, native=native)
 
 

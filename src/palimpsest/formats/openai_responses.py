@@ -11,20 +11,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
+from palimpsest.formats import RESPONSES, Adapted, Format, Joined, Message, Problem, Shown
 from palimpsest.formats.common import (
-    CACHE_SECONDS,
     own_native,
     renamed_tokens,
     said_beside_overhead,
-    same,
     stand_in_tokens,
-    whole,
 )
 from palimpsest.formats.openai_chat import PER_CALL
 from palimpsest.formats.openai_responses_decode import decode_items
 from palimpsest.formats.openai_responses_encode import beside, exact_item
-from palimpsest.formats.openai_responses_items import NAME, NAME_LENGTH, is_name
+from palimpsest.formats.openai_responses_items import NAME_LENGTH, is_name
 from palimpsest.formats.openai_responses_join import without_repeats
 from palimpsest.formats.openai_responses_render import render_group, result_item
 from palimpsest.formats.openai_responses_rules import broken_rules
@@ -42,16 +39,11 @@ _UNREAD = frozenset(
 """Keys that identify an item or say how it came about: the model does not see them, and they are not billed."""
 
 
-class OpenAIResponses:
+class OpenAIResponses(Format):
     """The format `openai-responses`: items of the Responses API's `input`."""
 
-    name = NAME
+    name = RESPONSES
     prime = REPLY_OVERHEAD
-    tools_prime = 0
-    bills_kept = False
-    signs_together = False
-    cache_seconds = CACHE_SECONDS
-    for_model, unbound = same, whole
     words = frozenset(
         {
             "annotations",
@@ -98,7 +90,7 @@ class OpenAIResponses:
         items: list[Message] = []
         for entry in entries:
             plain = entry.native is None and isinstance(entry.content, str) and entry.kind not in ("context", "summary")
-            if plain or own_native(entry, NAME) is not None:
+            if plain or own_native(entry, RESPONSES) is not None:
                 items.append(exact_item(entry))
             elif entry.kind == "tool_result":
                 call_id = f"call_{entry.answers}" if entry.call_id is None else entry.call_id
@@ -124,12 +116,13 @@ class OpenAIResponses:
         """Return the tokens that the provider, or rendering, adds to this entry beside its texts."""
         if entry.kind == "tool_call":
             name = entry.name or ""
-            kept = own_native(entry, NAME)
+            kept = own_native(entry, RESPONSES)
             tokens = PER_ITEM + PER_CALL + (0 if is_name(name) else renamed_tokens(name, NAME_LENGTH))
             return tokens + (_kept_tokens(entry, kept.keep) if kept is not None and kept.keep is not None else 0)
         native, tokens = entry.native, PER_ITEM
         if native is not None and native.keep is not None:
-            tokens += _kept_tokens(entry, native.keep) if native.format == NAME else said_beside_overhead(entry, NAME)
+            own = native.format == RESPONSES
+            tokens += _kept_tokens(entry, native.keep) if own else said_beside_overhead(entry, RESPONSES)
         if not isinstance(entry.content, str):
             tokens += sum(map(stand_in_tokens, entry.content))
         return tokens

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from palimpsest.errors import InvalidEntry, shorten
-from palimpsest.formats import Message
+from palimpsest.formats import RESPONSES, Message
 from palimpsest.formats.common import data_address, mappings
 from palimpsest.formats.media_types import is_hollow
-from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, NAME, answers, asks, pair_key
+from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, answers, asks, pair_key
 from palimpsest.log.checks import check_json
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Status, Text
 
@@ -84,7 +84,7 @@ def _decode(item: Message, where: str) -> Entry:
     if kind == "reasoning":
         return _decode_reasoning(item)
     role: Role = "system" if kind in _BY_DEVELOPER else "assistant"
-    return Entry(role=role, content=_whole(item), native=Native(format=NAME, absent=WHOLE))
+    return Entry(role=role, content=_whole(item), native=Native(format=RESPONSES, absent=WHOLE))
 
 
 def _whole(item: Message) -> tuple[Part, ...]:
@@ -111,7 +111,7 @@ def _decode_message(item: Message, where: str) -> Entry:
     parts = content if isinstance(content, str) else _decode_parts(content, f"{where}.content", text_type(_ROLES[role]))
     if isinstance(content, list) and any(_beside(part) for part in content):
         keep["content"] = [_beside(part) for part in content]
-    native = Native(format=NAME, keep=keep or None) if keep or not isinstance(content, str) else None
+    native = Native(format=RESPONSES, keep=keep or None) if keep or not isinstance(content, str) else None
     return Entry(role=_ROLES[role], content=parts, native=native)
 
 
@@ -129,7 +129,7 @@ def _decode_call(item: Message, where: str) -> Entry:
         content=item[asking.text] if asking.text else _json_of(item, asking.body),
         name=asking.tool or item["name"],
         call_id=item[pair_key(kind)],
-        native=Native(format=NAME, keep=keep) if keep else None,
+        native=Native(format=RESPONSES, keep=keep) if keep else None,
     )
 
 
@@ -158,7 +158,7 @@ def _decode_result(item: Message, where: str) -> Entry:
         call_id=call_id,
         name=name if nameless and isinstance(name, str) else None,
         status=_status(item),
-        native=None if plain else Native(format=NAME, keep=keep or None, absent=absent),
+        native=None if plain else Native(format=RESPONSES, keep=keep or None, absent=absent),
     )
 
 
@@ -217,7 +217,7 @@ def _decode_reasoning(item: Message) -> Entry:
     first = parts[0] if parts else Reasoning(text="")
     parts[:1] = [msgspec.structs.replace(first, extra={**(first.extra or {}), **private} or None)]
     absent = () if "summary" in item else ("summary",)
-    return Entry(role="assistant", content=tuple(parts), native=Native(format=NAME, keep=keep, absent=absent))
+    return Entry(role="assistant", content=tuple(parts), native=Native(format=RESPONSES, keep=keep, absent=absent))
 
 
 # --- parts

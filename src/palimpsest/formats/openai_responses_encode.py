@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from palimpsest.formats import Message
+from palimpsest.formats import RESPONSES, Message
 from palimpsest.formats.common import is_own, own_native, split_address
 from palimpsest.formats.openai_responses_decode import WHOLE, text_type
-from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, FUNCTION, NAME, pair_key
+from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, FUNCTION, pair_key
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Reasoning, Text
 
 
 def kind_of(entry: Entry) -> str:
     """Return the type of the item that the entry came from, or would become."""
     usual = {"tool_call": "function_call", "tool_result": "function_call_output"}.get(entry.kind, "message")
-    native = own_native(entry, NAME)
+    native = own_native(entry, RESPONSES)
     kind = native.keep.get("type") if native is not None and native.keep is not None else None
     return kind if isinstance(kind, str) else usual
 
 
 def whole_item(entry: Entry) -> Message | None:
     """Return the item that the entry keeps whole, or None."""
-    native, parts = own_native(entry, NAME), entry.content
+    native, parts = own_native(entry, RESPONSES), entry.content
     if native is None or native.absent != WHOLE or isinstance(parts, str) or not parts:
         return None
     first, *rest = parts
@@ -42,7 +42,7 @@ def exact_item(entry: Entry) -> Message:
     whole = whole_item(entry)
     if whole is not None:
         return whole
-    native = own_native(entry, NAME)
+    native = own_native(entry, RESPONSES)
     if entry.kind == "tool_call":
         item = _call(entry)
     elif entry.kind == "tool_result":
@@ -109,14 +109,14 @@ def _reasoning(entry: Entry) -> Message:
 
 def exact_parts(entry: Entry) -> list[Message]:
     """Return the entry's parts as they came."""
-    own, default = is_own(entry, NAME), text_type(entry.role)
+    own, default = is_own(entry, RESPONSES), text_type(entry.role)
     pairs = zip(entry.content, beside(entry), strict=True)
     return [{**exact_part(part, default, keep=own), **more} for part, more in pairs]
 
 
 def beside(entry: Entry) -> list[Message]:
     """Return, for each part of the entry, its annotations and log probabilities, which are not counted as text."""
-    native = own_native(entry, NAME)
+    native = own_native(entry, RESPONSES)
     spoken = entry.kind == "message" and not is_reasoning_item(entry)
     kept = (native.keep or {}).get("content") if native is not None and spoken else None
     fits = isinstance(kept, list) and len(kept) == len(entry.content) and all(isinstance(keys, dict) for keys in kept)

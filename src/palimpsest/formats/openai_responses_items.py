@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from palimpsest.formats import Message
 
-NAME = "openai-responses"
-
 ID_LENGTH = 64
 """The most characters of an item's id and of a call's id; longer ones are API error 400."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.formats import Adapted, Message
-from palimpsest.formats.common import DEFAULT as CHAT
+from palimpsest.formats import CHAT, RESPONSES, Adapted, Message
 from palimpsest.formats.common import NO_NAME, is_own, replaced_by_text
 from palimpsest.formats.media_types import IMAGES, OPENAI_FILES, has_address, is_read, renamed
-from palimpsest.formats.openai_responses_items import NAME, PICTURES
+from palimpsest.formats.openai_responses_items import PICTURES
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part
 
 _DETAILS = ("auto", "low", "high", "original")
@@ -29,7 +28,7 @@ def input_parts(entry: Entry, adapted: list[Adapted] | None, *, in_result: bool 
     Parts without a counterpart become text, and empty ones are left out.
     """
     parts: list[Message] = []
-    own = is_own(entry, NAME)
+    own = is_own(entry, RESPONSES)
     for part in entry.content:
         assert not isinstance(part, str), "content of parts"
         shown = input_part(part, entry, own=own, in_result=in_result)
@@ -73,11 +72,11 @@ def _file(part: File, extra: Mapping[str, Any], entry: Entry, *, in_result: bool
     if extra.get("type") in PICTURES:
         return {"type": "input_image", "file_id": part.file_id, **_detail(extra.get("detail"), optional=in_result)}
     fields = {key: extra[key] for key in ("file_url", "detail") if isinstance(extra.get(key), str)}
-    if part.file_id is not None and (is_own(entry, NAME) or is_own(entry, CHAT)):
+    if part.file_id is not None and (is_own(entry, RESPONSES) or is_own(entry, CHAT)):
         fields["file_id"] = part.file_id
     if part.data is not None:
         fields |= {"file_data": part.data, "filename": part.filename or NO_NAME}
-    elif part.filename is not None and is_own(entry, NAME):
+    elif part.filename is not None and is_own(entry, RESPONSES):
         fields["filename"] = part.filename
     if not fields.keys() & {"file_url", "file_id", "file_data"}:
         return None

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palimpsest.formats import Adapted, Message, Shown
-from palimpsest.formats.common import DEFAULT as CHAT
+from palimpsest.formats import CHAT, RESPONSES, Adapted, Message, Shown
 from palimpsest.formats.common import (
     NAMELESS,
     background,
@@ -28,7 +27,6 @@ from palimpsest.formats.openai_responses_encode import beside, exact_item, is_re
 from palimpsest.formats.openai_responses_items import (
     ASKING,
     ID_LENGTH,
-    NAME,
     NAME_LENGTH,
     NOT_IN_NAME,
     SHAPES,
@@ -146,7 +144,7 @@ def _shown_kind(shown: Shown, results: Results, ids: Mapping[int, str], *, linke
     result = results.get(entry.seq)
     if result is None or result.text is not None or shown.text is not None:
         return "function_call"
-    if own_native(result.entry, NAME) is None or kind_of(result.entry) != ASKING[kind].answer:
+    if own_native(result.entry, RESPONSES) is None or kind_of(result.entry) != ASKING[kind].answer:
         return "function_call"
     if not linked and "id" in SHAPES[kind].needed:
         return "function_call"
@@ -163,7 +161,7 @@ def _with_call_id(entry: Entry, call_id: str) -> Message:
 def _call(shown: Shown, kind: str, call_id: str, linked: bool, adapted: list[Adapted] | None) -> Message:
     entry = shown.entry
     own_kind = kind_of(entry)
-    item = (sendable(_with_call_id(entry, call_id)) if own_kind == kind and is_own(entry, NAME) else None) or {}
+    item = (sendable(_with_call_id(entry, call_id)) if own_kind == kind and is_own(entry, RESPONSES) else None) or {}
     if kind in _TEXTUAL:
         if own_kind not in _TEXTUAL and adapted is not None:
             adapted.append(Adapted(entry.seq, f"{own_kind} as {kind}"))
@@ -181,7 +179,7 @@ def _call(shown: Shown, kind: str, call_id: str, linked: bool, adapted: list[Ada
 def result_item(shown: Shown, kind: str, call_id: str, adapted: list[Adapted] | None) -> Message:
     """Return the result of a call that is shown as an item of type `kind`."""
     entry, answer = shown.entry, ASKING[kind].answer
-    own = is_own(entry, NAME) and kind_of(entry) == answer
+    own = is_own(entry, RESPONSES) and kind_of(entry) == answer
     item = (sendable(_with_call_id(entry, call_id)) if own else None) or {}
     if kind not in _TEXTUAL:
         return item
@@ -198,14 +196,14 @@ def _output(entry: Entry, adapted: list[Adapted] | None, kind: str) -> str | lis
     if isinstance(entry.content, str):
         return entry.content
     parts = input_parts(entry, adapted, in_result=kind == "function_call")
-    if is_own(entry, NAME) or any(part["type"] != "input_text" for part in parts):
+    if is_own(entry, RESPONSES) or any(part["type"] != "input_text" for part in parts):
         return parts or ""
     return "\n".join(part["text"] for part in parts)
 
 
 def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
     """Return background data as a user message: text in a fence, then the images and documents that belong to it."""
-    entry, own = shown.entry, is_own(shown.entry, NAME)
+    entry, own = shown.entry, is_own(shown.entry, RESPONSES)
 
     def encode(part: Part) -> Message | None:
         return None if isinstance(part, Opaque) else input_part(part, entry, own=own)
@@ -219,7 +217,7 @@ def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
 
 def message_items(shown: Shown, adapted: list[Adapted] | None, *, linked: bool) -> list[Message]:
     """Return the items for a message, or for an item that is kept whole; an empty list if they would say nothing."""
-    entry, native = shown.entry, own_native(shown.entry, NAME)
+    entry, native = shown.entry, own_native(shown.entry, RESPONSES)
     whole = whole_item(entry)
     if whole is not None:
         return _whole(shown, whole, adapted, linked=linked)
@@ -240,9 +238,8 @@ def message_items(shown: Shown, adapted: list[Adapted] | None, *, linked: bool) 
 def _role(entry: Entry) -> str:
     """Return the role in OpenAI's formats. The log stores `developer` messages as `system` ones."""
     native = entry.native
-    if native is not None and native.keep and native.format in (NAME, CHAT) and native.keep.get("role") == "developer":
-        return "developer"
-    return entry.role
+    kept = native.keep if native is not None and native.format in (RESPONSES, CHAT) else None
+    return "developer" if kept and kept.get("role") == "developer" else entry.role
 
 
 def _whole(shown: Shown, whole: Message, adapted: list[Adapted] | None, *, linked: bool) -> list[Message]:
@@ -286,7 +283,7 @@ def _all_text(entry: Entry, adapted: list[Adapted] | None) -> str:
         texts = [entry.content]
     else:
         texts = [replaced_by_text(entry, part, adapted) for part in entry.content]
-    texts += said_beside(entry, NAME)
+    texts += said_beside(entry, RESPONSES)
     return "\n".join(filter(None, texts))
 
 

@@ -20,8 +20,8 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from palimpsest.errors import InvalidEntry, shorten
-from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import CACHE_SECONDS, NAMELESS, own_native, replaced_by_text, said_beside, same, whole
+from palimpsest.formats import TEXT, Adapted, Format, Joined, Message, Problem, Shown
+from palimpsest.formats.common import NAMELESS, own_native, replaced_by_text, said_beside
 from palimpsest.formats.fences import GUARD_TOKENS, guard, guards
 from palimpsest.formats.text_decode import (
     BREAK,
@@ -29,7 +29,6 @@ from palimpsest.formats.text_decode import (
     INDENT,
     KINDS,
     LABEL,
-    NAME,
     RANGE,
     SUMMARIES,
     THINKING,
@@ -63,21 +62,15 @@ LEAST_CLAMPED = 30
 _SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Assistant"}
 
 
-class PlainText:
+class PlainText(Format):
     """The format `text`: one prompt that any model can read.
 
     `decode` takes prompts, as texts or as `{"text": ...}`. `encode` returns at most one `{"text": ...}`, which holds
     all entries. For its own output `encode(decode(...))` returns the same.
     """
 
-    name = NAME
+    name, content = TEXT, ""
     prime = HEADING_TOKENS
-    tools_prime = 0
-    bills_kept = False
-    signs_together = False
-    cache_seconds = CACHE_SECONDS
-    for_model, unbound = same, whole
-    words = frozenset[str]()
 
     # --- in
 
@@ -104,7 +97,7 @@ class PlainText:
         before: list[Message] = []
         pieces: list[Message] = []
         for entry in entries:
-            native = own_native(entry, NAME)
+            native = own_native(entry, TEXT)
             place = (native.keep or {}).get("place") if native is not None else None
             if place == "before" or (place == "alone" and len(entries) == 1):
                 before.append({"section": "system", "text": entry.text})
@@ -138,7 +131,7 @@ class PlainText:
             tokens += RANGE_TOKENS
         elif kind == "message" and entry.role == "system":
             tokens += 2  # the empty line after the caller's
-        for beside in said_beside(entry, NAME):
+        for beside in said_beside(entry, TEXT):
             tokens += LABEL_TOKENS + FENCE_TOKENS + _indentation(beside)
         if type(entry.content) is not str:
             tokens += sum(_part_overhead(part) for part in entry.content)
@@ -185,7 +178,7 @@ def _pieces(
     else:
         texts = _runs(entry, adapted)
     if shown.text is None and says:
-        texts = _with_more(texts, said_beside(entry, NAME))
+        texts = _with_more(texts, said_beside(entry, TEXT))
     if says:  # thoughts and arguments, which `guarded` leaves as they are, stand beside other texts in this format
         called = entry.kind == "tool_call"
         texts = [(thought, guard(text) if thought or called else text) for thought, text in texts]

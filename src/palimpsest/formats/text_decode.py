@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from palimpsest.formats import TEXT
 from palimpsest.log.entry import Entry, Native, Reasoning
 
-NAME = "text"
 SUMMARIES = "=== Previous Conversation Summaries ==="
 CONVERSATION = "=== Recent Conversation ==="
 INDENT = "  "
@@ -34,12 +34,12 @@ def decoded(text: str) -> list[Entry]:
     lines = _LINE_END.split(text)
     headings = [line for line in lines if line in (SUMMARIES, CONVERSATION)]
     if not headings:
-        return [Entry(content=text, native=Native(format=NAME, keep={"place": "alone"}))] if text else []
+        return [Entry(content=text, native=Native(format=TEXT, keep={"place": "alone"}))] if text else []
     first = lines.index(headings[0])
     before = "\n".join(lines[:first]).removesuffix("\n")  # an empty line separates it from the sections
     entries = []
     if before:
-        entries.append(Entry(role="system", content=before, native=Native(format=NAME, keep={"place": "before"})))
+        entries.append(Entry(role="system", content=before, native=Native(format=TEXT, keep={"place": "before"})))
     section = ""
     drafts: list[_Draft] = []
     for line in lines[first:]:

@@ -8,7 +8,7 @@ from typing import Any
 from palimpsest.formats import known_format
 from palimpsest.formats.fences import UNREADABLE, attribute, fence, fenced, guard, guarded
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
-from palimpsest.log.late import dumps
+from palimpsest.log.lazy_imports import dumps
 from palimpsest.log.summary import Summary
 
 MASK_OVER = 160

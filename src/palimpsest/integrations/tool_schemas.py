@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from palimpsest.errors import ConfigError, nearest, shorten
 
@@ -117,7 +117,7 @@ def definition(tool: Tool, format: ToolFormat) -> dict[str, Any]:
     if format == "mcp":
         hints = {"readOnlyHint": not tool.writes, "destructiveHint": tool.name == "forget_fact", "openWorldHint": False}
         return {**about, "inputSchema": schema, "annotations": hints}
-    formats = ("openai", "openai-responses", "anthropic", "gemini", "mcp")
+    formats = get_args(ToolFormat)
     raise ConfigError("format", format, ", ".join(formats), nearest=nearest(format, formats))
 
 

@@ -1,10 +1,8 @@
-"""Checks of what may come in: the one home of what names, numbers, times and JSON may be. Pure.
+"""Checks of what may be stored: what entries, names, JSON and descriptions of sessions may be. Pure.
 
 Whatever is refused here is refused before it reaches a store, so every store refuses the same.
 """
 
-import io
-import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from errno import EMFILE, ENFILE
@@ -13,42 +11,9 @@ from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
 from palimpsest.log.codec import decoded, encoded
-from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
+from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part
 from palimpsest.log.ids import ID_RULE, is_id
-from palimpsest.log.values import MOST, has_date, is_number, is_whole, microseconds
-
-MICROSECONDS = "a whole number of microseconds since 1970, at most of the year 9999"
-
-
-def checked_clock(clock: Callable[[], int]) -> Callable[[], int]:
-    """Return a clock that raises ConfigError for a time that no entry can have. The default clock is not checked.
-
-    Raises ConfigError at once if `clock` is not callable.
-    """
-    if clock is now_us:
-        return clock
-    if not callable(clock):
-        raise ConfigError("clock", clock, "a function that returns microseconds since 1970")
-
-    def checked() -> int:
-        now = clock()
-        if not _is_moment(now):
-            raise ConfigError("clock", now, MICROSECONDS)
-        return now
-
-    return checked
-
-
-def check_whole(value: object, where: str, *, or_none: bool = False, of: str = "") -> None:
-    """Raise ConfigError, naming `where`, unless the value is a whole number that can count tokens, entries or places.
-
-    With `or_none` it may be None, too. The message says what the number is `of`, such as "a revision".
-    """
-    if value is None and or_none:
-        return
-    if not is_whole(value, 0, MOST):
-        number = f"{of}: a whole number" if of else "a whole number"
-        raise ConfigError(where, value, f"{number} of at least 0 (and at most 2**53){', or None' * or_none}")
+from palimpsest.log.values import MICROSECONDS, MOST, has_date, is_number, is_whole, microseconds
 
 
 def unfit(text: str) -> str | None:
@@ -234,33 +199,6 @@ def _children(value: object) -> Iterable[object]:
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
-
-
-def check_file(file: object, where: str, verb: str) -> None:
-    """Raise ConfigError unless this is a possible path of a file, or a binary stream with the method `verb`."""
-    if isinstance(file, str | os.PathLike):
-        path = os.fspath(file)
-        if isinstance(path, str) and is_path(path):
-            return
-    elif callable(getattr(file, verb, None)) and not isinstance(getattr(file, "file", file), io.TextIOBase):
-        return
-    opened = f'a binary stream with {verb}(), such as a file opened as "{verb[0]}b"'
-    allowed = f"a path without NUL that the file system can name, or {opened}"
-    raise ConfigError(where, file, allowed)
-
-
-def is_path(text: str) -> bool:
-    """Whether a file may have this path, judging by its characters."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-
-
-def check_progress(progress: object) -> None:
-    """Raise ConfigError unless this is None or a function to report progress to."""
-    if progress is not None and not callable(progress):
-        raise ConfigError("progress", progress, "a function of two numbers, how much is done and of how much, or None")
 
 
 DEEPEST = 100

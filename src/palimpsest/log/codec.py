@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from palimpsest.log.late import dumps, loads
+from palimpsest.log.lazy_imports import dumps, loads
 
 T = TypeVar("T")
 

@@ -1,20 +1,19 @@
-"""The log's items: entries, their parts, their identity and their stored form. Pure.
+"""The log's items: entries, their parts, their fields by purpose, and their stored form. Pure.
 
 An entry is immutable, and its text never changes. Whether it is evicted, covered or masked follows from the records in
 `palimpsest.log.change`. The links at the end of `Entry` are written once, when it is appended.
 """
 
-import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
 
 from palimpsest.log.codec import encode, escaped, unescaped
-from palimpsest.log.late import sha256
+from palimpsest.log.lazy_imports import sha256
 
 Kind = Literal["message", "tool_call", "tool_result", "context", "summary"]
 """What an entry is."""
@@ -180,6 +179,28 @@ class Entry(
         return isinstance(parts, tuple) and bool(parts) and all(isinstance(part, Reasoning) for part in parts)
 
 
+# --- the fields by purpose: what one of them means elsewhere follows from where it stands here
+
+LINKS = ("seq", "turn", "group", "answers", "late", "continues", "revision")
+"""Fields that are an entry's place in the log and its links to other entries. Appending assigns them."""
+
+BESIDE = ("importance", "pinned", "expires_at", "metadata")
+"""Fields that only a program sets: no provider's message has them."""
+
+KEPT = (*LINKS, "id", "kind", "role", "at", "pauses", "importance", "pinned", "expires_at")
+"""Fields that an erasure keeps. All others are emptied, also those that are new."""
+
+_STORED = ("at", "tokens", "lone")
+"""Fields that storing sets, beside the links."""
+
+_NEW = Entry()
+
+
+def defaults(*fields: str) -> dict[str, Any]:
+    """Return the default of each of these fields."""
+    return {name: getattr(_NEW, name) for name in fields}
+
+
 _decode = msgspec.json.Decoder(Entry).decode
 _replace = msgspec.structs.replace
 
@@ -262,56 +283,15 @@ def same(entry: Entry, other: Entry) -> bool:
 
 
 def _comparable(entry: Entry) -> Entry:
-    name = None if entry.kind == "tool_result" else entry.name  # linking fills it in from the call
-    call_id = None if entry.kind == "tool_result" else entry.call_id
-    places = dict.fromkeys(("seq", "at", "turn", "group", "answers", "revision"), 0)
-    links = dict.fromkeys(("lone", "late", "continues"), False)
-    return _replace(entry, **places, **links, tokens=None, name=name, call_id=call_id)
+    if entry.kind == "tool_result":  # linking fills these in from the call
+        return _replace(entry, **_UNSAID, name=None, call_id=None)
+    return _replace(entry, **_UNSAID)
 
 
-# --- identity
+_UNSAID = defaults(*LINKS, *_STORED)
 
 
-def new_ids(count: int, now_ms: int) -> list[str]:
-    """Return `count` new ids in ascending order, for what needs an id before it has a place in a log.
-
-    Such are entries of an atomic turn, calls without an id, and leases.
-    """
-    return sorted(placed_ids(range(count), now_ms))
-
-
-def placed_ids(seqs: Iterable[int], now_ms: int) -> list[str]:
-    """Return new ids for the entries at `seqs`: UUIDs of version 7 (RFC 9562) whose last 32 bits are the seq.
-
-    So a store finds an entry by id without an index. The time `now_ms` and 42 random bits, shared by entries that are
-    added together, keep the ids of different sessions apart.
-    """
-    noise = int.from_bytes(os.urandom(6)) & 0x0FFF_3FFF_FFFF | 0x7000_8000_0000  # sets the version and variant bits
-    groups = (now_ms & 0xFFFF_FFFF_FFFF).to_bytes(6).hex("-", 2), noise.to_bytes(6).hex("-", 2)
-    prefix = f"{groups[0][:4]}{groups[0][5:]}-{groups[1]}"
-    return [prefix + (seq & 0xFFFFFFFF).to_bytes(4).hex() for seq in seqs]
-
-
-def placed_at(id: str) -> int:
-    """Return the seq in an id made by `placed_ids`: a meaningless number for other UUIDs, 0 for other texts."""
-    try:
-        return int(id[-8:], 16) if len(id) == 36 else 0
-    except ValueError:
-        return 0
-
-
-_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-
-
-def derived_ids(key: str, count: int) -> list[str]:
-    """Return the ids of `add(..., key=key)`: UUIDs of version 8, from SHA-256 of the key and the index."""
-    ids = []
-    for i in range(count):
-        digest = sha256(f"palimpsest:{i}:{key}".encode("utf-8", "surrogatepass")).hex()
-        ids.append(
-            f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{_VARIANT[digest[16]]}{digest[17:20]}-{digest[20:32]}"
-        )
-    return ids
+# --- times
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -24,8 +24,9 @@ from typing import TypeVar
 import msgspec
 
 from palimpsest.errors import InvalidEntry
-from palimpsest.log.entry import Entry, digest, placed_ids
+from palimpsest.log.entry import Entry, digest
 from palimpsest.log.head import CONTEXT_NAMES, GROUP_NAMES, NAMES, OPEN_CALLS, OPEN_GROUP, Head, OpenCall
+from palimpsest.log.ids import placed_ids
 
 T = TypeVar("T")
 

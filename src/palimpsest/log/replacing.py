@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from palimpsest.log import spans
-from palimpsest.log.entry import Entry, same
+from palimpsest.log.entry import BESIDE, Entry, defaults, same
 from palimpsest.log.head import OPEN_CALLS, Head
 from palimpsest.log.linking import link
 from palimpsest.log.spans import Span
@@ -76,8 +76,10 @@ def says_the_same(stored: Entry, given: Entry) -> bool:
 def _comparable(entry: Entry, given: Entry) -> Entry:
     """Return the entry without what a provider's message does not say, or need not say."""
     status = given.status if given.status in (None, "unknown") else entry.status
-    bare = {"id": "", "metadata": None, "importance": None, "pinned": False, "expires_at": None, "continues": False}
-    return _replace(entry, status=status, revision=0, **bare)
+    return _replace(entry, status=status, **_UNSAID)
+
+
+_UNSAID = defaults("id", "continues", "revision", *BESIDE)
 
 
 def _grouped(entries: Iterable[Entry]) -> list[Group]:
@@ -174,6 +176,6 @@ def _with_earlier_fields(fresh: Sequence[Entry], dropped: Sequence[Entry], pinne
         status = entry.status if entry.status not in (None, "unknown") else earlier.status
         metadata = earlier.metadata if entry.metadata is None else entry.metadata
         pin = earlier.seq in pinned and earlier.role != "system"  # system messages are pinned anyway
-        fields = {"importance": earlier.importance, "pinned": pin, "expires_at": earlier.expires_at}
-        added.append(_replace(entry, status=status, metadata=metadata, **fields))
+        beside = {name: getattr(earlier, name) for name in BESIDE} | {"metadata": metadata, "pinned": pin}
+        added.append(_replace(entry, status=status, **beside))
     return added

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from palimpsest.errors import ConfigError
-from palimpsest.log.late import dumps, loads
+from palimpsest.log.lazy_imports import dumps, loads
 
 DEEPEST = 100
 """How deep lists and mappings may be nested."""

@@ -1,17 +1,19 @@
-"""Checks of option values: the one home of what numbers, shares, choices and durations may be. Pure.
+"""Checks of arguments and option values: what numbers, shares, choices, durations, clocks and files may be. Pure.
 
 ConfigError names the option; a caller that knows where it was set adds that.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeGuard, TypeVar
 
 from palimpsest.errors import ConfigError, nearest
-from palimpsest.log.entry import microseconds_of
+from palimpsest.log.entry import LAST_MOMENT, microseconds_of, now_us
 
 W = TypeVar("W", bound=str)
 
@@ -39,13 +41,14 @@ def part(share: float, whole: int) -> float:
     return round(share * whole, 6)
 
 
-def whole(name: str, value: object, least: int = 0, *, none: bool = False) -> None:
-    """Check for a whole number from `least` to `MOST`."""
+def whole(name: str, value: object, least: int = 0, *, none: bool = False, of: str = "") -> None:
+    """Check for a whole number from `least` to `MOST`. The message says what it is the number `of`: "a revision"."""
     if not is_whole(value, least, MOST) and not (none and value is None):
         bound = "" if least == -MOST else f" of at least {least}"
         if is_whole(value, MOST):  # mention the upper bound only if it is exceeded
             bound += " (and at most 2**53)"
-        raise ConfigError(name, value, f"a whole number{bound}{', or None' * none}")
+        kind = f"{of}: a whole number" if of else "a whole number"
+        raise ConfigError(name, value, f"{kind}{bound}{', or None' * none}")
 
 
 def share(name: str, value: object, *, one: bool = True, none: bool = False) -> None:
@@ -174,3 +177,55 @@ def instant(name: str, given: object) -> int | None:
 def has_date(moment: datetime) -> bool:
     """Whether a time has a time zone, and lies in the years 1 to 9999 also in UTC."""
     return moment.utcoffset() is not None and FIRST <= moment <= LAST
+
+
+MICROSECONDS = "a whole number of microseconds since 1970, at most of the year 9999"
+
+
+# --- clocks, files and callbacks
+
+
+def checked_clock(clock: Callable[[], int]) -> Callable[[], int]:
+    """Return a clock that raises ConfigError for a time that no entry can have. The default clock is not checked.
+
+    Raises ConfigError at once if `clock` is not callable.
+    """
+    if clock is now_us:
+        return clock
+    if not callable(clock):
+        raise ConfigError("clock", clock, "a function that returns microseconds since 1970")
+
+    def checked() -> int:
+        now = clock()
+        if not is_whole(now, 0, LAST_MOMENT):
+            raise ConfigError("clock", now, MICROSECONDS)
+        return now
+
+    return checked
+
+
+def check_file(file: object, where: str, verb: str) -> None:
+    """Raise ConfigError unless this is a possible path of a file, or a binary stream with the method `verb`."""
+    if isinstance(file, str | os.PathLike):
+        path = os.fspath(file)
+        if isinstance(path, str) and is_path(path):
+            return
+    elif callable(getattr(file, verb, None)) and not isinstance(getattr(file, "file", file), io.TextIOBase):
+        return
+    opened = f'a binary stream with {verb}(), such as a file opened as "{verb[0]}b"'
+    allowed = f"a path without NUL that the file system can name, or {opened}"
+    raise ConfigError(where, file, allowed)
+
+
+def is_path(text: str) -> bool:
+    """Whether a file may have this path, judging by its characters."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def check_progress(progress: object) -> None:
+    """Raise ConfigError unless this is None or a function to report progress to."""
+    if progress is not None and not callable(progress):
+        raise ConfigError("progress", progress, "a function of two numbers, how much is done and of how much, or None")

@@ -10,7 +10,7 @@ from palimpsest.errors import InvalidEntry
 from palimpsest.log import spans, summary
 from palimpsest.log.change import Record
 from palimpsest.log.checks import check
-from palimpsest.log.entry import Entry, Kind, Role
+from palimpsest.log.entry import KEPT, Entry, Kind, Role, defaults
 from palimpsest.log.head import Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
@@ -115,20 +115,10 @@ def _silenced(record: Record) -> Record:
 
 def tombstone(entry: Entry) -> Entry:
     """Return what stays of an erased entry: its id, place, kind, time and links, without any content."""
-    return msgspec.structs.replace(
-        entry,
-        content="",
-        name=None,
-        call_id=None,
-        metadata=None,
-        native=None,
-        status=None,
-        tokens=None,
-        erased=True,
-        damaged=False,
-        flushed=False,
-        lone=False,
-    )
+    return msgspec.structs.replace(entry, **_EMPTIED)
+
+
+_EMPTIED = defaults(*(name for name in Entry.__struct_fields__ if name not in KEPT)) | {"erased": True}
 
 
 def flushed(entry: Entry) -> Entry:

@@ -18,10 +18,10 @@ from palimpsest.errors.secret import Secret
 from palimpsest.privacy import Span
 from palimpsest.privacy.patterns import Matcher, Places, allowed_seconds, compiled
 from palimpsest.privacy.policy import Rules, Use
-from palimpsest.privacy.prefilter import Prefilter
 from palimpsest.privacy.pseudonyms import MIN_KEY, Numbering, Pseudonyms, label_of
-from palimpsest.privacy.recognisers import BUILT_IN
-from palimpsest.privacy.scanning import Scan, softened
+from palimpsest.privacy.recognisers.built_in import BUILT_IN
+from palimpsest.privacy.recognisers.prefilter import Prefilter
+from palimpsest.privacy.recognisers.scanning import Scan, softened
 
 MOST_ROUNDS = 8
 """How many rounds a text gets. Two are usual; a pattern that needs more matches what it leaves."""

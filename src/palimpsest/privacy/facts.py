@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from palimpsest.log.facts import Stored
-from palimpsest.log.late import loads
+from palimpsest.log.lazy_imports import loads
 from palimpsest.log.typed import from_json, to_json
 from palimpsest.privacy.mentions import Mentions, texts_in
 

@@ -11,7 +11,7 @@ from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.log import values
 from palimpsest.privacy import Recogniser
 from palimpsest.privacy.patterns import compiled
-from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
+from palimpsest.privacy.recognisers.built_in import BUILT_IN, PRESETS
 
 REDACTION = "[REDACTED]"
 PSEUDONYM = "pseudonym"

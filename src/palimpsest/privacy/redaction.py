@@ -19,7 +19,8 @@ from palimpsest.log.entry import Entry, Opaque
 from palimpsest.privacy.cleaning import Cleaner, Finding, RuleFailed, Tally
 from palimpsest.privacy.policy import Policy, load, rules_of
 from palimpsest.privacy.pseudonyms import Numbering, Pseudonyms
-from palimpsest.privacy.surfaces import SIGNED, Washer, without_sealed_reasoning
+from palimpsest.privacy.sealed import SIGNED, without_sealed_reasoning
+from palimpsest.privacy.surfaces import Washer
 from palimpsest.runtime.breaker import Breaker, Paused
 
 T = TypeVar("T")

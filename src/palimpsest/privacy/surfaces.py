@@ -17,25 +17,16 @@ from uuid import UUID
 
 import msgspec
 
-from palimpsest.formats.fences import UNREADABLE
-from palimpsest.formats.gemini_parts import NAME as GEMINI
-from palimpsest.formats.openai_responses_items import NAME as RESPONSES
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Text
 from palimpsest.log.typed import text_of
 from palimpsest.privacy.cleaning import Cleaner, Tally
 from palimpsest.privacy.pieces import cleaned_across
-from palimpsest.privacy.secret_names import secret_word
+from palimpsest.privacy.recognisers.secret_names import secret_word
+from palimpsest.privacy.sealed import NO_REASONING, SIGNED, is_reasoning_item, is_sealed_reasoning, settled, unsealed
 
 _replace = msgspec.structs.replace
 
-SIGNED = "signed_reasoning"
-"""The kind under which dropped signed reasoning is counted."""
-
-_NO_REASONING = (Reasoning(text=""),)
-"""Remains if nothing else does, so that what follows is linked as before; no context shows it."""
-
 _LISTED = (list, tuple, set, frozenset)
-_SEALED_ITEMS = ("redacted_thinking", "compaction", "reasoning")
 _PROTOCOL = frozenset({"type", "role"})
 _IDENTIFIERS = frozenset({"id", "name", "call_id", "tool_call_id", "tool_use_id"})
 _BLOBS = frozenset({"data", "file_data", "b64_json", "result"})
@@ -77,7 +68,7 @@ class Washer:
         if entry.native is not None:
             tally.place = "native"
             changed["native"] = self._native(entry.native)
-        return _settled(entry, _replace(entry, **changed)) if tally.count > before else entry
+        return settled(entry, _replace(entry, **changed)) if tally.count > before else entry
 
     # --- text and JSON
 
@@ -202,7 +193,7 @@ class Washer:
         """Return the entry's parts, cleaned."""
         sealed_hit = False
         parts: list[Part] = []
-        is_item = _is_reasoning_item(entry)
+        is_item = is_reasoning_item(entry)
         for part in content:
             before = self._tally.count
             cleaned = self._part(part)
@@ -213,7 +204,7 @@ class Washer:
             self._tally.note(SIGNED)
             pairs = zip(content, parts, strict=True)
             parts = [] if is_item else [new for old, new in pairs if not is_sealed_reasoning(old)]
-        return cleaned_across(parts, self.text) or (_NO_REASONING if sealed_hit else ())
+        return cleaned_across(parts, self.text) or (NO_REASONING if sealed_hit else ())
 
     def _part(self, part: Part) -> Part:
         tally = self._tally
@@ -241,7 +232,7 @@ class Washer:
             return part
         for key in ("extra", "item"):
             if isinstance(changed.get(key), dict):
-                changed[key] = _unsealed(changed[key]) or (None if key == "extra" else {})
+                changed[key] = unsealed(changed[key]) or (None if key == "extra" else {})
         return _replace(part, **changed)
 
     def _blob(self, data: str) -> str:
@@ -266,64 +257,16 @@ class Washer:
         )
 
 
-def _settled(before: Entry, after: Entry) -> Entry:
-    """Return a cleaned entry without token counts and signatures that no longer fit its content."""
-    if after.content == before.content and after.native == before.native:
-        return after
-    native = after.native
-    if native is not None and native.format == RESPONSES and after.content == _NO_REASONING:
-        native = Native(format=native.format, keep={"type": "reasoning"})
-    elif native is not None and native.call is not None and (call := _unsealed(native.call)) is not native.call:
-        # Gemini refuses its own calls without a signature. Without `native` the call counts as another provider's.
-        native = None if native.format == GEMINI else _replace(native, call=call)
-    return _replace(after, native=native, tokens=None)
-
-
-def without_sealed_reasoning(entry: Entry) -> Entry:
-    """Return the entry without signed reasoning, which is accepted only together with all of its message's."""
-    if isinstance(entry.content, str) or not _has_sealed_reasoning(entry):
-        return entry
-    kept = tuple(part for part in entry.content if not is_sealed_reasoning(part))
-    return _replace(entry, content=kept or _NO_REASONING)
-
-
-def _has_sealed_reasoning(entry: Entry) -> bool:
-    return not isinstance(entry.content, str) and any(map(is_sealed_reasoning, entry.content))
-
-
-def is_sealed_reasoning(part: Part) -> bool:
-    """Return whether this is reasoning that its provider has signed or encrypted."""
-    if isinstance(part, Reasoning):
-        return any(key.startswith(UNREADABLE) for key in part.extra or ())
-    return isinstance(part, Opaque) and part.item.get("type") in _SEALED_ITEMS
-
-
 def is_data_address(text: str) -> bool:
     """Return whether this is a `data:` URL in base64, which has no text to search but for its beginning."""
     about, _, blob = text.partition(_IN_BASE64)
     return about.startswith("data:") and _ENCODED.fullmatch(blob) is not None and len(about) < len(text)
 
 
-def _is_reasoning_item(entry: Entry) -> bool:
-    """Return whether all the entry's parts are one encrypted item of its provider."""
-    keep = entry.native.keep if entry.native is not None else None
-    return _has_sealed_reasoning(entry) and entry.is_reasoning and (keep or {}).get("type") == "reasoning"
-
-
 def _listed(given: Any, items: Sequence[Any]) -> Any:
     """Return the items in a list of the type of `given`; `given` itself if no item has changed."""
     kind = type(given) if type(given) in _LISTED else list
     return kind(items) if any(new is not old for new, old in zip(items, given, strict=True)) else given
-
-
-def _unsealed(item: Mapping[str, Any]) -> Any:
-    """Return the item without signatures, at any depth; the item itself if it has none."""
-    kept = {
-        key: _unsealed(value) if isinstance(value, dict) else value
-        for key, value in item.items()
-        if not key.startswith(UNREADABLE)
-    }
-    return item if len(kept) == len(item) and all(kept[key] is value for key, value in item.items()) else kept
 
 
 def _unused(name: str, *taken: Mapping[str, Any]) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from palimpsest.errors import PalimpsestError, StoreUnavailable
 from palimpsest.recall.follower import Follower
-from palimpsest.recall.fts import File, FtsIndex, has_fts5
-from palimpsest.recall.identity import recognise
 from palimpsest.recall.index import Index, Size
-from palimpsest.recall.plain import PlainIndex
+from palimpsest.recall.memory.index import PlainIndex
+from palimpsest.recall.sqlite.identity import recognise
+from palimpsest.recall.sqlite.index import File, FtsIndex, has_fts5
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Store

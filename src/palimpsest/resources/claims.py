@@ -19,8 +19,8 @@ import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log.codec import ready
-from palimpsest.log.entry import new_ids
-from palimpsest.log.late import sha256
+from palimpsest.log.ids import new_ids
+from palimpsest.log.lazy_imports import sha256
 from palimpsest.stores.homes import WORKERS
 from palimpsest.stores.values import Put, SessionInfo
 

@@ -11,7 +11,7 @@ from palimpsest.errors import ConfigError, nearest
 from palimpsest.errors.secret import sealed
 from palimpsest.log import values
 from palimpsest.log.head import SessionKey
-from palimpsest.log.late import dumps, sha256
+from palimpsest.log.lazy_imports import dumps, sha256
 from palimpsest.privacy.policy import PSEUDONYM
 from palimpsest.privacy.policy import load as load_policy
 from palimpsest.resources.allocation import long_term_share, shared_out

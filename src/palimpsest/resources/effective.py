@@ -133,7 +133,7 @@ def _of_long_term(where: str, block: Mapping[str, Any], at: str, *, is_given: bo
     """
     ((strategy,), _) = loading.load(dict(block), where)
     kind = block.get("long_term_memory_id")
-    documented = {**loading.SHARED, **loading.BLOCKS.get(str(kind), {})} if kind is not None else {}
+    documented = {**loading.ALQUIMIA_SHARED, **loading.ALQUIMIA_DEFAULTS.get(str(kind), {})} if kind is not None else {}
     documented |= dict.fromkeys(FLUSHING) if kind is None else {}
     given = {name: name for name in block} | (
         {"threshold": "summarize_threshold"} if "summarize_threshold" in block else {}

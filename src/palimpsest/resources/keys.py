@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from palimpsest.errors import ConfigError
 from palimpsest.log.ids import MAX_ID
-from palimpsest.log.late import sha256
+from palimpsest.log.lazy_imports import sha256
 from palimpsest.log.values import is_whole, plain_text
 
 _KEY = re.compile(r"[A-Za-z0-9_:\-@.]{1,256}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from palimpsest.log.outward import entry_json
+from palimpsest.log.entry_json import entry_json
 from palimpsest.resources.figures import Health, KeyPage, KeyStats
 from palimpsest.sessions.compacting.result import CompactionResult
 

@@ -13,7 +13,7 @@ from palimpsest.compaction.triggers import Triggers
 from palimpsest.context.cut import OVERSIZE
 from palimpsest.formats import FormatName
 from palimpsest.privacy.policy import PSEUDONYM, Pattern, Policy
-from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
+from palimpsest.privacy.recognisers.built_in import BUILT_IN, PRESETS
 from palimpsest.resources import limits, places, strategies
 from palimpsest.resources.allocation import SHARES
 from palimpsest.resources.declared import RESERVED

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palimpsest.compaction import loading
+from palimpsest.compaction.base import FULL
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.context.short_term import MaxTokens
 from palimpsest.resources.schema_parts import (
@@ -91,7 +92,7 @@ def _flushes() -> dict[str, Schema]:
         more: dict[str, Schema] = {
             "summarize_threshold": {
                 **SHARE,
-                "default": loading.FULL["threshold"],
+                "default": FULL["threshold"],
                 "description": "the share of the limits at which the memory is flushed",
             },
             "summary_tokens": {**WHOLE, "description": "tokens of the summary, of hybrid_summary alone"},
@@ -120,7 +121,7 @@ def long_term() -> Schema:
     blocks = {}
     for name in ("summarizer", "neuralyzer", "cod-summarizer"):
         strategy = "summarizer" if name != "neuralyzer" else name
-        defaults = {**loading.SHARED, **loading.BLOCKS[strategy]}
+        defaults = {**loading.ALQUIMIA_SHARED, **loading.ALQUIMIA_DEFAULTS[strategy]}
         blocks[name] = _documented(strategy, key, defaults, {})
         blocks[name]["properties"][key]["enum"] = ["summarizer", "neuralyzer", "cod-summarizer"]
     flushes = _flushes()

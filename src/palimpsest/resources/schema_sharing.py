@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from palimpsest.log.late import dumps
+from palimpsest.log.lazy_imports import dumps
 from palimpsest.resources.schema_parts import Schema, ref
 
 SMALL = 64

@@ -12,19 +12,19 @@ import msgspec
 
 from palimpsest.errors import ConfigError
 from palimpsest.formats import FormatName, Message, find_format
-from palimpsest.log import spans
+from palimpsest.log import spans, values
 from palimpsest.log.change import Record
-from palimpsest.log.checks import check_file, check_whole
 from palimpsest.log.head import Head
+from palimpsest.log.values import check_file
 from palimpsest.sessions.accesses import access_order
-from palimpsest.sessions.carried import exported_facts
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.request import ContextRequest
+from palimpsest.sessions.copied_facts import exported_facts
 from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import LogReader
+from palimpsest.sessions.salvage import SoundReader
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.sound import SoundReader
 from palimpsest.stores import Dump
 from palimpsest.stores.overlay import Overlay
 from palimpsest.transfer.relinking import head_of
@@ -161,8 +161,8 @@ class Exporting:
 
         Groups that have an entry between `after` and `before` are taken whole.
         """
-        check_whole(after, "after", of="a `seq`")
-        check_whole(before, "before", or_none=True, of="a `seq`")
+        values.whole("after", after, of="a `seq`")
+        values.whole("before", before, none=True, of="a `seq`")
         scope = self._scope
         plain = Options(
             scope.key, format=scope.options.format if format is None else format, counter=scope.options.counter

@@ -9,7 +9,7 @@ from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.facts import Fact, Stored, fact_of
 from palimpsest.log.typed import from_json
 from palimpsest.privacy.gate import Gate
-from palimpsest.sessions.scopes import WORKING, is_over
+from palimpsest.sessions.fact_scopes import WORKING, is_over
 from palimpsest.stores import Item, Put, Store
 
 

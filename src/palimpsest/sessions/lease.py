@@ -15,8 +15,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from palimpsest.errors import Closed, ConfigError, Conflict, LockTimeout, PalimpsestError
-from palimpsest.log.entry import new_ids
 from palimpsest.log.head import SessionKey
+from palimpsest.log.ids import new_ids
 from palimpsest.runtime.logs import log_failure, warn
 from palimpsest.runtime.runner import Runner
 from palimpsest.runtime.threads import apart

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
-from palimpsest.log.checks import check_whole, unfit
+from palimpsest.log.checks import unfit
 from palimpsest.log.ids import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.stores import SessionInfo, Store
@@ -47,7 +47,7 @@ async def listed(
         if not isinstance(text, str) or unfit(text) is not None:
             raise ConfigError(name, text, "text, such as that of an id")
     values.choice("order", order, ("id", "latest"))
-    check_whole(limit, "limit", or_none=True)
+    values.whole("limit", limit, none=True)
     first, last = values.instant("since", since) or 0, values.instant("before", before)
     chunk = CHUNK if limit is None else min(limit + 1, CHUNK)
     source = _by_id if order == "id" else _by_use

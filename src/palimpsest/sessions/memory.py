@@ -12,22 +12,22 @@ import msgspec
 from palimpsest.errors import ConfigError, SessionNotFound
 from palimpsest.log import values
 from palimpsest.log.change import BY_REQUEST
-from palimpsest.log.checks import checked_clock
 from palimpsest.log.entry import now_us
 from palimpsest.log.head import ABOUT, About, SessionKey
 from palimpsest.log.ids import check_id, check_scope
+from palimpsest.log.values import checked_clock
 from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import EventName, Handler
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.counting import counter_of
+from palimpsest.sessions.lazy_parts import Part
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
 from palimpsest.sessions.opened import Opened
-from palimpsest.sessions.opening import check_opening
+from palimpsest.sessions.opening_options import check_opening
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options
-from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.session import AsyncSession
@@ -86,7 +86,7 @@ def index_file(given: object, encryption: Encryption | None) -> tuple[str, Calla
 
     Raises ConfigError for a value that is not a path, or for an encrypted store.
     """
-    from palimpsest.recall.identity import check_file, path_of  # only needed if a path is given
+    from palimpsest.recall.sqlite.identity import check_file, path_of  # only needed if a path is given
 
     if encryption is not None:
         allowed = "None: an encrypted store keeps its search index in memory, since the index has words in plain text"
@@ -544,7 +544,7 @@ class AsyncMemory:
         Args:
             prefix: only scopes that start with this text, such as "user/".
         """
-        from palimpsest.sessions.scopes import scopes  # not needed by most memories
+        from palimpsest.sessions.fact_scopes import scopes  # not needed by most memories
 
         if not isinstance(prefix, str):
             raise ConfigError("prefix", type(prefix).__name__, "text that scopes begin with")

@@ -13,8 +13,8 @@ from palimpsest.context.groups import Meter
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import counted_texts
-from palimpsest.log import spans
-from palimpsest.log.checks import check, check_whole, unfit
+from palimpsest.log import spans, values
+from palimpsest.log.checks import check, unfit
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Definition, Head, Usage
 from palimpsest.log.spans import Span
@@ -154,10 +154,10 @@ class LogReader:
         Of these at most the first `limit`, or the `last` ones. Rewound entries are included only with `rewound`. With
         `at` the log is read as it was at that revision.
         """
-        check_whole(after, "after", of="a `seq`")
-        check_whole(before, "before", or_none=True, of="a `seq`")
+        values.whole("after", after, of="a `seq`")
+        values.whole("before", before, none=True, of="a `seq`")
         for name, value in (("limit", limit), ("last", last)):
-            check_whole(value, name, or_none=True)
+            values.whole(name, value, none=True)
         if limit is not None and last is not None:
             raise ConfigError("last", last, "`limit`, which counts from the front, or `last`, but not both")
 
@@ -216,7 +216,7 @@ class LogReader:
         """Return the log by interaction, oldest first: those behind the interaction `after`, at most `limit`."""
         if after is not None and not (isinstance(after, Interaction) and after.entries):
             raise ConfigError("after", after, "an Interaction that this verb has returned, or None")
-        check_whole(limit, "limit", or_none=True)
+        values.whole("limit", limit, none=True)
         head, interactions, members = await self.head(), list[Interaction](), list[Entry]()
         last, index = (after.entries[-1].seq, after.index) if after is not None else (0, -1)
         where = spans.visible(head.rewound, last, head.next_seq)

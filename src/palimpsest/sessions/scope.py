@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import Closed, ConfigError, WrongUser
-from palimpsest.log.checks import check_whole
+from palimpsest.log import values
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.events import EventName, Observers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.declared import Declared
     from palimpsest.sessions.definitions import Definitions
     from palimpsest.sessions.derived import Derivations, Unmaking
-    from palimpsest.sessions.scopes import Leaving
+    from palimpsest.sessions.fact_scopes import Leaving
     from palimpsest.sessions.shelves.keeping import Keeper
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.summaries.models import Asked
@@ -64,7 +64,7 @@ class MemoryScope:
         self.compactions = Renewals(runner, compaction_seconds)
         self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
         """What is withheld of open interactions, shared by all objects of a session."""
-        check_whole(view_bytes, "view_bytes")
+        values.whole("view_bytes", view_bytes)
         self.views = Views(view_bytes)
 
     def warn_unbounded(self) -> None:
@@ -207,7 +207,7 @@ class MemoryScope:
 
     async def drop_facts(self, key: SessionKey) -> None:
         """Destroy the working memory of a session that was deleted."""
-        from palimpsest.sessions.scopes import drop_scopes  # only needed if a session is deleted
+        from palimpsest.sessions.fact_scopes import drop_scopes  # only needed if a session is deleted
 
         await drop_scopes(self.store, key.tenant, "session", key.session)
 

@@ -23,8 +23,8 @@ from palimpsest.sessions.adding.appender import Appender, OpenTurn
 from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
 from palimpsest.sessions.adding.verbs import Adding, Content
 from palimpsest.sessions.describing import Describing
+from palimpsest.sessions.lazy_parts import Part
 from palimpsest.sessions.options import Options
-from palimpsest.sessions.parts import Part
 from palimpsest.sessions.reading import LogReader, cost_of
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.turns import TurnEnd, Turns

@@ -7,14 +7,13 @@ import os
 import msgspec
 
 from palimpsest.errors import Conflict, SessionNotFound
-from palimpsest.log import spans
+from palimpsest.log import spans, values
 from palimpsest.log.change import Change, Record
-from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Head
 from palimpsest.log.ids import MAX_ID
 from palimpsest.log.summary import Spent
 from palimpsest.sessions.accesses import inherited
-from palimpsest.sessions.carried import copy_facts
+from palimpsest.sessions.copied_facts import copy_facts
 from palimpsest.sessions.history import History, When, kinds_since
 from palimpsest.sessions.scope import SessionScope
 
@@ -31,8 +30,8 @@ class Timeline:
 
     async def history(self, after: int, before: int | None) -> list[Record]:
         """Return what happened to the session between two revisions, oldest first."""
-        check_whole(after, "after", of="a revision")
-        check_whole(before, "before", or_none=True, of="a revision")
+        values.whole("after", after, of="a revision")
+        values.whole("before", before, none=True, of="a revision")
         return await self._past.history(await self._scope.head(), after, before)
 
     async def fork(self, session_id: str | None, at: When | None) -> SessionScope:

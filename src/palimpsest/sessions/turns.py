@@ -15,8 +15,8 @@ from palimpsest.log import values
 from palimpsest.log.checks import check_descriptors
 from palimpsest.sessions.adding.appender import Appender, Block
 from palimpsest.sessions.adding.gathered import Committed, TurnBuffer
+from palimpsest.sessions.lazy_parts import Part
 from palimpsest.sessions.lease import NESTED
-from palimpsest.sessions.parts import Part
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:

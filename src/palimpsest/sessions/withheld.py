@@ -17,8 +17,9 @@ import msgspec
 
 from palimpsest.log import spans
 from palimpsest.log.change import Change
-from palimpsest.log.entry import Entry, new_ids
+from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.ids import new_ids
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
 from palimpsest.privacy.gate import Admitted

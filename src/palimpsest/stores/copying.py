@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, nearest
-from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import now_us
 from palimpsest.log.ids import check_id
+from palimpsest.log.values import check_progress
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, PlaceHead, Range, Step

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest.log.codec import ready
-from palimpsest.log.entry import new_ids
+from palimpsest.log.ids import new_ids
 
 if TYPE_CHECKING:
     from palimpsest.stores import Store

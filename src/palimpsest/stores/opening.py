@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from palimpsest.errors import ConfigError, nearest
-from palimpsest.log.checks import is_path
 from palimpsest.log.entry import now_us
+from palimpsest.log.values import is_path
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import MARK, STORES, Store
 from palimpsest.stores.backend import Backend

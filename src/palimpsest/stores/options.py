@@ -1,6 +1,7 @@
 """Options of stores: how they are given, how they appear in an address, and which parts of an address may be shown.
 
-Options of stores on a disk are defined here, those of stores on servers in `palimpsest.stores.servers`.
+Options of all stores and of stores on a disk are defined here, those of stores on servers in
+`palimpsest.stores.servers`.
 """
 
 from __future__ import annotations
@@ -40,18 +41,25 @@ class StoreOptions(TypedDict, total=False):
     cluster: bool
 
 
-class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
+class CommonOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of all stores, except those in memory, which have none.
+
+    A text or the data of an image of more than `large_bytes` is kept once, however many entries hold it.
+    """
+
+    readonly: Annotated[bool, Meta(description="True or False (in an address true or false)")] = False
+    large_bytes: Annotated[int, Meta(ge=64, description="a whole number of bytes, at least 64")] = LARGE
+
+
+class DiskOptions(CommonOptions, frozen=True, kw_only=True):
     """The options of stores on this machine's disk.
 
     `synchronous` is FULL (what was acknowledged survives a power loss) or NORMAL (it survives the process; a power loss
-    may take the last commits). `busy_seconds` is how long to wait for other writers. A text or the data of an image of
-    more than `large_bytes` is kept once, however many entries hold it.
+    may take the last commits). `busy_seconds` is how long to wait for other writers.
     """
 
     synchronous: Annotated[Synchronous, Meta(description="FULL or NORMAL")] = "FULL"
     busy_seconds: Annotated[float, Meta(ge=0, description="a number of seconds, 0 or more")] = 30
-    readonly: Annotated[bool, Meta(description="True or False (in an address true or false)")] = False
-    large_bytes: Annotated[int, Meta(ge=64, description="a whole number of bytes, at least 64")] = LARGE
 
 
 SQLITE_PARAMETERS = ("cache", "immutable", "mode", "modeof", "nolock", "psow", "vfs")

@@ -13,13 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from operator import methodcaller
 from typing import Annotated, Any, Generic, TypeVar
 
-import msgspec
 from msgspec import Meta
 
 from palimpsest.errors import ForkedProcess, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Backend, Due, Listed
-from palimpsest.stores.options import discreet_address, read_options, texts_in
-from palimpsest.stores.values import LARGE
+from palimpsest.stores.options import CommonOptions, discreet_address, read_options, texts_in
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound="ServerOptions")
@@ -29,17 +27,14 @@ NOT_TAKEN = "the driver does not take this address: look at its host and options
 """What to tell the user where a driver refuses an address. Its own error may quote the address with the password."""
 
 
-class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ServerOptions(CommonOptions, frozen=True, kw_only=True):
     """The options of stores on servers.
 
-    No call takes longer than `timeout_seconds`, whatever it waits for. A process has at most `pool_size` connections. A
-    text or the data of an image of more than `large_bytes` is kept once, however many entries hold it.
+    No call takes longer than `timeout_seconds`, whatever it waits for. A process has at most `pool_size` connections.
     """
 
     timeout_seconds: Annotated[float, Meta(gt=0, description="a number of seconds above 0")] = 30
     pool_size: Annotated[int, Meta(ge=1, le=1000, description="a whole number of connections, 1 to 1000")] = 10
-    readonly: Annotated[bool, Meta(description="true or false")] = False
-    large_bytes: Annotated[int, Meta(ge=64, description="a whole number of bytes, at least 64")] = LARGE
 
 
 def server_options(kind: type[Options], address: str, given: Mapping[str, Any]) -> tuple[str, Options]:

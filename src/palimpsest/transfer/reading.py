@@ -12,7 +12,7 @@ from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, shorten
 from palimpsest.log import spans
 from palimpsest.log.change import Record
 from palimpsest.log.checks import check, check_json, check_names, checked_about
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import LINKS, Entry, defaults
 from palimpsest.log.head import About, Attempts, Cut, Head, Usage
 from palimpsest.log.resuming import left_out
 from palimpsest.log.spans import Span
@@ -23,7 +23,7 @@ from palimpsest.privacy.gate import Gate
 from palimpsest.stores import Dump
 from palimpsest.transfer.plain import check_plain, instant, list_of
 from palimpsest.transfer.relinking import head_of, relinked
-from palimpsest.transfer.writing import FIELDS, KIND, KNOWN_VERSIONS, LINKS, Access
+from palimpsest.transfer.writing import FIELDS, KIND, KNOWN_VERSIONS, Access
 
 MOST_PSEUDONYMS = 1024
 """More than `privacy.pseudonyms.NUMBERED`, since branches that were redacted together have the numbers of both."""
@@ -318,4 +318,4 @@ def _read_entry(raw: object, where: str) -> Entry:
     return entry
 
 
-_UNLINKED = {name: getattr(Entry(), name) for name in LINKS}
+_UNLINKED = defaults(*LINKS)

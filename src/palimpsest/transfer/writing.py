@@ -17,7 +17,7 @@ from palimpsest.context.result import Context
 from palimpsest.errors import ConfigError
 from palimpsest.log.change import Record
 from palimpsest.log.codec import encoded
-from palimpsest.log.entry import Entry, moment
+from palimpsest.log.entry import LINKS, Entry, defaults, moment
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.summary import Summary
 from palimpsest.runtime.private_files import as_before, private
@@ -32,11 +32,10 @@ LEFT_SECONDS = 3600.0
 """The age at which a partial file counts as left by a killed export. An export is complete before its file is begun, so
 writing the file never takes that long."""
 
-LINKS = ("seq", "turn", "group", "answers", "late", "continues", "revision")
-"""Fields of an entry that are its place in the log and its links to other entries."""
-
 FIELDS = tuple(field for field in Entry.__struct_fields__ if field not in ("at", "tokens", "lone", "damaged", *LINKS))
-"""The other fields of an entry that are exported."""
+"""Fields of an entry that are exported as they are; links and the time have forms of their own."""
+
+_DEFAULTS = defaults(*FIELDS)
 
 Access = tuple[int, int, int]
 """The `seq` of an entry that was fetched, when (on the session's access clock), and how often."""
@@ -46,8 +45,6 @@ Apart = Callable[[Callable[[Entry], bytes], Entry], Awaitable[bytes]]
 
 LONG = 256 * 1024
 """Characters from which on encoding an entry counts as long-running."""
-
-_DEFAULTS = Entry()
 
 
 def exported(
@@ -62,8 +59,8 @@ def exported(
     """Return the session as JSON values, which `import_session` accepts.
 
     `accesses` say which entries were fetched (`palimpsest.sessions.accesses`), `facts` are those of the session's
-    working memory (`palimpsest.sessions.carried`). The section `summaries` repeats summaries of the records for human
-    readers; an import ignores it.
+    working memory (`palimpsest.sessions.copied_facts`). The section `summaries` repeats summaries of the records for
+    human readers; an import ignores it.
     """
     summaries = [record.compaction.summary for record in records if record.compaction is not None]
     return _frame(key, head, now, accesses, facts) | {
@@ -250,7 +247,7 @@ def listed(context: Context) -> bytes:
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    given = {name: value for name in FIELDS if (value := getattr(entry, name)) != getattr(_DEFAULTS, name)}
+    given = {name: value for name, default in _DEFAULTS.items() if (value := getattr(entry, name)) != default}
     out = {"id": entry.id, "seq": entry.seq, "kind": entry.kind, "role": entry.role, "content": ""}
     out |= _plain(given)
     out["created_at"] = _time(entry.at)

@@ -22,8 +22,8 @@ from palimpsest.compat.firefly.journal import Journal, Tail, namespace_in, saved
 from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, read
 from palimpsest.errors import ConfigError, PalimpsestError
 from palimpsest.log import values
-from palimpsest.log.checks import is_path
 from palimpsest.log.entry import now_us
+from palimpsest.log.values import is_path
 from palimpsest.runtime.once import ProcessLock
 from palimpsest.stores.file.disk import Files, names, unavailable
 from palimpsest.stores.file.folder import safe_name

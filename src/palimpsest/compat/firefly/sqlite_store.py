@@ -20,8 +20,8 @@ from palimpsest.compat.firefly.entries import MemoryEntry, Packed, parsed
 from palimpsest.compat.firefly.store import MARK, Conversations, LocalStore, elsewhere, read, spelled, unspelled
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
-from palimpsest.log.checks import is_path
 from palimpsest.log.entry import now_us
+from palimpsest.log.values import is_path
 from palimpsest.runtime.logs import warn
 from palimpsest.stores import forking
 from palimpsest.stores.sqlite.connections import FAULTS, PAUSE, Link, Links, SameFile, Translated, connected, is_busy

@@ -14,7 +14,8 @@ from palimpsest.compat.firefly.turns import MARK, Kept, declared_of, entries_of
 from palimpsest.compat.firefly.weighing import Scale
 from palimpsest.errors import shorten
 from palimpsest.log import spans, values
-from palimpsest.log.entry import LAST_MOMENT, microseconds_of, moment, new_ids
+from palimpsest.log.entry import LAST_MOMENT, microseconds_of, moment
+from palimpsest.log.ids import new_ids
 
 EARLIER = "Turns that came before, of which the summary alone is here."
 """The text of an entry that takes the place of the turns behind an imported summary, which the export does not hold."""

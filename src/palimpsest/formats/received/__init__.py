@@ -9,6 +9,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from palimpsest.formats import CHAT, Format
+
 if TYPE_CHECKING:
     from palimpsest.formats.received.stream import AnswerStream
     from palimpsest.formats.received.values import Received, Reported
@@ -24,21 +26,22 @@ _CALLING, _CALL, _FUNCTION = {"role", "content", "tool_calls"}, {"id", "type", "
 """The keys of a message with calls in a request of chat completions, of a call, and of its function."""
 
 
-def is_plain(messages: object, format: str) -> bool:
+def is_plain(messages: object, format: Format) -> bool:
     """Whether these are plain messages of the format, which need no recognition. Gemini's, with parts, never are."""
+    is_chat = format.name == CHAT
     if type(messages) is not list:
         return False
     for message in messages:
         if type(message) is not dict:
             return False
         if (
-            format != "gemini"
+            format.content == "content"
             and type(message.get("content")) is str
             and (len(message) == len(_LEAST) or message.keys() <= _PLAIN)
-            and (format == "openai" or message.get("role") not in _CHATS_ALONE)
+            and (is_chat or message.get("role") not in _CHATS_ALONE)
         ):
             continue  # of two keys the other one is `role`, or decoding reports what is missing
-        if format != "openai" or not _is_calling(message):
+        if not is_chat or not _is_calling(message):
             return False
     return True
 

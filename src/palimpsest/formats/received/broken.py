@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from palimpsest.errors import InvalidEntry
-from palimpsest.formats import Message
-from palimpsest.formats.received.shapes import RESPONSES, shape_of
+from palimpsest.formats import RESPONSES, Message
+from palimpsest.formats.received.shapes import shape_of
 
 _BROKEN = ("failed", "cancelled")
 _SAID = {"output_text": "text", "refusal": "refusal"}

@@ -11,19 +11,10 @@ from functools import partial
 from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, shorten
-from palimpsest.formats import Message
+from palimpsest.formats import ANTHROPIC, CHAT, GEMINI, RESPONSES, Message
 from palimpsest.formats.received.broken import is_broken_off, what_came
 from palimpsest.formats.received.plain import is_model, plain
-from palimpsest.formats.received.shapes import (
-    ANTHROPIC,
-    CHAT,
-    GEMINI,
-    RESPONSES,
-    holder_of,
-    joined,
-    shape_of,
-    taken_as,
-)
+from palimpsest.formats.received.shapes import holder_of, joined, shape_of, taken_as
 from palimpsest.formats.received.usage import reported
 from palimpsest.formats.received.values import Received, Run
 from palimpsest.formats.wording import BESIDE

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from palimpsest.formats import Message
+from palimpsest.formats import ANTHROPIC, CHAT, GEMINI, RESPONSES, Message
 from palimpsest.formats.gemini_parts import DATA as GEMINI_DATA
 from palimpsest.formats.gemini_parts import PART_KEYS
 from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, SHAPES
-
-CHAT, RESPONSES, ANTHROPIC, GEMINI = "openai", "openai-responses", "anthropic", "gemini"
 
 Shape = Literal["response", "choice", "message", "piece", "event", "usage", "unknown"]
 

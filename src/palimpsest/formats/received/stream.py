@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from palimpsest.errors import Closed, InvalidEntry
-from palimpsest.formats import Message
+from palimpsest.formats import ANTHROPIC, CHAT, GEMINI, RESPONSES, Message
 from palimpsest.formats.received.plain import plain
-from palimpsest.formats.received.shapes import ANTHROPIC, CHAT, GEMINI, RESPONSES, shape_of
+from palimpsest.formats.received.shapes import shape_of
 from palimpsest.formats.received.stream_anthropic import AnthropicAnswer
 from palimpsest.formats.received.stream_chat import ChatAnswer
 from palimpsest.formats.received.stream_gemini import GeminiAnswer

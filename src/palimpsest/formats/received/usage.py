@@ -14,7 +14,7 @@ from palimpsest.formats.anthropic_kinds import is_hosted_result
 from palimpsest.formats.openai_responses_items import asks
 from palimpsest.formats.received.plain import plain
 from palimpsest.formats.received.values import Reported
-from palimpsest.log.checks import check_whole
+from palimpsest.log import values
 from palimpsest.log.entry import digest
 
 HOLDERS = ("usage", "usage_metadata", "usageMetadata")
@@ -75,7 +75,7 @@ class _Usage:
         value = usage.get(key)
         if value is None:
             return 0
-        check_whole(value, f"{self.where}.{key}")
+        values.whole(f"{self.where}.{key}", value)
         return int(value)
 
 

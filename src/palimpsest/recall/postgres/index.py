@@ -76,7 +76,7 @@ class PostgresIndex:
         """
         await self._tables.do(lambda db: prepare(db, self._schema), writes=True)
         if vectors:
-            from palimpsest.recall.pgvectors import opened  # an extra
+            from palimpsest.recall.postgres.vectors import opened  # an extra
 
             self._vectors = await opened(self._step, self._schema, self._tenant)
 

@@ -27,7 +27,7 @@ OURS = f"Palimpsest's search index, {FORMAT}.{LAYOUT}"
 NAMES = ("recall_tenants", "recall_sessions", "recall_entries", "recall_parts", "recall_blocked")
 
 VECTORS = ("vectors", "vector")
-"""The tables of `palimpsest.recall.pgvectors`, which exist once the store was opened with an embedder."""
+"""The tables of `palimpsest.recall.postgres.vectors`, which exist once the store was opened with an embedder."""
 
 
 def found_by(words: str, tenant: str) -> str:

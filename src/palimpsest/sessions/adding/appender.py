@@ -15,12 +15,13 @@ import msgspec
 from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
 from palimpsest.log.codec import encode, escaped, unescaped
-from palimpsest.log.entry import Entry, derived_ids, new_ids
+from palimpsest.log.entry import Entry
+from palimpsest.log.ids import derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
 from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.gathered import Committed, NoteUsage, TurnBuffer
+from palimpsest.sessions.lazy_parts import Part
 from palimpsest.sessions.lease import NESTED, Lease, waited_for
-from palimpsest.sessions.parts import Part
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:

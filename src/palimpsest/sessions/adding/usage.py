@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from palimpsest.errors import ConfigError
 from palimpsest.formats.received import reported_by
 from palimpsest.formats.received.values import Reported
+from palimpsest.log import values
 from palimpsest.log.change import Change
-from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Usage
 from palimpsest.runtime.logs import warn_caller
 from palimpsest.sessions.remembered import Sent
@@ -107,7 +107,7 @@ def _of_figures(input_tokens: int | None, output_tokens: int, cached_tokens: int
         ("output_tokens", output_tokens),
         ("cached_tokens", cached_tokens),
     ):
-        check_whole(value, name)
+        values.whole(name, value)
     assert input_tokens is not None, "checked above"
     return Reported(input_tokens, output_tokens, cached_tokens)
 

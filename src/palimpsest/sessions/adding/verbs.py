@@ -18,8 +18,9 @@ from palimpsest.formats.media_types import lacks
 from palimpsest.formats.received import is_plain, received
 from palimpsest.formats.received.values import Received, Run
 from palimpsest.log.checks import check, check_json, unfit
-from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, new_ids
-from palimpsest.log.late import dumps
+from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status
+from palimpsest.log.ids import new_ids
+from palimpsest.log.lazy_imports import dumps
 from palimpsest.log.withdrawal import arriving
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.usage import UsageRecorder
@@ -142,9 +143,7 @@ class Adding:
         if existing and not new:
             await self.usage.unless_noted([*recognised.usages.values()] if recognised is not None else ())
             return tuple(existing)
-        notes = (
-            partial(self._note_usage, messages, recognised) if recognised is not None and recognised.usages else None
-        )
+        notes = partial(self._note_usage, messages, recognised) if recognised and recognised.usages else None
         stored = await self._appender.append(new, "messages", checked_key(key), checked=True, note_usage=notes)
         return *existing, *stored
 
@@ -189,7 +188,7 @@ class Adding:
         name = self._options.format if format is None else format
         shape = find_format(name)
         recognised: Received | None = None
-        if is_plain(batch, shape.name) or _is_text(batch):
+        if is_plain(batch, shape) or _is_text(batch):
             entries = _of_messages(shape, batch, blank)
         else:
             recognised = received(batch, name, settled=format is not None)
@@ -233,7 +232,7 @@ def _is_text(batch: object) -> bool:
 def _of_messages(shape: Format, messages: Any, blank: bool) -> list[Entry]:
     """Decode messages of one format. Raises InvalidEntry for malformed ones, and unless `blank` for empty messages of
     the user or the system."""
-    messages = canonical(messages, shape.name)
+    messages = canonical(messages, shape)
     entries = shape.decode(messages, "messages")
     for i, entry in enumerate(() if blank else entries):
         content, role = entry.content, entry.role
@@ -250,7 +249,8 @@ def _of_messages(shape: Format, messages: Any, blank: bool) -> list[Entry]:
 
 def _place_of(shape: Format, messages: Sequence[Any], index: int) -> str:
     """Return where in `messages` the content of the entry with this index is."""
-    return f"messages[{_message_of(shape, messages, index)}]{_CONTENT.get(shape.name, '.content')}"
+    key = f".{shape.content}" if shape.content else ""
+    return f"messages[{_message_of(shape, messages, index)}]{key}"
 
 
 def _message_of(shape: Format, messages: Sequence[Any], index: int) -> int:
@@ -267,16 +267,13 @@ def _message_at(runs: Sequence[Run], index: int) -> int:
     """Return the index, among all given messages, of the one from which the entry with this index was decoded."""
     for run in runs:
         shape = find_format(run.format)
-        messages = canonical(run.messages, shape.name)
+        messages = canonical(run.messages, shape)
         count = len(shape.decode(messages, "messages"))
         if index < count:
             return run.places[_message_of(shape, messages, index)]
         index -= count
     raise AssertionError("an entry comes from something that was given")
 
-
-_CONTENT = {"gemini": ".parts", "text": ""}
-"""By format, the field that holds the content of a message, where that is not `content`."""
 
 _BLANK = (
     "the message says nothing: give text, or parts such as an image, or add no message at all (only add_entries and "

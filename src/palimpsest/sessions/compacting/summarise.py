@@ -12,7 +12,8 @@ from palimpsest.errors import SummarizerFailed
 from palimpsest.errors.wording import briefly
 from palimpsest.formats.wording import sendable, summary_entry_tokens
 from palimpsest.log import spans
-from palimpsest.log.entry import Entry, new_ids
+from palimpsest.log.entry import Entry
+from palimpsest.log.ids import new_ids
 from palimpsest.log.summary import Spent, Summary, SummaryItem
 from palimpsest.privacy.gate import Gate
 from palimpsest.privacy.mentions import Mentions, summary_mentions

@@ -18,8 +18,8 @@ from palimpsest.sessions.compacting.compactor import Compactor
 from palimpsest.sessions.compacting.hiding import Hiding
 from palimpsest.sessions.compacting.result import below_threshold
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
-from palimpsest.sessions.parts import Part
-from palimpsest.sessions.parts import loaded as loaded_by
+from palimpsest.sessions.lazy_parts import Part
+from palimpsest.sessions.lazy_parts import loaded as loaded_by
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.states import active_entries
 from palimpsest.sessions.verifying import verify

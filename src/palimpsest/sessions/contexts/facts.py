@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from palimpsest.context.tail import Facts
+from palimpsest.sessions.fact_scopes import WORKING, is_over
 from palimpsest.sessions.kept_facts import read_fact
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.scopes import WORKING, is_over
 from palimpsest.stores import Item
 
 

@@ -18,8 +18,8 @@ from palimpsest.log.head import PromptSize
 from palimpsest.runtime.logs import warn
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.request import ContextRequest
+from palimpsest.sessions.lazy_parts import Part, loaded
 from palimpsest.sessions.options import AutoCompact, Options
-from palimpsest.sessions.parts import Part, loaded
 from palimpsest.sessions.remembered import Sent
 from palimpsest.sessions.scope import SessionScope
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Iterable
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.head import SessionKey
 from palimpsest.sessions.erased import Erased
+from palimpsest.sessions.fact_scopes import Leaving
 from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.scope import MemoryScope
-from palimpsest.sessions.scopes import Leaving
 from palimpsest.stores import Store
 
 UNREAD = "data that cannot be read was not searched: {}"

@@ -17,8 +17,8 @@ from palimpsest.privacy.retroactive import Findings, Unchecked
 from palimpsest.sessions.erased import Erased
 from palimpsest.sessions.erasing.damaged import UNREAD
 from palimpsest.sessions.erasing.query import Query
+from palimpsest.sessions.fact_scopes import WORKING, Owner, scopes_of
 from palimpsest.sessions.scope import MemoryScope
-from palimpsest.sessions.scopes import WORKING, Owner, scopes_of
 from palimpsest.stores import Item, Put
 
 KEY = "its key has private text, and a key cannot be changed: delete the fact"

@@ -14,10 +14,10 @@ from palimpsest.sessions.erasing.damaged import destroy_damaged, is_damaged
 from palimpsest.sessions.erasing.eraser import Eraser, Lost
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import Picked, SelectedAll, SelectedByQuery
+from palimpsest.sessions.fact_scopes import Leaving
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import MemoryScope, SessionScope
-from palimpsest.sessions.scopes import Leaving
 
 PASSES = 10
 """How often to go through what others write meanwhile. Passes after the first have little to do."""

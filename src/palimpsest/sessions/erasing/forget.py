@@ -17,9 +17,9 @@ from functools import partial
 from palimpsest.errors import ConfigError, StoreCorrupt
 from palimpsest.formats import words_of
 from palimpsest.log import values
-from palimpsest.log.checks import check_progress
 from palimpsest.log.head import Head
 from palimpsest.log.ids import check_id
+from palimpsest.log.values import check_progress
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased
 from palimpsest.sessions.erasing.damaged import (
@@ -37,10 +37,10 @@ from palimpsest.sessions.erasing.knowledge import forget_knowledge
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedByQuery
 from palimpsest.sessions.erasing.sweep import end_expired_sessions
+from palimpsest.sessions.fact_scopes import Leaving, drop_scopes
+from palimpsest.sessions.lazy_parts import loaded
 from palimpsest.sessions.paging import sessions_of
-from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope
-from palimpsest.sessions.scopes import Leaving, drop_scopes
 from palimpsest.stores import SessionInfo
 from palimpsest.stores.overlay import Overlay
 

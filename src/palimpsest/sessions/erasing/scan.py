@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.change import Change, Record
-from palimpsest.log.checks import check_progress, check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.ids import check_id
+from palimpsest.log.values import check_progress
 from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.privacy.removed import Removed
 from palimpsest.privacy.retroactive import REASON, Findings, Redaction, Sample, Unchecked
@@ -35,11 +35,11 @@ from palimpsest.sessions.erasing.facts import UNREADABLE, FactScan
 from palimpsest.sessions.erasing.scanned import Scanned, chosen
 from palimpsest.sessions.erasing.sweep import end_expired_sessions
 from palimpsest.sessions.erasing.verbs import Erasing
+from palimpsest.sessions.fact_scopes import Owner
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.scope import MemoryScope, SessionScope
-from palimpsest.sessions.scopes import Owner
 
 if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor
@@ -78,7 +78,7 @@ async def scan(
     redactor = scope.gate.redactor if privacy is None else gate_of(privacy).redactor
     if redactor is None:
         raise ConfigError("privacy", None, "a policy to scan with: the memory was opened without one")
-    check_whole(sample, "sample")
+    values.whole("sample", sample)
     check_progress(progress)
     values.switch("apply", apply)
     if session is not None:

@@ -8,13 +8,13 @@ from datetime import timedelta
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.log import values
-from palimpsest.log.checks import check_progress
 from palimpsest.log.head import SessionKey
+from palimpsest.log.values import check_progress
 from palimpsest.sessions.erased import Vacuumed
 from palimpsest.sessions.erasing.eraser import Eraser
+from palimpsest.sessions.fact_scopes import Leaving
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import MemoryScope, SessionScope
-from palimpsest.sessions.scopes import Leaving
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.derivers import INDEX, Derivers
 

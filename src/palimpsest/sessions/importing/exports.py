@@ -10,7 +10,7 @@ from palimpsest.errors import ImportFailed, shorten
 from palimpsest.log import values
 from palimpsest.log.ids import check_id, is_id
 from palimpsest.sessions.accesses import restore_accesses
-from palimpsest.sessions.carried import carried, load_facts
+from palimpsest.sessions.copied_facts import carried, load_facts
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.transfer.reading import accesses_of, imported
 from palimpsest.transfer.relinking import joining

@@ -22,9 +22,9 @@ from palimpsest.errors import (
     PrivacyRefused,
 )
 from palimpsest.log.checks import TITLE
-from palimpsest.log.entry import Entry, derived_ids
+from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
-from palimpsest.log.ids import is_id
+from palimpsest.log.ids import derived_ids, is_id
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.places import AlternativePlaces, Places
 from palimpsest.sessions.importing.report import CHANGED, ERASED, WITHHELD, Account

@@ -10,8 +10,9 @@ from typing import Any, BinaryIO
 from palimpsest.errors import ConfigError, Conflict, ImportFailed, InvalidEntry, PrivacyRefused
 from palimpsest.formats import find_format
 from palimpsest.log import values
-from palimpsest.log.checks import check_file, check_progress, unfit
+from palimpsest.log.checks import unfit
 from palimpsest.log.ids import check_id
+from palimpsest.log.values import check_file, check_progress
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.importer import Importer
 from palimpsest.sessions.importing.report import OTHERS, ImportReport, failed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from palimpsest.compaction.knowledge import KnowledgeBase
-from palimpsest.sessions.parts import loaded
+from palimpsest.sessions.lazy_parts import loaded
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.shelves.records import KnowledgeHit, Place
 

@@ -12,11 +12,11 @@ import msgspec
 from palimpsest.context.tail import TailPart
 from palimpsest.errors import ConfigError
 from palimpsest.log import spans
-from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.log.ids import check_id
 from palimpsest.log.spans import Span
+from palimpsest.log.values import check_progress
 from palimpsest.recall.follower import Progress
 from palimpsest.recall.opening import Indexes
 from palimpsest.recall.parts import searchable_text, span_of

@@ -17,8 +17,9 @@ import msgspec
 
 from palimpsest.compaction.knowledge import TextSplitter
 from palimpsest.log.codec import ready
-from palimpsest.log.entry import Entry, derived_ids, moment
-from palimpsest.log.late import sha256
+from palimpsest.log.entry import Entry, moment
+from palimpsest.log.ids import derived_ids
+from palimpsest.log.lazy_imports import sha256
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Summary
 

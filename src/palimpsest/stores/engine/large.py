@@ -19,7 +19,7 @@ import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.codec import decoded, encoded
-from palimpsest.log.late import sha256
+from palimpsest.log.lazy_imports import sha256
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import new_log, stamped
 from palimpsest.stores.engine.known import Known

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans as ranges
 from palimpsest.log.change import Record
-from palimpsest.log.entry import Entry, placed_at, set_aside, unpack
+from palimpsest.log.entry import Entry, set_aside, unpack
 from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.ids import placed_at
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Cells, Named, Range, Seen

@@ -12,7 +12,7 @@ from palimpsest.log.entry import Entry, set_aside
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.sessions.paging import BATCH
 from palimpsest.stores import Store
-from palimpsest.transfer.sound import sound
+from palimpsest.transfer.salvage import sound
 
 BESIDE = 8
 """How many entries before and behind a missing one are used to guess its kind and links."""

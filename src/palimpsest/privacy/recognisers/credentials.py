@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from palimpsest.privacy import Span, languages
-from palimpsest.privacy.nested import nested_values
-from palimpsest.privacy.scanning import Scan
-from palimpsest.privacy.secret_names import NAMED, PASSWORDS, secret_word
+from palimpsest.privacy import Span
+from palimpsest.privacy.recognisers import languages
+from palimpsest.privacy.recognisers.nested import nested_values
+from palimpsest.privacy.recognisers.scanning import Scan
+from palimpsest.privacy.recognisers.secret_names import NAMED, PASSWORDS, secret_word
 
 # --- keys and tokens
 

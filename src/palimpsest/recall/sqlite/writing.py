@@ -16,11 +16,11 @@ import msgspec
 
 from palimpsest.log import spans
 from palimpsest.log.entry import KINDS, ROLES
-from palimpsest.recall.answers import Answers
 from palimpsest.recall.index import LAST_NUMBER, LAST_PART, LAST_SEQ, Cursor, Document, Size, Update, is_same
 from palimpsest.recall.postings import PART_BITS, key_of, place_of
 from palimpsest.recall.ranking import Facts
-from palimpsest.recall.tables import TenantTables, forgets, has_vectors, make_tenant, owners_of, set_owners
+from palimpsest.recall.sqlite.layout import TenantTables, forgets, has_vectors, make_tenant, owners_of, set_owners
+from palimpsest.recall.sqlite.matching import Matching
 from palimpsest.stores.sqlite.connections import Damaged
 
 T = TypeVar("T")
@@ -31,13 +31,13 @@ UNUSED = 0.01
 """When all sessions were indexed, free pages (left by merged segments) are given back beyond this share of the file."""
 
 
-class Words(TenantTables):
+class TenantIndex(TenantTables):
     """The index of one tenant in a database. Methods are called inside a transaction; the first makes the tables."""
 
     def __init__(self, db: sqlite3.Connection, tenant: str, *, secure: bool) -> None:
         super().__init__(db, make_tenant(db, tenant, secure=secure))
         self._deletes_at_once = forgets(db, self._number)
-        self.answers = Answers(db, self._number, lambda: self.number_of("parts"))
+        self.answers = Matching(db, self._number, lambda: self.number_of("parts"))
         self._beside: Any = None
 
     def beside(self, make: Callable[[sqlite3.Connection, int], T]) -> T:
@@ -83,7 +83,7 @@ class Words(TenantTables):
     # --- which store it belongs to
 
     def adopt(self, word: str, more: Sequence[str], again: bool) -> None:
-        """Check that the index belongs to the store that remembers `word` (see `palimpsest.recall.identity`).
+        """Check that the index belongs to the store that remembers `word` (see `palimpsest.recall.sqlite.identity`).
 
         An index that does not know `word` belongs to another store and is emptied. From then on it knows `word` and
         those of `more`. `again` makes the next search look at all sessions again.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.scanning import DASHES, EDGE, END, SPACES, Run, Scan, goes_on
+from palimpsest.privacy.recognisers.scanning import DASHES, EDGE, END, SPACES, Run, Scan, goes_on
 
 # --- numbers in groups
 

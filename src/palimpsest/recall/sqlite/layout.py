@@ -122,7 +122,7 @@ def make_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
 
 
 def owners_of(db: sqlite3.Connection, number: int) -> list[str]:
-    """Return the words remembered by the stores that a tenant's index belongs to; see `palimpsest.recall.identity`."""
+    """Return the words remembered by the stores that a tenant's index belongs to; see `identity`."""
     row = db.execute("SELECT words FROM met WHERE tenant = ?", (number,)).fetchone()
     return row[0].split() if row is not None else []
 

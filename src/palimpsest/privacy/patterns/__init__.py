@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from palimpsest.errors import ConfigError
-from palimpsest.privacy.ambiguity import Ambiguous, check, spelled_out
+from palimpsest.privacy.patterns.ambiguity import Ambiguous, check, spelled_out
 
 MAX_CHARACTERS = 10_000
 """How long a pattern may be."""

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator
 from functools import lru_cache
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.secret_names import secret_word
+from palimpsest.privacy.recognisers.secret_names import secret_word
 
 MOST = 65_536
 """How many characters of one list or object are searched."""

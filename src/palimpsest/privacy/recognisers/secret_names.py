@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from palimpsest.privacy import languages
+from palimpsest.privacy.recognisers import languages
 
 _SECRET_WORDS = (
     *("api key", "apikey", "token", "authorization", "secret", "private key", "ssh key", "access key", "account key"),

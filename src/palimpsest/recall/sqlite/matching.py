@@ -13,7 +13,7 @@ from palimpsest.log.entry import KINDS, ROLES
 from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, CommonWords, Filter, fit
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
-from palimpsest.recall.tables import TenantTables
+from palimpsest.recall.sqlite.layout import TenantTables
 
 NAMES = 500
 """How many names one statement looks for."""
@@ -24,7 +24,7 @@ _Role = Annotated[int, msgspec.Meta(ge=0, lt=len(ROLES))]
 _facts = msgspec.json.Decoder(list[tuple[int, int, _Kind, _Role, int, str | None]]).decode
 
 
-class Answers(TenantTables):
+class Matching(TenantTables):
     """Reads the index of the tenant with this number. `parts` returns how many parts that has.
 
     Each method is called inside a transaction.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from palimpsest.privacy import languages
+from palimpsest.privacy.recognisers import languages
 
 _DIGITS, _CAPITALS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz"
 _SHAPE = bytes.maketrans(_DIGITS + _CAPITALS + _LETTERS, b"0" * 10 + b"A" * 26 + b"a" * 26)

@@ -11,8 +11,8 @@ from typing import Any
 
 from palimpsest.privacy.patterns import linear_engine
 from palimpsest.privacy.policy import Use
-from palimpsest.privacy.recognisers import BUILT_IN
-from palimpsest.privacy.scanning import Scan, softened
+from palimpsest.privacy.recognisers.built_in import BUILT_IN
+from palimpsest.privacy.recognisers.scanning import Scan, softened
 
 _END = r"\z"
 """Matches at the end of every text. If RE2 does not report it, RE2 has given up for lack of memory. (An empty pattern

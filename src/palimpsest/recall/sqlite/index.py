@@ -19,8 +19,8 @@ import msgspec
 from palimpsest.errors import StoreCorrupt
 from palimpsest.recall.index import COMMON, Cursor, Document, Filter, Size, Update
 from palimpsest.recall.ranking import Facts
-from palimpsest.recall.tables import prepare
-from palimpsest.recall.words import Words
+from palimpsest.recall.sqlite.layout import prepare
+from palimpsest.recall.sqlite.writing import TenantIndex
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import forking
@@ -74,12 +74,12 @@ class File:
     def __init__(self, path: str = "", busy_seconds: float = 30.0, copied: str = "") -> None:
         self.path, self._busy, self.copied = path, busy_seconds, copied
         self.where = path or copied or "in memory"
-        self._lock, self._words = allocate_lock(), dict[str, Words]()
+        self._lock, self._words = allocate_lock(), dict[str, TenantIndex]()
         self._db: sqlite3.Connection | None = None
         self._files: tuple[Identity | None, ...] = ()
         forking.watch(self)
 
-    def do(self, tenant: str, body: Callable[[Words], T], *, writes: bool = False) -> T:
+    def do(self, tenant: str, body: Callable[[TenantIndex], T], *, writes: bool = False) -> T:
         """Return what `body` returns, run in one transaction. A damaged file is removed and made anew first."""
         return self._repairing(partial(self._in_transaction, tenant, body, writes))
 
@@ -95,13 +95,13 @@ class File:
             self._remove()
             return step()
 
-    def _in_transaction(self, tenant: str, body: Callable[[Words], T], writes: bool) -> T:
+    def _in_transaction(self, tenant: str, body: Callable[[TenantIndex], T], writes: bool) -> T:
         """Run `body` with the tenant's words in one transaction."""
         db = self._opened()
         existing = self._words.get(tenant)
         with db:
             db.execute("BEGIN IMMEDIATE" if writes or existing is None else "BEGIN")
-            words = existing or Words(db, tenant, secure=bool(self.path))
+            words = existing or TenantIndex(db, tenant, secure=bool(self.path))
             result = body(words)
         self._words[tenant] = words
         return result
@@ -165,19 +165,19 @@ class File:
         """Erase the bytes of removed parts, as `Index.scrub` says: of this tenant, or with `whole` of all tenants."""
         tenants = {tenant, *(self._repairing(self._unscrubbed) if whole else ())}
         for name in tenants:
-            stale = self.do(name, Words.size).stale
+            stale = self.do(name, TenantIndex.size).stale
             if stale:
-                self.do(name, Words.purge if stale < MOST_STALE else Words.empty, writes=True)
-        noted = {name: self.do(name, Words.noted) for name in tenants}
+                self.do(name, TenantIndex.purge if stale < MOST_STALE else TenantIndex.empty, writes=True)
+        noted = {name: self.do(name, TenantIndex.noted) for name in tenants}
         if not self.path or (noted[tenant].scrub is None and not whole):
             return ()
-        size = self.do(tenant, Words.size)
+        size = self.do(tenant, TenantIndex.size)
         if not whole and size.bytes > SMALL:
             return (LARGE.format(where=self.where, size=size.bytes),)
         if not self._written_anew([name for name in tenants if whole or noted[name].segments is not None]):
             return (HELD.format(where=self.where),)
         for name in tenants:
-            self.do(name, partial(Words.scrubbed, noted=noted[name]), writes=True)
+            self.do(name, partial(TenantIndex.scrubbed, noted=noted[name]), writes=True)
         return ()
 
     def _unscrubbed(self) -> list[str]:
@@ -195,7 +195,7 @@ class File:
         self._set_pragma("wal_autocheckpoint", 0)
         try:
             for tenant in tenants:
-                self.do(tenant, Words.merge, writes=True)
+                self.do(tenant, TenantIndex.merge, writes=True)
             self._set_pragma("busy_timeout", PATIENCE)
             with self._lock, Translated(self.where):
                 db = self._opened()
@@ -273,14 +273,14 @@ class FtsIndex:
         self._file, self._tenant, self._runner = file, tenant, runner
         self.name, self.where = name, file.where
 
-    async def _read(self, body: Callable[[Words], T]) -> T:
+    async def _read(self, body: Callable[[TenantIndex], T]) -> T:
         return await self._runner.read(self._file.do, self._tenant, body)
 
-    async def _write(self, body: Callable[[Words], T]) -> T:
+    async def _write(self, body: Callable[[TenantIndex], T]) -> T:
         return await self._runner.read(partial(self._file.do, self._tenant, body, writes=True))
 
     async def vectors(self) -> VectorRows:
-        from palimpsest.recall.sqlite_vectors import FileVectors, SqliteVectors  # an extra
+        from palimpsest.recall.sqlite.vectors import FileVectors, SqliteVectors  # an extra
 
         async def do(body: Callable[[SqliteVectors], T], *, writes: bool) -> T:
             return await (self._write if writes else self._read)(lambda words: body(words.beside(SqliteVectors)))
@@ -291,11 +291,11 @@ class FtsIndex:
         return await self._read(lambda words: words.answers.parts(number))
 
     async def adopt(self, word: str, more: Sequence[str], *, again: bool) -> None:
-        """See `Words.adopt`."""
+        """See `TenantIndex.adopt`."""
         await self._write(lambda words: words.adopt(word, more, again))
 
     async def set_owner(self, word: str) -> None:
-        """See `Words.set_owners`."""
+        """See `TenantIndex.set_owners`."""
         await self._write(lambda words: words.set_owners(word))
 
     async def cursors(self, sessions: Collection[str] | None) -> dict[str, Cursor]:
@@ -340,10 +340,10 @@ class FtsIndex:
         return await self._read(lambda words: words.answers.places(only, numbers))
 
     async def size(self) -> Size:
-        return await self._read(Words.size)
+        return await self._read(TenantIndex.size)
 
     async def empty(self) -> None:
-        await self._write(Words.empty)
+        await self._write(TenantIndex.empty)
 
     async def scrub(self, *, whole: bool) -> tuple[str, ...]:
         return await self._runner.read(self._file.scrub, self._tenant, whole)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.addresses import IP_SIGN, emails, ip_addresses, may_be_ip
-from palimpsest.privacy.cards import CARD_SIGN, cards, may_be_card
-from palimpsest.privacy.credentials import (
+from palimpsest.privacy.recognisers.addresses import IP_SIGN, emails, ip_addresses, may_be_ip
+from palimpsest.privacy.recognisers.cards import CARD_SIGN, cards, may_be_card
+from palimpsest.privacy.recognisers.credentials import (
     API_KEY_SIGN,
     CREDENTIAL_SIGN,
     api_keys,
@@ -21,7 +21,7 @@ from palimpsest.privacy.credentials import (
     may_hold_credential,
     private_keys,
 )
-from palimpsest.privacy.numbers import (
+from palimpsest.privacy.recognisers.numbers import (
     DE_TAX_ID_SIGN,
     FR_NIR_SIGN,
     IBAN_SIGN,
@@ -35,7 +35,7 @@ from palimpsest.privacy.numbers import (
     uk_ninos,
     us_ssns,
 )
-from palimpsest.privacy.scanning import Scan
+from palimpsest.privacy.recognisers.scanning import Scan
 
 
 class BuiltIn(NamedTuple):

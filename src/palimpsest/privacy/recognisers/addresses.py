@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv6Address
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.scanning import Scan
+from palimpsest.privacy.recognisers.scanning import Scan
 
 _AT = re.compile("@|%40")
 _ACCENTS = r"\u0300-\u036f"

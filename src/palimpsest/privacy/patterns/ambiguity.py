@@ -24,8 +24,8 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from palimpsest.log.spans import union
-from palimpsest.privacy.characters import ALL, WORD, Ranges, characters, negated, overlap
-from palimpsest.privacy.loops import loops_of
+from palimpsest.privacy.patterns.characters import ALL, WORD, Ranges, characters, negated, overlap
+from palimpsest.privacy.patterns.loops import loops_of
 
 MANY = 10
 """A repeat of this many times or more counts as unbounded if its body is ambiguous when repeated. `(a+){9}` is merely

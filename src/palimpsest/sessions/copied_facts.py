@@ -14,12 +14,12 @@ from palimpsest.log.codec import ready
 from palimpsest.log.entry import microseconds_of, moment
 from palimpsest.log.facts import Before, Stored
 from palimpsest.log.ids import check_id, check_scope
-from palimpsest.log.late import dumps, loads
+from palimpsest.log.lazy_imports import dumps, loads
 from palimpsest.log.typed import from_json, to_json
 from palimpsest.log.values import has_date
 from palimpsest.privacy.facts import cleaned_fact
 from palimpsest.privacy.gate import Gate
-from palimpsest.sessions.scopes import WORKING, scopes_of
+from palimpsest.sessions.fact_scopes import WORKING, scopes_of
 from palimpsest.stores import Put, Store
 
 TOGETHER = 256

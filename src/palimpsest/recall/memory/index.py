@@ -17,7 +17,7 @@ from palimpsest.recall.ranking import Facts
 from palimpsest.runtime.runner import Runner
 
 if TYPE_CHECKING:
-    from palimpsest.recall.plain_vectors import PlainVectors
+    from palimpsest.recall.memory.vectors import PlainVectors
     from palimpsest.recall.vectors import VectorRows
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class PlainIndex:
         return await self._do(lambda: sorted(self._postings.keys(*ends)))
 
     async def vectors(self) -> VectorRows | None:
-        from palimpsest.recall.plain_vectors import PlainVectors  # an extra
+        from palimpsest.recall.memory.vectors import PlainVectors  # an extra
 
         self._vectors = self._vectors or PlainVectors()
         return self._vectors

@@ -15,11 +15,11 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from palimpsest.errors import ConfigError
-from palimpsest.recall.tables import APPLICATION_ID, maker_of
+from palimpsest.recall.sqlite.layout import APPLICATION_ID, maker_of
 from palimpsest.stores.derivers import OWNER
 
 if TYPE_CHECKING:
-    from palimpsest.recall.fts import FtsIndex
+    from palimpsest.recall.sqlite.index import FtsIndex
     from palimpsest.stores import Store
 
 _USABLE = "a file that can be read and written"

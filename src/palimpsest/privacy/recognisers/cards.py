@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.numbers import grouped
-from palimpsest.privacy.scanning import DASHES, EDGE, END, SPACES, Run, Scan
+from palimpsest.privacy.recognisers.numbers import grouped
+from palimpsest.privacy.recognisers.scanning import DASHES, EDGE, END, SPACES, Run, Scan
 
 _NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
     (400000, 499999, frozenset({13, 16, 19})),  # Visa

@@ -1,0 +1,1 @@
+"""The search index in this process's memory, for a Python whose SQLite lacks FTS5."""
