@@ -20,7 +20,7 @@ from palimpsest.cli.output import counted, line, note, on_terminal, to_json, war
 from palimpsest.cli.privacy import redactor, telling
 from palimpsest.cli.sessions import figures_of, print_entries, print_figures
 from palimpsest.log.entry import now_us
-from palimpsest.log.outward import entry_json
+from palimpsest.log.entry_json import entry_json
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.summaries.models.chat_model import ChatModel
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
