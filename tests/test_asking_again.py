@@ -41,9 +41,7 @@ def results_of(session: Session) -> list[Entry]:
 
 @pytest.mark.parametrize("given", [("c1", "c2"), ("c2", "c1"), ("c1", "c2", "c3")])
 @pytest.mark.parametrize("atomic", [False, True])
-def test_results_that_are_there_are_not_added_with_the_others(
-    memory: Memory, atomic: bool, given: tuple[str, ...]
-) -> None:
+def test_unless_last_adds_no_second_equal_result(memory: Memory, atomic: bool, given: tuple[str, ...]) -> None:
     """With `unless_last`, a call gets no second equal result, even if results come one by one or together."""
     results = {one: {**RESULT, "tool_call_id": one} for one in given}
     session = memory.session("s")
@@ -58,7 +56,7 @@ def test_results_that_are_there_are_not_added_with_the_others(
     assert "unmatched" not in str(session.context().messages)
 
 
-def test_another_text_for_a_call_is_another_result(memory: Memory) -> None:
+def test_a_result_with_another_text_is_added(memory: Memory) -> None:
     """A result with another text for the same call is added, since neither is known to be right."""
     session = memory.session("s")
     session.add([QUESTION, {**CALLING, "tool_calls": [CALL, {**CALL, "id": "c2"}]}, RESULT])
@@ -108,7 +106,7 @@ def test_a_hidden_or_expired_message_is_added_again(clock: FakeClock, how: str) 
     [({"refusal": "No."}, {"refusal": "Never."}), ({"content": None, "audio": {"id": "a"}}, {"audio": {"id": "b"}})],
     ids=["refusal", "audio"],
 )
-def test_a_message_that_differs_is_added(memory: Memory, first: dict[str, Any], second: dict[str, Any]) -> None:
+def test_unless_last_adds_a_message_that_differs(memory: Memory, first: dict[str, Any], second: dict[str, Any]) -> None:
     """A message that differs is added, even if only its provider's own fields differ."""
     session, bare = memory.session("s"), {"role": "assistant", "content": None}
     for message in (first, second, second):
@@ -117,7 +115,7 @@ def test_a_message_that_differs_is_added(memory: Memory, first: dict[str, Any], 
     assert len(session.entries()) == 2
 
 
-def test_a_result_of_another_status_is_added(memory: Memory) -> None:
+def test_unless_last_adds_a_result_with_another_status(memory: Memory) -> None:
     """A result with another status is added; one without a status counts as the same."""
     session, statuses = memory.session("s"), list[Status | None](["pending", None, "error", "error"])
     session.add([QUESTION, CALLING])
@@ -137,7 +135,7 @@ def test_an_erased_message_is_added_again(memory: Memory) -> None:
 
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("how", ["hide", "evict", "expire", "last longer", "pin"])
-def test_a_context_that_no_context_shows_is_added_again(clock: FakeClock, how: str, atomic: bool) -> None:
+def test_a_hidden_or_expired_named_context_is_added_again(clock: FakeClock, how: str, atomic: bool) -> None:
     """A named context is added again if it is hidden or expired, or is to last longer or be pinned."""
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("s", max_tokens=600)
@@ -163,7 +161,7 @@ def test_a_context_that_no_context_shows_is_added_again(clock: FakeClock, how: s
         assert str(session.context().messages).count("Gate B 12") == 1
 
 
-def test_a_context_that_was_pinned_is_known(memory: Memory) -> None:
+def test_a_named_context_pinned_later_is_not_added_again(memory: Memory) -> None:
     """A named context that was pinned later is not added again, pinned or not."""
     session = memory.session("s")
     first = session.add_context("Gate B 12", name="gates")
@@ -205,7 +203,7 @@ def test_unless_last_compares_the_redacted_message() -> None:
         assert "ann@example.com" not in session.entries()[0].text
 
 
-def test_a_call_may_be_for_another_model(memory: Memory) -> None:
+def test_a_context_for_another_model_uses_its_window(memory: Memory) -> None:
     """The window is that of the model that is named; its cut is the session's."""
     session = memory.session("s")
     for number in range(40):
@@ -223,7 +221,7 @@ def test_a_call_may_be_for_another_model(memory: Memory) -> None:
     assert session.context().budget is None
 
 
-def test_what_a_call_for_another_model_cost_scales_its_budget(memory: Memory) -> None:
+def test_usage_of_another_model_scales_that_models_budget(memory: Memory) -> None:
     """A report is learned from for the model that it is of, though the session has none."""
     session = memory.session("s")
     session.add_user_message("word " * 2_000)
@@ -237,7 +235,7 @@ def test_what_a_call_for_another_model_cost_scales_its_budget(memory: Memory) ->
     assert usage.margin == context.margin > 1
 
 
-def test_a_model_that_nobody_knows_warns(memory: Memory) -> None:
+def test_an_unknown_model_of_one_context_warns(memory: Memory) -> None:
     """An unknown model for one context warns as a session's does; anything but a name is refused."""
     session = memory.session("s")
     session.add_user_message("Hello")
@@ -249,7 +247,7 @@ def test_a_model_that_nobody_knows_warns(memory: Memory) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_open_turn_is_told() -> None:
+async def test_in_turn_is_true_inside_a_turn() -> None:
     """`in_turn` is true inside of `turn()`, and of that object alone."""
     async with AsyncMemory.open("memory://") as memory:
         session, other = memory.session("s"), memory.session("s")
@@ -282,7 +280,7 @@ def test_unless_last_compares_with_entries_of_an_atomic_turn(memory: Memory) -> 
     assert [entry.text for entry in session.entries()][6:] == ["And then?", QUESTION["content"]]
 
 
-def test_a_batch_may_begin_in_the_log_and_end_in_an_atomic_turn(memory: Memory) -> None:
+def test_unless_last_compares_across_the_log_and_an_atomic_turn(memory: Memory) -> None:
     """With `unless_last`, the stored log and an atomic turn's entries count as one log."""
     session = memory.session("s")
     (first,) = session.add(QUESTION)

@@ -62,7 +62,7 @@ def given_now(session: Session) -> list[Any] | None:
 @kinds
 @law
 @given(log=strategies.logs(), more=strategies.logs(most=4), data=st.data())
-def test_after_a_rewind_the_log_goes_on_as_if_nothing_had_happened(
+def test_a_log_continues_after_a_rewind_as_without_the_rewound_entries(
     kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject
 ) -> None:
     """After a rewind, entries, their links and figures equal those of a log without the rewound entries."""

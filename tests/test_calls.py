@@ -147,7 +147,7 @@ def table() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_calls_the_backend_as_often_as_the_page_says(verb: str) -> None:
+def test_each_verb_makes_the_documented_number_of_store_calls(verb: str) -> None:
     """The page's table has the number of calls of each verb."""
     assert asyncio.run(called(VERBS[verb])) == table()[verb]
 

@@ -400,7 +400,7 @@ def test_the_cache_does_not_grow_with_the_log(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize(("letter", "width"), [("a", 1), ("é", 1), ("漢", 2), ("🙂", 4)])
-def test_a_text_weighs_what_it_takes_in_memory(letter: str, width: int) -> None:
+def test_the_cache_weighs_texts_by_their_bytes_in_memory(letter: str, width: int) -> None:
     """The cache weighs a text by the bytes that it takes in memory, whatever its letters."""
     texts = [letter * 1_000, letter * 51_000]
     short, long = (remembered.weight_of([Entry(content=text)]) for text in texts)

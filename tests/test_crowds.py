@@ -99,7 +99,7 @@ def tries_of(verb: Verb, chance: Callable[[], float], keys: Keys | None = None) 
 @pytest.mark.sampled
 @pytest.mark.parametrize("verb", [append, pin, put])
 @pytest.mark.parametrize(("seed", "keys"), [(1, None), (2, None), (3, None), (4, FIRST)])
-def test_of_many_writers_each_has_his_way_after_a_few_tries(verb: Verb, seed: int, keys: Keys | None) -> None:
+def test_each_of_many_writers_succeeds_after_a_few_tries(verb: Verb, seed: int, keys: Keys | None) -> None:
     """Random waits keep the number of tries of each write far below the number of writers."""
     tries = tries_of(verb, random.Random(seed).random, keys)
 
@@ -108,7 +108,7 @@ def test_of_many_writers_each_has_his_way_after_a_few_tries(verb: Verb, seed: in
 
 
 @pytest.mark.parametrize("verb", [append, pin, put])
-def test_without_waiting_one_of_many_writers_is_refused_by_all_others(verb: Verb) -> None:
+def test_without_waits_some_writer_needs_many_tries(verb: Verb) -> None:
     """Without waits, some write takes more tries than that, which is why writers wait."""
     assert max(tries_of(verb, lambda: 0.0)) > MOST
 
@@ -137,7 +137,7 @@ def overtaken(times: int) -> Any:
 
 
 @pytest.mark.parametrize("verb", [append, pin])
-def test_a_refused_writer_waits_longer_each_time_up_to_a_bound(verb: Verb) -> None:
+def test_a_refused_writers_wait_doubles_up_to_a_bound(verb: Verb) -> None:
     """A refused writer waits up to twice as long each time, to a bound, but not after the first refusal."""
     backend = overtaken(0)
 
@@ -154,7 +154,7 @@ def test_a_refused_writer_waits_longer_each_time_up_to_a_bound(verb: Verb) -> No
     asyncio.run(work())
 
 
-def test_chance_decides_how_long_one_waits() -> None:
+def test_a_wait_is_random_up_to_its_bound() -> None:
     """A wait is random between none and its whole length."""
     backend, chances = overtaken(0), iter([0.0, 0.5, 1.0])
 
@@ -186,7 +186,7 @@ def standing() -> Any:
     return kind(0)
 
 
-def test_a_waiting_writer_keeps_no_other_from_writing() -> None:
+def test_other_writers_of_the_process_write_during_a_wait() -> None:
     """Others of the process write to the same session meanwhile, and take along what he waits to write."""
 
     async def work() -> None:
@@ -208,7 +208,7 @@ def test_a_waiting_writer_keeps_no_other_from_writing() -> None:
     asyncio.run(work())
 
 
-def test_a_writer_cancelled_while_it_waits_writes_nothing() -> None:
+def test_a_writer_cancelled_during_its_wait_writes_nothing() -> None:
     """A writer that is cancelled while it waits has written nothing, then or later."""
 
     async def work() -> None:
@@ -262,7 +262,7 @@ class Locked(MemoryBackend):
 
 
 @pytest.mark.parametrize("verb", [append, pin])
-def test_a_refused_writer_of_a_blocking_store_tries_again_at_once(verb: Verb) -> None:
+def test_a_blocking_store_retries_a_refused_write_at_once(verb: Verb) -> None:
     """In a store of blocking functions a refused writer tries again at once."""
     backend = Locked(Inline())
     store = Store(backend)
@@ -274,7 +274,7 @@ def test_a_refused_writer_of_a_blocking_store_tries_again_at_once(verb: Verb) ->
     assert backend.times == 0
 
 
-def test_the_heads_that_are_told_are_of_what_was_tried_last() -> None:
+def test_a_refused_replacement_write_returns_the_heads_of_its_own_places() -> None:
     """If a replaced write is refused too, the caller gets the heads of its own places."""
     mine, other = (Place("t", "h", "session", name) for name in ("a", "b"))
     given, longer = [Step(mine, b"0", b"x")], [Step(mine, b"1", b"x"), Step(other, b"0", b"y")]

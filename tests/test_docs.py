@@ -221,7 +221,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
 
 
-def test_all_pages_can_be_followed_in_one_folder(times: int, tmp_path: Path) -> None:
+def test_all_pages_run_one_after_another_in_one_folder(times: int, tmp_path: Path) -> None:
     """What an earlier page has left, or the same one when it was followed before, is in nobody's way."""
     pages = runnable() * times
 
@@ -256,7 +256,7 @@ def test_a_block_is_left_out_only_with_a_reason() -> None:
     assert len(list(blocks(f"<!-- not run: -->\n{block}"))) == 1
 
 
-def test_a_block_with_a_title_is_a_file(tmp_path: Path) -> None:
+def test_a_block_with_a_title_is_written_to_a_file(tmp_path: Path) -> None:
     """The examples behind it read it, in a folder, too."""
     page = tmp_path / "page.md"
     shown = '```yaml title="a/b.yaml"\nkey: 1\n```\n\n```python\nassert open("a/b.yaml").read() == "key: 1\\n"\n```\n'

@@ -125,7 +125,7 @@ def test_every_option_of_a_verb_is_listed(face: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MADE))
-def test_every_option_of_what_programs_make_is_listed(name: str) -> None:
+def test_every_option_of_a_public_object_is_listed(name: str) -> None:
     """The docstring of a strategy, a policy, keys or the like has a line for each option, inherited ones, too."""
     assert listed(inspect.getdoc(CLASSES[name]) or "") == parameters(CLASSES[name])
 

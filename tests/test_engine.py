@@ -192,7 +192,7 @@ def test_nothing_of_a_deleted_tree_is_left() -> None:
     assert backend.below._places == {}
 
 
-def test_a_branch_s_own_part_of_a_cleared_log_goes_with_it() -> None:
+def test_deleting_a_branch_removes_its_part_of_a_cleared_log() -> None:
     """Entries before a clear that only one branch reads are deleted with that branch, though others read later ones."""
     backend = driven()
     two, three = KEY._replace(session="two"), KEY._replace(session="three")

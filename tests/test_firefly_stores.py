@@ -247,7 +247,7 @@ def test_an_entry_is_seen_until_the_moment_of_its_expiry(kind: str, tmp_path: Pa
         assert store.load_by_key("n", "k") is None
 
 
-def test_what_replaces_an_expired_entry_comes_last(store: EntryStore) -> None:
+def test_an_entry_that_replaces_an_expired_one_comes_last(store: EntryStore) -> None:
     """An entry that replaces an expired one comes last in the order, since the old one was not visible."""
     old = over(content="old", key="k")
     store.save("n", old)

@@ -113,7 +113,7 @@ def fault_of(call: Callable[[], object]) -> Exception | None:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_no_error_of_a_door_quotes_what_is_private(door: str) -> None:
+def test_no_error_of_an_entrance_quotes_private_text(door: str) -> None:
     """Whatever argument is private, neither the error, its attributes nor its causes quote it."""
     with DOORS[door]() as opened:
         faults = [(said, fault) for said, call in calls(opened) if (fault := fault_of(call)) is not None]
@@ -130,7 +130,7 @@ async def refused(verb: Callable[..., Any], *args: object) -> BaseException:
 
 
 @pytest.mark.anyio
-async def test_nor_does_one_of_a_program_with_an_event_loop() -> None:
+async def test_no_error_of_an_asynchronous_entrance_quotes_private_text() -> None:
     """Coroutines are as quiet."""
     async with AsyncMemory.open("memory://", privacy="default") as memory, AsyncResources.load(DECLARED) as resources:
         faults = [
@@ -174,7 +174,7 @@ def test_no_error_of_a_remembering_client_quotes_private_values(asked: dict[str,
     assert [text for text in of_error(caught.value) if "walrus" in text] == []
 
 
-def test_a_tool_tells_the_model_nothing_private() -> None:
+def test_a_tool_quotes_faulty_arguments_redacted() -> None:
     """A tool quotes the faulty arguments of a call redacted."""
     with Memory.open("memory://", privacy="default") as memory:
         memory.session("s").add_user_message("hello")
@@ -239,7 +239,7 @@ def answered(session: Session, events: list[Any]) -> None:
 
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut off"])
 @pytest.mark.parametrize("kind", STREAMS)
-def test_no_error_of_a_streamed_answer_quotes_what_is_private(kind: str, cut: bool) -> None:
+def test_no_error_of_a_streamed_answer_quotes_private_text(kind: str, cut: bool) -> None:
     """Neither an event of a stream nor the end of the block quotes a private leaf."""
     faults = list[tuple[int, Exception]]()
     with Memory.open("memory://", privacy="default") as memory:

@@ -86,7 +86,7 @@ def test_errors_without_private_text_stay_unchanged() -> None:
     assert str(fault.__cause__) == "'harmless'"
 
 
-def test_a_cause_far_behind_is_found() -> None:
+def test_distant_causes_and_groups_are_redacted() -> None:
     """Private text is found in distant causes, contexts and groups of errors."""
     group = ExceptionGroup("several", [ValueError("x"), ValueError(f"it was {SECRET}")])
     fault = raised(ConfigError("a", 1, "b"), raised(KeyError("x"), group))
@@ -125,7 +125,7 @@ class Shown(ValueError):
         return f"Shown({SECRET})"
 
 
-def test_an_error_that_speaks_by_a_field_still_does() -> None:
+def test_a_mapping_kept_by_an_error_stays_a_mapping() -> None:
     """A mapping that it keeps stays one, with its keys."""
     fault = Spoken({"message": f"no {SECRET} here", "code": 7})
     redact_error(fault, told)
@@ -154,9 +154,7 @@ def test_a_mapping_in_an_error_is_redacted_by_its_keys() -> None:
     ],
     ids=lambda one: getattr(one, "__name__", type(one).__name__),
 )
-def test_no_error_leaves_that_shows_what_is_private_wherever_it_has_that_from(
-    fault: Exception, kind: type[Exception]
-) -> None:
+def test_an_error_that_cannot_be_redacted_is_replaced_by_a_builtin(fault: Exception, kind: type[Exception]) -> None:
     """An error that cannot be redacted is replaced by a built-in error that is its base class."""
     with pytest.raises(kind) as caught, quietly(told):
         raise fault
@@ -168,7 +166,7 @@ def test_no_error_leaves_that_shows_what_is_private_wherever_it_has_that_from(
     assert kind.__name__ == type(caught.value).__name__
 
 
-def test_a_refusal_says_why_nothing_is_told() -> None:
+def test_privacy_refused_keeps_its_message() -> None:
     """PrivacyRefused keeps its message, which never holds text."""
     fault = PrivacyRefused("redact_patterns[0]", "timeout", "it takes too long")
     redact_error(fault, lambda text: "unchecked")
@@ -178,7 +176,7 @@ def test_a_refusal_says_why_nothing_is_told() -> None:
 
 
 @pytest.mark.parametrize("core", [AsyncMemory, AsyncSession])
-def test_every_verb_hushes_its_errors_once(core: type) -> None:
+def test_every_verb_is_wrapped_once_to_redact_its_errors(core: type) -> None:
     """Each public function of a memory and a session is wrapped exactly once to redact its errors."""
     verbs = {name: verb for name, verb in vars(core).items() if isfunction(verb) and not name.startswith("_")}
 

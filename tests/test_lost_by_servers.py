@@ -92,7 +92,7 @@ def test_a_running_client_shows_the_stored_entries_after_a_loss(kind: str, caplo
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_under_encryption_it_is_refused_until_the_store_is_opened_anew(kind: str) -> None:
+def test_an_encrypted_store_is_refused_after_a_loss_until_reopened(kind: str) -> None:
     """After a loss an encrypted store is refused until it is opened again: it looks as if somebody put back old
     data."""
     with own_server(kind) as server:

@@ -37,7 +37,7 @@ def address(kind: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("word", [Word("s"), Name.S, np.str_("s")], ids=["subclass", "enum", "numpy"])
-def test_a_text_of_a_class_of_its_own_is_taken_for_its_text(tmp_path: Path, kind: str, word: str) -> None:
+def test_a_str_subclass_is_stored_as_plain_text(tmp_path: Path, kind: str, word: str) -> None:
     """Ids, names, content, keys of facts and filters: all is stored, found and erased under the plain text."""
     with Memory.open(address(kind, tmp_path), tenant=word) as memory:
         session = memory.session(word, user=word, title=word)
@@ -64,7 +64,7 @@ def test_a_text_of_a_class_of_its_own_is_taken_for_its_text(tmp_path: Path, kind
         assert memory.sessions() == []
 
 
-def test_what_a_program_falls_back_on_stays_what_it_is() -> None:
+def test_get_returns_its_default_itself() -> None:
     """`get` returns the given default itself; a value of a str subclass is refused, since its type could not be
     kept."""
     with Memory.open("memory://") as memory:

@@ -76,7 +76,7 @@ def test_user_title_and_metadata_are_stored_with_the_first_entry(memory: Memory)
     assert info.entries == 1
 
 
-def test_how_many_interactions_there_were_is_told(memory: Memory) -> None:
+def test_exports_and_listings_report_the_number_of_interactions(memory: Memory) -> None:
     """Exports, listings and branches report the number of human messages ever added, erased ones included."""
     chat = memory.session("s")
     for i in range(3):
@@ -202,7 +202,7 @@ def refused(verb: Callable[[], Any]) -> bool:
     return False
 
 
-def test_nothing_of_a_session_is_done_for_another_user(memory: Memory) -> None:
+def test_every_verb_of_a_session_refuses_another_user(memory: Memory) -> None:
     """Every verb of a session, with blocks, facts and knowledge, refuses another user and changes nothing."""
     strategy = Summarize(
         knowledge_base=KnowledgeBase(collection_id="notes"), triggers=Triggers(interaction_threshold_qty=50)
@@ -224,7 +224,7 @@ def test_nothing_of_a_session_is_done_for_another_user(memory: Memory) -> None:
         pass
 
 
-def test_facts_are_refused_as_soon_as_the_session_is_another_s(memory: Memory) -> None:
+def test_facts_are_refused_once_the_session_has_another_user(memory: Memory) -> None:
     """A working memory checks the session's user at each verb."""
     ann = memory.session("s", user="ann")
     ann.add_user_message("hello")
@@ -241,7 +241,7 @@ def test_facts_are_refused_as_soon_as_the_session_is_another_s(memory: Memory) -
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("how", ["handed over", "deleted and begun anew"])
-def test_who_becomes_the_owner_elsewhere_is_let_in(tmp_path: Path, kind: str, how: str, clock: FakeClock) -> None:
+def test_an_owner_set_by_another_process_is_let_in(tmp_path: Path, kind: str, how: str, clock: FakeClock) -> None:
     """A new owner is let in even by a process that has seen the session under another user."""
     first: tuple[Callable[[Any], Any], ...] = (
         lambda chat: chat.entries(),
@@ -266,7 +266,7 @@ def test_who_becomes_the_owner_elsewhere_is_let_in(tmp_path: Path, kind: str, ho
                     memory.session(id, user="ann").entries()
 
 
-def test_an_owner_is_checked_wherever_the_session_becomes_another_s(memory: Memory) -> None:
+def test_a_session_given_away_refuses_its_former_user(memory: Memory) -> None:
     """A session that was given away, or deleted and made again by another, refuses its former user."""
     ann = memory.session("s", user="ann")
     ann.add_user_message("hello")
@@ -282,7 +282,7 @@ def test_an_owner_is_checked_wherever_the_session_becomes_another_s(memory: Memo
     assert memory.info("s").user == "ann"
 
 
-def test_describe_changes_what_is_given(memory: Memory) -> None:
+def test_describe_changes_only_the_given_fields(memory: Memory) -> None:
     """`describe` changes the given fields, removes those given as None, and creates a missing session."""
     chat = memory.session("s", user="ann", title="Rome")
     made = chat.describe(metadata={"a": 1})
@@ -365,7 +365,7 @@ def test_the_description_is_read_after_reopening(tmp_path: Path, clock: FakeCloc
                 assert not any(word in stored for word in (b"ann-of-arc", b"Rouen", b"siege"))
 
 
-def test_a_deleted_session_is_nobody_s(memory: Memory) -> None:
+def test_deleting_a_session_removes_it_from_its_users_listing(memory: Memory) -> None:
     """Deleting a session removes it from its user's listing; a branch stays, and a successor has its own user."""
     said(memory, "s", user="ann")
     memory.session("s").fork("b")
@@ -432,7 +432,7 @@ def test_pages_give_each_session_once(memory: Memory, clock: FakeClock) -> None:
                 assert ids(found) == expected
 
 
-def test_a_page_that_is_not_one_is_refused(memory: Memory) -> None:
+def test_invalid_page_arguments_are_refused_by_name(memory: Memory) -> None:
     """An order that is none, a cursor of another order, a time without zone: each is named."""
     refused: list[tuple[str, dict[str, Any]]] = [
         ("order", {"order": "newest"}),
@@ -461,7 +461,7 @@ def test_tenants_do_not_see_each_other_s_users(tmp_path: Path, clock: FakeClock)
             assert ids(memory.sessions(user="ann")) == ["of two"]
 
 
-def test_both_faces_list(clock: FakeClock) -> None:
+def test_async_memory_lists_like_memory(clock: FakeClock) -> None:
     """The asynchronous memory describes and lists as the synchronous one does."""
 
     async def main() -> None:
@@ -480,7 +480,7 @@ def test_both_faces_list(clock: FakeClock) -> None:
 # --- what is private
 
 
-def test_a_policy_is_applied_to_what_is_said(clock: FakeClock) -> None:
+def test_a_policy_redacts_titles_and_metadata(clock: FakeClock) -> None:
     """A privacy policy redacts title and metadata and refuses a private user id."""
     with ExitStack() as stack:
         memory = stack.enter_context(Memory.open("memory://", clock=clock, privacy="default"))
@@ -495,7 +495,7 @@ def test_a_policy_is_applied_to_what_is_said(clock: FakeClock) -> None:
         assert memory.info("s").title.startswith("Mail to ")
 
 
-def test_what_was_said_before_the_policy_is_redacted(memory: Memory, clock: FakeClock) -> None:
+def test_a_scan_redacts_titles_and_metadata_from_before_the_policy(memory: Memory, clock: FakeClock) -> None:
     """A scan finds and redacts private text in titles and metadata."""
     memory.session("s", user="ann", title="Mail to ann@example.com", metadata={"m": ["ann@example.com"]}).describe()
     said(memory, "s")
@@ -509,7 +509,7 @@ def test_what_was_said_before_the_policy_is_redacted(memory: Memory, clock: Fake
     assert not memory.scan("default").samples
 
 
-def test_an_erasure_takes_a_title_that_tells_of_it(memory: Memory) -> None:
+def test_forgetting_a_text_removes_titles_that_contain_it(memory: Memory) -> None:
     """Forgetting a text removes titles and metadata that contain it, in branches, too, and keeps others."""
     chat = memory.session("s", user="ann", title="About Zanzibar", metadata={"a": 1})
     chat.add_user_message("I go to Zanzibar")
@@ -556,7 +556,7 @@ def test_forgetting_a_user_takes_their_sessions(memory: Memory) -> None:
     assert "'ann'" in again.unknown
 
 
-def test_another_key_finds_the_same_users(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_users_sessions_are_found_after_a_key_rotation(tmp_path: Path, clock: FakeClock) -> None:
     """After a key rotation a user's sessions are found with the new key alone."""
     both = Keys({"one": bytes(range(32)), "two": bytes(range(1, 33))}, current="two")
     with opened("sqlite sealed", tmp_path, clock) as memory:
@@ -604,7 +604,7 @@ def does(memory: Memory, deed: str, user: str | None) -> None:
 @pytest.mark.parametrize("kind", ["sqlite", "file", "sqlite sealed", "file sealed"])
 @settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(deeds=st.lists(st.tuples(DEEDS, st.none() | DEEDS), min_size=1, max_size=8))
-def test_a_user_s_sessions_are_those_that_say_so(kind: str, deeds: list[Any]) -> None:
+def test_a_users_listing_agrees_with_the_session_heads(kind: str, deeds: list[Any]) -> None:
     """A user's listing agrees with the sessions' heads, even if two writers change, make or delete them at once."""
     clock = FakeClock()
     with (
@@ -638,7 +638,7 @@ def _owners_agree(memory: Memory) -> None:
 # --- titles of conversations that are imported
 
 
-def test_imports_bring_titles(memory: Memory, tmp_path: Path) -> None:
+def test_imports_set_titles_without_overwriting_changes(memory: Memory, tmp_path: Path) -> None:
     """Imports of other programs bring valid titles and do not overwrite a title changed here."""
     long = "Bread " * 400
     talks = {"talk-1": "Baking bread", "talk-2": None, "talk-3": long, "talk-4": "\ud800 half"}
@@ -670,7 +670,7 @@ def test_imports_bring_titles(memory: Memory, tmp_path: Path) -> None:
 # --- what it costs
 
 
-def test_listing_one_user_reads_nobody_else(clock: FakeClock) -> None:
+def test_listing_one_user_takes_a_constant_number_of_calls(clock: FakeClock) -> None:
     """Listing a user's sessions takes two calls, an append by a user one, however many sessions there are."""
 
     async def main() -> None:
@@ -692,7 +692,7 @@ def test_listing_one_user_reads_nobody_else(clock: FakeClock) -> None:
     asyncio.run(main())
 
 
-def test_conditions_see_what_is_said_of_the_session(memory: Memory) -> None:
+def test_conditions_see_the_metadata_of_the_session(memory: Memory) -> None:
     """`session.metadata` in a condition is what `describe` has said: for a cut, for a query, and for a trigger."""
     roles = {}
     for kind in ("test", "other"):
@@ -719,7 +719,7 @@ def test_conditions_see_what_is_said_of_the_session(memory: Memory) -> None:
     assert counted.erase(Query(where="session.metadata.kind == 'test'")).entries == 8
 
 
-def test_a_misspelt_session_is_no_silent_success(memory: Memory) -> None:
+def test_forgetting_an_unknown_session_is_reported(memory: Memory) -> None:
     """Forgetting an unknown session reports that; forgetting one twice is allowed."""
     memory.session("trip").add_user_message("hello")
 

@@ -99,13 +99,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.mark.wide
-def test_the_committed_picture_is_what_the_command_makes(demo: tuple[str, str]) -> None:
+def test_the_committed_picture_equals_the_commands_output(demo: tuple[str, str]) -> None:
     """The README's picture equals the output of `palimpsest demo --svg docs/demo.svg`."""
     assert demo[1] == (ROOT / "docs" / "demo.svg").read_text("utf-8")
     assert "(docs/demo.svg)" in (ROOT / "README.md").read_text("utf-8")
 
 
-def test_a_picture_is_told_in_words_too(demo: tuple[str, str]) -> None:
+def test_a_picture_has_a_title_and_a_description(demo: tuple[str, str]) -> None:
     """The picture is well-formed XML with a title and a description that has every price."""
     root = ET.fromstring(demo[1])  # noqa: S314
     space = {"svg": "http://www.w3.org/2000/svg"}
@@ -117,7 +117,7 @@ def test_a_picture_is_told_in_words_too(demo: tuple[str, str]) -> None:
     assert "script" not in demo[1]
 
 
-def test_the_page_of_the_demo_needs_nobody(demo: tuple[str, str]) -> None:
+def test_the_page_of_the_demo_is_self_contained(demo: tuple[str, str]) -> None:
     """The demonstration's page shows the four ways, every cut, each call, what was left out, and the early fact."""
     reader = looked_at(demo[0])
     words = " ".join(reader.words)
@@ -184,7 +184,7 @@ def test_a_session_without_an_answer_has_a_page(chat: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_no_text_of_others_becomes_markup(here: Path, hostile: str) -> None:
+def test_stored_text_never_becomes_markup(here: Path, hostile: str) -> None:
     """Ids, names, texts, arguments and results are shown letter by letter, and run nowhere."""
     printable = "".join(sign for sign in hostile if sign.isprintable())
     with Memory.open("sqlite:///chats.db") as memory:
@@ -201,7 +201,7 @@ def test_no_text_of_others_becomes_markup(here: Path, hostile: str) -> None:
     assert printable[:20].strip() in " ".join(reader.words)
 
 
-def test_a_file_that_cannot_be_written_is_told(chat: str) -> None:
+def test_a_page_that_cannot_be_written_exits_with_1(chat: str) -> None:
     """A folder that is not there ends with 1, in one line."""
     result = run("context", chat, "--html", "no/such/page.html")
 
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_written_is_told(chat: str) -> None:
 
 @given(st.text(), st.text())
 @settings(max_examples=examples(100))
-def test_any_text_stays_text(one: str, other: str) -> None:
+def test_any_text_is_escaped_and_read_back_equal(one: str, other: str) -> None:
     """Any text in an element or attribute is read back as the same text."""
     reader = Reader()
     reader.feed(tag("p", tag("b", one), other, title=other))
@@ -225,7 +225,7 @@ def test_any_text_stays_text(one: str, other: str) -> None:
 
 
 @given(st.integers(1, 600), st.sets(st.integers(0, 599)))
-def test_the_calls_that_are_whole_are_few_and_in_order(calls: int, places: set[int]) -> None:
+def test_a_page_shows_a_bounded_number_of_calls_whole(calls: int, places: set[int]) -> None:
     """The first and the last are among them, and those around the first cuts; never many more than there is room."""
     cuts = sorted(place for place in places if place < calls)
 
@@ -254,7 +254,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_words_and_drawings_stand_out(scheme: int) -> None:
+def test_texts_and_drawings_have_the_contrast_of_wcag(scheme: int) -> None:
     """Texts have a contrast of at least 4.5, drawings of 3, as WCAG 2 requires."""
     colours = schemes()[scheme]
 

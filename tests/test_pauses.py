@@ -48,7 +48,7 @@ def accepted(ctx: Context) -> list[Any]:
     return ctx.messages
 
 
-def test_a_turn_that_goes_on_is_one_group(session: Session) -> None:
+def test_a_paused_message_and_its_continuation_are_one_group(session: Session) -> None:
     """A paused message and the one that continues it are one group."""
     for message in (QUESTION, PAUSED, GOES_ON, QUESTION, said(text("and so on"))):
         session.add([message])
@@ -57,7 +57,7 @@ def test_a_turn_that_goes_on_is_one_group(session: Session) -> None:
 
 
 @pytest.mark.wide
-def test_what_a_pause_waits_for_may_be_a_tool_of_the_client(session: Session) -> None:
+def test_a_paused_search_may_wait_for_a_client_tool(session: Session) -> None:
     """A search that calls the client's tool goes on after its result, in the same group, in their order."""
     for message in (QUESTION, said(ASKED, CALL), RESULT, GOES_ON):
         session.add([message])
@@ -69,7 +69,7 @@ def test_what_a_pause_waits_for_may_be_a_tool_of_the_client(session: Session) ->
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_was_sent_stays_when_the_turn_goes_on(session: Session, format: str) -> None:
+def test_messages_before_a_pause_are_sent_unchanged_while_the_turn_continues(session: Session, format: str) -> None:
     """While the rest of a turn comes, with calls that are still open, what came before the pause is sent as it was."""
     before: list[bytes] = []
     for message in (QUESTION, PAUSED, said(FOUND, text("more"), CALL), RESULT, said(text("done"))):
@@ -90,7 +90,7 @@ def test_what_was_sent_stays_when_the_turn_goes_on(session: Session, format: str
         *("not message.has_tool_calls", "message.kind != 'tool_call'", "message.kind != 'tool_result'"),
     ],
 )
-def test_what_was_sent_before_a_pause_stays_whatever_a_condition_drops(condition: str) -> None:
+def test_conditions_change_nothing_sent_before_a_pause(condition: str) -> None:
     """Messages, searches, calls and results that a condition drops change nothing that was sent before."""
     first, before = said(ASKED, {**CALL, "id": "toolu_0"}), list[bytes]()
     found = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_0", "content": "a secret"}]}
@@ -108,14 +108,14 @@ def test_what_was_sent_before_a_pause_stays_whatever_a_condition_drops(condition
 
 
 @pytest.mark.wide
-def test_the_end_of_a_pause_is_sent_as_it_is(session: Session) -> None:
+def test_a_paused_message_is_sent_back_as_it_came(session: Session) -> None:
     """A turn that is to go on is sent back as it came: the API then goes on with it."""
     session.add([QUESTION, PAUSED])
 
     assert accepted(session.context()) == [QUESTION, PAUSED]
 
 
-def test_a_turn_that_is_given_up_has_a_search_that_failed(session: Session) -> None:
+def test_an_abandoned_pause_shows_its_search_as_failed(session: Session) -> None:
     """If the user speaks instead, the paused search is shown as failed."""
     session.add([QUESTION, PAUSED, {"role": "user", "content": "never mind"}])
 
@@ -125,7 +125,7 @@ def test_a_turn_that_is_given_up_has_a_search_that_failed(session: Session) -> N
     assert messages[1] == said(text("I search."), ASKED, {**FOUND, "content": error})
 
 
-def test_a_result_whose_search_was_erased_is_text(session: Session) -> None:
+def test_a_result_whose_search_was_erased_becomes_text(session: Session) -> None:
     """A result whose search was erased is shown as text in a fence."""
     session.add([QUESTION, PAUSED, GOES_ON])
 
@@ -136,7 +136,7 @@ def test_a_result_whose_search_was_erased_is_text(session: Session) -> None:
     assert messages[1]["content"][1] == text("here it is")
 
 
-def test_searches_of_one_id_are_told_apart(session: Session) -> None:
+def test_searches_with_a_repeated_id_are_numbered(session: Session) -> None:
     """An id that comes back gets a number, in call and result alike, across a pause too."""
     session.add([QUESTION, PAUSED, GOES_ON, QUESTION, PAUSED, GOES_ON])
 
@@ -146,7 +146,7 @@ def test_searches_of_one_id_are_told_apart(session: Session) -> None:
     assert again == [{**ASKED, "id": "srvtoolu_1_2"}, {**FOUND, "tool_use_id": "srvtoolu_1_2"}]
 
 
-def test_no_budget_parts_a_turn_from_its_end() -> None:
+def test_paused_turns_are_valid_under_any_budget() -> None:
     """The API accepts a paused turn under any budget."""
     answer = said(text("I search. " + "word " * 60), ASKED)
     shown = 0
@@ -163,7 +163,7 @@ def test_no_budget_parts_a_turn_from_its_end() -> None:
     assert shown
 
 
-def test_a_result_without_its_search_is_a_broken_rule() -> None:
+def test_validate_names_a_result_without_its_search() -> None:
     """`validate` names a result without its search."""
     from palimpsest.formats import find_format
 
@@ -172,7 +172,7 @@ def test_a_result_without_its_search_is_a_broken_rule() -> None:
     assert "without its call before it" in str(problem)
 
 
-def test_a_model_that_goes_on_without_a_result_has_a_search_that_failed(session: Session) -> None:
+def test_a_search_without_a_result_is_shown_as_failed(session: Session) -> None:
     """If the model continues without the search's result, a failure is shown before its text."""
     session.add([QUESTION, said(ASKED, CALL), RESULT, {"role": "assistant", "content": "never mind"}, QUESTION])
 
@@ -181,7 +181,7 @@ def test_a_model_that_goes_on_without_a_result_has_a_search_that_failed(session:
     assert [block["type"] for block in messages[3]["content"]] == ["web_search_tool_result", "text"]
 
 
-def test_what_an_unknown_tool_of_the_provider_waits_for_is_left_as_it_is(session: Session) -> None:
+def test_a_paused_call_of_an_unknown_provider_tool_is_sent_unchanged(session: Session) -> None:
     """A paused call of an unknown provider tool is sent unchanged."""
     asked = {**ASKED, "name": "telepathy"}
     session.add([QUESTION, said(asked, CALL), RESULT, {"role": "assistant", "content": "well"}, QUESTION])

@@ -174,7 +174,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", VERBS)
-def test_every_verb_ends_beside_a_writer_who_is_always_first(place: str, name: str, tmp_path: Path) -> None:
+def test_every_verb_ends_beside_a_writer_before_each_of_its_commits(place: str, name: str, tmp_path: Path) -> None:
     """Each verb returns with its work done, although another writer adds before each of its commits."""
     with opened(place, tmp_path) as memory:
         session, verb = filled(memory), VERBS[name]
@@ -187,7 +187,7 @@ def test_every_verb_ends_beside_a_writer_who_is_always_first(place: str, name: s
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_every_verb_gets_there_when_epochs_begin_all_the_time(name: str, tmp_path: Path) -> None:
+def test_every_verb_ends_beside_twenty_cuts_in_a_row(name: str, tmp_path: Path) -> None:
     """Cuts of others, twenty in a row, are in the way of nothing that they do not concern."""
     with opened("memory", tmp_path) as memory:
         session, verb = filled(memory), VERBS[name]
@@ -199,7 +199,7 @@ def test_every_verb_gets_there_when_epochs_begin_all_the_time(name: str, tmp_pat
         assert not exists(memory, "one") or session.verify().problems == ()
 
 
-def test_a_scan_that_gives_out_pseudonyms_gets_there(place: str, tmp_path: Path) -> None:
+def test_a_scan_with_pseudonyms_ends_beside_other_writers(place: str, tmp_path: Path) -> None:
     """A scan with pseudonyms ends beside other writers without starting over each time."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one")
@@ -220,7 +220,7 @@ BRANCHED: dict[str, Callable[[Memory, Session], Any]] = {
 
 
 @pytest.mark.parametrize("name", BRANCHED)
-def test_branches_that_others_make_meanwhile_are_reached(place: str, name: str, tmp_path: Path) -> None:
+def test_an_erasure_reaches_a_branch_made_before_its_commit(place: str, name: str, tmp_path: Path) -> None:
     """An erasure also reaches a branch made right before its commit."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one")
@@ -242,7 +242,7 @@ def test_branches_that_others_make_meanwhile_are_reached(place: str, name: str, 
         assert memory.session("older").entries()[-1].text == "its own"
 
 
-def test_a_branch_of_a_branch_that_is_made_meanwhile_loses_its_words_too(place: str, tmp_path: Path) -> None:
+def test_an_erasure_reaches_a_branchs_branch_made_meanwhile(place: str, tmp_path: Path) -> None:
     """An erasure also reaches the records of a branch's branch made meanwhile."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one")
@@ -269,7 +269,7 @@ def test_a_branch_of_a_branch_that_is_made_meanwhile_loses_its_words_too(place: 
 
 
 @pytest.mark.parametrize("after", ["nothing", "another"])
-def test_a_branch_is_of_the_session_that_is_there(place: str, after: str, tmp_path: Path) -> None:
+def test_a_fork_of_a_session_deleted_meanwhile_makes_no_branch(place: str, after: str, tmp_path: Path) -> None:
     """A fork of a session deleted meanwhile makes no branch; of a successor it makes a whole one."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one")
@@ -292,7 +292,7 @@ def test_a_branch_is_of_the_session_that_is_there(place: str, after: str, tmp_pa
 
 
 @pytest.mark.parametrize("after", ["nothing", "another"])
-def test_a_pin_is_of_an_entry_that_is_there(place: str, after: str, tmp_path: Path) -> None:
+def test_pinning_an_entry_of_a_session_deleted_meanwhile_raises(place: str, after: str, tmp_path: Path) -> None:
     """An entry whose session is deleted right before it is pinned is not found, and no other is pinned in its place."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one")
@@ -313,7 +313,7 @@ def test_a_pin_is_of_an_entry_that_is_there(place: str, after: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("what", ["erase", "neuralyze"])
-def test_what_is_pinned_meanwhile_stays(place: str, what: str, tmp_path: Path) -> None:
+def test_a_strategy_erases_no_entry_pinned_meanwhile(place: str, what: str, tmp_path: Path) -> None:
     """A strategy does not erase an entry that is pinned meanwhile; erasing it by id still does."""
     with opened(place, tmp_path) as memory:
         session = filled(memory)
@@ -330,7 +330,7 @@ def test_what_is_pinned_meanwhile_stays(place: str, what: str, tmp_path: Path) -
         assert session.verify().problems == ()
 
 
-def test_a_session_that_is_replaced_meanwhile_loses_nothing_of_the_other(place: str, tmp_path: Path) -> None:
+def test_an_erasure_does_not_touch_a_session_that_replaced_its_target(place: str, tmp_path: Path) -> None:
     """An erasure does not touch the entries of a session that replaced its target meanwhile."""
     with opened(place, tmp_path) as memory:
         session, other = memory.session("one"), memory.session("other")
@@ -348,7 +348,7 @@ def test_a_session_that_is_replaced_meanwhile_loses_nothing_of_the_other(place: 
 
 
 @pytest.mark.parametrize("verb", ["erase a query", "clear", "rewind", "compact", "neuralyze", "scan"])
-def test_a_session_that_is_deleted_meanwhile_stays_deleted(place: str, verb: str, tmp_path: Path) -> None:
+def test_no_verb_recreates_a_session_deleted_before_its_commit(place: str, verb: str, tmp_path: Path) -> None:
     """No verb recreates a session that is deleted right before its commit."""
     with opened(place, tmp_path) as memory:
         session = filled(memory)
@@ -367,7 +367,7 @@ def test_a_session_that_is_deleted_meanwhile_stays_deleted(place: str, verb: str
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_keys_change_beside_a_writer_who_is_always_first(kind: str, tmp_path: Path) -> None:
+def test_a_key_rotation_ends_beside_a_writer_before_each_of_its_commits(kind: str, tmp_path: Path) -> None:
     """A change of keys ends, too, and all is under the new key."""
     with Memory.open(address(kind, tmp_path), encryption=FIRST) as memory:
         filled(memory)
@@ -417,7 +417,7 @@ def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
 
 
 @pytest.mark.parametrize("name", READS)
-def test_what_is_read_fits_beside_somebody_who_adds_between_any_two_reads(name: str, disturbed: Any) -> None:
+def test_entries_added_between_two_reads_are_not_taken_for_a_rollback(name: str, disturbed: Any) -> None:
     """No read of an encrypted store mistakes entries added meanwhile for a head that was put back."""
     assert READS[name](disturbed[1]) is not None
 
@@ -446,7 +446,7 @@ WRITES = ("erase a query", "erase by number", "forget what matches", "pin", "com
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", WRITES)
-def test_every_verb_ends_although_another_memory_adds_between_its_reads(name: str, disturbed: Any) -> None:
+def test_every_verb_ends_beside_adds_between_its_reads(name: str, disturbed: Any) -> None:
     """Every verb ends although another memory adds between its reads."""
     memory, session = disturbed
 
@@ -456,7 +456,7 @@ def test_every_verb_ends_although_another_memory_adds_between_its_reads(name: st
 
 
 @pytest.mark.parametrize("name", [name for name in VERBS if name not in BRIEF])
-def test_what_would_be_refused_is_made_again_while_nobody_else_can_write(name: str, sealed_or_not: Any) -> None:
+def test_every_verb_ends_beside_adds_before_each_store_write(name: str, sealed_or_not: Any) -> None:
     """Somebody adds right before each write of the store itself, and every verb ends all the same."""
     memory, other, stored = sealed_or_not
     session, others = filled(memory), other.session("one")
@@ -476,7 +476,7 @@ def test_what_would_be_refused_is_made_again_while_nobody_else_can_write(name: s
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name in VERBS if name not in BRIEF])
-def test_branches_that_are_made_at_every_moment_are_in_nobodys_way(name: str, sealed_or_not: Any) -> None:
+def test_every_verb_ends_beside_forks_before_each_store_write(name: str, sealed_or_not: Any) -> None:
     """Somebody adds and forks right before each write of the store itself; every verb ends, in the branches, too."""
     memory, other, stored = sealed_or_not
     session, others = filled(memory), other.session("one")
@@ -506,7 +506,7 @@ def test_branches_that_are_made_at_every_moment_are_in_nobodys_way(name: str, se
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
-def test_all_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tmp_path: Path) -> None:
+def test_every_verb_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tmp_path: Path) -> None:
     """Another process adds to the session as fast as it can, until it is killed when everything is done."""
     place = f"sealed-{kind}" if sealed else kind
     with opened(place, tmp_path) as memory:
@@ -535,7 +535,7 @@ def test_all_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tm
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("sealed", [False, pytest.param(True, marks=pytest.mark.wide)], ids=["plain", "encrypted"])
-def test_erasures_end_beside_a_process_that_makes_branches(kind: str, sealed: bool, tmp_path: Path) -> None:
+def test_a_sweep_ends_beside_a_process_that_makes_branches(kind: str, sealed: bool, tmp_path: Path) -> None:
     """A sweep erases all that was due at its start from every branch, although more keeps coming."""
     place = f"sealed-{kind}" if sealed else kind
     with opened(place, tmp_path) as memory:

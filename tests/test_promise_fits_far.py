@@ -94,7 +94,7 @@ def honest(ctx: Context) -> int:
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(what=sessions(), budget=st.integers(20, 900), conditions=conditions, format=formats, walks=walks)
-def test_whatever_a_context_shows_is_counted_and_fits(
+def test_everything_shown_is_counted_and_fits(
     kind: str, folder: Path, what: dict[str, Any], budget: int, conditions: list[str], format: str, walks: list[Any]
 ) -> None:
     """No context costs more than it says, whatever was pinned, erased, compacted or dropped, and however far back."""

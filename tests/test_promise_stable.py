@@ -43,7 +43,7 @@ def assert_prefixes_are_stable(contexts: list[tuple[Context, str | None]]) -> No
 @pytest.mark.sampled
 @law
 @given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
-def test_contexts_of_one_epoch_begin_alike(
+def test_contexts_of_one_epoch_share_their_prefix(
     kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
 ) -> None:
     """The prefix stays while entries are added, time passes, and system, tools and reserve differ between calls."""
@@ -214,7 +214,7 @@ def test_another_program_is_given_the_same_context(
 @pytest.mark.sampled
 @law
 @given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
-def test_a_past_revision_gives_what_was_sent_then(
+def test_a_past_revision_rebuilds_the_messages_sent_then(
     kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
 ) -> None:
     """`context(at=ctx.revision)` rebuilds every message that was sent, whatever was added and cut since."""

@@ -140,7 +140,7 @@ def bare(history: list[Any]) -> list[Any]:
     return read
 
 
-def test_what_is_no_session_is_refused() -> None:
+def test_a_memory_in_the_place_of_a_session_is_refused_with_advice() -> None:
     """A memory is none, and is told what is."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="a session"):
         adapter.SessionHistory(memory)
@@ -148,7 +148,7 @@ def test_what_is_no_session_is_refused() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_runs_go_on_from_each_other(kind: str, way: str, tmp_path: Path) -> None:
+async def test_each_run_continues_from_the_one_before(kind: str, way: str, tmp_path: Path) -> None:
     """Parallel calls and results are in the log once, and the next run's first request begins as the last one ended."""
     made, given = agent(looks_and_tells, instructions="Be brief.", system_prompt="You know the weather.")
 
@@ -180,7 +180,7 @@ def loop() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("loop")
-def test_a_run_without_a_loop_of_its_own() -> None:
+def test_run_sync_remembers() -> None:
     """`run_sync` remembers, and so does an agent that has the capability itself."""
     with Memory.open("memory://") as memory:
         chat = memory.session("trip", max_tokens=4_000)
@@ -199,7 +199,7 @@ def test_a_run_without_a_loop_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_provider_signed_comes_back_signed(kind: str) -> None:
+async def test_signed_thoughts_and_media_come_back_as_the_provider_sent_them(kind: str) -> None:
     """Thoughts, ids and signatures go back as they came, and so do pictures, documents and what a tool returned."""
     thought = messages.ThinkingPart("Two roads.", id="rs_1", signature="c2lnbmVk", provider_name="openai")
     text = messages.TextPart("I look.", id="msg_1", provider_name="openai")
@@ -229,7 +229,7 @@ async def test_what_a_provider_signed_comes_back_signed(kind: str) -> None:
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "bedrock", "openai"])
-async def test_thinking_of_claude_is_sent_only_behind_what_it_was_made_behind(provider: str) -> None:
+async def test_claudes_thinking_from_before_a_cut_is_not_sent(provider: str) -> None:
     """After a cut, thinking of Claude from before it is not sent: newer models refuse it. Others' is sent."""
     said = messages.TextPart("word " * 200)
     made, given = agent(
@@ -268,7 +268,7 @@ DOWNLOADED = [name for name in MEDIA if name != "download"]
 
 
 @pytest.mark.parametrize("name", MEDIA)
-async def test_a_medium_in_a_prompt_comes_back_with_what_is_said_of_it(name: str) -> None:
+async def test_media_in_a_prompt_keep_their_type_detail_and_address(name: str) -> None:
     """So the provider sees it as it did before: as closely, of the same type, from the same place."""
     made, given = agent(looks_and_tells)
 
@@ -283,7 +283,7 @@ async def test_a_medium_in_a_prompt_comes_back_with_what_is_said_of_it(name: str
 
 @pytest.mark.parametrize("listed_too", [False, True])
 @pytest.mark.parametrize("name", DOWNLOADED)
-async def test_a_medium_that_a_tool_returned_comes_back_as_it_was(name: str, listed_too: bool) -> None:
+async def test_media_returned_by_a_tool_come_back_equal(name: str, listed_too: bool) -> None:
     """One alone is no text, and no list of one either."""
     returned = [MEDIA[name], "see"] if listed_too else MEDIA[name]
     call = messages.ModelResponse([messages.ToolCallPart("look", {}, "c1")])
@@ -315,7 +315,7 @@ def searched(query: str = "oslo", found: str = "clear") -> list[Any]:
 
 @pytest.mark.parametrize("gave", [None, "", "rain", {"status": "completed", "more": []}])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_provider_ran_itself_comes_back_as_that(kind: str, gave: Any) -> None:
+async def test_provider_run_calls_and_results_come_back_as_parts_of_one_response(kind: str, gave: Any) -> None:
     """Its calls and results are parts of the one response again, with the thought that led to them."""
     said = searched()
     said[2] = dataclasses.replace(said[2], content=gave)
@@ -331,7 +331,7 @@ async def test_what_a_provider_ran_itself_comes_back_as_that(kind: str, gave: An
 
 
 @pytest.mark.parametrize("private", [{"query": "ann@example.org"}, {"found": "ann@example.org"}])
-async def test_what_a_provider_ran_and_a_policy_changed_is_text(private: dict[str, str]) -> None:
+async def test_redacted_provider_run_calls_become_text(private: dict[str, str]) -> None:
     """It would not be what the provider knows under its ids, so that no id is sent."""
     made, given = agent(lambda _: messages.ModelResponse(searched(**private)))
 
@@ -345,7 +345,7 @@ async def test_what_a_provider_ran_and_a_policy_changed_is_text(private: dict[st
     assert {part.id for part in given[1][1].parts} == {None}
 
 
-async def test_a_call_that_a_provider_ran_for_nothing_is_text() -> None:
+async def test_a_provider_run_call_without_a_result_becomes_text() -> None:
     """Without what it gave, no provider takes it."""
     made, given = agent(lambda _: messages.ModelResponse([*searched()[:2], *searched()[3:]]))
 
@@ -357,7 +357,7 @@ async def test_a_call_that_a_provider_ran_for_nothing_is_text() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_policy_is_applied_and_takes_the_signature_of_what_it_changes(kind: str) -> None:
+async def test_redacted_thoughts_lose_their_signature(kind: str) -> None:
     """What it finds is not stored, and a thought that it changed has neither its signature nor what belongs to it."""
     thought = messages.ThinkingPart(f"Card {CARD}.", id="rs_1", signature="c2lnbmVk", provider_name="openai")
     made, given = agent(lambda _: messages.ModelResponse([thought, messages.TextPart("I see.", id="msg_1")]))
@@ -373,7 +373,7 @@ async def test_a_policy_is_applied_and_takes_the_signature_of_what_it_changes(ki
     assert {part.id for part in given[1][1].parts} == {None}
 
 
-async def test_what_was_redacted_later_has_no_signature() -> None:
+async def test_thoughts_redacted_by_a_scan_are_sent_unsigned() -> None:
     """A scan changes a thought in the log: it is not sent as what its provider signed."""
     thought = messages.ThinkingPart("Ann has a plan.", signature="c2lnbmVk", provider_name="anthropic")
     made, given = agent(lambda _: messages.ModelResponse([thought, messages.TextPart("I see.")]))
@@ -414,7 +414,7 @@ PROCESSORS = {
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("name", PROCESSORS)
-async def test_a_processor_of_histories_doubles_nothing(name: str, first: bool) -> None:
+async def test_a_history_processor_doubles_no_messages(name: str, first: bool) -> None:
     """Whether it copies messages, changes them, or leaves some out: what is said is in the log once, and whole.
 
     The ids of calls may be used again.
@@ -445,7 +445,7 @@ async def test_a_processor_of_histories_doubles_nothing(name: str, first: bool) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_budget_cuts_whole_interactions(kind: str) -> None:
+async def test_a_history_within_a_budget_holds_whole_interactions(kind: str) -> None:
     """However long the conversation is, what a run begins with fits, is whole, and moves seldom."""
     made, given = agent(
         lambda history: looks("Oslo") if prompts(history) else messages.ModelResponse([messages.TextPart(LONG)])
@@ -469,7 +469,7 @@ async def test_a_budget_cuts_whole_interactions(kind: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_run_that_failed_is_tried_again(kind: str, way: str) -> None:
+async def test_a_failed_run_can_be_repeated(kind: str, way: str) -> None:
     """A prompt that the model never answered is not in the log, so it stands there once when it is given again."""
     failing = [ConnectionError("no connection")]
 
@@ -491,7 +491,7 @@ async def test_a_run_that_failed_is_tried_again(kind: str, way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_call_whose_tool_broke_leaves_a_conversation_that_goes_on(kind: str, way: str) -> None:
+async def test_a_conversation_continues_after_a_tool_that_raised(kind: str, way: str) -> None:
     """The call is in the log, no history shows it before it is answered, and another question is not refused."""
     made, given = agent(lambda history: looks("Nowhere") if len(given) < 2 else looks_and_tells(history))
 
@@ -555,7 +555,7 @@ async def test_what_a_run_ends_with_is_in_the_log_whole(end: str, way: str, stra
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_run_that_was_broken_off_keeps_what_it_said(kind: str) -> None:
+async def test_an_interrupted_run_keeps_its_partial_answer(kind: str) -> None:
     """Leaving `iter`, or being cancelled, keeps what there is; of a streamed answer that was cut off, its text."""
     made, _ = agent(looks_and_tells)
 
@@ -582,7 +582,7 @@ async def test_a_run_that_was_broken_off_keeps_what_it_said(kind: str) -> None:
     assert (kept[3].text, kept[-1].text) == ("Once more?", "Clear.")
 
 
-async def test_a_run_that_is_cancelled_keeps_its_calls_and_what_it_has_said() -> None:
+async def test_a_cancelled_run_keeps_its_calls_and_partial_answer() -> None:
     """A cancelled tool leaves its call open; of an answer that was left while it came, the text so far is kept."""
     begun = asyncio.Event()
 
@@ -617,7 +617,7 @@ async def test_a_run_that_is_cancelled_keeps_its_calls_and_what_it_has_said() ->
     assert left == [("message", "Hello."), ("message", "Hel")]
 
 
-async def test_a_run_that_is_cancelled_again_and_again_keeps_what_it_has_said(tmp_path: Path) -> None:
+async def test_a_run_cancelled_repeatedly_keeps_its_partial_answer(tmp_path: Path) -> None:
     """So does a scope of anyio, at every `await`, and the store may be at something else just then."""
     heard = asyncio.Event()
 
@@ -648,7 +648,7 @@ async def test_a_run_that_is_cancelled_again_and_again_keeps_what_it_has_said(tm
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_calls_that_wait_for_approval_are_answered_by_the_next_run(kind: str) -> None:
+async def test_deferred_calls_are_answered_by_the_next_run(kind: str) -> None:
     """A run without a prompt, with the results that were deferred, goes on where the calls were left."""
     made, given = agent(
         lambda history: (
@@ -673,7 +673,7 @@ async def test_calls_that_wait_for_approval_are_answered_by_the_next_run(kind: s
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_results_that_were_deferred_may_come_with_a_prompt(kind: str, way: str) -> None:
+async def test_deferred_results_may_come_with_a_prompt(kind: str, way: str) -> None:
     """They answer the calls that waited, and the prompt stands behind them, for the model and in the log."""
     made, given = agent(
         lambda history: messages.ModelResponse([messages.ToolCallPart("ask", {}, "c1")] if len(given) == 1 else DONE),
@@ -693,7 +693,7 @@ async def test_results_that_were_deferred_may_come_with_a_prompt(kind: str, way:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("names", [("ask", "ask"), ("ask", "tell"), ("tell", "ask")])
-async def test_calls_of_one_response_wait_together(kind: str, names: tuple[str, str]) -> None:
+async def test_deferred_calls_of_one_response_stay_together(kind: str, names: tuple[str, str]) -> None:
     """A run without a prompt is given them as the one response that they came in, and the results that are there."""
     calls = [messages.ToolCallPart(name, {}, f"c{number}") for number, name in enumerate(names)]
     made, given = agent(
@@ -718,7 +718,7 @@ async def test_calls_of_one_response_wait_together(kind: str, names: tuple[str, 
     assert kinds(given[1]) == [["user-prompt"], ["text", "tool-call", "tool-call"], ["tool-return", "tool-return"]]
 
 
-async def test_a_call_that_was_erased_waits_for_nothing() -> None:
+async def test_an_erased_deferred_call_is_not_waited_for() -> None:
     """It is in no response of a run that goes on with the others of its group."""
     calls = [messages.ToolCallPart("ask", {}, f"c{number}") for number in range(2)]
     made, given = agent(
@@ -742,7 +742,7 @@ def ask() -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_process_that_died_before_the_answer_is_gone_on_from(kind: str) -> None:
+async def test_a_run_without_a_prompt_continues_after_a_process_died(kind: str) -> None:
     """A run without a prompt asks the model again with the results that are in the log, and adds only its answer."""
     made, given = agent(looks_and_tells)
 
@@ -769,7 +769,7 @@ async def test_a_process_that_died_before_the_answer_is_gone_on_from(kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_wrong_arguments_are_told_once_and_again(kind: str) -> None:
+async def test_invalid_tool_arguments_and_their_retry_stay_in_the_history(kind: str) -> None:
     """What a tool was called with wrongly, and that it was told, stands in the next run's history as it was sent."""
     wrong = messages.ModelResponse([messages.ToolCallPart("weather", {"town": 1}, "c1")])
     made, given = agent(lambda history: wrong if len(given) == 1 else looks_and_tells(history))
@@ -784,7 +784,7 @@ async def test_wrong_arguments_are_told_once_and_again(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_history_of_its_own_goes_before(kind: str) -> None:
+async def test_a_given_message_history_replaces_the_context_and_is_not_added(kind: str) -> None:
     """`message_history` that is given takes the place of the context, is not added, and what is new is."""
     made, given = agent(looks_and_tells)
     own = [
@@ -856,7 +856,7 @@ async def test_tools_that_were_made_available_stay_so(who: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_cannot_be_shown_is_told(kind: str) -> None:
+async def test_a_context_that_cannot_fit_raises_before_the_model_is_asked(kind: str) -> None:
     """A context that cannot fit says so, and no model is asked."""
     made, given = agent(looks_and_tells)
 
@@ -868,7 +868,7 @@ async def test_what_cannot_be_shown_is_told(kind: str) -> None:
         assert len(given) == before
 
 
-async def test_a_memory_that_is_closed_ends_the_run() -> None:
+async def test_a_run_over_a_closed_memory_asks_no_model() -> None:
     """No model is asked where nothing would be kept."""
     made, given = agent(looks_and_tells)
     with Memory.open("memory://") as memory:
@@ -888,7 +888,7 @@ def completion(number: int, content: str | None, **more: Any) -> Play:
     return answers({**made, "usage": {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}})
 
 
-async def test_what_a_provider_is_sent_begins_as_before() -> None:
+async def test_each_runs_first_request_extends_the_last_one() -> None:
     """Over the wire, a run's first request is the last of the run before, with its answer and the prompt behind it."""
     models, providers = load("pydantic_ai.models.openai"), load("pydantic_ai.providers.openai")
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}
@@ -941,7 +941,7 @@ def beside(store: str) -> list[int]:
 
 
 @pytest.mark.wide
-async def test_another_process_runs_on_the_same_conversation(tmp_path: Path) -> None:
+async def test_runs_of_two_processes_in_turns_follow_each_other(tmp_path: Path) -> None:
     """With a turn around each run, the runs of two processes follow each other whole."""
     store = str(tmp_path / "agent.db")
     Memory.open(store).close()

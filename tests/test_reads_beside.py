@@ -121,13 +121,15 @@ def read_beside(kind: str, folder: Path, dice: random.Random, rounds: int) -> No
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
-def test_what_goes_meanwhile_is_no_damage(kind: str, tmp_path: Path, dice: random.Random) -> None:
+def test_reads_beside_destroying_processes_report_no_damage(kind: str, tmp_path: Path, dice: random.Random) -> None:
     """Reads return the state before or after another process's change, and never raise StoreCorrupt."""
     read_beside(kind, tmp_path, dice, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES)
-def test_what_goes_meanwhile_is_no_damage_often(kind: str, tmp_path: Path, dice: random.Random) -> None:
+def test_reads_beside_destroying_processes_report_no_damage_in_a_long_run(
+    kind: str, tmp_path: Path, dice: random.Random
+) -> None:
     """Reads never raise StoreCorrupt beside another process's changes in a hundred times longer run."""
     read_beside(kind, tmp_path, dice, 150)

@@ -41,13 +41,13 @@ async def repeated(address: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", SERVERS)
 @pytest.mark.parametrize("options", [{}, {"encryption": FIRST}], ids=["plain", "encrypted"])
-def test_what_two_programs_repeat_at_once_is_stored_once(kind: str, options: dict[str, Any]) -> None:
+def test_keyed_batches_repeated_by_two_programs_are_stored_once(kind: str, options: dict[str, Any]) -> None:
     """Of batches with keys that two memories add at once, many in one write, none is stored twice: not if some of a
     refused write were stored by the other, either."""
     asyncio.run(repeated(KINDS[kind].address_of(f"repeated_{len(options)}"), options))
 
 
-def test_an_answer_belongs_to_what_was_asked() -> None:
+def test_ask_again_gives_each_look_its_own_answer() -> None:
     """`ask_again` gives each look its own answer, also if the caller no longer asks what an earlier answer settled."""
     places = [Place("t", "home", "space", name) for name in "abc"]
     heads = {place: PlaceHead(place.name.encode(), b"") for place in places}

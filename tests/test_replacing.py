@@ -100,7 +100,7 @@ def goes_on(kind: str, folder: Path, log: list[Any], more: list[Any], data: st.D
 
 
 @pytest.mark.parametrize("between", [[], [{"role": "user", "content": "wait"}]])
-def test_a_call_whose_late_result_is_left_out_waits_again(between: list[Any]) -> None:
+def test_an_overtaken_call_without_its_late_result_is_open_again(between: list[Any]) -> None:
     """A call that was overtaken and then answered waits in a list without its result, and takes the next one."""
     call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
     asked = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "user", "content": "and now?"}]
@@ -122,7 +122,7 @@ def test_a_call_whose_late_result_is_left_out_waits_again(between: list[Any]) ->
 @kinds
 @law
 @given(**options)
-def test_a_session_goes_on_as_if_it_held_the_list_alone(kind: str, folder: Path, **drawn: Any) -> None:
+def test_a_replaced_session_continues_like_a_new_one(kind: str, folder: Path, **drawn: Any) -> None:
     """After a replacement contexts and what follows are as in a new session to which the list was added."""
     goes_on(kind, folder, **drawn)
 
@@ -130,7 +130,7 @@ def test_a_session_goes_on_as_if_it_held_the_list_alone(kind: str, folder: Path,
 @pytest.mark.slow
 @settings(law, max_examples=200)
 @given(**options)
-def test_any_session_goes_on_so(folder: Path, **drawn: Any) -> None:
+def test_any_replaced_session_continues_like_a_new_one(folder: Path, **drawn: Any) -> None:
     """The same of many more sessions."""
     goes_on("memory", folder, **drawn)
 
@@ -154,7 +154,7 @@ def uncounted(entries: list[Entry]) -> list[Entry]:
 @kinds
 @law
 @given(log=options["log"], data=options["data"])
-def test_every_time_before_and_after_it_can_be_gone_back_to(
+def test_every_revision_around_a_replacement_can_be_rebuilt_and_rewound_to(
     kind: str, folder: Path, log: list[Any], data: st.DataObject
 ) -> None:
     """Contexts and branches of every revision are what they were, and a rewind brings each of them back."""
@@ -202,7 +202,7 @@ def test_a37_the_list_becomes_the_active_set(memory: Memory) -> None:
     assert (proof.active, proof.evicted, proof.problems) == (3, 1, ())
 
 
-def test_calls_of_one_long_id_go_on_as_in_a_new_session(memory: Memory) -> None:
+def test_calls_with_a_repeated_long_id_are_numbered_as_in_a_new_session(memory: Memory) -> None:
     """An id that repeats is numbered by its place, and made to fit: other calls are the same, each with its result."""
     session, fresh = memory.session("one"), memory.session("fresh")
     session.add([user("left out"), assistant("too")])
@@ -239,7 +239,7 @@ def test_a_replacement_is_one_revision_and_one_record(memory: Memory) -> None:
     assert len(memory.sessions()) == 1
 
 
-def test_what_follows_something_new_is_new_and_keeps_its_expiry(memory: Memory, clock: FakeClock) -> None:
+def test_messages_behind_a_new_one_are_new_and_keep_their_expiry(memory: Memory, clock: FakeClock) -> None:
     """A log has one order: behind a new message there are only new ones, with what was said of them beside words."""
     session = memory.session("one")
     end = moment(clock.now + 60_000_000)
@@ -255,7 +255,7 @@ def test_what_follows_something_new_is_new_and_keeps_its_expiry(memory: Memory, 
     assert session.context().messages == [user("in short: they met")]
 
 
-def test_pins_system_messages_and_summaries_that_are_left_out_leave(memory: Memory) -> None:
+def test_omitted_pins_system_messages_and_summaries_are_archived(memory: Memory) -> None:
     """Nothing but the list is shown: not what was pinned, nor an old system message, nor what a summary says."""
     session = memory.session("one", counter=words)
     session.add(
@@ -276,7 +276,7 @@ def test_pins_system_messages_and_summaries_that_are_left_out_leave(memory: Memo
     assert user("pin me") in session.context().messages
 
 
-def test_a_call_that_is_left_out_waits_no_more(memory: Memory) -> None:
+def test_an_omitted_call_is_not_waited_for(memory: Memory) -> None:
     """Its result comes in as plain data; a call that is kept is answered natively, by the list or later."""
     session = memory.session("one")
     session.add([user("find"), call("c1")])
@@ -296,7 +296,7 @@ def test_a_call_that_is_left_out_waits_no_more(memory: Memory) -> None:
     assert other.verify().problems == ()
 
 
-def test_what_was_not_seen_stays(memory: Memory) -> None:
+def test_entries_added_after_seen_stay_active(memory: Memory) -> None:
     """With `seen` what was added since that context, or revision, is active beside the list, with its whole group."""
     session, other = memory.session("one"), memory.session("one")
     session.add([user("one"), assistant("two")])
@@ -320,7 +320,7 @@ def test_what_was_not_seen_stays(memory: Memory) -> None:
         session.replace([], seen=10_000)
 
 
-def test_a_list_of_before_a_clear_conflicts(memory: Memory) -> None:
+def test_a_replacement_based_on_a_cleared_session_conflicts(memory: Memory) -> None:
     """Who has cleared the session was first, as with every other change; nothing is written."""
     session, other = memory.session("one"), memory.session("one")
     session.add([user("one"), assistant("two")])
@@ -336,7 +336,7 @@ def test_a_list_of_before_a_clear_conflicts(memory: Memory) -> None:
     assert texts(session.active_entries()) == ["all in one"]
 
 
-def test_a_key_makes_it_once(memory: Memory) -> None:
+def test_a_keyed_replacement_is_made_once(memory: Memory) -> None:
     """Again under its key it changes nothing, whatever came since; other messages conflict; a rewind forgets it."""
     session = memory.session("one")
     session.add([user("one"), user("two")])
@@ -357,7 +357,7 @@ def test_a_key_makes_it_once(memory: Memory) -> None:
         session.replace([], key="")
 
 
-def test_a_list_that_is_refused_changes_nothing(memory: Memory) -> None:
+def test_a_refused_replacement_changes_nothing(memory: Memory) -> None:
     """Malformed messages, an unknown format, a session that only reads and an atomic turn: nothing is written."""
     session = memory.session("one")
     session.add([user("one")])
@@ -389,7 +389,7 @@ def test_a_replacement_sends_an_event_and_counts_in_a_turn(memory: Memory) -> No
     assert heard.heard[-1][1] == {"revision": 2, "entries": 2, "added": 1, "archived": 1}
 
 
-def test_what_is_private_is_redacted_and_what_is_withheld_stays_in_the_process(tmp_path: Path) -> None:
+def test_a_replacement_is_redacted_and_withheld_like_an_add(tmp_path: Path) -> None:
     """The list passes the one admission: what may not be kept is nowhere, and this process goes on with it."""
     path = tmp_path / "log.db"
     policy = {"redact_patterns": ["tw[o]"], "non_persistable_message_types": ["tool_result"]}
@@ -408,7 +408,7 @@ def test_what_is_private_is_redacted_and_what_is_withheld_stays_in_the_process(t
     assert b"hush hush" not in path.read_bytes()
 
 
-def test_what_is_withheld_is_in_its_place_beside_a_writer_who_is_always_first(tmp_path: Path) -> None:
+def test_withheld_entries_of_a_replacement_keep_their_place_beside_others(tmp_path: Path) -> None:
     """What others add before the commit, and behind it, is shown around what this process alone has."""
     policy = {"non_persistable_message_types": ["tool_result"]}
     with Memory.open(tmp_path / "log.db", privacy=policy) as memory:
@@ -425,7 +425,7 @@ def test_what_is_withheld_is_in_its_place_beside_a_writer_who_is_always_first(tm
 
 
 @pytest.mark.parametrize("how", ["clear", "delete"])
-def test_replace_returns_its_entries_although_they_were_cleared_at_once(tmp_path: Path, how: str) -> None:
+def test_replace_returns_its_entries_even_if_they_were_cleared_at_once(tmp_path: Path, how: str) -> None:
     """`replace` returns the entries that it stored, although another caller cleared or deleted the session right after
     the commit."""
     with Memory.open(tmp_path / "log.db") as memory:
@@ -449,7 +449,7 @@ def test_replace_returns_its_entries_although_they_were_cleared_at_once(tmp_path
         assert session.verify().problems == ()
 
 
-def test_a_branch_of_before_keeps_what_was_there(memory: Memory) -> None:
+def test_an_earlier_branch_keeps_the_replaced_entries(memory: Memory) -> None:
     """A fork shares the entries and not what becomes of them."""
     session = memory.session("one")
     session.add([user("one"), assistant("two")])
@@ -462,7 +462,7 @@ def test_a_branch_of_before_keeps_what_was_there(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("left_out", [1, 3], ids=["the question", "the newest"])
-def test_what_follows_stands_apart_from_what_was_left_out_and_erased_since(memory: Memory, left_out: int) -> None:
+def test_later_entries_do_not_join_groups_of_omitted_and_erased_ones(memory: Memory, left_out: int) -> None:
     """Also in a branch, after a rewind and in an import the log goes on as if what was left out had never been."""
     session = memory.session("one")
     session.add([user("one"), assistant("two")])
@@ -488,7 +488,7 @@ def test_what_follows_stands_apart_from_what_was_left_out_and_erased_since(memor
         assert other.verify().problems == ()
 
 
-def test_an_ephemeral_session_replaces_for_itself(memory: Memory) -> None:
+def test_a_replacement_in_an_ephemeral_session_leaves_the_store_unchanged(memory: Memory) -> None:
     """It sees the list, and the store has what it had."""
     memory.session("one").add([user("one")])
     guest = memory.session("one", persistence="ephemeral")
@@ -499,7 +499,7 @@ def test_an_ephemeral_session_replaces_for_itself(memory: Memory) -> None:
     assert memory.session("one").context().messages == [user("one")]
 
 
-def test_the_other_face_has_it(tmp_path: Path) -> None:
+def test_async_session_replaces_alike(tmp_path: Path) -> None:
     """`AsyncSession.replace` is the same verb."""
 
     async def main() -> list[Any]:
@@ -512,7 +512,7 @@ def test_the_other_face_has_it(tmp_path: Path) -> None:
     assert asyncio.run(main()) == [user("one"), assistant("three")]
 
 
-def test_interactions_begin_at_human_messages_alone(session: Session) -> None:
+def test_interactions_after_a_replacement_begin_at_human_messages(session: Session) -> None:
     """What comes behind a replacement is of the interaction in which it stands, whatever that has left out: there is
     one preamble at the most, no index twice, and as many interactions as the figures say. Pages say the same."""
     session.add_system_message("be brief")

@@ -359,7 +359,7 @@ async def test_idle_seconds_compact_idle_sessions(file: str) -> None:
     assert rest[1].looked == 0
 
 
-async def test_what_a_cut_evicted_is_summarized(file: str) -> None:
+async def test_entries_evicted_by_a_cut_are_summarized(file: str) -> None:
     """A strategy without a trigger covers what a context had to leave out."""
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
     async with opened(file, long_term_memory_strategy=[strategy], max_log_tokens=600) as resources:

@@ -32,7 +32,7 @@ def refused(session: Session, messages: Any, place: str, **options: Any) -> None
 
 @pytest.mark.parametrize("content", BLANK, ids=repr)
 @pytest.mark.parametrize("verb", ["add_user_message", "add_system_message"])
-def test_a_verb_refuses_a_message_that_says_nothing(session: Session, verb: str, content: Any) -> None:
+def test_every_verb_refuses_an_empty_message(session: Session, verb: str, content: Any) -> None:
     """A human or system message of nothing but white space is refused."""
     with pytest.raises(InvalidEntry, match="says nothing: give text, or parts such as an image") as caught:
         getattr(session, verb)(content)
@@ -43,7 +43,7 @@ def test_a_verb_refuses_a_message_that_says_nothing(session: Session, verb: str,
 
 @pytest.mark.parametrize("content", ["", " ", [], [{"type": "text", "text": ""}]], ids=repr)
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
-def test_a_message_that_says_nothing_is_refused_at_its_place(session: Session, role: str, content: Any) -> None:
+def test_an_empty_message_is_refused_with_its_place(session: Session, role: str, content: Any) -> None:
     """An empty message is refused with its place, and nothing of its list is stored."""
     said = {"role": role, "content": content}
     calls = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in (1, 2)]
@@ -73,7 +73,9 @@ def test_a_message_that_says_nothing_is_refused_at_its_place(session: Session, r
         ("text", " \n ", ""),
     ],
 )
-def test_every_format_names_its_own_place(session: Session, format: Any, said: Any, place: str) -> None:
+def test_the_place_of_an_empty_message_has_the_formats_keys(
+    session: Session, format: Any, said: Any, place: str
+) -> None:
     """In each vendor's format the place has the format's own keys."""
     refused(session, [said], f"messages[0]{place}", format=format)
 
@@ -91,7 +93,7 @@ def test_a_message_whose_content_is_none_is_refused(session: Session, format: An
     assert session.entries() == []
 
 
-def test_the_place_is_one_of_what_was_given(session: Session) -> None:
+def test_the_place_among_responses_counts_the_items_given(session: Session) -> None:
     """Among responses, which become several messages or none, the place counts the items given."""
     response = {
         "id": "resp_1",
@@ -108,7 +110,7 @@ def test_the_place_is_one_of_what_was_given(session: Session) -> None:
     refused(session, [SAYS, response, result, {"role": "user", "content": ""}], "messages[3].content")
 
 
-def test_a_long_list_is_refused_as_well(session: Session) -> None:
+def test_an_empty_message_in_a_long_list_is_refused(session: Session) -> None:
     """An empty message in a long list is refused, even when the list is checked in a thread."""
     messages = [*[SAYS] * 2_000, {"role": "user", "content": " "}, SAYS]
 
@@ -122,7 +124,7 @@ def test_a_long_list_is_refused_as_well(session: Session) -> None:
     refused(session, messages, "messages[2000].content")
 
 
-def test_what_says_something_beside_is_taken(session: Session) -> None:
+def test_an_empty_text_beside_other_content_is_accepted(session: Session) -> None:
     """A message is refused where all of it says nothing: beside a picture, or a tool's result, a text may be empty."""
     empty = {"type": "text", "text": ""}
     session.add_user_message([Text(text=""), Image(source="https://example.com/a.png")])
@@ -138,7 +140,7 @@ def test_what_says_something_beside_is_taken(session: Session) -> None:
     assert len(session.entries()) == 7
 
 
-def test_what_a_model_or_a_tool_says_may_be_empty(session: Session) -> None:
+def test_messages_of_models_and_tools_may_be_empty(session: Session) -> None:
     """Empty texts of models and tools are stored as they are."""
     session.add_user_message("Go")
     session.add_assistant_message("")
@@ -150,7 +152,7 @@ def test_what_a_model_or_a_tool_says_may_be_empty(session: Session) -> None:
     assert [entry.text for entry in session.entries()] == ["Go", "", "{}", "", " ", ""]
 
 
-def test_a_log_that_is_taken_in_may_say_nothing(memory: Memory, session: Session) -> None:
+def test_entries_imports_and_replace_accept_empty_messages(memory: Memory, session: Session) -> None:
     """Entries, imports and `replace` accept empty messages, since nobody says them now."""
     session.add_entries([Entry(role="system", content=""), Entry(content=()), Entry(content="Hello")])
     memory.import_session(session.export(), session_id="t")

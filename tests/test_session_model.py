@@ -474,20 +474,20 @@ def agreed(seeds: range, folder: Path, steps: int = 20) -> None:
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_sessions_are_what_a_plain_model_says(number: int, tmp_path: Path) -> None:
+def test_sessions_equal_a_plain_model(number: int, tmp_path: Path) -> None:
     """Entries, facts, figures, contexts, searches and exports are those of the model, everywhere and by both faces."""
     agreed(range(number, number + 1), tmp_path)
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("number", range(4))
-def test_sessions_are_what_a_plain_model_says_in_more_plays(number: int, tmp_path: Path) -> None:
+def test_sessions_equal_a_plain_model_in_more_runs(number: int, tmp_path: Path) -> None:
     """The same of more plays."""
     agreed(range(100 + 5 * number, 105 + 5 * number), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(40))
-def test_sessions_are_what_a_plain_model_says_in_long_plays(number: int, tmp_path: Path) -> None:
+def test_sessions_equal_a_plain_model_in_long_runs(number: int, tmp_path: Path) -> None:
     """The same of many long plays."""
     agreed(range(1_000 + 25 * number, 1_025 + 25 * number), tmp_path, 60)

@@ -36,7 +36,7 @@ def cost(session: Session, context: Context, tag: str) -> int:
     return sum(shown.get(entry.seq, session.cost(entry)) for entry in tagged)
 
 
-def test_bt2_a_share_of_ones_own_bounds_what_has_its_tag() -> None:
+def test_bt2_a_share_bounds_entries_with_its_tag() -> None:
     """On every context; the oldest leave first, and one of many entries makes a cut, not each."""
     with Resources.load({**DECLARED, "token_allocation": SHARES}) as resources:
         session, epochs = chat(resources), set[int | None]()
@@ -51,7 +51,7 @@ def test_bt2_a_share_of_ones_own_bounds_what_has_its_tag() -> None:
 
 
 @pytest.mark.parametrize("hundredths", [29, 57, 58])
-def test_what_takes_just_its_share_stays(hundredths: int) -> None:
+def test_entries_that_take_exactly_their_share_stay(hundredths: int) -> None:
     """Entries that take exactly their share stay, in spite of binary fractions."""
     shares = {"short_term": 1 - hundredths / 100, "user_defined": {"notes": hundredths / 100}}
     with Resources.load({**DECLARED, "max_tokens": 100, "token_allocation": shares}) as resources:
@@ -63,7 +63,7 @@ def test_what_takes_just_its_share_stays(hundredths: int) -> None:
         assert cost(session, session.context(), "notes") == taken == hundredths
 
 
-def test_bt2_what_others_leave_goes_to_the_interactions() -> None:
+def test_bt2_unused_shares_go_to_the_interactions() -> None:
     """Without notes, summaries and pinned entries the conversation has all of it."""
     flushing = {"type": "simple_fifo", "summarize_threshold": 1, "low_water": 0.9}
     with Resources.load({**DECLARED, "token_allocation": SHARES, "flushing": flushing}) as resources:
@@ -77,7 +77,7 @@ def test_bt2_what_others_leave_goes_to_the_interactions() -> None:
         assert most > 900
 
 
-def test_bt2_summaries_and_interactions_are_within_the_limit_together() -> None:
+def test_bt2_summaries_and_interactions_share_the_limit() -> None:
     """A summary of 400 is shortened to its 300; what stays of the limit is the conversation's."""
     shares = {"short_term": 0.6, "long_term": 0.3, "system": 0.1}
     flushing = {"type": "hybrid_summary", "summary_tokens": 400}
@@ -94,7 +94,7 @@ def test_bt2_summaries_and_interactions_are_within_the_limit_together() -> None:
         assert context.parts.summaries > 0
 
 
-def test_what_is_pinned_and_what_is_asked_stays() -> None:
+def test_pinned_entries_and_questions_are_never_left_out_for_a_tag() -> None:
     """A pinned entry takes from the system's share, and a question is never left out for its tag."""
     with Resources.load({**DECLARED, "token_allocation": SHARES}) as resources:
         session = chat(resources)
@@ -105,7 +105,7 @@ def test_what_is_pinned_and_what_is_asked_stays() -> None:
         assert "q" * 600 in shown
 
 
-def test_a_call_and_its_result_leave_together() -> None:
+def test_a_share_evicts_calls_and_results_together() -> None:
     """A call and its result leave together, whichever has the tag."""
     with Resources.load({**DECLARED, "token_allocation": SHARES}) as resources:
         session = chat(resources)
@@ -132,7 +132,7 @@ def test_an_exact_walk_keeps_to_shares_too() -> None:
 @pytest.mark.parametrize(
     ("wrong", "where"), [(7, "tag_shares"), ({"": 0.1}, "tag_shares"), ({"x": 2}, "tag_shares['x']"), ({"x": "y"}, "")]
 )
-def test_what_is_no_share_is_refused(wrong: Any, where: str) -> None:
+def test_an_invalid_share_is_refused_by_tag(wrong: Any, where: str) -> None:
     """The error names the tag."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError) as caught:
         memory.session("s", tag_shares=wrong)

@@ -55,7 +55,7 @@ def test_a_question_beside_the_summary_that_covers_it_is_covered() -> None:
         assert chat.verify().covered == 3
 
 
-def test_a_pin_makes_active_what_is_evicted_but_not_what_is_covered() -> None:
+def test_a_pin_activates_evicted_entries_but_not_covered_ones() -> None:
     """A pinned entry is in every context. Where a summary names it, it stays covered; else it is active, with its
     whole group."""
     with Memory.open("memory://") as memory:
@@ -121,7 +121,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @given(st.sampled_from(sorted(KINDS)), st.sampled_from([300, 700, 1500]), st.lists(STEPS, min_size=8, max_size=40))
 @settings(max_examples=examples(90))
-def test_all_that_tell_of_states_agree(kind: str, most: int, steps: list[tuple[str, str, int]]) -> None:
+def test_all_verbs_that_report_states_agree(kind: str, most: int, steps: list[tuple[str, str, int]]) -> None:
     """After any steps `verify`, `stats`, `active_entries` and contexts agree on the state of every entry."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s", max_tokens=most, **KINDS[kind])

@@ -356,7 +356,7 @@ def test_damaged_facts_stop_nothing_else(folder: Path, line: int) -> None:
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
-def test_a_damaged_lease_begins_anew(folder: Path, line: int) -> None:
+def test_a_damaged_lease_can_be_taken_again(folder: Path, line: int) -> None:
     """A damaged lease is given anew, and its next holder has a greater fence."""
     store = quick(folder)
     fence = drive(store.lease("tenant", "l", "me", 60))

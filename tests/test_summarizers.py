@@ -340,7 +340,7 @@ def test_an_object_that_cannot_be_hashed_serves(complete: Complete) -> None:
 
 
 @pytest.mark.parametrize("given", [7, "", "gpt-4o-mini", "openai:", ":gpt", ModelSummarizer, object(), b"openai:x"])
-def test_what_is_no_summarizer_is_refused(given: object) -> None:
+def test_an_invalid_summarizer_is_refused(given: object) -> None:
     """What is no summarizer raises ConfigError, which names the option and says what is accepted."""
     with pytest.raises(ConfigError, match=r"(summarizer|model): .*openai:gpt-4o-mini"):
         as_summarizer(given, Inline(), FakeClock())

@@ -60,7 +60,7 @@ def faults(messages: list[Message], given: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*WANTING, *KIMI])
-def test_models_that_want_their_thoughts_are_known_by_name(name: str) -> None:
+def test_models_that_want_thoughts_back_are_known_by_name(name: str) -> None:
     """The names of DeepSeek's and Kimi's models are known, with a provider before them and in any letter case."""
     assert wants_thoughts(name)
 
@@ -112,7 +112,7 @@ def _played(session: Session, dice: random.Random, given: dict[str, str], number
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_request_to_such_a_model_is_refused(seed: int) -> None:
+def test_every_call_sent_to_such_a_model_has_its_thoughts(seed: int) -> None:
     """Law: whatever is cut, masked or compacted, each call that a context shows has its own thoughts, earlier messages
     stay the same until the next cut, and the budget holds with the thoughts."""
     dice, given = random.Random(seed), dict[str, str]()
@@ -135,7 +135,7 @@ def test_no_request_to_such_a_model_is_refused(seed: int) -> None:
 @pytest.mark.parametrize(
     "model", ["deepseek-v4-pro", pytest.param("kimi-k3", marks=pytest.mark.filterwarnings("ignore"))]
 )
-def test_a_client_that_remembers_sends_thoughts_back(model: str) -> None:
+def test_a_remembering_client_sends_thoughts_back(model: str) -> None:
     """A remembering client knows the model from the call, also one that the table of models lacks."""
     first = {"choices": [{"index": 0, "message": call(1, "I look."), "finish_reason": "tool_calls"}]}
     second = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Seen."}, "finish_reason": "stop"}]}
@@ -153,7 +153,7 @@ def test_a_client_that_remembers_sends_thoughts_back(model: str) -> None:
     assert [message["role"] for message in sent] == ["user", "assistant", "tool"]
 
 
-def test_a_log_of_another_model_goes_on_with_such_a_model() -> None:
+def test_a_log_of_another_model_continues_with_empty_thoughts() -> None:
     """A log that was written with OpenAI or Anthropic is accepted: its calls have empty thoughts, and a change of the
     model changes no log."""
     with Memory.open("memory://") as memory:

@@ -106,13 +106,13 @@ def _deep(times: int) -> list[Any]:
         ({1, "a", object()}, "object"),
     ],
 )
-def test_a_value_that_would_not_be_read_back_is_refused(value: object, told: str) -> None:
+def test_a_value_that_cannot_be_read_back_is_refused(value: object, told: str) -> None:
     """Another type, a number that is none, too deep, too long."""
     with pytest.raises(ConfigError, match=told):
         to_json(value, "x")
 
 
-def test_what_holds_itself_is_refused() -> None:
+def test_a_value_that_contains_itself_is_refused() -> None:
     """A value that contains itself is refused."""
     found: list[Any] = []
     found.append(found)
@@ -129,19 +129,19 @@ def test_reading_other_text_raises_value_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"$date": "x"}', '{"$bytes": "?"}', '{"$decimal": "x"}', '{"$uuid": "1"}'])
-def test_a_text_in_the_place_of_another_value_is_that_text(text: str) -> None:
+def test_a_text_in_the_place_of_a_tagged_value_is_read_as_text(text: str) -> None:
     """A policy may have written it there."""
     assert from_json(text) == next(iter(json.loads(text).values()))
 
 
-def test_dates_are_dates() -> None:
+def test_dates_and_datetimes_keep_their_types() -> None:
     """A datetime is a date, too, to Python."""
     value = {"day": date(2026, 1, 2), "moment": datetime(2026, 1, 2, 3, 4, 5, 6, UTC)}
     assert typed(from_json(to_json(value, "x"))) == typed(value)
 
 
 @pytest.mark.parametrize("text", ['{"$tuple":[1]}', '{"\\u0024tuple":[1]}', '[{"a":{"\\u0024tup\\u006ce":[1]}}]'])
-def test_a_tag_is_one_however_its_characters_are_written(text: str) -> None:
+def test_a_type_tag_with_escaped_characters_is_recognised(text: str) -> None:
     """A type tag is recognised even if another program escaped its characters."""
     wanted: Any = (1,) if text.startswith("{") else [{"a": (1,)}]
     assert from_json(text) == from_json(text.encode()) == wanted

@@ -112,7 +112,7 @@ async def begun(new: bool, sealed: bool) -> AsyncIterator[AsyncMemory]:
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("how", ["", "holds", "asks", "holds asks"])
 @pytest.mark.parametrize("new", [False, True])
-def test_what_was_under_way_when_its_writer_was_cancelled_is_there_once(new: bool, how: str, sealed: bool) -> None:
+def test_an_append_whose_writer_was_cancelled_is_stored_once(new: bool, how: str, sealed: bool) -> None:
     """Others whose messages went with it find them there, or write them, and never both."""
 
     async def work(moment: int) -> None:
@@ -167,7 +167,7 @@ def test_an_append_reported_as_not_written_is_never_stored(new: bool, sealed: bo
         asyncio.run(work(moment))
 
 
-def test_nobody_is_told_that_nothing_was_written_who_cannot_look() -> None:
+def test_an_error_claims_nothing_was_written_only_after_looking() -> None:
     """If the store is away when an unknown append is looked for, the error says that it may be stored."""
 
     async def work() -> None:
@@ -191,7 +191,7 @@ def test_nobody_is_told_that_nothing_was_written_who_cannot_look() -> None:
 
 
 @pytest.mark.wide
-def test_a_message_that_waits_for_a_standby_is_there_once() -> None:
+def test_a_message_waiting_for_a_standby_is_stored_once() -> None:
     """A message that PostgreSQL has written and that waits for a standby is not reported as unwritten."""
     with own_server("postgres") as server, Memory.open(server.address, timeout_seconds=1) as memory:
         session = memory.session("s")

@@ -92,9 +92,7 @@ async def read_through(asked: Any) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-def test_the_error_of_a_store_has_the_answer_that_it_did_not_take(
-    way: Way, streams: bool, session: Session, store: Away
-) -> None:
+def test_a_store_error_holds_the_unstored_answer(way: Way, streams: bool, session: Session, store: Away) -> None:
     """The store's error holds the whole answer, returned or streamed."""
     streamed = STREAMED[way.format]
     play = breaking(store, plays(streamed.events) if streams else answers(streamed.whole))
@@ -110,7 +108,9 @@ def test_the_error_of_a_store_has_the_answer_that_it_did_not_take(
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-def test_asynchronous_clients_tell_alike(way: Way, streams: bool, store: Away) -> None:
+def test_a_store_error_of_an_asynchronous_client_holds_the_unstored_answer(
+    way: Way, streams: bool, store: Away
+) -> None:
     """With asynchronous clients the store's error holds the whole answer, too."""
     streamed = STREAMED[way.format]
     play = breaking(store, plays(streamed.events) if streams else answers(streamed.whole))
@@ -129,7 +129,7 @@ def test_asynchronous_clients_tell_alike(way: Way, streams: bool, store: Away) -
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_a_block_tells_what_came_in_pieces(complete: bool, session: Session, store: Away) -> None:
+def test_a_store_error_of_a_stream_block_holds_what_came(complete: bool, session: Session, store: Away) -> None:
     """The error at the end of a `stream` block holds the answer or its first part, with the original error as
     context."""
     session.add_user_message("Which gate?")
@@ -154,7 +154,7 @@ def test_a_block_tells_what_came_in_pieces(complete: bool, session: Session, sto
     assert session.entries()[1].text == (CHAT.text if complete else "I look")
 
 
-def test_what_a_session_would_drop_is_not_given_to_be_added(session: Session) -> None:
+def test_a_store_error_does_not_offer_an_answer_that_would_be_dropped(session: Session) -> None:
     """With `cut_off="drop"` a broken answer is not offered for adding."""
     with session.turn(), session.stream(cut_off="drop") as answer:
         for event in CHAT.events[:3]:
@@ -164,7 +164,7 @@ def test_what_a_session_would_drop_is_not_given_to_be_added(session: Session) ->
     assert answer.text
 
 
-def test_an_answer_that_could_not_be_checked_is_the_caller_s_alone() -> None:
+def test_an_answer_that_privacy_could_not_check_is_in_no_message_or_pickle() -> None:
     """Neither the message, nor a pickled error, nor a cause holds any of it."""
 
     def shaky(text: str) -> list[Any]:
@@ -187,7 +187,7 @@ def test_an_answer_that_could_not_be_checked_is_the_caller_s_alone() -> None:
         assert (str(sent), sent.answer) == (str(fault), None)
 
 
-def test_the_client_s_own_error_comes_out_where_its_cost_cannot_be_noted(session: Session, store: Away) -> None:
+def test_the_clients_parse_error_comes_out_although_the_store_fails(session: Session, store: Away) -> None:
     """An answer that the client refuses to parse is in its error, whatever the store does."""
     cut = copy.deepcopy(CHAT.whole)
     cut["choices"][0] |= {"finish_reason": "length"}
@@ -200,7 +200,7 @@ def test_the_client_s_own_error_comes_out_where_its_cost_cannot_be_noted(session
     assert any("not recorded" in note for note in caught.value.__notes__)
 
 
-def test_a_run_of_the_agents_sdk_tells_the_items_that_are_not_in_the_log(session: Session, store: Away) -> None:
+def test_a_store_error_of_an_agents_sdk_run_holds_the_unstored_items(session: Session, store: Away) -> None:
     """In a run of the Agents SDK the error holds the items that are not stored."""
     agents, scripted = load("agents"), load("agents.testing")
     agents.set_tracing_disabled(True)
@@ -223,7 +223,7 @@ def test_a_run_of_the_agents_sdk_tells_the_items_that_are_not_in_the_log(session
     assert [entry.kind for entry in session.entries()] == ["message", "tool_call", "tool_result"]
 
 
-def test_a_question_that_a_store_does_not_take_is_no_answer(session: Session, store: Away) -> None:
+def test_a_store_error_for_a_question_holds_no_answer(session: Session, store: Away) -> None:
     """If only a question was not stored, the error holds no answer."""
     kept = load("palimpsest.integrations.openai_agents").PalimpsestSession(session)
     session.add_user_message("Hello.")
@@ -234,7 +234,7 @@ def test_a_question_that_a_store_does_not_take_is_no_answer(session: Session, st
     assert caught.value.answer is None
 
 
-def test_a_run_of_pydantic_ai_tells_the_messages_that_it_came_to(session: Session, store: Away) -> None:
+def test_a_store_error_of_a_pydantic_ai_run_holds_its_messages(session: Session, store: Away) -> None:
     """In a run of Pydantic AI the error holds all messages of the run."""
     pai, functions = load("pydantic_ai"), load("pydantic_ai.models.function")
     history = load("palimpsest.integrations.pydantic_ai").SessionHistory(session)
@@ -250,9 +250,7 @@ def test_a_run_of_pydantic_ai_tells_the_messages_that_it_came_to(session: Sessio
     assert [message.parts[0].content for message in told] == ["Which gate?", "Gate B 12."]
 
 
-def test_what_is_raised_in_a_turn_comes_out_though_its_lease_cannot_be_given_back(
-    session: Session, store: Away
-) -> None:
+def test_an_error_in_a_turn_comes_out_although_its_lease_cannot_be_released(session: Session, store: Away) -> None:
     """An error raised in a turn comes out even if the lease cannot be given back."""
 
     def fail() -> None:

@@ -48,7 +48,7 @@ def test_the_request_after_an_answer_is_valid(vendor: str, data: Any) -> None:
 @pytest.mark.parametrize("vendor", VENDORS)
 @law
 @given(data=st.data())
-def test_an_answer_its_dumps_and_its_pieces_are_the_same(vendor: str, data: Any) -> None:
+def test_an_answer_its_dump_and_its_pieces_give_the_same_request(vendor: str, data: Any) -> None:
     """An answer as an object, a dump or its pieces gives the same next request."""
     format_case = VENDORS[vendor]()
     answer = data.draw(format_case.answers)
@@ -219,7 +219,7 @@ def test_an_unknown_object_is_refused_by_its_type() -> None:
         assert session.entries() == []
 
 
-def test_messages_of_frameworks_are_refused_with_what_to_do() -> None:
+def test_messages_of_frameworks_are_refused_with_advice() -> None:
     """Objects and dumps of LangChain and Pydantic AI are refused with how to convert them, in any format."""
     lc, pydantic_ai = load("langchain_core.messages"), load("pydantic_ai.messages")
     question = lc.HumanMessage("Which gate?")

@@ -47,7 +47,7 @@ def test_an_entry_is_named_by_its_seq_its_id_or_itself(session: Session, name: C
     assert session.erase(name(second)).entries == 1
 
 
-def test_an_entry_of_another_session_is_not_there(session: Session) -> None:
+def test_an_entry_of_another_session_is_not_found(session: Session) -> None:
     """An entry that is given is looked up by its id, not by its place."""
     with Memory.open("memory://") as memory:
         other = memory.session("other").add_user_message("x")
@@ -66,7 +66,7 @@ def numbered() -> Iterator[Session]:
         yield chat
 
 
-def test_an_entry_that_is_given_is_known_by_its_id_alone(numbered: Session) -> None:
+def test_an_entry_object_is_looked_up_by_its_id_alone(numbered: Session) -> None:
     """An id of digits is no `seq` where the entry itself is given: nothing else is read, or destroyed."""
     first, second, _ = numbered.entries()
 
@@ -106,13 +106,13 @@ VERBS: dict[str, Callable[[Session, Any], Any]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-def test_a_number_that_no_entry_has_is_said_to_be_a_seq(session: Session, verb: Callable[[Session, Any], Any]) -> None:
+def test_the_error_for_an_unknown_number_calls_it_a_seq(session: Session, verb: Callable[[Session, Any], Any]) -> None:
     """The error for an unknown number says that it was taken as a `seq`."""
     with pytest.raises(EntryNotFound, match="session 'one' has no entry with the `seq` 9;"):
         verb(session, 9)
 
 
-def test_what_no_entry_is_named_by_is_refused_by_itself(session: Session) -> None:
+def test_values_that_name_no_entry_are_refused_with_what_is_allowed(session: Session) -> None:
     """Anything that names no entry is refused with what was given and what is allowed."""
     for given in (True, 1.5, session.context()):
         with pytest.raises(ConfigError, match=r"entries: .* allowed: Entry objects, ids, or numbers \(`seq`\)$"):
@@ -132,7 +132,7 @@ PAST: dict[str, Callable[[Session, Any], Any]] = {
 
 
 @pytest.mark.parametrize("verb", PAST.values(), ids=PAST)
-def test_a_number_that_was_no_time_is_said_to_be_a_revision(
+def test_the_error_for_an_unknown_time_calls_it_a_revision(
     session: Session, verb: Callable[[Session, Any], Any]
 ) -> None:
     """The error for a number without a time says that it was taken as a revision."""
@@ -141,7 +141,9 @@ def test_a_number_that_was_no_time_is_said_to_be_a_revision(
 
 
 @pytest.mark.parametrize("verb", [PAST["context"], PAST["entries"]], ids=["context", "entries"])
-def test_what_has_a_revision_is_told_where(session: Session, verb: Callable[[Session, Any], Any]) -> None:
+def test_entries_and_contexts_given_as_revisions_are_refused_with_advice(
+    session: Session, verb: Callable[[Session, Any], Any]
+) -> None:
     """An entry or a context in the place of a revision is refused with what to give."""
     for given in (session.entry(2), session.context()):
         with pytest.raises(ConfigError, match=r"allowed: a revision from 0 to 2, such as its `revision`$"):
@@ -149,7 +151,7 @@ def test_what_has_a_revision_is_told_where(session: Session, verb: Callable[[Ses
 
 
 @pytest.mark.parametrize("verb", [PAST["fork"], PAST["rewind"]], ids=["fork", "rewind"])
-def test_a_branch_names_an_entry_by_id_or_itself(session: Session, verb: Callable[[Session, Any], Any]) -> None:
+def test_fork_and_rewind_take_numbers_as_revisions(session: Session, verb: Callable[[Session, Any], Any]) -> None:
     """`fork` and `rewind` take a number as a revision, and the error says how to name an entry."""
     for given in (3, "3"):
         with pytest.raises(ConfigError, match=r"or an Entry or its id \(a number is a revision here, not a `seq`\)$"):
@@ -158,7 +160,7 @@ def test_a_branch_names_an_entry_by_id_or_itself(session: Session, verb: Callabl
         verb(session, session.context())
 
 
-def test_bounds_say_what_they_count(session: Session) -> None:
+def test_entries_are_bounded_by_seq_and_records_by_revision(session: Session) -> None:
     """Entries and messages are bounded by `seq`, records by revision."""
     for bounded in (session.entries, session.messages):
         with pytest.raises(ConfigError, match=r"after: .*allowed: a `seq`: a whole number"):

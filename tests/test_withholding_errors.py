@@ -67,7 +67,7 @@ def shown(fault: BaseException | None) -> str:
     return told
 
 
-def test_no_error_quotes_what_is_withheld() -> None:
+def test_no_error_quotes_withheld_text() -> None:
     """Neither the error, its attributes nor its causes, in any format. (It names the place by keys, as always.)"""
     faults = list[tuple[int, Exception]]()
     with Memory.open("memory://", privacy=POLICY) as memory:
@@ -84,7 +84,7 @@ def test_no_error_quotes_what_is_withheld() -> None:
     assert [seed for seed, fault in faults if SECRET in shown(fault)] == []
 
 
-def test_errors_of_a_program_s_own_code_quote_nothing_of_it_either() -> None:
+def test_errors_of_user_code_quote_no_withheld_text() -> None:
     """As of an object whose conversion fails."""
 
     class Message:
@@ -111,7 +111,9 @@ def test_errors_of_a_program_s_own_code_quote_nothing_of_it_either() -> None:
         ("assistant", lambda session: session.add({"role": "assistant", "content": {SECRET}})),
     ],
 )
-def test_a_verb_says_by_itself_what_it_adds(withheld: str, verb: Callable[[Session], object]) -> None:
+def test_errors_of_verbs_whose_role_or_kind_is_withheld_quote_nothing(
+    withheld: str, verb: Callable[[Session], object]
+) -> None:
     """A role or a kind that is withheld need not be named again in what the verb is given."""
     policy = {"non_persistable_message_types": [withheld]}
     with Memory.open("memory://", privacy=policy) as memory, pytest.raises(PalimpsestError) as caught:
@@ -120,7 +122,7 @@ def test_a_verb_says_by_itself_what_it_adds(withheld: str, verb: Callable[[Sessi
     assert SECRET not in shown(caught.value)
 
 
-def test_what_is_not_withheld_is_quoted() -> None:
+def test_errors_about_other_entries_quote_them() -> None:
     """An error about anything else says what is wrong."""
     with Memory.open("memory://", privacy=POLICY) as memory:
         with pytest.raises(InvalidEntry, match="'nobody' is not a role"):

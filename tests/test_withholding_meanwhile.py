@@ -75,7 +75,9 @@ VERBS: dict[str, Verb] = {
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
 @pytest.mark.parametrize("verb", list(VERBS))
-def test_what_becomes_of_the_stored_session_is_seen(both: tuple[Session, Session], verb: str, whose: str) -> None:
+def test_contexts_with_withheld_entries_follow_changes_of_the_stored_session(
+    both: tuple[Session, Session], verb: str, whose: str
+) -> None:
     """A context shows what one of the stored session shows, and what is withheld between that."""
     ours, theirs = both
     before = others(ours)
@@ -94,7 +96,7 @@ def test_what_becomes_of_the_stored_session_is_seen(both: tuple[Session, Session
     assert ours.verify().ok
 
 
-def test_one_thing_after_the_other_is_seen(both: tuple[Session, Session]) -> None:
+def test_contexts_with_withheld_entries_follow_several_changes_in_a_row(both: tuple[Session, Session]) -> None:
     """Each step is followed from where the one before has left the session, with contexts between them or not."""
     ours, theirs = both
     theirs.hide(1)
@@ -109,7 +111,7 @@ def test_one_thing_after_the_other_is_seen(both: tuple[Session, Session]) -> Non
     assert str(ours.context().messages).count(SECRET) > 1
 
 
-def test_what_is_reported_of_usage_scales_the_budget(tmp_path: Path) -> None:
+def test_usage_reported_while_entries_are_withheld_scales_the_budget(tmp_path: Path) -> None:
     """A context that cuts knows of the usage that was reported while something was withheld."""
     with Memory.open(f"sqlite:///{tmp_path}/log.db", privacy=POLICY) as memory:
         session = memory.session("s", model="claude-sonnet-4-5", max_tokens=20_000)
@@ -123,7 +125,9 @@ def test_what_is_reported_of_usage_scales_the_budget(tmp_path: Path) -> None:
         assert budget.factor == 2.0
 
 
-def test_a_rule_that_redacts_meanwhile_is_heeded(both: tuple[Session, Session], tmp_path: Path) -> None:
+def test_contexts_with_withheld_entries_show_no_text_redacted_since(
+    both: tuple[Session, Session], tmp_path: Path
+) -> None:
     """No context shows a text that was redacted after it was added, also beside what is withheld."""
     ours, _ = both
     assert "third of now" in str(ours.context().messages)
@@ -133,7 +137,9 @@ def test_a_rule_that_redacts_meanwhile_is_heeded(both: tuple[Session, Session], 
 
 
 @pytest.mark.parametrize("verb", ["erase", "clear", "rewind", "replace", "delete"])
-def test_what_is_withheld_afterwards_is_shown(both: tuple[Session, Session], tmp_path: Path, verb: str) -> None:
+def test_entries_withheld_after_anothers_change_are_shown(
+    both: tuple[Session, Session], tmp_path: Path, verb: str
+) -> None:
     """What somebody else takes back takes along what was withheld before, and not what is withheld since."""
     ours, theirs = both
     verbs: dict[str, Callable[[], object]] = {
@@ -155,7 +161,9 @@ def test_what_is_withheld_afterwards_is_shown(both: tuple[Session, Session], tmp
     assert others(ours) == others(theirs)
 
 
-def test_a_context_beside_which_others_add_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_added_while_a_context_is_made_keep_the_withheld_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is added while a context is made does not have it take the session for another one."""
     with Memory.open(f"sqlite:///{tmp_path}/log.db", privacy=POLICY) as memory:
         session, original = chat(memory), Withheld.session

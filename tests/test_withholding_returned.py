@@ -98,7 +98,7 @@ ODD: dict[str, Entry] = {
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("odd", ODD)
-def test_what_a_format_writes_in_another_way_stays_withheld(format: Any, odd: str) -> None:
+def test_entries_rewritten_by_a_format_stay_withheld_in_replace(format: Any, odd: str) -> None:
     """Also what formats trim, rename, put beside other parts, or have no counterpart for."""
     with Memory.open("memory://", privacy={"non_persistable_message_types": ["health"]}) as memory:
         session = memory.session("s", format=format, max_tokens=5_000)
@@ -115,7 +115,7 @@ def test_what_a_format_writes_in_another_way_stays_withheld(format: Any, odd: st
 @pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_nothing_withheld_is_stored_by_giving_a_context_back(format: Any, seed: int) -> None:
+def test_replace_with_any_context_stores_nothing_withheld(format: Any, seed: int) -> None:
     """With `seen` or, while the interaction is open, without; once and again; and what is public stays."""
     dice, policy = random.Random(f"{seed} {format}"), {"non_persistable_message_types": ["health"]}
     seen, room = dice.random() < 0.5, dice.choice([700, 5_000, 50_000])
@@ -136,7 +136,7 @@ def test_nothing_withheld_is_stored_by_giving_a_context_back(format: Any, seed: 
             assert session.verify().problems == ()
 
 
-def test_what_is_said_beside_it_is_stored() -> None:
+def test_a_message_resembling_a_withheld_one_is_stored() -> None:
     """A message that only resembles what is withheld is no repetition of it."""
     with Memory.open("memory://", privacy={"non_persistable_message_types": ["health"]}) as memory:
         session = memory.session("s", format="anthropic", max_tokens=5_000)

@@ -134,7 +134,7 @@ def test_a_killed_worker_costs_its_own_call_alone(resources: tuple[Resources, st
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("resources", ["sqlite", "postgres", "redis"], indirect=True)
-def test_two_thousand_sessions_and_twenty_kills(resources: tuple[Resources, str], calls: Path) -> None:
+def test_twenty_kills_leave_two_thousand_sessions_compacted(resources: tuple[Resources, str], calls: Path) -> None:
     """Twenty kills among two thousand sessions leave every session compacted, in a file and on servers."""
     loaded, where = resources
     dead = killed(loaded, where, calls, sessions=2_000, kills=20, seconds=0.01)
