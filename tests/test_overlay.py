@@ -107,8 +107,6 @@ class TestOverNothing(LogConformance):
 class TestOverAReadOnlyStore(LogConformance):
     """An overlay of a read-only store with other sessions keeps the contract."""
 
-    test_tenants_are_those_that_have_something = None  # there is one below to begin with
-
     @pytest.fixture
     def store(self, below: Store, tmp_path: Path) -> Iterator[StoreFactory]:
         opened = open_store(tmp_path / "below.db", Inline(), readonly=True)
