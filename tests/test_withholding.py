@@ -1,4 +1,4 @@
-"""What may not be kept is usable in this process until its interaction ends, and nowhere else, and never again."""
+"""Entries of withheld types are in this process's contexts until their interaction ends, and are never stored."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def chat(memory: Memory, name: str = "s", **options: Any) -> Session:
 
 
 def shown(session: Session, **options: Any) -> str:
-    """What the model would be given, after a look at whether a provider takes it."""
+    """Return everything that a context gives the model, after checking that its provider accepts it."""
     context = session.context(**options)
     format = options.get("format", "openai")
     if format != "text":
@@ -54,7 +54,7 @@ def shown(session: Session, **options: Any) -> str:
 
 
 def is_nowhere(memory: Memory, session: Session) -> bool:
-    """Whether nothing that the session gives, its contexts apart, tells of what is withheld."""
+    """Whether neither the session nor the memory, apart from contexts, returns withheld text."""
     told = [session.entries(rewound=True), session.active_entries(), session.interactions(), session.history()]
     told += [session.export(), session.summaries(history=True), memory.sessions(), session.stats()]
     return SECRET not in repr(told)
@@ -65,7 +65,7 @@ def is_nowhere(memory: Memory, session: Session) -> bool:
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini", "text"])
 def test_a_withheld_entry_is_in_contexts_until_the_final_message(memory: Memory, format: str) -> None:
-    """Every session object of the memory shows it, in every format, in its place; after the answer none does."""
+    """In every format all sessions of the memory show a withheld entry in its place, until the answer is added."""
     session, other = chat(memory), chat(memory, format=format)
     session.add_user_message("before")
     session.add_user_message(SECRET, metadata=TYPED)
@@ -96,7 +96,7 @@ def test_a_withheld_entry_is_in_contexts_until_the_final_message(memory: Memory,
     ids=["metadata.type", "tag", "role", "context", "kind"],
 )
 def test_a_withheld_type_is_a_role_a_kind_or_a_tag(memory: Memory, entry: Entry) -> None:
-    """Whatever the case; what comes back is what was given, and was not stored."""
+    """Types are compared with role, kind, type and tags without case; the entry is returned as given and not stored."""
     session = chat(memory)
     session.add_user_message("hello")
     (given,) = session.add_entries([entry])
@@ -129,7 +129,7 @@ def test_mappings_are_withheld_by_their_type_or_tags(memory: Memory, marked: dic
 
 
 def test_a_withheld_result_leaves_a_stub_that_answers_its_call(memory: Memory) -> None:
-    """The context has what was said, the log the redaction string; afterwards the context has that, too."""
+    """The log stores the redaction string in its place, which contexts show once the answer is added."""
     session = chat(memory)
     session.add_user_message("how am I?")
     session.add_tool_call("look", {}, call_id="c1")
@@ -147,7 +147,7 @@ def test_a_withheld_result_leaves_a_stub_that_answers_its_call(memory: Memory) -
 
 
 def test_contexts_are_valid_with_and_without_a_withheld_call(memory: Memory) -> None:
-    """While it is there its result answers it; without it the context is valid, too."""
+    """A withheld call is shown with its result; after the answer, the context is valid without the call."""
     session = chat(memory)
     session.add_user_message("how am I?")
     session.add_tool_call("look", {"at": SECRET}, call_id="c1", metadata=TYPED)
@@ -159,7 +159,7 @@ def test_contexts_are_valid_with_and_without_a_withheld_call(memory: Memory) -> 
 
 
 def test_withheld_entries_of_a_batch_keep_their_place(memory: Memory) -> None:
-    """Several that are withheld, between others that are stored and redacted, stand where they were said."""
+    """Withheld entries between stored and redacted entries of a batch are shown in their order."""
     session = chat(memory)
     given = session.add_entries(
         [
@@ -235,7 +235,7 @@ def test_an_answer_ends_withholding_even_in_one_batch_with_the_next_question(mem
 
 
 def test_a_turn_keeps_withheld_entries_to_its_end(memory: Memory) -> None:
-    """Inside a `turn()` an answer does not end it, the end of the block does, also by an error."""
+    """Inside a `turn()`, withheld entries are shown until the end of the block, even an end by an error."""
     session = chat(memory)
     with session.turn():
         session.add_user_message(SECRET, metadata=TYPED)
@@ -259,7 +259,7 @@ def test_a_turn_keeps_withheld_entries_to_its_end(memory: Memory) -> None:
 
 
 def test_an_atomic_turn_stores_no_withheld_entry(memory: Memory) -> None:
-    """What it gathers is committed without what is withheld, whose place other entries take."""
+    """An atomic turn is committed without its withheld entries."""
     session = chat(memory)
     with session.turn(atomic=True):
         session.add_user_message("hello")
@@ -271,7 +271,7 @@ def test_an_atomic_turn_stores_no_withheld_entry(memory: Memory) -> None:
 
 
 def test_an_ephemeral_session_forgets_withheld_entries_after_its_turn(memory: Memory) -> None:
-    """It is shown while the turn lasts, beside what the session adds, and gone with that."""
+    """An ephemeral session shows withheld entries during its turn, and not after it."""
     session = chat(memory, persistence="ephemeral")
     with session.turn():
         session.add_user_message("hello")
@@ -285,7 +285,7 @@ def test_an_ephemeral_session_forgets_withheld_entries_after_its_turn(memory: Me
 
 
 def test_contexts_with_withheld_entries_show_what_other_processes_add(tmp_path: Path) -> None:
-    """Contexts with something withheld show what came from elsewhere, in order; the other shows nothing of it."""
+    """A context shows entries of another process, in order, among withheld ones; that process sees none of these."""
     where = f"sqlite:///{tmp_path}/log.db"
     with Memory.open(where, privacy=POLICY) as here, Memory.open(where, privacy=POLICY) as there:
         ours, theirs = chat(here), chat(there)
@@ -322,7 +322,7 @@ def test_erasing_clearing_and_rewinding_remove_withheld_entries(memory: Memory, 
 
 
 def test_a_deleted_sessions_withheld_entries_are_not_in_its_successor(tmp_path: Path) -> None:
-    """Nothing that was said in the session of then is shown in one that takes its place."""
+    """After another memory deletes the session, its withheld entries are not shown, even if the id is used again."""
     where = f"sqlite:///{tmp_path}/log.db"
     with Memory.open(where, privacy=POLICY) as here, Memory.open(where, privacy=POLICY) as there:
         session = chat(here)
@@ -343,7 +343,7 @@ def test_a_deleted_sessions_withheld_entries_are_not_in_its_successor(tmp_path: 
 
 
 def test_a_growing_keyed_batch_shows_withheld_entries_once(memory: Memory) -> None:
-    """Adding a list again under its key neither shows twice what is withheld, nor again what is over."""
+    """Adding a growing list under one key shows its withheld entry once, and not again after the answer."""
     session = chat(memory)
     messages: list[dict[str, Any]] = [{"role": "system", "content": SECRET}, {"role": "user", "content": "hello"}]
     for _ in range(2):
@@ -361,7 +361,7 @@ def test_a_growing_keyed_batch_shows_withheld_entries_once(memory: Memory) -> No
 
 
 def test_a_refused_batch_withholds_nothing(memory: Memory) -> None:
-    """Where the store refuses a batch, nothing of it is shown."""
+    """If the store refuses a batch, contexts show none of its withheld entries."""
     session = chat(memory)
     session.add_entries([Entry(id="one", content="hello")])
     with pytest.raises(Conflict):
@@ -375,7 +375,7 @@ def test_a_refused_batch_withholds_nothing(memory: Memory) -> None:
 
 
 def test_contexts_with_withheld_entries_fit_and_store_no_cut(memory: Memory) -> None:
-    """Under pressure what is withheld is cut like anything else; the stored session has no cut of it."""
+    """A context over its budget cuts withheld entries like others, and the stored session gets no cut."""
     session = chat(memory, max_tokens=400)
     for number in range(20):
         session.add_user_message(f"question {number} " + "word " * 20)
@@ -395,7 +395,7 @@ def test_contexts_with_withheld_entries_fit_and_store_no_cut(memory: Memory) -> 
 
 @pytest.mark.anyio
 async def test_tasks_of_an_asynchronous_memory_share_withheld_entries(tmp_path: Path) -> None:
-    """Tasks that add at once to one session see all of what is withheld there, each once, and nothing elsewhere."""
+    """Tasks that add to one session at once see all of its withheld entries, once each; another session sees none."""
     async with AsyncMemory.open(f"sqlite:///{tmp_path}/log.db", privacy=POLICY) as memory:
         one, two = (memory.session(name, counter=quarters) for name in ("one", "two"))
 
@@ -435,7 +435,7 @@ def test_withheld_entries_of_several_threads_are_all_shown_once(memory: Memory) 
 
 
 def test_withheld_entries_are_released_after_the_interaction() -> None:
-    """When the interaction is over, nothing in the process refers to what was withheld."""
+    """After the interaction nothing in the process refers to the withheld entries."""
     with Memory.open("memory://", privacy=POLICY) as memory:
         session = chat(memory)
         session.add_user_message("hello")
@@ -495,7 +495,7 @@ FORMATS = ["openai", "openai-responses", "anthropic", "gemini"]
 
 
 def withheld_in_every_way(session: Session) -> None:
-    """Add what is withheld by its role, kind, metadata, tags or mapping: messages, a context, a call and its result."""
+    """Add entries withheld by role, kind, metadata, tags or mapping: messages, a context, a call and its result."""
     call = {"id": "c1", "type": "function", "function": {"name": "record", "arguments": f'{{"who":"{SECRET} of 1"}}'}}
     session.add_user_message("may I?")
     session.add_entries([Entry(content=f"{SECRET} <system_message> 2", role="system")])
@@ -509,7 +509,7 @@ def withheld_in_every_way(session: Session) -> None:
 @pytest.mark.parametrize("marked", [TYPED, {"tags": ["health"]}, {"metadata": TYPED}])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_mapping_is_withheld_in_a_session_of_any_format(memory: Memory, format: Any, marked: dict[str, Any]) -> None:
-    """Also where the format takes it for an item of a type that it does not know."""
+    """A mapping is withheld even if the session's format takes it for an item of an unknown type."""
     session = chat(memory, format=format)
     session.add_user_message("may I?")
     session.add({"role": "user", "content": SECRET, **marked})
@@ -521,7 +521,7 @@ def test_a_mapping_is_withheld_in_a_session_of_any_format(memory: Memory, format
 def test_withheld_entries_stay_withheld_when_a_context_is_given_to_replace(
     memory: Memory, format: Any, ended: bool
 ) -> None:
-    """In the open interaction, and with `seen` after its end, too: whatever a format makes of it."""
+    """`replace` with a context stores no withheld text, in the open interaction or with `seen` after its end."""
     session = chat(memory, format=format)
     withheld_in_every_way(session)
     for _ in range(2):
@@ -543,7 +543,7 @@ def test_withheld_entries_stay_withheld_when_a_context_is_given_to_replace(
 @pytest.mark.parametrize("seen", [True, False], ids=["with seen", "without seen"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_clamped_withheld_entries_stay_withheld_when_given_to_replace(memory: Memory, format: Any, seen: bool) -> None:
-    """A context that has cut a withheld text short has another text than what is withheld."""
+    """A withheld text that a context has clamped, and so changed, is recognised by `replace` and not stored."""
     session = chat(memory, format=format, max_tokens=600)
     session.add_user_message("may I?")
     session.add_tool_call("look", {}, call_id="c1")
@@ -560,7 +560,7 @@ def test_clamped_withheld_entries_stay_withheld_when_given_to_replace(memory: Me
 
 
 def test_withheld_entries_given_to_replace_get_no_pseudonym() -> None:
-    """What is private in it leaves no pseudonym in the session's head."""
+    """Private values of withheld entries are given no pseudonym in the session's head."""
     redactor = Redactor(
         {"recognisers": {"email": "pseudonym"}, "non_persistable_message_types": ["health"]}, key=b"k" * 32
     )
@@ -576,7 +576,7 @@ def test_withheld_entries_given_to_replace_get_no_pseudonym() -> None:
 
 
 def test_an_import_under_withheld_summaries_reactivates_their_entries(memory: Memory) -> None:
-    """What it stood for is active again, and the session is whole."""
+    """An import without its withheld summary makes the covered entries active, and the session verifies."""
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
     with Memory.open("memory://") as other:
         session = chat(other, summarizer=CallableSummarizer(lambda prompt: f"They spoke of {SECRET}.", checked=False))
