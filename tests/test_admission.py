@@ -56,7 +56,7 @@ def texts(session: Session) -> list[str]:
     ids=["preset", "name", "mapping", "policy", "redactor"],
 )
 def test_a_policy_is_given_in_any_form(given: Any) -> None:
-    """A name, a mapping, a policy and a redactor mean the same."""
+    """A preset's name, a mapping, a policy and a redactor are equivalent."""
     with Memory.open("memory://", privacy=given) as memory:
         assert memory.session("s").add_user_message("to ann@example.com").text == "to [REDACTED]"
 
@@ -136,7 +136,7 @@ with Memory.open(sys.argv[1], privacy=privacy) as memory:
 
 
 def test_two_processes_never_give_one_pseudonym_to_two_values(tmp_path: Path) -> None:
-    """Two writers at once: every value has one number, and every number one value."""
+    """If two processes write at once, every value has one number and every number one value."""
     path = f"sqlite:///{tmp_path}/log.db"
     Memory.open(path).close()
     writers = [subprocess.Popen([sys.executable, "-c", WRITES, path, name]) for name in "ab"]
@@ -160,7 +160,7 @@ async def _write_at_once(path: Path) -> list[str]:
 
 
 def test_tasks_that_write_at_once_share_pseudonyms(tmp_path: Path) -> None:
-    """Forty tasks with four addresses: four numbers, ten times each."""
+    """Forty tasks that add four addresses use four numbers, ten times each."""
     said = asyncio.run(_write_at_once(tmp_path / "log.db"))
 
     assert sorted(said) == sorted(f"[EMAIL_{i}]" for i in (1, 2, 3, 4) for _ in range(10))

@@ -67,7 +67,7 @@ def test_a_function_without_arguments_reaches_the_bound_memory() -> None:
 
 
 def test_the_current_memory_of_the_wrong_class_is_refused() -> None:
-    """For type checkers, and for a program that has taken the wrong one."""
+    """Asking for the class that is not bound raises an error; type checkers know the class that is returned."""
     with Memory.open("memory://") as memory, memory.bind("a"):
         assert isinstance(current_memory(Memory), Memory)
         assert isinstance(current_session(Session), Session)
@@ -87,7 +87,7 @@ def test_only_a_session_can_be_bound(session: Any) -> None:
 
 
 def test_each_task_sees_its_own_binding() -> None:
-    """Fifty at once, with threads beneath them, see their own."""
+    """Fifty tasks at once, and the threads that they start, see the binding of the place where they were made."""
 
     async def run() -> None:
         async with AsyncMemory.open("memory://") as memory:

@@ -197,7 +197,7 @@ def test_the_report_names_the_thinking_that_is_left_out(memory: Memory) -> None:
 
 
 def test_bound_thinking_is_known_in_branches_and_other_processes(memory: Memory, tmp_path: Path) -> None:
-    """What was made behind other messages is known from the log alone, also in a branch and in the past."""
+    """Which thinking is bound to other messages is known from the log alone, also in a branch and for past contexts."""
     session, claude = memory.session("s", format="anthropic", model=NEWER, max_tokens=2_000), Claude()
     for number in range(6):
         run(session, claude, number)

@@ -44,7 +44,7 @@ persistence: {type: sqlite, path: notes.db}
 def test_a_question_is_asked_on_standard_error(
     chat: str, here: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sends the output to a file still sees the question, which is no data."""
+    """A question goes to standard error, so that it is seen, and not mixed with data, if the output goes to a file."""
     monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream=None: True)
     (here / "notes.yaml").write_text(NOTES)
     assert run("memory", "append", "notes", "user:ann", "Milk.", "--config", "notes.yaml").exit_code == 0

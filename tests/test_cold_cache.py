@@ -65,7 +65,7 @@ def test_a_context_is_cut_to_half_of_its_limit_once_the_cache_is_cold(memory: Me
 
 @pytest.mark.parametrize("seconds", [0, 1, HOUR, -1, -HOUR])
 def test_nothing_is_cut_while_the_cache_is_warm(memory: Memory, clock: FakeClock, seconds: int) -> None:
-    """Up to its last second, and where the clock was set back."""
+    """A cache is warm up to its last second, and if the clock was set back."""
     session = open_session(memory)
     talk(session)
     before = session.context()
@@ -94,7 +94,7 @@ def test_nothing_is_cut_while_the_cache_is_warm(memory: Memory, clock: FakeClock
 def test_the_cache_lifetime_follows_the_format_or_the_option(
     memory: Memory, clock: FakeClock, options: Any, call: Any, lives: float
 ) -> None:
-    """Anthropic's five minutes, an hour elsewhere; the option holds in every format."""
+    """The lifetime is five minutes for Anthropic and an hour elsewhere; the option replaces it in every format."""
     session = open_session(memory, **options)
     talk(session)
     first = session.context(**call)
@@ -119,7 +119,7 @@ def test_an_infinite_cache_lifetime_is_never_cold(memory: Memory, clock: FakeClo
 
 
 def test_the_cache_age_counts_from_the_models_newest_answer(memory: Memory, clock: FakeClock) -> None:
-    """A tool that works for an hour leaves a cold cache, though its result has just come; one in a loop does not."""
+    """A result that comes after an hour leaves a cold cache; answers of the model keep the cache warm."""
     session = open_session(memory)
     talk(session)
     session.add_user_message("search, please")
@@ -225,7 +225,7 @@ def test_a_cold_cut_keeps_low_water(memory: Memory, clock: FakeClock, low_water:
 
 
 def test_a_full_context_with_a_cold_cache_is_cut_to_half(memory: Memory, clock: FakeClock) -> None:
-    """Deeper is worth it only where the cut breaks a prefix that is still held."""
+    """The cut goes to half, not to low water: a deeper cut pays only if it breaks a prefix that is still cached."""
     session = open_session(memory)
     talk(session, turns=9)
     session.context()

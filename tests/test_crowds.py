@@ -187,7 +187,7 @@ def standing() -> Any:
 
 
 def test_other_writers_of_the_process_write_during_a_wait() -> None:
-    """Others of the process write to the same session meanwhile, and take along what he waits to write."""
+    """Others of the process write to the session during a wait, and their write includes the waiting one."""
 
     async def work() -> None:
         backend = standing()

@@ -106,7 +106,7 @@ def test_a_task_goes_on_after_a_call_that_was_too_long() -> None:
 
 @pytest.mark.parametrize("when", ["before its time is over", "as its time is over"])
 def test_a_cancelled_call_raises_no_timeout(when: str) -> None:
-    """Neither while there is time, nor where both come together."""
+    """A call cancelled before its deadline, or exactly at it, raises no TimeoutError."""
 
     async def do(backend: Answering) -> Any:
         together = when == "as its time is over"

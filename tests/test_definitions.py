@@ -55,7 +55,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_session_stores_its_definitions_name_version_and_digest(path: Path) -> None:
-    """Name, version and digest, from its first entry on; what that says is kept once in the store."""
+    """The first entry stores them with the session; the definition itself is stored once in the store."""
     with declared(path) as resources:
         say(chat(resources), range(2))
         resources.session({"id": "chat", "key": "bob"}, counter=quarters).add_user_message("Hello.")
@@ -91,7 +91,7 @@ def test_a_session_stores_one_name_of_its_definition(path: Path) -> None:
 
 
 def test_the_definition_follows_forks_exports_and_copies(path: Path, tmp_path: Path) -> None:
-    """Through a fork, a clearing, a rewinding, an export with its import, a copy of the store, and encryption."""
+    """A session keeps its definition through forks, clears, rewinds, imports, copies of the store, and encryption."""
     keys = Keys({"one": bytes(range(32))})
     with declared(path) as resources:
         session = chat(resources)
@@ -118,7 +118,7 @@ def test_the_definition_follows_forks_exports_and_copies(path: Path, tmp_path: P
 
 @pytest.mark.parametrize("wrong", [7, {"memory": "x"}, {"memory": "x", "digest": 5}, {"memory": "\x00", "digest": "y"}])
 def test_an_export_with_an_invalid_definition_is_refused(path: Path, wrong: Any) -> None:
-    """An import checks it like everything else."""
+    """An import checks the definition in an export like everything else."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(2))
@@ -130,7 +130,7 @@ def test_an_export_with_an_invalid_definition_is_refused(path: Path, wrong: Any)
 
 
 def test_no_secret_is_kept_or_digested(path: Path) -> None:
-    """Another key or password is no other definition."""
+    """Another key or password gives the same digest, and no secret is stored."""
     provider = {"model": "gpt-4o", "api_key": "sk-one"}
     with declared(path, token_provider=provider) as resources:
         say(chat(resources), range(2))
@@ -147,7 +147,7 @@ def test_no_secret_is_kept_or_digested(path: Path) -> None:
 
 
 def test_a_changed_definition_is_noticed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An observer of each session hears it once, the log of each change once; figures say which is in force."""
+    """Each session sends an event once, each change is logged once, and figures name the definition in force."""
     with declared(path) as resources:
         for key in ("ann", "bob"):
             resources.session({"id": "chat", "key": key}, counter=quarters).add_user_message("Hello.")
@@ -210,7 +210,7 @@ def test_a_changed_limit_applies_at_the_next_cut(path: Path) -> None:
 
 
 def test_the_cut_under_a_larger_limit_keeps_all_that_fits(path: Path) -> None:
-    """The cut that the smaller one makes due keeps all that the larger one has room for."""
+    """The cut that the smaller limit makes due keeps everything that fits the larger one."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(15))
@@ -269,7 +269,7 @@ def test_the_old_definition_decides_when_to_flush_and_the_new_one_how(path: Path
 
 
 def test_an_exact_walk_begins_when_a_cut_is_due(path: Path) -> None:
-    """A strategy that keeps no window stores no cut; the session is under it all the same."""
+    """A strategy without a window stores no cut; the session still comes under its definition when a cut is due."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(12))

@@ -64,7 +64,7 @@ def test_numbers_are_seconds_and_a_timedelta_is_what_it_is() -> None:
     ],
 )
 def test_anything_else_is_refused_by_the_name_of_the_option(given: object) -> None:
-    """Also what would be longer than three thousand years."""
+    """That includes lengths of more than three thousand years."""
     with pytest.raises(ConfigError, match="lifetime"):
         microseconds("lifetime", given, zero=True)
 

@@ -323,7 +323,7 @@ def test_a_damaged_head_keeps_nothing_else_of_its_home_back(kind: str, space: st
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
 def test_content_under_a_missing_key_is_reported_at_the_end(kind: str, tmp_path: Path) -> None:
-    """As where a session of an old backup was put back: all the rest is done, and with that key that is done, too."""
+    """If a session of an old backup needs a missing key, everything else is rotated; with that key, it is, too."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         for name in ("bad", "good"):

@@ -53,12 +53,12 @@ def test_the_fallback_counts_while_the_counter_fails() -> None:
 
 @pytest.mark.parametrize("answer", [-1, "7", None, True, 2.5])
 def test_an_answer_that_is_no_number_is_a_failure(answer: Any) -> None:
-    """A service may answer anything."""
+    """A counter's answer that is no number of tokens counts as a failure."""
     assert FallbackCounter(lambda _: answer, WORDS).count("one two") == 2
 
 
 def test_a_panicking_counter_counts_as_a_failure() -> None:
-    """What a native library raises in a panic is no `Exception`, and still only a failure of the counter."""
+    """A native library's panic, which is no `Exception`, is treated as a failure of the counter."""
 
     def panics(text: str) -> int:
         raise SystemExit(text)
@@ -111,7 +111,7 @@ def test_counts_of_the_fallback_are_not_stored() -> None:
 
 @pytest.mark.wide
 def test_a_randomly_failing_counter_leaves_no_wrong_counts() -> None:
-    """Contexts are within the limit by the figures of those that counted; when it is well again, all are its own."""
+    """Contexts fit by whichever counter counted; once the counter works again, all figures are its own."""
     chance, failing = random.Random(7), [True]
 
     def service(text: str) -> int:

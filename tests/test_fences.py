@@ -185,7 +185,7 @@ def test_a_summary_of_hostile_text_is_one_fence(format: str) -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_fences_change_only_the_rendering(format: str) -> None:
-    """Only the rendering is changed: entries, recall and the provider's own messages are letter by letter the given."""
+    """Stored entries, recall and the provider's own messages keep every character."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)
         session.add_user_message(FORGED)

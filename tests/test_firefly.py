@@ -1088,7 +1088,7 @@ FORMS: dict[str, Callable[[str], list[Any]]] = {
 @pytest.mark.parametrize("side", ["question", "answer", "messages"])
 @pytest.mark.parametrize("form", FORMS)
 def test_no_raw_message_shows_what_the_policy_finds(form: str, side: str) -> None:
-    """Whatever their form, and wherever in the turn it was found: not in this process, and to no summarizer."""
+    """Private text is removed from raw messages of any form, in this process and for summarizers."""
     found, shown = "bob@example.org", list[object]()
 
     def tells(turns: list[ConversationTurn]) -> str:

@@ -459,14 +459,14 @@ def test_no_cut_splits_a_group_or_leaves_out_a_pin(
 def test_no_exact_walk_splits_a_group_or_leaves_out_a_pin(
     folder: Path, parts: list[Any], budget: int, conditions: tuple[str, ...]
 ) -> None:
-    """The same holds for a short-term strategy that selects entries anew at each call."""
+    """A short-term strategy that selects entries anew at each call keeps groups whole and shows pins, too."""
     block = {**BLOCK, "memory_max_tokens": budget, "conditions": conditions}
     check_world("memory", folder, parts, None, {"short_term": [block]})
 
 
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses"])
 def test_a_call_whose_result_was_erased_gets_a_stand_in(memory: Memory, format: str) -> None:
-    """Its group is shown, with a stand-in for the result, and stays as it is when the log goes on."""
+    """The call's group is shown with a stand-in for the result, and stays the same as the log grows."""
     session = memory.session("erased", counter=quarters, format=format, max_tokens=1_000)
     session.add_user_message("look it up")
     calls = [session.add_tool_call("find", {"at": number}) for number in range(2)]

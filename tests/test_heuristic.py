@@ -402,7 +402,7 @@ def test_optional_items_fill_the_target():
 
 
 def test_a_source_without_words_gives_an_empty_summary():
-    """Without a word there is no summary."""
+    """A source without a word gives an empty summary."""
     with pytest.raises(Rejected) as rejected:
         told([Entry(seq=1, role="assistant", content="")])
     assert rejected.value.reason == "empty"
@@ -487,7 +487,7 @@ def test_the_work_grows_linearly_with_the_text():
 
 
 def test_the_benchmark_without_data_says_why_it_is_skipped(capsys, monkeypatch):
-    """Without the data there is nothing to measure, and it says so."""
+    """The benchmark needs data; without it, it prints why it measures nothing."""
     monkeypatch.delenv("PALIMPSEST_DATA", raising=False)
 
     assert runpy.run_path(str(BENCH))["main"]([]) == 0

@@ -114,7 +114,7 @@ def fault_of(call: Callable[[], object]) -> Exception | None:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_no_error_of_an_entrance_quotes_private_text(door: str) -> None:
-    """Whatever argument is private, neither the error, its attributes nor its causes quote it."""
+    """Whichever argument is private, neither the error, its attributes nor its causes quote it."""
     with DOORS[door]() as opened:
         faults = [(said, fault) for said, call in calls(opened) if (fault := fault_of(call)) is not None]
 
@@ -131,7 +131,7 @@ async def refused(verb: Callable[..., Any], *args: object) -> BaseException:
 
 @pytest.mark.anyio
 async def test_no_error_of_an_asynchronous_entrance_quotes_private_text() -> None:
-    """Coroutines are as quiet."""
+    """Errors raised by coroutines do not quote private text either."""
     async with AsyncMemory.open("memory://", privacy="default") as memory, AsyncResources.load(DECLARED) as resources:
         faults = [
             await refused(AsyncMemoryManager(store=memory).import_session, PRIVATE[5]),

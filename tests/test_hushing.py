@@ -64,7 +64,7 @@ def noted() -> BaseException:
     ids=lambda fault: type(fault).__name__,
 )
 def test_arguments_fields_notes_and_causes_of_errors_are_redacted(fault: BaseException) -> None:
-    """Arguments, fields, notes and what built-in errors keep outside of both; also when it is a cause."""
+    """Arguments, fields, notes and what built-in errors keep besides are redacted, in causes, too."""
     assert SECRET in everything(fault)
     outer = raised(ConfigError("a", 1, "b"), fault)
     redact_error(outer, told)
@@ -76,7 +76,7 @@ def test_arguments_fields_notes_and_causes_of_errors_are_redacted(fault: BaseExc
 
 
 def test_errors_without_private_text_stay_unchanged() -> None:
-    """Fields are the same objects, and causes are kept."""
+    """Fields of such errors stay the same objects, and causes are kept."""
     found = ["x"]
     fault = raised(ConfigError("a", found, "b"), KeyError("harmless"))
     redact_error(fault, told)
@@ -126,7 +126,7 @@ class Shown(ValueError):
 
 
 def test_a_mapping_kept_by_an_error_stays_a_mapping() -> None:
-    """A mapping that it keeps stays one, with its keys."""
+    """A mapping in a field of an error stays a mapping with its keys."""
     fault = Spoken({"message": f"no {SECRET} here", "code": 7})
     redact_error(fault, told)
 

@@ -136,7 +136,7 @@ def test_no_object_holds_a_key_that_anything_shows(given: str) -> None:
 
 
 def test_a_redactor_shows_no_key() -> None:
-    """Neither does what gives out pseudonyms, before it was used nor afterwards."""
+    """A redactor that gives out pseudonyms does not show its key, before or after it was used."""
     redactor = Redactor({"recognisers": {"email": "pseudonym"}}, key=RAW)
     assert redactor.text("a@example.com") == "[EMAIL]"
     found = list(held(redactor))

@@ -195,7 +195,7 @@ def test_a_document_that_the_policy_withholds_is_refused(withheld: str, metadata
 
 
 def test_other_documents_are_taken_beside_a_policy_that_withholds() -> None:
-    """Only what is named is refused."""
+    """A policy that withholds documents of one type accepts the others."""
     with Memory.open("memory://", privacy={"non_persistable_message_types": ["health"]}) as memory:
         base = memory.knowledge("handbook", counter=quarters)
         base.add("a", "Refunds are paid.", metadata={"type": "rule"})

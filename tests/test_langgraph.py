@@ -39,7 +39,7 @@ THREAD: RunnableConfig = {"configurable": {"thread_id": "one"}}
 
 
 class New(TypedDict):
-    """What is new since the node ran."""
+    """The messages that are new since the node ran."""
 
     messages: list[AnyMessage]
 

@@ -202,7 +202,7 @@ def test_names_of_any_length_lose_no_result_of_the_open_group() -> None:
 
 
 def test_the_head_names_a_bounded_number_of_calls_of_closed_groups() -> None:
-    """Once a message has overtaken them, the result of a call older than that is an orphan."""
+    """Of closed groups' calls the head keeps only the newest; a late result of an older one is an orphan."""
     batch = [asked(f"c{i}") for i in range(OPEN_CALLS + 1)]
     head, _ = link(Head(), [*batch, said()], 1)
     _, (first,) = link(head, [answered("c0")], 1)

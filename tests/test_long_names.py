@@ -67,7 +67,7 @@ def test_an_error_about_a_long_name_stays_short(call: Callable[[Memory], object]
 
 @pytest.mark.parametrize("name", ["a.json", "b.json"])
 def test_no_command_prints_a_long_name_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Neither what checks declared memories nor what imports, as text or as JSON."""
+    """Commands that check declared memories or import files shorten long names, as text and as JSON."""
     monkeypatch.chdir(tmp_path)
     Path("a.json").write_text(json.dumps({**DECLARED, LONG: 1}))
     Path("b.json").write_text(f'[{{"role": "user", "content": "x", "metadata": {{"{LONG}": NaN}}}}]')

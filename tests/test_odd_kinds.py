@@ -38,7 +38,7 @@ def address(kind: str, folder: Path) -> str:
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("word", [Word("s"), Name.S, np.str_("s")], ids=["subclass", "enum", "numpy"])
 def test_a_str_subclass_is_stored_as_plain_text(tmp_path: Path, kind: str, word: str) -> None:
-    """Ids, names, content, keys of facts and filters: all is stored, found and erased under the plain text."""
+    """Ids, names, content, keys of facts and filters of a str subclass are stored, found and erased as plain text."""
     with Memory.open(address(kind, tmp_path), tenant=word) as memory:
         session = memory.session(word, user=word, title=word)
         session.describe(metadata={"of": word, "count": Count(3), "share": np.float64(0.5)})
@@ -141,7 +141,7 @@ REFUSED: dict[str, Callable[[Memory], object]] = {
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
 def test_unusual_arrays_mappings_and_times_are_refused(call: Callable[[Memory], object]) -> None:
-    """Arrays that have no truth, mappings that cannot be read, times of no place, more than a machine has room for."""
+    """Arrays without a truth value, unreadable mappings, naive times and huge sizes raise errors of the library."""
     with Memory.open("memory://") as memory:
         memory.session("s").add_user_message("hello")
 

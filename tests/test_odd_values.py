@@ -232,7 +232,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
 @pytest.mark.sampled
 @pytest.mark.parametrize("levels", [200, 20_000])
 def test_too_deeply_nested_tool_schemas_are_refused(memory: Memory, levels: int) -> None:
-    """A tool nested deeper than a hundred levels is named; one of a dozen levels is counted and sent."""
+    """A tool schema of more than a hundred levels is refused by name; one of a dozen levels is counted and sent."""
     session = memory.session("s")
 
     with pytest.raises(ConfigError, match=r"tools\[1\].*100 levels"):
@@ -255,7 +255,7 @@ TOO_MUCH: dict[str, Callable[[Session], object]] = {
 
 
 def test_numbers_beyond_what_a_store_keeps_are_refused(memory: Memory) -> None:
-    """The option is named, and the numbers that it may have; places that no log has are entries that are not there."""
+    """The error names the option and its allowed numbers; a seq that no log can have is an unknown entry."""
     session = memory.session("s")
 
     for name, call in TOO_MUCH.items():
@@ -295,7 +295,7 @@ def test_the_first_and_last_moments_are_valid_times(now: int, tmp_path: Path) ->
 
 
 def test_a_clock_must_be_a_function() -> None:
-    """A number is none."""
+    """A clock that is a number is refused."""
     with pytest.raises(ConfigError, match="clock"):
         Memory.open("memory://", clock=5)  # type: ignore[arg-type]
 

@@ -92,7 +92,7 @@ def test_exports_and_listings_report_the_number_of_interactions(memory: Memory) 
 
 
 def test_odd_text_in_metadata_comes_back_equal(memory: Memory) -> None:
-    """Lone surrogates, figures and depth, in the store, a listing, and an export that is taken back."""
+    """Lone surrogates, numbers and nesting come back equal from the store, a listing, and an imported export."""
     odd = {"lone": "\ud800", "big": 2**63, "share": 0.1, "deep": [[[{"": None}]]], "é": "\u0000"}
     chat = memory.session("s", metadata=odd)
     chat.add_user_message("hello")
@@ -329,7 +329,7 @@ def test_an_invalid_user_title_or_metadata_is_refused(options: dict[str, Any]) -
 
 
 def test_the_description_survives_changes_of_the_log(memory: Memory) -> None:
-    """Clearing, rewinding and compacting leave it; a branch inherits it; export and import carry it."""
+    """Clears, rewinds and compactions keep the description; branches, exports and imports carry it."""
     chat = memory.session("s", user="ann", title="Rome", metadata={"a": 1})
     first = chat.add_user_message("one")
     chat.add_user_message("two")
@@ -347,7 +347,7 @@ def test_the_description_survives_changes_of_the_log(memory: Memory) -> None:
 
 
 def test_the_description_is_read_after_reopening(tmp_path: Path, clock: FakeClock) -> None:
-    """On disk, in clear and sealed; and no file of a sealed store has any of it in clear."""
+    """The description is read from plain and encrypted files, and is not readable in an encrypted one."""
     for kind in ("sqlite", "file", "sqlite sealed", "file sealed"):
         folder = tmp_path / kind.replace(" ", "-")
         folder.mkdir()
@@ -433,7 +433,7 @@ def test_pages_give_each_session_once(memory: Memory, clock: FakeClock) -> None:
 
 
 def test_invalid_page_arguments_are_refused_by_name(memory: Memory) -> None:
-    """An order that is none, a cursor of another order, a time without zone: each is named."""
+    """An invalid order, a cursor of another order, and a time without a zone are refused by name."""
     refused: list[tuple[str, dict[str, Any]]] = [
         ("order", {"order": "newest"}),
         ("after", {"order": "latest", "after": "a-01"}),
@@ -693,7 +693,7 @@ def test_listing_one_user_takes_a_constant_number_of_calls(clock: FakeClock) -> 
 
 
 def test_conditions_see_the_metadata_of_the_session(memory: Memory) -> None:
-    """`session.metadata` in a condition is what `describe` has said: for a cut, for a query, and for a trigger."""
+    """`session.metadata` in a condition is the described metadata: for cuts, queries and triggers."""
     roles = {}
     for kind in ("test", "other"):
         rule = "message.role == 'user' or session.metadata.kind != 'test'"

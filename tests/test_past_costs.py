@@ -38,7 +38,7 @@ def filled(kind: str, folder: Path, entries: int, *, given: bool) -> tuple[Memor
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 def test_a_past_context_reads_the_same_rows_in_a_log_of_any_length(kind: str, tmp_path: Path) -> None:
-    """Given with its cut, by another budget, or as a dry run: rows of entries at 2,000 and 20,000 are the same."""
+    """A stored cut, another budget and a dry run read as many entry rows of 20,000 entries as of 2,000."""
     rows: dict[str, list[int]] = {}
     for entries in LENGTHS:
         memory, session, middle = filled(kind, tmp_path, entries, given=True)

@@ -38,7 +38,7 @@ def recorded(session: Session, messages: list[dict[str, Any]]) -> dict[int, list
 def test_past_contexts_equal_the_recorded_ones(
     tmp_path: Path, messages: list[dict[str, Any]], format: str, budget: int
 ) -> None:
-    """Every call of fifteen conversations in a row, in every format, seen from another opening of the file."""
+    """Every call of fifteen joined conversations, in every format, equals its recording, read by another memory."""
     with Memory.open(tmp_path / "log.db", synchronous="NORMAL") as memory:
         options: Any = {"model": "gpt-4o", "max_tokens": budget, "format": format}
         calls = recorded(memory.session("s", **options), messages)

@@ -59,7 +59,7 @@ def test_a_tilde_in_an_address_is_the_users_folder(
 
 
 def test_the_memory_path_of_sqlite_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`:memory:` is on no disk."""
+    """A store at `:memory:` creates no file."""
     monkeypatch.chdir(tmp_path)
 
     with Memory.open(":memory:") as memory:

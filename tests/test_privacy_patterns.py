@@ -160,7 +160,7 @@ def _either(one: Node, two: Node) -> Node:
 
 def _repeated(body: Node, sign: str) -> Node:
     def star(word: str, start: int) -> dict[int, int]:
-        """None, or one round that reads something and the rest, or one last round that reads nothing."""
+        """Nothing, or one round that reads something and then the rest, or a last round that reads nothing."""
         total = {start: 1 + min(body.ways(word, start).get(start, 0), 1)}
         for mid, n in body.ways(word, start).items():
             if mid > start:

@@ -54,7 +54,7 @@ def test_the_newest_entries_are_read_page_by_page(kind: str, tmp_path: Path) -> 
 
 
 def test_a_long_log_is_read_from_its_end(memory: Memory) -> None:
-    """More than is read at once comes whole and in order."""
+    """A log of more entries than are read at once comes back whole and in order."""
     session = memory.session("long")
     session.add([{"role": "user", "content": f"{number}"} for number in range(1300)])
 
@@ -94,7 +94,7 @@ def test_messages_returns_the_whole_log(session: Session) -> None:
 
 
 def test_messages_of_an_empty_session_is_empty(memory: Memory) -> None:
-    """A session without entries has none."""
+    """A session without entries has no messages."""
     assert memory.session("new").messages() == []
 
 

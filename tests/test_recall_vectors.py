@@ -68,7 +68,7 @@ def kept(path: Path) -> Iterator[Kept]:
 
 @pytest.fixture
 def other(path: Path, kept: Kept) -> Iterator[Kept]:
-    """The same file, opened by another process."""
+    """Open the same file like another process."""
     one = Kept(path)
     yield one
     one.db.close()
@@ -115,7 +115,7 @@ def indexed(path: Path) -> Iterator[Indexed]:
 
 @pytest.fixture
 def beside(path: Path, indexed: Indexed) -> Iterator[Indexed]:
-    """The same index, opened by another process."""
+    """Open the same index like another process."""
     one = Indexed(path)
     yield one
     one.file.close()

@@ -131,7 +131,7 @@ def test_a_replaced_session_continues_like_a_new_one(kind: str, folder: Path, **
 @settings(law, max_examples=200)
 @given(**options)
 def test_any_replaced_session_continues_like_a_new_one(folder: Path, **drawn: Any) -> None:
-    """The same of many more sessions."""
+    """The same holds for many more sessions."""
     goes_on("memory", folder, **drawn)
 
 
@@ -256,7 +256,7 @@ def test_messages_behind_a_new_one_are_new_and_keep_their_expiry(memory: Memory,
 
 
 def test_omitted_pins_system_messages_and_summaries_are_archived(memory: Memory) -> None:
-    """Nothing but the list is shown: not what was pinned, nor an old system message, nor what a summary says."""
+    """Only the list is shown: no earlier pin, system message or summary."""
     session = memory.session("one", counter=words)
     session.add(
         [{"role": "system", "content": "be old"}, user("pin me"), assistant("yes"), user("more"), assistant("!")]
@@ -277,7 +277,7 @@ def test_omitted_pins_system_messages_and_summaries_are_archived(memory: Memory)
 
 
 def test_an_omitted_call_is_not_waited_for(memory: Memory) -> None:
-    """Its result comes in as plain data; a call that is kept is answered natively, by the list or later."""
+    """A result of an omitted call is plain data; a call that the list keeps can be answered by the list or later."""
     session = memory.session("one")
     session.add([user("find"), call("c1")])
     session.replace([user("never mind")])
@@ -321,7 +321,7 @@ def test_entries_added_after_seen_stay_active(memory: Memory) -> None:
 
 
 def test_a_replacement_based_on_a_cleared_session_conflicts(memory: Memory) -> None:
-    """Who has cleared the session was first, as with every other change; nothing is written."""
+    """If the session was cleared since `seen`, the replacement conflicts and writes nothing."""
     session, other = memory.session("one"), memory.session("one")
     session.add([user("one"), assistant("two")])
     context = session.context()
@@ -337,7 +337,7 @@ def test_a_replacement_based_on_a_cleared_session_conflicts(memory: Memory) -> N
 
 
 def test_a_keyed_replacement_is_made_once(memory: Memory) -> None:
-    """Again under its key it changes nothing, whatever came since; other messages conflict; a rewind forgets it."""
+    """Repeating it under its key changes nothing; other messages under the key conflict; a rewind frees the key."""
     session = memory.session("one")
     session.add([user("one"), user("two")])
     done = session.replace([user("one")], key="turn 7")
@@ -409,7 +409,7 @@ def test_a_replacement_is_redacted_and_withheld_like_an_add(tmp_path: Path) -> N
 
 
 def test_withheld_entries_of_a_replacement_keep_their_place_beside_others(tmp_path: Path) -> None:
-    """What others add before the commit, and behind it, is shown around what this process alone has."""
+    """Entries that others add before and after the commit are shown around the withheld ones of this process."""
     policy = {"non_persistable_message_types": ["tool_result"]}
     with Memory.open(tmp_path / "log.db", privacy=policy) as memory:
         session = memory.session("one")
@@ -463,7 +463,7 @@ def test_an_earlier_branch_keeps_the_replaced_entries(memory: Memory) -> None:
 
 @pytest.mark.parametrize("left_out", [1, 3], ids=["the question", "the newest"])
 def test_later_entries_do_not_join_groups_of_omitted_and_erased_ones(memory: Memory, left_out: int) -> None:
-    """Also in a branch, after a rewind and in an import the log goes on as if what was left out had never been."""
+    """The log continues as if omitted entries had never been, also in a branch, after a rewind, and in an import."""
     session = memory.session("one")
     session.add([user("one"), assistant("two")])
     session.add_tool_call("find", {}, call_id="c")
@@ -489,7 +489,7 @@ def test_later_entries_do_not_join_groups_of_omitted_and_erased_ones(memory: Mem
 
 
 def test_a_replacement_in_an_ephemeral_session_leaves_the_store_unchanged(memory: Memory) -> None:
-    """It sees the list, and the store has what it had."""
+    """The ephemeral session shows the list, and the store is unchanged."""
     memory.session("one").add([user("one")])
     guest = memory.session("one", persistence="ephemeral")
 

@@ -125,7 +125,7 @@ def test_an_empty_message_in_a_long_list_is_refused(session: Session) -> None:
 
 
 def test_an_empty_text_beside_other_content_is_accepted(session: Session) -> None:
-    """A message is refused where all of it says nothing: beside a picture, or a tool's result, a text may be empty."""
+    """A text may be empty beside a picture or a tool's result, since the message as a whole is not empty."""
     empty = {"type": "text", "text": ""}
     session.add_user_message([Text(text=""), Image(source="https://example.com/a.png")])
     session.add({"role": "user", "content": [empty, PICTURE]})

@@ -154,7 +154,7 @@ def test_found_texts_are_gone_after_apply(place: str, tmp_path: Path) -> None:
 
 
 def test_private_text_of_an_import_is_redacted_in_every_place(disk: str, tmp_path: Path) -> None:
-    """What an export of another program, or of an earlier time, may have in any place, also in names of strategies."""
+    """A scan redacts private text wherever a foreign or old export may have it, names of strategies included."""
     marker = "zq100secret"
     with opened(disk, tmp_path) as memory:
         memory.import_session(export(marker), session_id="one")
@@ -383,7 +383,7 @@ def test_token_counts_from_before_a_scan_are_not_stored_after_it(
 
 
 def test_a_redacted_clamped_entry_is_clamped_again(place: str, tmp_path: Path) -> None:
-    """An entry that a cut has clamped fits, and says nothing twice, when its text has become another."""
+    """An entry that a cut has clamped is clamped again after its text was redacted, so that it fits."""
     with opened(place, tmp_path) as memory:
         session = session_of(memory, max_tokens=600)
         session.add_user_message("Read it.")

@@ -559,7 +559,7 @@ async def test_a_clear_that_waits_too_long_is_refused(chat: Called) -> None:
 
 
 async def test_waits_for_a_lock_are_a_metric(chat: Called, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an operation waited for another caller's lock is recorded."""
+    """The time that an operation waits for another caller's lock is a metric."""
     await filled(chat, "k", 1)
     memory, loop = chat.resources.memory("chat"), asyncio.get_running_loop()
     waits, try_to_take = asyncio.Event(), Lease.try_to_take
@@ -783,7 +783,7 @@ async def test_the_service_may_be_mounted_in_another_application() -> None:
 
 
 async def test_a_file_that_is_no_store_answers_503(tmp_path: Path) -> None:
-    """Where the store's file is something else, every operation answers 503, and none blames the request."""
+    """If the store's file is something else, every operation answers 503 and does not blame the request."""
     (tmp_path / "no.db").write_text("this is no database " * 1000)
     config = declared(persistence={"type": "sqlite", "path": str(tmp_path / "no.db")})
     for verb, body in (("clear", {"confirm": True}), ("delete", {}), ("flush", {}), ("append", {"messages": "x"})):

@@ -69,7 +69,7 @@ class Cell:
 
 
 class Log:
-    """What is known of a session: all its cells, which of them a rewind hides, its facts, and its revisions."""
+    """What the model knows of a session: its cells, which of them a rewind hides, its facts, and its revisions."""
 
     def __init__(self, cells: list[Cell], hidden: set[int], facts: dict[str, Any], first: int = 0) -> None:
         self.cells, self.hidden, self.facts = cells, hidden, facts
@@ -81,7 +81,7 @@ class Log:
 
     @property
     def visible(self) -> list[Cell]:
-        """What `entries` returns."""
+        """Return the entries that `entries` returns."""
         return [cell for cell in self.cells if cell.seq not in self.hidden]
 
 
@@ -395,7 +395,7 @@ class Play:
         self.trace.append((stats.total_tokens, stats.active_tokens, stats.interactions, len(stats.open_calls)))
 
     def recall(self) -> None:
-        """Whatever was said is found, wherever it is, and nothing that was taken back or erased, or has expired."""
+        """Everything said is found, wherever it is, and nothing that was rewound or erased or has expired."""
         said = [cell for cell in self.log.cells if cell.said and len(cell.text.partition(" ")[0]) == 15]
         if not said:
             return
@@ -408,7 +408,7 @@ class Play:
         assert all(any(text in hit or hit in text for hit in found) for text in there)
 
     def look_back(self) -> None:
-        """What was given is given again, unless something of it is gone; then perhaps nobody knows it any more."""
+        """A past context equals what was given then, unless entries of it were destroyed; then it may be unknown."""
         past = [one for one in self.log.past if one[1] >= self.log.first]
         if not past:
             return
@@ -422,7 +422,7 @@ class Play:
         assert gone or again == request
 
     def carry(self) -> None:
-        """What is exported and imported elsewhere is the same session, with the same contexts."""
+        """A session exported and imported elsewhere is the same session, with the same contexts."""
         if not self.log.cells or self.dice.random() < 0.5:
             return
         with Memory.open("memory://", clock=self.clock) as memory:
@@ -482,12 +482,12 @@ def test_sessions_equal_a_plain_model(number: int, tmp_path: Path) -> None:
 @pytest.mark.wide
 @pytest.mark.parametrize("number", range(4))
 def test_sessions_equal_a_plain_model_in_more_runs(number: int, tmp_path: Path) -> None:
-    """The same of more plays."""
+    """The same holds for more histories."""
     agreed(range(100 + 5 * number, 105 + 5 * number), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(40))
 def test_sessions_equal_a_plain_model_in_long_runs(number: int, tmp_path: Path) -> None:
-    """The same of many long plays."""
+    """The same holds for many long histories."""
     agreed(range(1_000 + 25 * number, 1_025 + 25 * number), tmp_path, 60)

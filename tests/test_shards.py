@@ -89,7 +89,7 @@ class Apart(NamedTuple):
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Apart]:
-    """Such a store, empty."""
+    """Return the address of an empty store of this kind."""
     with own_server("postgres") as front, own_server("postgres") as one, own_server("postgres") as two:
         spread(front.address, [one.address, two.address], SCHEMA)
         for server in (one, two):
@@ -204,6 +204,6 @@ def test_eight_writers_in_two_processes_lose_nothing(apart: Apart) -> None:
 
 
 def test_durability_of_sharded_tables_is_unknown_to_the_front(apart: Apart) -> None:
-    """The front has none of it."""
+    """`durability()` does not claim anything for the other servers, whose settings the front does not know."""
     with Memory.open(apart.address) as memory:
         assert "depends on the servers that the tables are on" in memory.durability()

@@ -37,7 +37,7 @@ def cost(session: Session, context: Context, tag: str) -> int:
 
 
 def test_bt2_a_share_bounds_entries_with_its_tag() -> None:
-    """On every context; the oldest leave first, and one of many entries makes a cut, not each."""
+    """Every context keeps the share: the oldest entries with the tag leave first, several at one cut."""
     with Resources.load({**DECLARED, "token_allocation": SHARES}) as resources:
         session, epochs = chat(resources), set[int | None]()
         for number in range(40):
@@ -64,7 +64,7 @@ def test_entries_that_take_exactly_their_share_stay(hundredths: int) -> None:
 
 
 def test_bt2_unused_shares_go_to_the_interactions() -> None:
-    """Without notes, summaries and pinned entries the conversation has all of it."""
+    """If there are no notes, summaries or pinned entries, the conversation has their shares."""
     flushing = {"type": "simple_fifo", "summarize_threshold": 1, "low_water": 0.9}
     with Resources.load({**DECLARED, "token_allocation": SHARES, "flushing": flushing}) as resources:
         session, most = chat(resources), 0
@@ -78,7 +78,7 @@ def test_bt2_unused_shares_go_to_the_interactions() -> None:
 
 
 def test_bt2_summaries_and_interactions_share_the_limit() -> None:
-    """A summary of 400 is shortened to its 300; what stays of the limit is the conversation's."""
+    """A summary of 400 tokens is shortened to its share of 300; the rest of the limit is the conversation's."""
     shares = {"short_term": 0.6, "long_term": 0.3, "system": 0.1}
     flushing = {"type": "hybrid_summary", "summary_tokens": 400}
     with Resources.load({**DECLARED, "token_allocation": shares, "flushing": flushing}) as resources:
@@ -133,7 +133,7 @@ def test_an_exact_walk_keeps_to_shares_too() -> None:
     ("wrong", "where"), [(7, "tag_shares"), ({"": 0.1}, "tag_shares"), ({"x": 2}, "tag_shares['x']"), ({"x": "y"}, "")]
 )
 def test_an_invalid_share_is_refused_by_tag(wrong: Any, where: str) -> None:
-    """The error names the tag."""
+    """The error for an invalid share names the tag."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError) as caught:
         memory.session("s", tag_shares=wrong)
 

@@ -54,7 +54,7 @@ FIRST = 3
 
 
 class Page(HTMLParser):
-    """What a built page names: its anchors, the links that it has, and what a browser would load."""
+    """The anchors and links of a built page, and what a browser would load for it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def test_every_public_name_is_in_the_reference(pages: dict[Path, Page]) -> None:
 
 
 def test_troubleshooting_covers_every_public_error(pages: dict[Path, Page]) -> None:
-    """Troubleshooting has a heading for each."""
+    """The page on troubleshooting has a heading for each public error."""
     [page] = [page for path, page in pages.items() if path.parent.name == "troubleshooting"]
     errors = importlib.import_module("palimpsest.errors").__all__
 

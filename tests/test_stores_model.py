@@ -307,7 +307,7 @@ class TwoStores(RuleBasedStateMachine):
 
 
 class TwoStoresOneOfFiles(TwoStores):
-    """The same comparison with a folder of files."""
+    """Compare the stores, one of them a folder of files."""
 
     address = "file://{}/model"
 

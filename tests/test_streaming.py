@@ -189,7 +189,7 @@ def test_every_store_keeps_answers_alike(memory: Memory, streamed: Streamed) -> 
 
 
 def test_an_object_that_is_no_event_is_refused() -> None:
-    """What is fed and is no event, or an event of another vendor, is refused and named."""
+    """Feeding an object that is no event, or another vendor's event, raises an error that names it."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
         with session.stream() as answer:
@@ -368,7 +368,7 @@ def test_a_response_of_each_client_is_added(format: str) -> None:
 
 @pytest.mark.parametrize("client", SYNC)
 def test_the_events_of_each_client_are_fed_as_they_come(client: str) -> None:
-    """What a client streams from a server is stored as the whole response would be."""
+    """A client's streamed answer is stored as the whole response would be."""
     format, events = SYNC[client]
     streamed = STREAMED[format]
     with Memory.open("memory://") as memory, StreamServer(plays(streamed.events)) as server:
@@ -402,7 +402,7 @@ def test_a_broken_connection_leaves_what_came(client: str) -> None:
 
 @pytest.mark.parametrize("format", ASYNC)
 def test_events_of_asynchronous_clients_are_fed_alike(format: str) -> None:
-    """What an asynchronous client streams is stored as the whole response would be."""
+    """An asynchronous client's streamed answer is stored as the whole response would be."""
     streamed = STREAMED[format]
 
     async def run(server: StreamServer) -> list[dict[str, Any]]:

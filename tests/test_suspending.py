@@ -161,7 +161,7 @@ def test_tasks_that_share_withheld_entries_wait_for_each_other() -> None:
 
 
 def test_background_compactions_run_over_a_driver(face: Callable[..., Any]) -> None:
-    """A compaction in the background runs beside its session, and closing waits for it."""
+    """A background compaction runs beside its session, and closing waits for it."""
     heard: list[str] = []
 
     async def play(memory: Any, on: Callable[[Any], Awaitable[Any]]) -> None:
@@ -348,7 +348,7 @@ def test_a_verb_cancelled_by_its_driver_raises_store_unavailable() -> None:
     ids=["scrub", "clear_items", "sweep"],
 )
 def test_rarely_needed_modules_are_loaded_beside_the_loop(verb: Callable[[Store], Awaitable[Any]]) -> None:
-    """Whichever verb asks first for the part of a store that most do without: a thread loads it, not the loop."""
+    """Whichever verb first needs a rarely used part of a store, a thread imports it, not the loop."""
     beside = list[str]()
 
     class Noting(SuspendingBackend):

@@ -108,7 +108,7 @@ def test_the_documented_example_is_written() -> None:
 
 
 def test_every_kind_of_entry_has_its_label() -> None:
-    """Through a session: messages, calls, results, contexts; a late result and an unmatched one are results, too."""
+    """Messages, calls, results and contexts of a session are labelled; late and unmatched results are results, too."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", counter=strategies.WORDS)
         session.add_system_message("be kind")

@@ -122,7 +122,7 @@ def test_only_the_listed_status_fires() -> None:
 
 
 def test_a_denied_call_is_an_error_only_with_denied_is_error() -> None:
-    """`denied_is_error` makes denied a failure."""
+    """With `denied_is_error`, a denied call counts as a failure."""
     denied = [("find", "denied")]
 
     assert not fires(Triggers(on_tools_error_threshold=("*",)), snapshot("u a"), results=denied)
@@ -275,7 +275,7 @@ def test_a_rule_that_fired_is_quiet_until_one_more_interaction_completed(rule: s
 
 
 def test_a_rule_over_entries_is_quiet_until_another_group_can_be_evicted() -> None:
-    """A pinned group is none, nor a call that waits; a human message after another is."""
+    """A pinned group and an open call do not count as evictable; a human message after another one does."""
     triggers = Triggers(max_entries=2)
 
     assert not fires(triggers, snapshot("u u u", seen=4))

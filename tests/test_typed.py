@@ -56,7 +56,7 @@ def typed(value: Any) -> Any:
 
 @given(VALUES)
 def test_a_value_comes_back_equal_and_with_its_types(value: Any) -> None:
-    """Mappings in their order, too, and what looks like one of the forms that others are written in."""
+    """Mappings keep their order, and values that look like an encoded form come back as they were."""
     text = to_json(value, "x")
 
     assert typed(from_json(text)) == typed(value)
@@ -107,7 +107,7 @@ def _deep(times: int) -> list[Any]:
     ],
 )
 def test_a_value_that_cannot_be_read_back_is_refused(value: object, told: str) -> None:
-    """Another type, a number that is none, too deep, too long."""
+    """Unknown types, numbers that are not finite, and values too deep or too long are refused."""
     with pytest.raises(ConfigError, match=told):
         to_json(value, "x")
 
@@ -130,12 +130,12 @@ def test_reading_other_text_raises_value_error(text: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"$date": "x"}', '{"$bytes": "?"}', '{"$decimal": "x"}', '{"$uuid": "1"}'])
 def test_a_text_in_the_place_of_a_tagged_value_is_read_as_text(text: str) -> None:
-    """A policy may have written it there."""
+    """A text where a tagged value is expected, which a policy may have written, is read as text."""
     assert from_json(text) == next(iter(json.loads(text).values()))
 
 
 def test_dates_and_datetimes_keep_their_types() -> None:
-    """A datetime is a date, too, to Python."""
+    """A date and a datetime come back as such, although a datetime is a date to Python."""
     value = {"day": date(2026, 1, 2), "moment": datetime(2026, 1, 2, 3, 4, 5, 6, UTC)}
     assert typed(from_json(to_json(value, "x"))) == typed(value)
 

@@ -113,7 +113,7 @@ async def begun(new: bool, sealed: bool) -> AsyncIterator[AsyncMemory]:
 @pytest.mark.parametrize("how", ["", "holds", "asks", "holds asks"])
 @pytest.mark.parametrize("new", [False, True])
 def test_an_append_whose_writer_was_cancelled_is_stored_once(new: bool, how: str, sealed: bool) -> None:
-    """Others whose messages went with it find them there, or write them, and never both."""
+    """Others whose appends were in the same write find them stored or write them, never both."""
 
     async def work(moment: int) -> None:
         async with begun(new, sealed) as memory:

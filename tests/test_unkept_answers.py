@@ -165,7 +165,7 @@ def test_a_store_error_does_not_offer_an_answer_that_would_be_dropped(session: S
 
 
 def test_an_answer_that_privacy_could_not_check_is_in_no_message_or_pickle() -> None:
-    """Neither the message, nor a pickled error, nor a cause holds any of it."""
+    """Only the error's attribute holds the answer: neither its message, nor its pickle, nor a cause."""
 
     def shaky(text: str) -> list[Any]:
         if CHAT.text in text:

@@ -156,7 +156,7 @@ def test_writes_between_steps_of_a_vacuum_are_kept(path: Path, seed: int) -> Non
 
 
 def test_an_interrupted_vacuum_continues_at_the_next_step(path: Path) -> None:
-    """Left off after any number of steps, and opened again, it goes on; in between the store is whole."""
+    """A vacuum that stopped after any step continues after reopening; the store is sound in between."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(7))
         for _ in range(70):
@@ -180,7 +180,7 @@ def test_an_interrupted_vacuum_continues_at_the_next_step(path: Path) -> None:
 
 
 def test_two_vacuums_at_once_share_the_work(path: Path) -> None:
-    """Two at once take turns at the steps of one run, and both return when all is done."""
+    """Two vacuums at once take turns at the steps of one run, and both return when it is done."""
     with Memory.open(path, synchronous="NORMAL") as one, Memory.open(path, synchronous="NORMAL") as other:
         life = Life(one, random.Random(3))
         for _ in range(70):
@@ -258,7 +258,7 @@ def test_writers_in_other_processes_lose_nothing_beside_a_vacuum(path: Path) -> 
 
 
 def test_a_vacuum_without_room_raises_and_continues_later(path: Path) -> None:
-    """Without room for the copy it is StoreUnavailable, which says so; nothing is lost, and with room it goes on."""
+    """Without room for the copy StoreUnavailable says so; nothing is lost, and with room the vacuum continues."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(2))
         for _ in range(70):

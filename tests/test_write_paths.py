@@ -98,7 +98,7 @@ def test_every_public_name_is_in_the_list() -> None:
 
 @pytest.mark.parametrize(("path", "world", "case"), driven_runs())
 def test_no_public_verb_leaks_private_text(tmp_path: Path, path: str, world: str, case: str) -> None:
-    """Neither in files, while the store is open and after it was closed, nor in logs, events, errors, or prompts."""
+    """Private text is in no file, of an open or closed store, and in no log, event, error or prompt."""
     where, face, options = WORLDS[world]
     folder = tmp_path / "store"
     folder.mkdir()
