@@ -207,13 +207,13 @@ class Vectors:
         state = await self._rows.state()
         if state.model == name:
             vectors.update(await self._rows.known(set(digests.values()).difference(vectors)))
-        new = {digest: texts[key] for key, digest in digests.items() if digest not in vectors}
-        fresh = await self._embedder.embed(list(new.values()))
+        missing_texts = {digest: texts[key] for key, digest in digests.items() if digest not in vectors}
+        new_vectors = await self._embedder.embed(list(missing_texts.values()))
         # Existing vectors of another length are from before the model behind the name changed.
-        if len(fresh) and any(len(vector) != 2 * len(fresh[0]) for vector in vectors.values()):
-            vectors, new = {}, {digest: texts[key] for key, digest in digests.items()}
-            fresh = await self._embedder.embed(list(new.values()))
-        vectors.update((digest, packed(vector)) for digest, vector in zip(new, fresh, strict=True))
+        if len(new_vectors) and any(len(vector) != 2 * len(new_vectors[0]) for vector in vectors.values()):
+            vectors, missing_texts = {}, {digest: texts[key] for key, digest in digests.items()}
+            new_vectors = await self._embedder.embed(list(missing_texts.values()))
+        vectors.update((digest, packed(vector)) for digest, vector in zip(missing_texts, new_vectors, strict=True))
         rows = [Row(key, digest, vectors[digest]) for key, digest in digests.items()]
         self._unsaved = {row.digest: row.vector for row in rows}  # so that a failed write embeds nothing twice
         return rows
@@ -231,10 +231,10 @@ class Vectors:
             await self._rows.claim(name, dimension)
             self.renewed |= state.model == name and state.dimension > 0
         self._claimed = True
-        kept = await self._rows.put(rows, State(name, dimension, generation))
-        if kept:
+        is_written = await self._rows.put(rows, State(name, dimension, generation))
+        if is_written:
             self._unsaved = {}
-        return kept
+        return is_written
 
 
 class Mirror:

@@ -164,19 +164,19 @@ class Derivations:
 
         Returns the names that were told, directly or by a note, and a report of what was removed and what remains.
         """
-        names, done = await self._derivers.names(), Erased()
+        names, report = await self._derivers.names(), Erased()
         await self._fetch_own(names)
-        here = {derived.name: derived for derived in self._all}
-        absent = [name for name in names if name not in here]
-        if not (absent or here):
-            return set(), done
+        registered = {derived.name: derived for derived in self._all}
+        absent = [name for name in names if name not in registered]
+        if not (absent or registered):
+            return set(), report
         self._unscrubbed = True
         async for key, entries in unmaking.entries():
             unmaking.told.append((key, entries))
-            removed = {name: await self._tell(derived, key, entries) for name, derived in here.items()}
+            removed = {name: await self._tell(derived, key, entries) for name, derived in registered.items()}
             await self._leave_notes(absent, key, entries)
-            done += Erased(derived={name: number for name, number in removed.items() if number})
-        return {*here, *absent}, done + _away(absent)
+            report += Erased(derived={name: number for name, number in removed.items() if number})
+        return {*registered, *absent}, report + _away(absent)
 
     async def tell_late(self, unmaking: Unmaking, told: Collection[str]) -> Erased:
         """Tell what joined after the names in `told`, now that the entries are gone.

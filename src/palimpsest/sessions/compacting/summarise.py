@@ -89,10 +89,10 @@ class SummaryMaker:
     async def _folded(
         self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
     ) -> Summary:
+        """Make a summary of what the plan covers and of the summaries that it folds in."""
         self.spent = Spent()
         if self.gate.withholds("summary"):
             raise Rejected("failed", "the privacy policy withholds summaries")
-        """Make a summary of what the plan covers and of the summaries that it folds in."""
         apart = self._snapshots.apart
         folded = [summary for summary in loaded.snapshot.summaries if summary.revision in plan.fold]
         covered_tokens, id = await apart(_cost, loaded, plan.cover), new_ids(1, self._clock() // 1000)[0]
@@ -109,12 +109,12 @@ class SummaryMaker:
         self.held += (entries, source)
         recipe = self._recipe(strategy, plan, source_tokens - fence_tokens)
         draft, fallback = await self._draft(strategy, source, recipe, renew)
-        fresh, pinned = rebuilt is not None and not previous, source.pinned
-        make = partial(self._summary, loaded, plan, folded, id, draft, fallback, covered_tokens, pinned, fresh=fresh)
+        is_fresh, pinned = rebuilt is not None and not previous, source.pinned
+        make = partial(self._summary, loaded, plan, folded, id, draft, fallback, covered_tokens, pinned, fresh=is_fresh)
         summary, cost = await apart(_weighed, make, loaded.snapshot.standing)
         if cost >= source_tokens and not self._writes:
-            made = f"the summary takes {cost} tokens"
-            raise Rejected("no_gain", f"{made}, the entries that it would replace {source_tokens}")
+            cost_note = f"the summary takes {cost} tokens"
+            raise Rejected("no_gain", f"{cost_note}, the entries that it would replace {source_tokens}")
         return summary
 
     @property
@@ -136,18 +136,18 @@ class SummaryMaker:
 
     def _recipe(self, strategy: Strategy, plan: Plan, source_tokens: int) -> Recipe:
         style = strategy.style
-        asked = None if isinstance(self._summarizer, BoundSource) else self._summarizer
-        most = min(plan.summary_most or source_tokens - 1, source_tokens - 1)
+        bound = None if isinstance(self._summarizer, BoundSource) else self._summarizer
+        limit = min(plan.summary_most or source_tokens - 1, source_tokens - 1)
         return Recipe(
-            target=max(min(plan.summary_tokens, most), 1),
-            most=max(most, 1),
+            target=max(min(plan.summary_tokens, limit), 1),
+            most=max(limit, 1),
             source_tokens=source_tokens,
             loops=style.cod_max_loops,
             instructions=style.instructions,
             template=style.prompt_template,
-            window=asked.window if asked is not None else None,
-            max_output=asked.max_output if asked is not None else None,
-            checked=asked is None or asked.checked,
+            window=bound.window if bound is not None else None,
+            max_output=bound.max_output if bound is not None else None,
+            checked=bound is None or bound.checked,
             bare=style.bare_heuristic,
             nonce=new_ids(1, self._clock() // 1000)[0].replace("-", "")[12:],
         )
