@@ -19,7 +19,7 @@ from palimpsest.context.result import Context
 from palimpsest.errors import PastUnknown
 from palimpsest.sessions.sync import Session
 from palimpsest.testing import FakeClock
-from worlds import STORES, attempt, world
+from worlds import STORES, attempt, open_world
 
 law = settings(deadline=None, max_examples=examples(36), suppress_health_check=[HealthCheck.too_slow])
 HOUR, BUDGET, COLD = 3600, 1_000, "a cold cache"
@@ -440,23 +440,23 @@ def test_contexts_fit_and_stay_stable_whatever_the_clock_does(
 
     Another program sees the same context, and `context(at=)` rebuilds it.
     """
-    with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
+    with open_world(kind, folder, max_tokens=budget, cache_seconds=60) as world:
         given: list[Context] = []
         for operation in log:
-            w.clock.advance(data.draw(st.sampled_from([0, 1, 59, 60, 61, 4_000, -10, -4_000]), label="seconds"))
-            w.play([operation])
-            now, answers = w.clock.now, [entry for entry in w.session.entries() if entry.role == "assistant"]
-            context = attempt(w.session)
+            world.clock.advance(data.draw(st.sampled_from([0, 1, 59, 60, 61, 4_000, -10, -4_000]), label="seconds"))
+            world.play([operation])
+            now, answers = world.clock.now, [entry for entry in world.session.entries() if entry.role == "assistant"]
+            context = attempt(world.session)
             if context is None:
                 continue
             assert context.tokens <= budget
             if context.report.new_cut and context.report.epoch_reason == COLD:
                 assert now - answers[-1].at > 60 * 10**6
                 assert answers[-1].revision > (given[-1].revision if given and given[-1].report.new_cut else 0)
-            again = attempt(w.session)
+            again = attempt(world.session)
             assert again is not None
             assert (again.epoch, again.messages) == (context.epoch, context.messages)
-            with w.elsewhere() as other:
+            with world.elsewhere() as other:
                 assert other.context().messages == context.messages
             given.append(context)
         for i, earlier in enumerate(given):
@@ -464,7 +464,7 @@ def test_contexts_fit_and_stay_stable_whatever_the_clock_does(
                 if earlier.epoch == later.epoch:
                     assert rules.is_prefix(rules.packed(earlier.log_messages), rules.packed(later.log_messages))
             with contextlib.suppress(PastUnknown):  # something expired about then
-                assert w.session.context(at=earlier.revision).messages == earlier.messages
+                assert world.session.context(at=earlier.revision).messages == earlier.messages
 
 
 @pytest.mark.sampled
@@ -475,15 +475,15 @@ def test_pauses_shorter_than_the_cache_lifetime_change_nothing(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
 ) -> None:
     """If no pause exceeds `cache_seconds`, contexts are those of a view without a clock."""
-    with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
-        timeless = w.memory.session("s", **{**w.options, "view": "timeless", "cache_seconds": math.inf})
-        spoke = w.clock.now
+    with open_world(kind, folder, max_tokens=budget, cache_seconds=60) as world:
+        timeless = world.memory.session("s", **{**world.options, "view": "timeless", "cache_seconds": math.inf})
+        spoke = world.clock.now
         for operation in log:
-            since = (w.clock.now - spoke) // 10**6
-            w.clock.advance(min(data.draw(st.sampled_from([0, 1, 30, 60, -10]), label="seconds"), 60 - since))
-            w.play([operation])
-            if any(entry.at == w.clock.now and entry.role == "assistant" for entry in w.session.entries()):
-                spoke = w.clock.now
-            context, expected = attempt(w.session), attempt(timeless)
+            since = (world.clock.now - spoke) // 10**6
+            world.clock.advance(min(data.draw(st.sampled_from([0, 1, 30, 60, -10]), label="seconds"), 60 - since))
+            world.play([operation])
+            if any(entry.at == world.clock.now and entry.role == "assistant" for entry in world.session.entries()):
+                spoke = world.clock.now
+            context, expected = attempt(world.session), attempt(timeless)
 
             assert (context and context.messages) == (expected and expected.messages)

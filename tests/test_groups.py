@@ -21,7 +21,7 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
 from providers import PROVIDERS
 from talks import Scripted
-from worlds import STORES, world
+from worlds import STORES, open_world
 from writer import quarters
 
 BLOCK = {"memory_strategy_id": "max_tokens"}
@@ -423,23 +423,23 @@ conditions = st.sampled_from(
 
 def check_world(kind: str, folder: Path, parts: Sequence[Any], budget: int | None, options: dict[str, Any]) -> None:
     """Do the steps and judge the context after each."""
-    with world(kind, folder, max_tokens=budget, summarizer=Scripted("They talked."), **options) as w:
+    with open_world(kind, folder, max_tokens=budget, summarizer=Scripted("They talked."), **options) as world:
         start = 0
         for log, fill, what, number in parts:
-            w.play(strategies.numbered(log, start))
+            world.play(strategies.numbered(log, start))
             start += len(log)
-            w.session.add(turns(fill))
+            world.session.add(turns(fill))
             for event in ("nothing", what):
-                happen(w.session, event, number)
+                happen(world.session, event, number)
                 try:
-                    ctx = w.session.context()
+                    ctx = world.session.context()
                 except BudgetImpossible:
                     continue
-                entries = w.session.entries()
+                entries = world.session.entries()
                 assert rules.faults(ctx.messages) == []
                 assert rules.parted(ctx, entries) == []
                 assert rules.unshown_pins(ctx, entries) == []
-            proof = w.session.verify()
+            proof = world.session.verify()
             assert proof.ok, proof.problems
 
 

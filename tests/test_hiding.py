@@ -15,7 +15,7 @@ from palimpsest import Image, Memory, Session
 from palimpsest.errors import BudgetImpossible, ConfigError, EntryNotFound
 from palimpsest.testing import FakeClock
 from providers import FORMATS, PROVIDERS
-from worlds import STORES, world
+from worlds import STORES, open_world
 
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
@@ -38,7 +38,7 @@ def texts(session: Session) -> list[Any]:
 @pytest.mark.parametrize("kind", STORES)
 def test_hidden_entries_are_in_no_context_and_come_back(kind: str, tmp_path: Path) -> None:
     """Hidden entries stay in the log and are reported as left out; `show` brings them back."""
-    with world(kind, tmp_path) as there:
+    with open_world(kind, tmp_path) as there:
         session = there.session
         talk(session)
         before = session.context()
@@ -125,7 +125,7 @@ def test_hiding_is_refused_with_the_reason(memory: Memory, session: Session) -> 
 @pytest.mark.parametrize("kind", STORES)
 def test_hidden_entries_stay_hidden(kind: str, tmp_path: Path) -> None:
     """Entries stay hidden in branches, exports, and behind compactions and cuts, until a rewind."""
-    with world(kind, tmp_path) as there:
+    with open_world(kind, tmp_path) as there:
         session = there.session
         talk(session)
         session.hide(2)

@@ -15,7 +15,7 @@ from palimpsest import ConfigError, Memory, Session
 from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log.entry import Reasoning, moment
 from palimpsest.testing import FakeClock
-from worlds import STORES, World, world
+from worlds import STORES, World, open_world
 
 law = settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
 EXACT = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 40}
@@ -226,9 +226,12 @@ def test_past_contexts_before_a_clear_are_refused(memory: Memory) -> None:
 # --- the law
 
 
-def change(w: World, data: st.DataObject, seen: dict[int, Any]) -> bool:
+def change(world: World, data: st.DataObject, seen: dict[int, Any]) -> bool:
     """Change the session other than by an append; return whether something was erased."""
-    session, what = w.session, data.draw(st.sampled_from(["pin", "unpin", "rewind", "erase", "compact"]), label="what")
+    session, what = (
+        world.session,
+        data.draw(st.sampled_from(["pin", "unpin", "rewind", "erase", "compact"]), label="what"),
+    )
     entries = [entry.seq for entry in session.entries() if not entry.erased]
     if what == "rewind" and seen:
         session.rewind(data.draw(st.sampled_from(sorted(seen)), label="to"))
@@ -264,20 +267,20 @@ def test_every_context_is_rebuilt_equal_for_its_revision(
     options: dict[str, Any] = (
         {"short_term": {**EXACT, "memory_max_tokens": budget}} if exact else {"max_tokens": budget}
     )
-    with world(kind, folder, **options) as w:
+    with open_world(kind, folder, **options) as world:
         seen: dict[int, list[tuple[dict[str, Any], Any]]] = {}
         before: dict[int, Any] = {}
         for operation in log:
-            w.play([operation])
-            if data.draw(st.integers(0, 2), label="change") == 0 and change(w, data, seen):
+            world.play([operation])
+            if data.draw(st.integers(0, 2), label="change") == 0 and change(world, data, seen):
                 before, seen = {**before, **seen}, {}
             for call in data.draw(st.lists(st.sampled_from(CALLS), min_size=1, max_size=2), label="calls"):
                 try:
-                    ctx = w.session.context(system="be kind", **call)
+                    ctx = world.session.context(system="be kind", **call)
                 except BudgetImpossible:
                     continue
                 seen.setdefault(ctx.revision, []).append((call, ctx.messages))
-        sessions = [w.session, w.session.fork()] if log else []
+        sessions = [world.session, world.session.fork()] if log else []
 
         for session in sessions:
             for revision, given in seen.items():

@@ -15,7 +15,7 @@ from palimpsest import Memory, Session
 from palimpsest.errors import ConfigError
 from palimpsest.testing import FakeClock
 from providers import FORMATS, PROVIDERS
-from worlds import STORES, world
+from worlds import STORES, open_world
 
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
@@ -28,7 +28,7 @@ def seqs(entries: Any) -> list[int]:
 @pytest.mark.parametrize("kind", STORES)
 def test_the_newest_entries_are_read_page_by_page(kind: str, tmp_path: Path) -> None:
     """Pages from the end give the same log as pages from the front, without rewound entries."""
-    with world(kind, tmp_path) as there:
+    with open_world(kind, tmp_path) as there:
         session = there.session
         for number in range(8):
             entry = session.add_user_message(f"{number}")

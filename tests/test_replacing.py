@@ -21,7 +21,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.testing import FakeClock
 from restless import Restless, adding
 from talks import Listener, words
-from worlds import STORES, world
+from worlds import STORES, open_world
 
 law = settings(deadline=None, max_examples=4, suppress_health_check=[HealthCheck.too_slow])
 kinds = pytest.mark.parametrize("kind", STORES)
@@ -74,28 +74,28 @@ def answers(draw: st.DrawFn, now: list[Any]) -> list[Any]:
 
 def goes_on(kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject) -> None:
     more = strategies.numbered(more, start=1000)
-    with world(kind, folder) as w, world(kind, folder) as fresh:
-        w.play(log)
+    with open_world(kind, folder) as world, open_world(kind, folder) as fresh:
+        world.play(log)
         for _ in range(data.draw(st.integers(1, 2))):
-            before = w.session.entries()
-            given = data.draw(answers(shown(w.session)))
-            stored = w.session.replace(given)
-            assert w.session.entries()[: len(before)] == before
+            before = world.session.entries()
+            given = data.draw(answers(shown(world.session)))
+            stored = world.session.replace(given)
+            assert world.session.entries()[: len(before)] == before
         strategies.taken_in(fresh.session, given)
 
         assert [entry.content for entry in stored] == [entry.content for entry in fresh.session.entries()]
         for _ in range(2):
-            assert unplaced(w.session) == unplaced(fresh.session)
-            mine, theirs = w.session.stats(), fresh.session.stats()
+            assert unplaced(world.session) == unplaced(fresh.session)
+            mine, theirs = world.session.stats(), fresh.session.stats()
             assert len(mine.open_calls) == len(theirs.open_calls)
             assert mine.active_tokens == theirs.active_tokens
-            assert w.session.verify().problems == ()
-            w.memory.import_session(w.session.export(), session_id="copy", on_conflict="replace")
-            copy = w.memory.session("copy", **w.options)
-            assert uncounted(copy.entries()) == uncounted(w.session.entries())
-            assert shown(copy) == shown(w.session)
+            assert world.session.verify().problems == ()
+            world.memory.import_session(world.session.export(), session_id="copy", on_conflict="replace")
+            copy = world.memory.session("copy", **world.options)
+            assert uncounted(copy.entries()) == uncounted(world.session.entries())
+            assert shown(copy) == shown(world.session)
             assert copy.stats().open_calls == mine.open_calls
-            w.play(more)
+            world.play(more)
             fresh.play(more)
 
 
@@ -158,29 +158,29 @@ def test_every_revision_around_a_replacement_can_be_rebuilt_and_rewound_to(
     kind: str, folder: Path, log: list[Any], data: st.DataObject
 ) -> None:
     """Contexts and branches of every revision are what they were, and a rewind brings each of them back."""
-    with world(kind, folder) as w:
+    with open_world(kind, folder) as world:
         was: dict[int, tuple[list[Any], tuple[str, ...], int]] = {}
         for operation in log:
             if data.draw(st.integers(0, 2)) == 0:
-                w.session.replace(data.draw(answers(shown(w.session))))
+                world.session.replace(data.draw(answers(shown(world.session))))
             else:
-                w.play([operation])
-            stats = w.session.stats()
+                world.play([operation])
+            stats = world.session.stats()
             if stats.revision:
-                messages = w.session.context().messages
-                was[w.session.stats().revision] = messages, stats.open_calls, stats.pinned
+                messages = world.session.context().messages
+                was[world.session.stats().revision] = messages, stats.open_calls, stats.pinned
 
         for revision, (messages, open_calls, pinned) in was.items():
-            assert w.session.context(at=revision).messages == messages
-            branch = w.session.fork(f"at {revision}", at=revision)
+            assert world.session.context(at=revision).messages == messages
+            branch = world.session.fork(f"at {revision}", at=revision)
             assert (branch.stats().open_calls, branch.stats().pinned) == (open_calls, pinned)
             assert shown(branch) == messages
             assert branch.verify().problems == ()
         for revision, (messages, open_calls, pinned) in was.items():
-            w.session.rewind(revision)
-            assert (w.session.stats().open_calls, w.session.stats().pinned) == (open_calls, pinned)
-            assert shown(w.session) == messages
-            assert w.session.verify().problems == ()
+            world.session.rewind(revision)
+            assert (world.session.stats().open_calls, world.session.stats().pinned) == (open_calls, pinned)
+            assert shown(world.session) == messages
+            assert world.session.verify().problems == ()
 
 
 # --- by example

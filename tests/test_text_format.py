@@ -22,7 +22,7 @@ from palimpsest.formats.text_decode import CONVERSATION, INDENT, SUMMARIES
 from palimpsest.log.entry import Entry, File, Image, Opaque, Reasoning, Text
 from palimpsest.log.head import Clamp
 from palimpsest.tokens.counter import encoding
-from worlds import world
+from worlds import open_world
 
 FORMAT = find_format("text")
 law = settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
@@ -387,10 +387,10 @@ def test_arbitrary_json_is_refused_or_read(data: Any) -> None:
 @given(log=strategies.logs(), budget=st.none() | st.integers(15, 200), system=st.sampled_from([None, "be kind"]))
 def test_a_later_prompt_begins_with_the_earlier_one(log: list[Any], budget: int | None, system: str | None) -> None:
     """Within an epoch text is only added at the end; all contexts fit, and the newest has a line for each entry."""
-    with world("memory", Path(), max_tokens=budget) as w:
+    with open_world("memory", Path(), max_tokens=budget) as world:
         seen: dict[int, str] = {}
         for operation in log:
-            session = w.play([operation])
+            session = world.play([operation])
             try:
                 ctx = session.context(format="text", system=system)
             except BudgetImpossible:
@@ -432,8 +432,8 @@ def test_the_count_covers_the_whole_prompt(found: list[Entry], system: str | Non
 @given(log=strategies.logs(), texts=st.lists(hostile(), min_size=1, max_size=6), budget=st.integers(60, 1500))
 def test_the_budget_holds_for_the_whole_prompt(log: list[Any], texts: list[str], budget: int) -> None:
     """The whole text fits the budget when results are masked, texts shortened and entries evicted."""
-    with world("memory", Path(), max_tokens=budget, counter=None) as w:
-        session = w.play(log)
+    with open_world("memory", Path(), max_tokens=budget, counter=None) as world:
+        session = world.play(log)
         for i, text in enumerate(texts):
             session.add_context(text, name=text or "x")
             session.add_tool_call(f"find{i}", text)

@@ -79,12 +79,12 @@ def _import(shell: Shell) -> None:
 
 
 def _chat(shell: Shell) -> None:
-    m = shell.marker
-    plays = (says(f"You are {m}."), fails(400, "no"), says(f"It was {m}. {WORDS}"))
+    marker = shell.marker
+    plays = (says(f"You are {marker}."), fails(400, "no"), says(f"It was {marker}. {WORDS}"))
     lines = [
-        f"I am {m} {WORDS}",
+        f"I am {marker} {WORDS}",
         "again",
-        f"and {m}?",
+        f"and {marker}?",
         "/compact",
         "/summaries",
         "/expand",
