@@ -26,7 +26,7 @@ from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.strategies import SimpleFifo, Triggers
 from processes import PATIENCE
 
-SCRIPT = Path(__file__).with_name("closer.py")
+SCRIPT = Path(__file__).with_name("closing_process.py")
 HANGING = ["function", "coroutine", "endpoint", "observer", "derived"]
 LOCKED = [
     pytest.param("compaction", "sqlite", "sync", "close"),
@@ -63,7 +63,7 @@ def locked(kind: str, folder: Path) -> Iterator[None]:
 
 
 class Closer:
-    """A running `closer.py`."""
+    """A running `closing_process.py`."""
 
     def __init__(self, what: str, face: str, way: str, where: str, url: str = "") -> None:
         self._child = subprocess.Popen(

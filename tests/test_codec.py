@@ -102,7 +102,7 @@ def _run(script: str, *arguments: str) -> str:
 @pytest.mark.wide
 def test_stored_types_are_inspected_when_their_module_is_imported() -> None:
     """`msgspec` inspects every stored type at import, since two threads doing it at once could crash the process."""
-    told = json.loads(_run("kinds_process.py"))
+    told = json.loads(_run("msgspec_types_process.py"))
 
     assert len(told["read"]) > 15
     assert told["late"] == []
@@ -114,6 +114,6 @@ def test_stored_types_are_inspected_when_their_module_is_imported() -> None:
 def test_many_threads_may_decode_first_at_once(number: int, tmp_path: Path) -> None:
     """A new process whose threads change turns at every step."""
     url = f"sqlite:///{tmp_path}/log.db"
-    _run("first_readers.py", url)
+    _run("first_readers_process.py", url)
 
-    assert _run("first_readers.py", url) == "read\n"
+    assert _run("first_readers_process.py", url) == "read\n"

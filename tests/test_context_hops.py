@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from loop_blocking import Slices
 from palimpsest import AsyncMemory
 from palimpsest.context.result import Context
 from palimpsest.strategies import MaxTokens
-from slices import Slices
 from suspending import SuspendingBackend
 
 WORDS = "The lot of barley from the north vault came back damp, and somebody wants it weighed again. "

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from laws import examples
-from losing import losing
+from lossy_store import losing
 from palimpsest import AsyncMemory, AsyncSession, BudgetImpossible, ConfigError, Keys, Memory, Session
 from palimpsest.context import layout, reading, window
 from palimpsest.context.asks import Steps
@@ -31,7 +31,7 @@ from palimpsest.sessions.contexts import builder
 from palimpsest.testing import FakeClock
 from sqlitestore import Held, connection, database, of
 from strategies import TOOLS
-from watched import Blocking
+from watched_memory import Blocking
 from writer import quarters
 
 KINDS = ("sqlite", "loop", "file", "encrypted")

@@ -14,7 +14,7 @@ import pytest
 
 import rules
 import strategies
-from documented import JARGON, WEATHER_MESSAGES, weather
+from documented_token_counts import JARGON, WEATHER_MESSAGES, weather
 from palimpsest import BudgetImpossible, ConfigError, Memory
 from palimpsest.formats.wording import NO_RESULT, NO_RESULT_TOKENS, mask_note, mask_tokens
 from palimpsest.log.entry import Entry, Reasoning

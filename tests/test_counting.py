@@ -18,7 +18,7 @@ from palimpsest.runtime.runner import Inline
 from palimpsest.stores import Store
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Place, Range, Row, Step
 from palimpsest.stores.memory import MemoryBackend
-from tallies import tallied
+from stored_counts import tallied
 
 KEY = SessionKey("tenant", "one")
 LOGS = Place("tenant", "one", "log", "")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commands import read, run, start
-from deriver import SESSION, FileIndex
+from deriver_process import SESSION, FileIndex
 from palimpsest import Memory, Query
 from palimpsest.errors import ErasureFailed
 from palimpsest.runtime.runner import drive
@@ -21,7 +21,7 @@ from processes import Process
 from sealed import FIRST
 from test_erasing import Index, talk
 
-SCRIPT = Path(__file__).with_name("deriver.py")
+SCRIPT = Path(__file__).with_name("deriver_process.py")
 KINDS = ("memory", "sqlite", "file", "sealed sqlite", "sealed file")
 
 

@@ -47,7 +47,7 @@ from sealed import (
     session_of,
     stored,
 )
-from tallies import summed
+from stored_counts import summed
 from vaults import Vault, values_of
 from writer import ENTRIES_A_TURN, quarters, turn
 

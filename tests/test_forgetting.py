@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import strategies
-from forgetter import USER, WORD
+from forgetter_process import USER, WORD
 from palimpsest import BudgetImpossible, ConfigError, Entry, Image, Memory, Query, Session, Text
 from palimpsest.strategies import Summarize
 from palimpsest.testing import FakeClock
@@ -22,7 +22,7 @@ from palimpsest.types import Erased
 from processes import Process, integrity, remains, together
 from writer import quarters
 
-SCRIPT = Path(__file__).with_name("forgetter.py")
+SCRIPT = Path(__file__).with_name("forgetter_process.py")
 
 
 def talk(session: Session, *texts: str, user: str | None = None) -> None:

@@ -11,10 +11,10 @@ import pytest
 from processes import Process
 from sealed import address
 
-SCRIPT = Path(__file__).with_name("forker.py")
-STRUCK = Path(__file__).with_name("struck_forker.py")
+SCRIPT = Path(__file__).with_name("forker_process.py")
+STRUCK = Path(__file__).with_name("interrupted_forker_process.py")
 FORKS = 300
-MOMENTS = Path(__file__).with_name("fork_moments.py")
+MOMENTS = Path(__file__).with_name("fork_moments_process.py")
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 

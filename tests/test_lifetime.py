@@ -19,7 +19,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import LAST_KEY
 from palimpsest.testing import FakeClock
-from tallies import rows_kept
+from stored_counts import rows_kept
 from test_owners import KINDS, ids, opened, said
 
 SECOND = 1_000_000

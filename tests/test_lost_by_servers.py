@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from losing import losing
+from lossy_store import losing
 from on_servers import SERVERS, own_server
 from palimpsest import Memory, Session
 from palimpsest.errors import StoreCorrupt

@@ -31,7 +31,7 @@ from palimpsest.stores.opening import open_store, unlocked
 from palimpsest.stores.overlay import OverBackend, Overlay
 from palimpsest.testing import BackendFactory, FakeClock, StoreConformance
 from processes import at_once
-from tallies import summed
+from stored_counts import summed
 from test_stores_model import KEYS, NAMES, TwoStores, entries
 
 KEY, OTHER = SessionKey("owner", "one"), SessionKey("owner", "two")

@@ -17,7 +17,7 @@ from palimpsest.errors import PrivacyRefused
 from palimpsest.privacy.redaction import Redactor
 from palimpsest.strategies import CallableSummarizer
 from sealed import bytes_of
-from watched import found_in
+from watched_memory import found_in
 from writer import quarters
 
 SSN = {"redact_patterns": [r"\b\d{3}-\d{2}-\d{4}\b"], "default_redaction_string": "[SSN]"}

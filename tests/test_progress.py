@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from forgetter import WORD
-from marked import PLACES, opened
+from forgetter_process import WORD
+from marked_sessions import PLACES, opened
 from palimpsest import Entry, EntryNotFound, Memory, Query, Redactor, Session, SessionNotFound
 from palimpsest.log.entry import moment
 from palimpsest.log.head import SessionKey
@@ -18,11 +18,11 @@ from palimpsest.stores import Store
 from palimpsest.stores.encrypted.rotation import rotate_keys
 from palimpsest.strategies import Summarize
 from processes import PATIENCE, Process
-from restless import Restless, adding, cutting
+from rival_writer import Restless, adding, cutting
 from sealed import BOTH, FIRST, address, below, key_ids
 from writer import quarters
 
-SCRIPT = Path(__file__).with_name("forgetter.py")
+SCRIPT = Path(__file__).with_name("forgetter_process.py")
 USER = "ann"
 SECRET = "zq123secret"
 

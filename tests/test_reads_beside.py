@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import vandal
+import vandal_process
 from palimpsest import EntryNotFound, Memory, Session, SessionNotFound
 from processes import Process
 from writer import quarters
@@ -54,7 +54,7 @@ class Readings:
             lambda: session.entry(1),
             lambda: session.summaries(history=True),
             lambda: session.export_to(io.BytesIO(), format="openai"),
-            lambda: self._memory.scan(vandal.PATTERN),
+            lambda: self._memory.scan(vandal_process.PATTERN),
             self.stats,
             self.verify,
             self.export,
@@ -99,10 +99,10 @@ def read_beside(kind: str, folder: Path, dice: random.Random, rounds: int) -> No
     """Read everything so often, in random order, beside a process that destroys it."""
     address, options = STORES[kind]
     where = address.format(folder)
-    with vandal.opened(where, options) as memory:
-        vandal.fill(memory, NAME, range(10))
+    with vandal_process.opened(where, options) as memory:
+        vandal_process.fill(memory, NAME, range(10))
         seed = dice.randrange(1_000)
-        script = Path(vandal.__file__)
+        script = Path(vandal_process.__file__)
         with Process(where, json.dumps(options), NAME, seed, script=script) as other:
             assert other.hear() == "ready"
             readings = Readings(memory)

@@ -18,7 +18,7 @@ from palimpsest.recall import embedding, opening
 from palimpsest.recall.fusion import NEAREST
 from palimpsest.runtime.runner import drive
 from palimpsest.sessions.recalling.asked import LIMIT
-from recalls import companion, place_of
+from recall_helpers import companion, place_of
 
 np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
 

@@ -16,7 +16,7 @@ import postgresstore
 from commands import start
 from palimpsest import Memory, Query
 from palimpsest.testing import FakeClock
-from recalls import companion, finds, index_bytes, marks, place_of, remaining, rows, texts, traces
+from recall_helpers import companion, finds, index_bytes, marks, place_of, remaining, rows, texts, traces
 from writer import quarters
 
 EVERY = pytest.mark.parametrize("kind", ["sqlite", "file", "postgres"])

@@ -20,7 +20,7 @@ from palimpsest.recall.follower import BLOCKED
 from palimpsest.runtime.runner import drive
 from palimpsest.testing import FakeClock
 from processes import Process, stuff
-from recalls import companion, finds, index_bytes, marks, place_of, traces
+from recall_helpers import companion, finds, index_bytes, marks, place_of, traces
 from test_recall_races import recall_of
 
 KINDS = ("sqlite", "file")

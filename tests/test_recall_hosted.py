@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from palimpsest import Memory
-from recalls import index_bytes, marks, place_of, traces
+from recall_helpers import index_bytes, marks, place_of, traces
 
 BLOB = "QUJDREVG" * 40
 SAID = {

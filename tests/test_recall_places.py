@@ -19,7 +19,7 @@ import postgresstore
 import redisstore
 from palimpsest import AsyncMemory, ConfigError, Keys, Memory
 from palimpsest.recall.sqlite import index as fts
-from recalls import index_bytes, marks, place_of, texts, traces
+from recall_helpers import index_bytes, marks, place_of, texts, traces
 from writer import quarters
 
 SERVERS = {"mongodb": mongostore.address_of, "redis": redisstore.address_of}

@@ -18,7 +18,7 @@ from palimpsest.recall.opening import Recall
 from palimpsest.runtime.runner import drive
 from palimpsest.testing import FakeClock
 from processes import Process
-from recalls import finds, index_bytes, marks, place_of, traces
+from recall_helpers import finds, index_bytes, marks, place_of, traces
 
 KINDS = ("sqlite", "file")
 EACH = pytest.mark.parametrize("kind", KINDS)

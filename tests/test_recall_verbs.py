@@ -24,7 +24,7 @@ from palimpsest.formats.fences import guard
 from palimpsest.recall.sqlite.index import File
 from palimpsest.sessions.recalling.recalled import Passage, packed, rendered
 from palimpsest.testing import FakeClock
-from recalls import companion, finds, index_bytes, marks, place_of, texts, traces
+from recall_helpers import companion, finds, index_bytes, marks, place_of, texts, traces
 from writer import quarters
 
 KINDS = ("sqlite", "file")

@@ -19,7 +19,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.testing import FakeClock
-from restless import Restless, adding
+from rival_writer import Restless, adding
 from talks import Listener, words
 from worlds import STORES, open_world
 

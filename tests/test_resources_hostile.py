@@ -143,7 +143,7 @@ def test_every_attack_is_refused_in_bounded_time_and_memory(tmp_path: Path) -> N
         path = tmp_path / f"{number:04d}{suffix}"
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         names[path.name] = name
-    script = Path(__file__).with_name("refused_process.py")
+    script = Path(__file__).with_name("declared_files_process.py")
 
     def bound() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))

@@ -17,7 +17,7 @@ from palimpsest.errors import Closed
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.runtime.threads import Suspended
 from processes import at_once
-from runs import WORLDS, Complete, inline, threaded
+from run_coroutines import WORLDS, Complete, inline, threaded
 
 PATIENCE = 300.0
 colour: ContextVar[str] = ContextVar("colour", default="none")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marked import PATTERN, PLACES, POLICY, Words, everything, left_in, opened, play, session_of
+from marked_sessions import PATTERN, PLACES, POLICY, Words, everything, left_in, opened, play, session_of
 from palimpsest import AsyncMemory, ConfigError, Conflict, Entry, Memory, Redactor, Session, SessionNotFound
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marked import COMPACT, POLICY, Words, everything, left_in, opened, session_of
+from marked_sessions import COMPACT, POLICY, Words, everything, left_in, opened, session_of
 from palimpsest import Entry, Memory
 from palimpsest.log.head import SessionKey
 from palimpsest.stores import Store

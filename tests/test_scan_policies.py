@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marked import PLACES, POLICY, everything, left_in, opened, session_of
+from marked_sessions import PLACES, POLICY, everything, left_in, opened, session_of
 from palimpsest import ConfigError, Redactor, Span
 from palimpsest.errors import ErasureFailed
 from palimpsest.strategies import CallableSummarizer

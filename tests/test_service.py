@@ -16,7 +16,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-import served as serving
+import running_service as serving
 from palimpsest import ConfigError, PalimpsestError, errors
 from palimpsest.errors import MissingExtra
 from palimpsest.log.entry import Entry
@@ -28,7 +28,7 @@ from palimpsest.resources.service.metrics import NAMES
 from palimpsest.sessions.lease import Lease
 from palimpsest.summaries.models import SUMMARIZERS
 from palimpsest.types import CompactionResult
-from served import BASE, Called, called
+from running_service import BASE, Called, called
 
 pytestmark = pytest.mark.anyio
 

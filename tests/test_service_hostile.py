@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from served import Answer, Called, called
+from running_service import Answer, Called, called
 
 CHAT: dict[str, Any] = {
     "resource": "memory",

@@ -21,7 +21,7 @@ from commands import read, start
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources, Resources
 from palimpsest.resources.service import running, serve
 from palimpsest.resources.service.running import listening
-from served import Served, called, served
+from running_service import Served, called, served
 from servers import started
 
 CHAT = """\

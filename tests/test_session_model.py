@@ -25,7 +25,7 @@ from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry
 from palimpsest.log.entry import Reasoning, moment
 from palimpsest.testing import FakeClock
 from providers import PROVIDERS
-from recalls import marks
+from recall_helpers import marks
 from suspending import awaited
 from talks import Scripted
 

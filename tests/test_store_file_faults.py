@@ -25,7 +25,7 @@ from palimpsest.stores.file import lines
 from palimpsest.stores.file.lines import RowLine
 from palimpsest.stores.file.table import OURS, WIDTH, Table, length_of
 from processes import filled, integrity, stuff, tried
-from tallies import summed
+from stored_counts import summed
 from writer import SESSION, turn
 
 

@@ -23,7 +23,7 @@ from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure
 from palimpsest.testing.clock import FakeClock
 from palimpsest.types import CompactionResult
-from runs import WORLDS, Complete, inline
+from run_coroutines import WORLDS, Complete, inline
 
 PROMPT = Prompt(text="Sum this up.", stable=4, max_tokens=50)
 

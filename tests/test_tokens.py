@@ -19,7 +19,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from documented import JARGON, WEATHER_MESSAGES, weather
+from documented_token_counts import JARGON, WEATHER_MESSAGES, weather
 from laws import examples
 from palimpsest import Memory
 from palimpsest.errors import ConfigError

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from intercepting_backend import Stepping
 from on_servers import own_server
 from palimpsest import AsyncMemory, Keys, Memory, StoreUnavailable
 from palimpsest.runtime.runner import Inline
@@ -18,7 +19,6 @@ from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.rules import ask_again
 from postgresstore import asked
 from processes import until
-from stepping import Stepping
 from suspending import kind_of
 
 MOMENTS = range(7)

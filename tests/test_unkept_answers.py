@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from failing_backends import Flaky
 from openai_server import Play
 from palimpsest import AsyncMemory, Memory, StoreUnavailable
 from palimpsest.errors import PalimpsestError, PrivacyRefused
@@ -20,7 +21,6 @@ from palimpsest.stores import STORES
 from sdks import load
 from streams import CHAT, STREAMED, StreamServer, answers, plays
 from test_clients import ONCE, WAYS, Way, read
-from unwell import Flaky
 
 NUMBERS = count()
 

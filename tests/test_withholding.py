@@ -17,7 +17,7 @@ from palimpsest.sessions.withheld import Withheld
 from palimpsest.strategies import CallableSummarizer
 from processes import at_once
 from sealed import bytes_of
-from watched import found_in
+from watched_memory import found_in
 from writer import quarters
 
 SECRET = "walrus-and-carpenter"

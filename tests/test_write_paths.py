@@ -23,7 +23,7 @@ from palimpsest import (
 )
 from palimpsest.cli.app import COMMANDS as ALL_COMMANDS
 from sealed import bytes_of
-from watched import CASES, KEYS, PATTERN, Unstored, Watched, found_in
+from watched_memory import CASES, KEYS, PATTERN, Unstored, Watched, found_in
 from write_commands import COMMANDS, Shell
 from write_commands import driven as driven_commands
 from write_doors import DOORS

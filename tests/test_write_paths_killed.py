@@ -18,7 +18,7 @@ from commands import START
 from openai_server import OpenAIServer, says
 from palimpsest import Memory
 from sealed import bytes_of
-from watched import PATTERN, found_in
+from watched_memory import PATTERN, found_in
 
 SCRIPT = Path(__file__).with_name("private_process.py")
 PATIENCE = 300.0

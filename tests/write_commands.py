@@ -15,7 +15,7 @@ from commands import run
 from openai_server import OpenAIServer, fails, says
 from palimpsest import Memory
 from private_messages import files, malformed
-from watched import Case
+from watched_memory import Case
 from writer import quarters
 
 WORDS = "words that are to be summarised " * 30

@@ -14,7 +14,7 @@ from palimpsest.compat.firefly import ConversationMemory, ConversationTurn
 from palimpsest.integrations.tools import MemoryTools
 from palimpsest.resources import Resources
 from private_messages import metadata
-from watched import Watched
+from watched_memory import Watched
 
 WORDS = "words that are to be summarised " * 30
 

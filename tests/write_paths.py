@@ -20,7 +20,7 @@ from palimpsest import Entry, Text
 from palimpsest.log.entry import Native
 from palimpsest.strategies import CallableSummarizer, Neuralyzer
 from private_messages import MESSAGES, arguments, entries, export, files, malformed, metadata, parts, play
-from watched import Unstored, Watched
+from watched_memory import Unstored, Watched
 
 Driver = Callable[[Watched], Unstored | None]
 

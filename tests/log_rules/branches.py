@@ -10,7 +10,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, Image, Text, moment
 from palimpsest.log.head import Cut, Head, SessionKey
 from palimpsest.stores import Dump, Store
-from tallies import summed
+from stored_counts import summed
 
 BRANCH = OTHER
 

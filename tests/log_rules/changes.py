@@ -10,7 +10,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head, PromptSize, Usage
 from palimpsest.stores import Dump
-from tallies import rows_kept, summed
+from stored_counts import rows_kept, summed
 
 
 class ChangeConformance(Contract):

@@ -8,7 +8,7 @@ from log_rules.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refus
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, Image, Native, Text
-from tallies import summed
+from stored_counts import summed
 
 
 class AppendConformance(Contract):

@@ -10,7 +10,7 @@ from log_rules.contract import KEY, OTHER, Contract, OpenedStore, refused, rule,
 from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
-from tallies import summed
+from stored_counts import summed
 
 LARGE = "large " * 20_000
 ALL = range(1, 100)

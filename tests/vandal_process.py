@@ -1,4 +1,4 @@
-"""A process that changes a session at random while others read it: `python vandal.py STORE OPTIONS SESSION SEED`.
+"""A process that changes a session at random beside readers: `python vandal_process.py STORE OPTIONS SESSION SEED`.
 
 It adds, erases, redacts, clears, deletes, replaces, forks, compacts, rewinds, and changes the keys of an encrypted
 store, until a line comes in. OPTIONS is a JSON object of options for `Memory.open`; its member `keys` has two

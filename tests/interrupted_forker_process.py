@@ -1,8 +1,8 @@
 """A process that forks with an open memory while a signal handler may raise at any moment of the fork.
 
-`python struck_forker.py run STORE FORKS` prints how many children there were and how often a handler raised in a hook
-of `os.register_at_fork`, where the error is only reported as unraisable. Then it prints, for each session, the number
-of entries and whether it verifies.
+`python interrupted_forker_process.py run STORE FORKS` prints how many children there were and how often a handler
+raised in a hook of `os.register_at_fork`, where the error is only reported as unraisable. Then it prints, for each
+session, the number of entries and whether it verifies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process that forks with an open memory: `python forker.py MODE ADDRESS ENCRYPTED [ARGUMENT ...]`.
+"""A process that forks with an open memory: `python forker_process.py MODE ADDRESS ENCRYPTED [ARGUMENT ...]`.
 
 `test_forks.py` starts it. ENCRYPTED is "encrypted" or "plain". Each line that it prints is a JSON value: first the exit
 codes of children, then the texts in the session.

@@ -1,4 +1,4 @@
-"""A process that keeps a derived index of entries in a file: `python deriver.py MODE STORE INDEX`.
+"""A process that keeps a derived index of entries in a file: `python deriver_process.py MODE STORE INDEX`.
 
 Every mode registers the index. "index" then fills it, "open" does nothing more, and "stay" waits for a line and sweeps.
 At the end the process prints how many texts it was asked to remove from the index.

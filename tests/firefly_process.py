@@ -1,7 +1,7 @@
-"""A process that uses the compatibility layer for Firefly: `python talker.py MODE KIND PLACE [NAME]`.
+"""A process that uses the compatibility layer for Firefly: `python firefly_process.py MODE KIND PLACE [NAME]`.
 
 MODE is "remember", "tell" (prints as JSON what `remember` has stored), "add" or "crowd". KIND is one of the stores in
-`fireflies`.
+`firefly_stores`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import fireflies
+import firefly_stores
 from palimpsest.compat.firefly import ConversationTurn, MemoryManager
 from palimpsest.compat.firefly.store import EntryStore
 
@@ -34,7 +34,7 @@ def digest(turns: list[ConversationTurn]) -> str:
 
 def opened(kind: str, place: Path) -> EntryStore:
     """Open the store of a kind at a place."""
-    return {**fireflies.LOCAL, **fireflies.SERVED}[kind](place)
+    return {**firefly_stores.LOCAL, **firefly_stores.SERVED}[kind](place)
 
 
 def managed(store: Any, **options: Any) -> MemoryManager:

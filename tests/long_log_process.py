@@ -1,4 +1,4 @@
-"""A process that does one thing to a long log and prints its peak memory: `python longlog.py MODE STORE …`."""
+"""A process that does one thing to a long log and prints its peak memory: `python long_log_process.py MODE STORE …`."""
 
 from __future__ import annotations
 

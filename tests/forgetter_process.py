@@ -1,4 +1,4 @@
-"""A process that forgets, or that writes what another process forgets: `python forgetter.py MODE STORE ARGUMENT`.
+"""A process that forgets, or writes what another one forgets: `python forgetter_process.py MODE STORE ARGUMENT`.
 
 Like `writer.py` it prints one JSON value a line.
 """

@@ -1,7 +1,8 @@
 """Measures how long verbs of an asynchronous memory block the event loop.
 
-`python slices.py STORE` measures the first call of each verb in a process and prints the seconds as JSON. It imports
-nothing in advance that a verb would have to import, except the driver of an address that begins with `suspending:`.
+`python loop_blocking.py STORE` measures the first call of each verb in a process and prints the seconds as JSON. It
+imports nothing in advance that a verb would have to import, except the driver of an address that begins with
+`suspending:`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process whose threads all read for the first time at the same moment: `python first_readers.py URL`."""
+"""A process whose threads all read for the first time at the same moment: `python first_readers_process.py URL`."""
 
 from __future__ import annotations
 

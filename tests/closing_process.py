@@ -1,4 +1,4 @@
-"""A process that closes a memory while something in it hangs: `python closer.py WHAT FACE WAY URL`.
+"""A process that closes a memory while something in it hangs: `python closing_process.py WHAT FACE WAY URL`.
 
 WHAT hangs in the background or in another thread or task: a summarizer ("function", "coroutine", or "endpoint", whose
 address is in OPENAI_BASE_URL), an event handler ("observer"), a derived index ("derived"), or a "compaction" or a

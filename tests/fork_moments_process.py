@@ -1,4 +1,4 @@
-"""A process that forks while a thread uses a memory: `python fork_moments.py ADDRESS ENCRYPTED REST EVERY`.
+"""A process that forks while a thread uses a memory: `python fork_moments_process.py ADDRESS ENCRYPTED REST EVERY`.
 
 The thread runs most verbs of a memory. It is traced, and stops the first time it reaches each of a sample of the
 library's lines: those whose place has a CRC that leaves REST when divided by EVERY. At each stop the process forks. The
@@ -19,7 +19,7 @@ from typing import Any
 from zlib import crc32
 
 import palimpsest
-from forker import KEYS, child, ended
+from forker_process import KEYS, child, ended
 from palimpsest import Memory
 from palimpsest.errors import ForkedProcess
 from palimpsest.stores import forking

@@ -1,4 +1,4 @@
-"""A process that loads each file of a folder as a declared memory: `python refused_process.py FOLDER`.
+"""A process that loads each file of a folder as a declared memory: `python declared_files_process.py FOLDER`.
 
 It prints a JSON object with the outcome of each file by name: "loaded" or "refused".
 """

@@ -1,8 +1,8 @@
 """A process that imports a file and reports each batch, to be killed; or that measures the memory that an import takes.
 
-importer.py kill STORE FILE             prints a line after each commit and waits for one
-importer.py peak STORE FILE             prints by how many bytes the process grew, and what was imported
-importer.py refused STORE LIMITS FILE…  prints the same for files that cannot be imported
+importer_process.py kill STORE FILE             prints a line after each commit and waits for one
+importer_process.py peak STORE FILE             prints by how many bytes the process grew, and what was imported
+importer_process.py refused STORE LIMITS FILE…  prints the same for files that cannot be imported
 """
 
 from __future__ import annotations
