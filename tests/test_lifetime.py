@@ -20,7 +20,7 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import LAST_KEY
 from palimpsest.testing import FakeClock
 from stored_counts import rows_kept
-from test_owners import KINDS, ids, opened, said
+from test_session_owners import KINDS, ids, opened, said
 
 SECOND = 1_000_000
 

@@ -19,7 +19,7 @@ from palimpsest.stores.engine.items import ITEMS
 from palimpsest.stores.engine.maintenance import Maintenance
 from palimpsest.stores.values import Dump
 from palimpsest.testing import FakeClock
-from test_owners import KINDS, ids, opened, said
+from test_session_owners import KINDS, ids, opened, said
 
 DAY = 86_400
 
