@@ -416,7 +416,7 @@ def test_an_image_of_a_late_result_stands_behind_its_fence(session: Session, sou
     ctx = accepted(session.context(format=format))
 
     request = json.dumps(ctx.request())
-    if format == "text":  # whose labels are no fences
+    if format == "text":  # this format has labels instead of fences
         assert "[an image is not shown here]" in request
         assert "image as text" in [note.what for note in ctx.report.adapted]
     else:

@@ -191,7 +191,7 @@ async def _add_long(path: Path) -> bool:
     async with AsyncMemory.open(path, privacy={"recognisers": [slow]}) as memory:
         adding = asyncio.create_task(memory.session("s").add_user_message("long " * 20_000))
         await asyncio.sleep(0)
-        gate.set()  # which nobody could do while the loop is held up
+        gate.set()  # this line runs only if the loop is not blocked
         return (await adding).seq == 1
 
 

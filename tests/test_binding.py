@@ -171,7 +171,7 @@ def test_a_forked_memory_cannot_destroy_sessions_of_its_origin() -> None:
             with pytest.raises(ConfigError, match="fork"):
                 destroying()
         assert fork.working().clear() == 1
-        assert fork.sweep() == 0  # what has expired nobody sees any more
+        assert fork.sweep() == 0  # expired facts are already gone
         fork.close()
         with pytest.raises(Closed):
             fork.working().get("k")

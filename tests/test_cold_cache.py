@@ -463,7 +463,7 @@ def test_contexts_fit_and_stay_stable_whatever_the_clock_does(
             for later in given[i + 1 :]:
                 if earlier.epoch == later.epoch:
                     assert rules.is_prefix(rules.packed(earlier.log_messages), rules.packed(later.log_messages))
-            with contextlib.suppress(PastUnknown):  # something expired about then
+            with contextlib.suppress(PastUnknown):  # an entry may have expired between the two revisions
                 assert world.session.context(at=earlier.revision).messages == earlier.messages
 
 

@@ -192,7 +192,7 @@ def test_compacting_again_without_new_entries_changes_nothing(before: Snapshot, 
     """After a plan is carried out, the next plan does nothing until something is appended."""
     rolls = getattr(strategy, "summaries", "") == "chain"
     plan = strategy.plan(before)
-    if rolls and plan.fold:  # rolling up a chain is a plan of its own and comes first
+    if rolls and plan.fold:  # rolling up a chain takes its own plan, which comes first
         before = applied(before, plan)
         plan = strategy.plan(before)
     after = applied(before, plan)

@@ -61,7 +61,7 @@ def test_what_is_added_is_counted_while_the_store_is_waited_for(
             await session.count()  # from now on the encoding is loaded
             counting.clear()
             await session.add(turn_of(1))
-            assert (counting.here, counting.elsewhere) == ([], [])  # nobody has asked for a context
+            assert (counting.here, counting.elsewhere) == ([], [])  # without a context, nothing is counted
             await session.context()
             epochs = set[int | None]()
             for number in range(2, 30):

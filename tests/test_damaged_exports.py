@@ -102,7 +102,7 @@ def test_a_damaged_record_and_its_dependents_are_left_out(world: World, which: s
 
     with world.memory() as memory:
         chat, told, again = world.session(memory), list[str](), list[str]()
-        if not gone or world.keys:  # else nobody knows that there was one
+        if not gone or world.keys:  # otherwise the store has no trace of the entry
             for refused in (chat.export, lambda: written(chat, None)):
                 with pytest.raises(StoreCorrupt):
                     refused()

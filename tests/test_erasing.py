@@ -463,7 +463,7 @@ def test_derived_data_is_told_of_an_erasure_in_every_branch(memory: Memory, sess
     gone = {1: ids[1], 3: ids[3]}
     assert index.told == [("one", gone), ("branch", gone)]
     assert done.derived == {"index": 4}
-    branch.erase([1])  # already erased, so nothing is told
+    branch.erase([1])  # already erased, so the index is not called again
     assert len(index.told) == 2
 
 

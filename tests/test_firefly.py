@@ -170,7 +170,7 @@ def test_messages_without_a_json_form_come_back_in_the_process() -> None:
     conversations = memory(store=shared)
     raw = [object(), object()]
     conversations.add_turn("c", "ask", "say", raw)
-    conversations.memory.session("c").add_user_message("beside the door")  # and so it is read again
+    conversations.memory.session("c").add_user_message("beside the door")  # makes the conversation be read again
     conversations.memory.session("c").hide(3)
 
     assert conversations.get_message_history("c") == raw

@@ -274,7 +274,7 @@ def test_every_documented_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_
     }
     set_all(monkeypatch, MAX_CONVERSATION_TOKENS=77)
     assert Settings.read(environment_of(tmp_path / ".env")).max_conversation_tokens == 77
-    assert Settings.read(environment_of(None)).postgres_url is None  # no file is read that nobody names
+    assert Settings.read(environment_of(None)).postgres_url is None  # without a name no file is read
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         manager = MemoryManager.from_config(env_file=tmp_path / ".env")

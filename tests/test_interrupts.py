@@ -28,7 +28,7 @@ from processes import Process
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    # What a handler raises inside a finalizer or a callback of the collector ends nothing but that, and is told so.
+    # An error raised by a handler inside a finalizer ends only the finalizer and is reported as unraisable.
     pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:the memory over .* was not closed:ResourceWarning"),
 ]

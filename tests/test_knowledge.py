@@ -478,7 +478,7 @@ def test_search_mode_decides_when_contexts_get_hits(memory: Memory) -> None:
         "contains(message.content, 'mountain')": True,
         "session.interaction_count > 5": False,
         "interaction.message_count == 1": True,
-        "message.metadata.x > 3": True,  # no answer: it is looked for, and told
+        "message.metadata.x > 3": True,  # it cannot be evaluated: the search is made, with a report
     }
     for number, (mode, gives) in enumerate(modes.items()):
         session = opened(memory, f"s{number}", search_mode=mode)

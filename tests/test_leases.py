@@ -190,7 +190,7 @@ def test_setting_the_clock_back_delays_nobody_longer_than_a_lease(
                 with pytest.raises(LockTimeout):
                     enter(other)
                 stopwatch.now += 9
-            killed._core._scope.renewals.renew()  # its holder lives, so those who wait start measuring again
+            killed._core._scope.renewals.renew()  # the holder lives, so waiting memories measure anew
             for _ in range(2):
                 with pytest.raises(LockTimeout):
                     enter(other)

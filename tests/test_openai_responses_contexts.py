@@ -85,7 +85,7 @@ def test_contexts_are_valid_and_stable(
             if ctx is not None:
                 check(ctx)
                 # Fences and stand-in names are our overhead, which a counter of the user's own does not see. A message
-                # has as many fences as thoughts that are not shown as such.
+                # has a fence for each thought that is shown as text.
                 texts = responses.texts(ctx.request())
                 fences = sum(text.count("thinking>") for text in texts)
                 said = sum(map(strategies.WORDS.count, texts))

@@ -128,7 +128,7 @@ def test_long_names_do_not_lengthen_the_head(guard: str, tmp_path: Path) -> None
 
         assert size(tmp_path) - before < 300_000
         assert session.add_tool_result(None, "done", call_id="39" + "c" * 3000).answers == 79
-        assert session.add_context("text", name="39" + "n" * 5000).seq == 80  # it is there
+        assert session.add_context("text", name="39" + "n" * 5000).seq == 80  # the long name is stored
 
 
 def size(folder: Path) -> int:

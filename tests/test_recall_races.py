@@ -272,7 +272,7 @@ class World:
             case _:
                 doomed = {each for each, (name, _) in self.there.items() if name == session}
                 self.memory.delete_session(session)
-                # what was added while that went on went along, or began anew
+                # entries added meanwhile were deleted, too, or are in a new session
                 left = {entry.id for entry in self.memory.session(session).entries()}
                 doomed = {
                     each

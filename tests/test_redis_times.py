@@ -89,7 +89,7 @@ def test_a_retry_is_refused_if_what_it_read_has_changed() -> None:
 
         async def changing(asks: Any) -> Any:
             seen = await look(asks)
-            while changes:  # behind the back of who has looked
+            while changes:  # after the memory has looked
                 await other.write([[changes.pop()]], 0)
             return seen
 

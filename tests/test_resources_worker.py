@@ -126,7 +126,7 @@ async def test_idle_sessions_are_not_read_again(where: str) -> None:
             clock.advance(1)
             await fill(resources, f"k{i}", turns=FEW)
         first = await resources.worker(**summarizing()).once()
-        await resources.worker(**summarizing()).once()  # MongoDB's marks may come late: of two minutes it reads anew
+        await resources.worker(**summarizing()).once()  # MongoDB's marks come late: the last two minutes are read again
         restarted = resources.worker(**summarizing())
         idle = await restarted.once()
         clock.advance(1)
@@ -195,7 +195,7 @@ async def test_a_failed_compaction_is_retried_and_blocks_no_other(file: str) -> 
         for _ in range(60):
             clock.advance(6)
             calls.append((await worker.once()).failed)
-        assert sum(calls) <= 10  # three tries each at once, then one in a minute, in two, …
+        assert sum(calls) <= 10  # three tries each at once, then one after a minute, two minutes, …
         down = False
         clock.advance(3_600)
         assert (await worker.once()).compacted == 2
@@ -215,7 +215,7 @@ async def test_sessions_of_a_vanished_worker_are_taken_over(file: str) -> None:
     async with opened(file, clock, lease="10s") as gone, opened(file, clock, lease="10s") as resources:
         await fill(gone, "a", "b", "c")
         task = asyncio.create_task(gone.worker(lease="10s", summarizer=hanging, counter=quarters).once())
-        await begun.wait()  # it has them in hand, and would give no sign of life any more
+        await begun.wait()  # it has claimed them and hangs
         worker = resources.worker(lease="10s", **summarizing())
 
         assert ((await worker.once()).compacted, worker.report.looked) == (0, 0)

@@ -133,7 +133,7 @@ def test_a_signal_ends_the_service_after_running_requests(config: Path, tmp_path
             for i in range(1000):
                 try:
                     answers.append(service.ask("/memory/chat/append", {"key": "user:ann", "messages": f"{i}"}).status)
-                except OSError:  # it does not listen any more
+                except OSError:  # the service has stopped listening
                     return
                 if len(answers) == 3:
                     reached.set()

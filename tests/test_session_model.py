@@ -176,7 +176,7 @@ class Play:
         ]
         results = [{"role": "tool", "tool_call_id": id, "content": self.text(60)} for id in ids]
         if dice.random() < 0.2:
-            results[0] = {"role": "user", "content": self.text()}  # so that one call waits, and is overtaken
+            results[0] = {"role": "user", "content": self.text()}  # so that a human message overtakes an open call
         batch = [{"role": "assistant", "content": dice.choice([None, self.text(3)]), "tool_calls": calls}, *results]
         return self.added(self.open().add([{"role": "user", "content": self.text()}, *batch][dice.randrange(2) :]))
 
@@ -404,7 +404,7 @@ class Play:
         there = {one.text for one in alive if word in one.text}
         found = {hit.text for hit in self.open().recall(word, max_tokens=None, neighbours=0).hits if word in hit.text}
         assert found <= there
-        # A text that another hit says, too, such as one that a replacement has joined with the next, need not be a hit.
+        # A text contained in another hit, such as one that a replacement has joined with the next, need not be a hit.
         assert all(any(text in hit or hit in text for hit in found) for text in there)
 
     def look_back(self) -> None:
@@ -416,7 +416,7 @@ class Play:
         gone = any(cell.erased or cell.expires_at for cell in self.log.cells)
         try:
             again = self.open().context(at=revision, **call).request()
-        except (PastUnknown, BudgetImpossible):  # a pin that had expired then may count, where the clock was set back
+        except (PastUnknown, BudgetImpossible):  # if the clock was set back, an expired pin may count
             assert gone
             return
         assert gone or again == request

@@ -169,7 +169,7 @@ def test_zeros_inside_the_last_line_are_a_torn_end(store: Store, folder: Path) -
     whole = log.read_bytes()
     for begin, end in ((keep, keep + 512), (keep + 700, keep + 1212), (keep + 900, len(whole)), (keep, len(whole) - 1)):
         log.write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
-        after = quick(folder)  # who has written it does not live
+        after = quick(folder)  # another store, like a process after the writer was killed
 
         assert texts(after) == ["a"]
         add(after, "c")

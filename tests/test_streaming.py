@@ -185,7 +185,7 @@ def test_every_store_keeps_answers_alike(memory: Memory, streamed: Streamed) -> 
         (stored.kind, stored.text, stored.metadata) for stored in (*answer.entries, *broken.entries, *added)
     ]
     usage = reopened.stats().usage
-    assert usage.total_input in (40, 80)  # the interrupted one may have told its usage; the same response is told once
+    assert usage.total_input in (40, 80)  # the interrupted answer may have reported its usage; one response counts once
 
 
 def test_an_object_that_is_no_event_is_refused() -> None:

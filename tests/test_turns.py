@@ -315,7 +315,7 @@ def test_a_thread_renews_leases_and_ends_with_the_turns() -> None:
         async with AsyncMemory.open("memory://", clock=clock) as memory:
             memory._scope.renewals.seconds = 0.03
             async with memory.session("s").turn():
-                return wait()  # nothing else runs on the loop meanwhile
+                return wait()  # this blocks the loop
 
     assert asyncio.run(held())
 
@@ -575,7 +575,7 @@ def test_an_add_beside_a_waiting_turn_belongs_to_no_turn(clock: FakeClock) -> No
 
         async def adds_meanwhile(seconds: float) -> None:
             core.runner.sleep = sleep
-            clock.advance(3600)  # by then the other's lease has expired, and so has every lease asked for before
+            clock.advance(3600)  # now every lease taken before has expired
             chat.add_user_message("beside it")
 
         core.runner.sleep = adds_meanwhile

@@ -147,7 +147,7 @@ def test_a_store_error_of_a_stream_block_holds_what_came(complete: bool, session
     with pytest.raises(StoreUnavailable) as caught:
         listen()
 
-    assert caught.value.answer is None  # who feeds an answer has it
+    assert caught.value.answer is None  # the caller that feeds an answer already has it
     assert complete or isinstance(caught.value.__context__, ConnectionError)
     store.away = False
     session.add(heard[0].whole, unless_last=True)

@@ -521,7 +521,9 @@ def test_every_verb_ends_beside_a_process_that_never_pauses(kind: str, sealed: b
             gone = session.stats().rewound_entries
             assert memory.forget(user=USER).entries == 0
             until = time.monotonic() + PATIENCE
-            while len(session.entries()) < 4:  # what was there is hidden or erased, what the other adds is not
+            while (
+                len(session.entries()) < 4
+            ):  # earlier entries are hidden or erased, those of the other process are not
                 assert time.monotonic() < until, "the other adds nothing"
             assert session.clear() >= 2
             other.kill()

@@ -84,7 +84,7 @@ def killed(resources: Resources, where: str, calls: Path, *, sessions: int, kill
         workers = [ready() for _ in range(3)]  # the last one waits to take the place of one that is killed
         for one in workers[:2]:
             begin(one)
-        step = max((sessions - 2) // kills - TAKEN, 1)  # what each of the dead may have in hand, nobody has meanwhile
+        step = max((sessions - 2) // kills - TAKEN, 1)  # sessions claimed by killed workers stay untouched
         for number in range(kills):
             until(lambda number=number: len(calls.read_bytes().splitlines()) >= number * step + 1, patience)
             time.sleep(dice.random() * seconds * 2)  # somewhere in the middle of a call, or between two

@@ -68,7 +68,7 @@ def test_no_byte_of_facts_replaced_by_an_import_is_left(memory: Memory, tmp_path
     for scope in ("session/a", "session/a/notes"):
         memory.working(scope).set("k", f"an older {MARKER}")
         memory.working(scope).set("k", MARKER)
-    memory.delete_session("nobody")  # what was written by then is in the file itself
+    memory.delete_session("nobody")  # this moves earlier writes from the journal into the file
 
     memory.import_session(data, on_conflict="replace")
 
