@@ -521,9 +521,8 @@ def test_every_verb_ends_beside_a_process_that_never_pauses(kind: str, sealed: b
             gone = session.stats().rewound_entries
             assert memory.forget(user=USER).entries == 0
             until = time.monotonic() + PATIENCE
-            while (
-                len(session.entries()) < 4
-            ):  # earlier entries are hidden or erased, those of the other process are not
+            # Earlier entries are hidden or erased, those of the other process are not.
+            while len(session.entries()) < 4:
                 assert time.monotonic() < until, "the other adds nothing"
             assert session.clear() >= 2
             other.kill()

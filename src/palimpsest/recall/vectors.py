@@ -155,8 +155,8 @@ class Vectors:
         """
         parts = iter(texts.items())
         while step := dict(islice(parts, STEP)):
-            rows = await self._embedded(step)
-            if rows and not await self._kept(rows, generation):
+            rows = await self._embedded_rows(step)
+            if rows and not await self._write(rows, generation):
                 return False
         return True
 
@@ -199,7 +199,7 @@ class Vectors:
             await self._rows.claim(state.model, dimension)
             self.renewed = True
 
-    async def _embedded(self, texts: Mapping[int, str]) -> list[Row]:
+    async def _embedded_rows(self, texts: Mapping[int, str]) -> list[Row]:
         """Return the rows of parts: with the vectors that exist for the same texts, and new ones for the others."""
         name = self._embedder.name
         digests = {key: digest_of(name, text) for key, text in texts.items()}
@@ -218,7 +218,7 @@ class Vectors:
         self._unsaved = {row.digest: row.vector for row in rows}  # so that a failed write embeds nothing twice
         return rows
 
-    async def _kept(self, rows: Sequence[Row], generation: int) -> bool:
+    async def _write(self, rows: Sequence[Row], generation: int) -> bool:
         """Write rows; return False if something was removed since `generation`."""
         name, dimension = self._embedder.name, len(rows[0].vector) // 2
         state = await self._rows.state()
@@ -252,10 +252,10 @@ class Mirror:
             changes = await self._rows.changes(state, at, LOADED)
             if changes.state[:2] != (model, dimension):
                 return None
-            if await self._runner.read(self._taken, state, at, changes) and len(changes.added) < LOADED:
+            if await self._runner.read(self._apply, state, at, changes) and len(changes.added) < LOADED:
                 return self._matrix
 
-    def _taken(self, state: State, at: int, changes: Changes) -> bool:
+    def _apply(self, state: State, at: int, changes: Changes) -> bool:
         """Apply changes to the copy; return False if another thread has changed it meanwhile."""
         with self._lock:
             if (state, at) != (self._state, self._position):

@@ -119,7 +119,7 @@ class History:
         reasons = [record.reason for record in records if record.kind == "cut" and record.view == view]
         cut, rewound = _cuts(records).get(view), _rewound(records)
         replaced = [displaced.places for displaced in left_out(records)[-1:]]
-        past_head = await self._open(head.first_seq, point.next_seq, spans.union(rewound, *replaced))
+        past_head = await self._open_head(head.first_seq, point.next_seq, spans.union(rewound, *replaced))
         return msgspec.structs.replace(
             past_head,
             revision=at,
@@ -132,7 +132,7 @@ class History:
             created=head.created,
         )
 
-    async def _open(self, first_seq: int, next_seq: int, hidden: Sequence[spans.Span]) -> Head:
+    async def _open_head(self, first_seq: int, next_seq: int, hidden: Sequence[spans.Span]) -> Head:
         """Return a head with what was open behind the newest entry of that time: its group, with calls or reasoning."""
         walk = Walk(first_seq)
         visible = spans.visible(hidden, first_seq - 1, next_seq)

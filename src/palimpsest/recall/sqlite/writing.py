@@ -111,7 +111,7 @@ class TenantIndex(TenantTables):
             return False
         number = current.number if current is not None else self._new(session)
         self._drop(number, update.drop)
-        self._lose(number, update.lost)
+        self._hide(number, update.lost)
         self._add(number, [document for document in update.add if document.seq not in blocked])
         cursor = msgspec.json.encode(msgspec.structs.replace(update.cursor, number=0))  # a column has the number
         self._run("UPDATE session_N SET cursor = ? WHERE number = ?", (cursor, number))
@@ -123,7 +123,7 @@ class TenantIndex(TenantTables):
         cursor = self.cursors([session]).get(session)
         gone = 0
         if cursor is not None:
-            gone = self._drop(cursor.number, drop) + self._lose(cursor.number, spans.of(seqs))
+            gone = self._drop(cursor.number, drop) + self._hide(cursor.number, spans.of(seqs))
         if 0 in seqs or self._read_note("drop_N") is not None:  # otherwise no term of these was ever in the file
             self._note_scrub()
         self._next_generation()
@@ -145,7 +145,7 @@ class TenantIndex(TenantTables):
         cursor = self.cursors([session]).get(session)
         if cursor is not None:
             # An eraser presumed dead may still be running: it may erase entries that were indexed again meanwhile.
-            self._lose(cursor.number, spans.of({*seqs}.difference([0], (document.seq for document in add))))
+            self._hide(cursor.number, spans.of({*seqs}.difference([0], (document.seq for document in add))))
             self._add(cursor.number, [document for document in add if document.seq < cursor.next_seq])
         self._next_generation()
         return True
@@ -154,7 +154,7 @@ class TenantIndex(TenantTables):
         cursor = self.cursors([session]).get(session)
         gone = 0
         if cursor is not None:
-            gone = self._lose(cursor.number, [(0, LAST_SEQ)])
+            gone = self._hide(cursor.number, [(0, LAST_SEQ)])
             self._run("DELETE FROM session_N WHERE number = ?", (cursor.number,))
             self._note_drop()
             self._note_scrub()
@@ -174,7 +174,7 @@ class TenantIndex(TenantTables):
         documents = [document for document in documents if checksums.get(document.seq) != _checksum(document)]
         replaced_seqs = [document.seq for document in documents if document.seq in checksums]
         if replaced_seqs:
-            self._lose(number, spans.of(replaced_seqs))
+            self._hide(number, spans.of(replaced_seqs))
             self.purge()
         words = (
             (key_of(number, document.seq, i), " ".join(part))
@@ -207,7 +207,7 @@ class TenantIndex(TenantTables):
         self._count(-len(same), -parts, 0)
         return parts
 
-    def _lose(self, number: int, lost_spans: Iterable[tuple[int, int]]) -> int:
+    def _hide(self, number: int, lost_spans: Iterable[tuple[int, int]]) -> int:
         """Hide these entries, whose terms are not at hand, from every search; return how many parts became stale.
 
         Their keys stay taken until `purge`: FTS5 cannot tell two documents with one key apart.

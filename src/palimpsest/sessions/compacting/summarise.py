@@ -74,19 +74,19 @@ class SummaryMaker:
         contains what must be left out, the heuristic makes another one. Raises Rejected if no acceptable summary was
         made, SummarizerFailed if the summarizer did not answer, and PrivacyRefused.
         """
-        summary = await self._folded(strategy, loaded, plan, renew)
+        summary = await self._make_summary(strategy, loaded, plan, renew)
         if self._without is None or not await self._snapshots.apart(summary_mentions, summary, self._without):
             return summary
         spent, summarizer, self._summarizer = self.spent, self._summarizer, None
         try:
-            summary = await self._folded(strategy, loaded, plan, renew)
+            summary = await self._make_summary(strategy, loaded, plan, renew)
         finally:
             self.spent, self._summarizer = spent, summarizer
         if await self._snapshots.apart(summary_mentions, summary, self._without):
             raise Rejected("failed", "the summary would repeat erased text")
         return msgspec.structs.replace(summary, spent=spent, fallback="the summarizer repeated erased text")
 
-    async def _folded(
+    async def _make_summary(
         self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
     ) -> Summary:
         """Make a summary of what the plan covers and of the summaries that it folds in."""
@@ -162,7 +162,7 @@ class SummaryMaker:
         try:
             if isinstance(self._summarizer, BoundSource):
                 return await self._written(self._summarizer, source, renew), None
-            return await self._asked(self._summarizer, summarise(source, recipe, count), renew), None
+            return await self._drive_passes(self._summarizer, summarise(source, recipe, count), renew), None
         except (Rejected, SummarizerFailed) as fault:
             if strategy.style.on_failure != "heuristic":
                 raise
@@ -181,7 +181,9 @@ class SummaryMaker:
             raise Rejected("empty", "the summarizer gave an empty answer")
         return Draft(text=text, method="plain")
 
-    async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:
+    async def _drive_passes(
+        self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]
+    ) -> Draft:
         """Drive the passes: send each prompt to the summarizer, and its answer or failure back to the passes."""
         apart = self._snapshots.apart
         step = await apart(_stepped, partial(next, passes))
