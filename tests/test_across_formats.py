@@ -54,7 +54,7 @@ def accepted(ctx: Context) -> Context:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_empty_text_beside_a_result_is_no_message(session: Session, format: str) -> None:
+def test_an_empty_text_beside_a_result_is_left_out(session: Session, format: str) -> None:
     """A human's message of Anthropic's that holds a result and an empty text is shown as the result alone."""
     asked, called, given = answered("find", "c")
     given["content"].append({"type": "text", "text": ""})

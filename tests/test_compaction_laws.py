@@ -169,7 +169,7 @@ def test_no_plan_takes_system_pinned_or_open_entries(before: Snapshot, strategy:
 
 
 @law(ANY)
-def test_open_interactions_stay(before: Snapshot, strategy: Strategy) -> None:
+def test_no_plan_takes_an_open_interaction(before: Snapshot, strategy: Strategy) -> None:
     """A strategy that counts interactions takes nothing of an open one."""
     plan = strategy.plan(before)
     kept = [group for one in before.interactions if one.open for group in one.groups]

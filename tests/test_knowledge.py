@@ -552,7 +552,7 @@ def test_e4_a_bare_summarizer_runs_end_to_end() -> None:
         assert "in May" in given(other)
 
 
-def test_e8_a_memory_from_a_resource() -> None:
+def test_e8_a_memory_from_a_resource_writes_and_finds_chunks() -> None:
     """A memory opened from a resource with a knowledge base and splitter writes and finds chunks."""
     block = {
         **json.loads(BARE_SUMMARIZER),

@@ -270,7 +270,7 @@ def test_destroying_an_ended_session_tells_derived_data(how: str, memory: Memory
     "how", [{"user": "ann"}, {"matches": "secret"}, {"session": "s"}, {"tenant": "default"}, "scan"]
 )
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_forgetting_destroys_ended_sessions_too(how: Any, kind: str, tmp_path: Path, clock: FakeClock) -> None:
+def test_forget_and_scan_destroy_ended_sessions(how: Any, kind: str, tmp_path: Path, clock: FakeClock) -> None:
     """`forget` and `scan` leave no byte of a session that has ended, although nobody can find it."""
     with opened(kind, tmp_path, clock) as memory:
         memory.session("s", lifetime="1m", user="ann").add_user_message("a secret of hers")

@@ -364,7 +364,7 @@ def test_the_flag_of_an_item_becomes_a_status() -> None:
     ]
 
 
-def test_a_call_by_a_program_names_it_only_if_it_is_there() -> None:
+def test_a_call_by_a_program_names_it_only_if_it_is_sent() -> None:
     """A call made by a program names it as caller while the program is in the context.
 
     No result is expected of the program.

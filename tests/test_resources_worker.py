@@ -493,7 +493,7 @@ async def test_memories_without_work_are_not_looked_at(file: str) -> None:
         assert (report.looked, report.listed, report.failed) == (0, 0, 0)
 
 
-async def test_where_replaces_the_declared_store(tmp_path: Path) -> None:
+async def test_the_where_option_replaces_the_declared_store(tmp_path: Path) -> None:
     """`where` replaces the declared store, even if the declared one's variable is not set."""
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     remote = declared("")

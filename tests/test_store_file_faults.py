@@ -70,7 +70,7 @@ def test_a_torn_last_line_is_ignored_and_cut_off(store: Store, folder: Path) -> 
         assert drive(store.head(KEY)).revision == 3
 
 
-def test_a_log_that_was_never_finished_is_no_session(store: Store, folder: Path) -> None:
+def test_an_unfinished_log_is_not_a_session(store: Store, folder: Path) -> None:
     """If the first write of a new log was torn, there is no session, and one can be begun."""
     add(store, "torn")
     log = log_of(folder)
