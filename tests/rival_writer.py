@@ -1,4 +1,4 @@
-"""Another writer that is always first: it writes before each commit of a verb, however often the verb tries again."""
+"""A writer that is always first: it writes before each commit of a verb, however often the verb tries again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEANWHILE = "meanwhile"
 Meddling = Callable[[Store, SessionKey, int], Awaitable[object]]
 
 
-class Restless:
+class RivalWriter:
     """Calls `meddling` with the session before each of a verb's first `times` commits; `number` counts the calls."""
 
     def __init__(self, memory: Memory, meddling: Meddling, times: int = PATIENCE) -> None:

@@ -19,7 +19,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.testing import FakeClock
-from rival_writer import Restless, adding
+from rival_writer import RivalWriter, adding
 from talks import Listener, words
 from worlds import STORES, open_world
 
@@ -414,7 +414,7 @@ def test_withheld_entries_of_a_replacement_keep_their_place_beside_others(tmp_pa
     with Memory.open(tmp_path / "log.db", privacy=policy) as memory:
         session = memory.session("one")
         session.add([user("one"), assistant("two")])
-        Restless(memory, adding, times=1)
+        RivalWriter(memory, adding, times=1)
 
         session.replace([user("one"), call("c1"), result("c1", "hush hush")])
         memory.session("one").add_user_message("since")
