@@ -179,18 +179,18 @@ class _Ladder:
         sight = self.sight
         if not sight.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
-        exceeds_room = False
+        over = False
         for age, interaction in enumerate(reversed(self.interactions)):
-            is_whole = not sight.partial or not _holds_first(interaction, sight.groups)
-            if is_whole and self.fits(interaction, sight.target):
+            whole = not sight.partial or not _holds_first(interaction, sight.groups)
+            if whole and self.fits(interaction, sight.target):
                 self.take_from(interaction)
             elif age == 0:
-                exceeds_room = self.take_newest(interaction, is_whole)
+                over = self.take_newest(interaction, whole)
                 if not sight.gap:
                     break
             elif not sight.gap:
                 break
-        return self.finish(exceeds_room)
+        return self.finish(over)
 
     def take_newest(self, interaction: list[Group], whole: bool) -> bool:
         """Keep what can be kept of a newest interaction over low water. Return whether the plan exceeds the room."""
@@ -222,19 +222,19 @@ class _Ladder:
         if target.tokens is not None:
             for group in following[:-1]:
                 self.clamp(group, max(target.tokens // CLAMP_SHARE, 1))
-        kept_groups: list[Group] = []
+        kept: list[Group] = []
         for group in reversed(following):
-            if not self.fits([group], target) and (kept_groups or not self.squeeze(group, target)):
+            if not self.fits([group], target) and (kept or not self.squeeze(group, target)):
                 break
             self.take([group])
-            kept_groups.append(group)
-        if following and not kept_groups:
+            kept.append(group)
+        if following and not kept:
             self.rungs.append(NEWEST)
         in_place = [group for group in (*human, *following) if group.seq not in self.ahead_seqs]
-        if len(kept_groups) == len(following) and in_place:
+        if len(kept) == len(following) and in_place:
             self.start = in_place[0].seq
-        elif kept_groups:
-            self.start = kept_groups[-1].seq
+        elif kept:
+            self.start = kept[-1].seq
         self.anchors.extend(group.seq for group in human if group.seq < self.start and group.seq not in self.ahead_seqs)
 
     def squeeze(self, group: Group, target: Room) -> bool:
@@ -272,12 +272,12 @@ class _Ladder:
             self.start = min(cut.start, self.start)
         if not over and not sight.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
-        gone_spans = cut.still_gone(self.start, sight.pinned)
-        gone_spans.extend((group.seq, min(group.last, sight.ends - 1)) for group in evicted if group.seq >= self.start)
-        shown_seqs = {entry.seq for group in (*self.pins, *self.kept.values()) for entry in group.entries}
-        clamps = tuple(self.clamps[seq] for seq in sorted(self.clamps) if seq in shown_seqs)
-        used_rungs = (rung for affected, rung in ((evicted, "evict"), (clamps, "clamp")) if affected)
-        self.rungs.extend(rung for rung in used_rungs if rung not in self.rungs)
+        gone = cut.still_gone(self.start, sight.pinned)
+        gone.extend((group.seq, min(group.last, sight.ends - 1)) for group in evicted if group.seq >= self.start)
+        shown = {entry.seq for group in (*self.pins, *self.kept.values()) for entry in group.entries}
+        clamps = tuple(self.clamps[seq] for seq in sorted(self.clamps) if seq in shown)
+        taken = (rung for affected, rung in ((evicted, "evict"), (clamps, "clamp")) if affected)
+        self.rungs.extend(rung for rung in taken if rung not in self.rungs)
         next_cut = msgspec.structs.replace(
             cut,
             start=self.start,
@@ -286,7 +286,7 @@ class _Ladder:
             pins=tuple(sorted({*sight.pinned, *(entry.seq for group in self.pins for entry in group.entries)})),
             anchors=tuple(sorted(seq for seq in self.anchors if seq < self.start)),
             clamps=clamps,
-            gone=tuple(sorted(gone_spans)),
+            gone=tuple(sorted(gone)),
             skipped=spans.since(cut.skipped, self.start),
             renderer=RENDERER,
         )

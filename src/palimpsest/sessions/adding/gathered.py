@@ -83,12 +83,10 @@ class TurnBuffer:
         first_index = {entry.id: i for i, entry in reversed([*enumerate(committed.entries)])}
         newest = committed.entries[committed.new_from].revision if committed.new_from is not None else None
         for first, end, keyed, note_usage in self._reports:
-            committed_now = (i for i in range(first, end) if committed.entries[i].revision == newest)
-            first_new = (
-                next((i for i in committed_now if first_index[committed.entries[i].id] == i), None) if keyed else first
-            )
-            if first_new is not None:
-                await note_usage(first_new - first)
+            fresh = (i for i in range(first, end) if committed.entries[i].revision == newest)
+            new = next((i for i in fresh if first_index[committed.entries[i].id] == i), None) if keyed else first
+            if new is not None:
+                await note_usage(new - first)
 
 
 def _own(entry: Entry | None) -> Entry | None:
