@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import fireflies
+import firefly_stores
 from palimpsest import StoreUnavailable
 from palimpsest.compat.firefly import MemoryEntry, WorkingMemory
 from palimpsest.compat.firefly.store import EntryStore
@@ -78,7 +78,7 @@ def begin() -> None:
 
 def full(kind: str, folder: Path, size: int) -> None:
     """Set values until files may not grow, lift the limit and set another; print the number of keys after each."""
-    with fireflies.opened(kind, folder) as store:
+    with firefly_stores.opened(kind, folder) as store:
         facts = WorkingMemory(store=store)
         done = 0
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -103,7 +103,7 @@ def main(mode: str, kind: str, where: str, name: str, *numbers: str) -> None:
         return
     if mode == "ten":
         begin()
-    with fireflies.opened(kind, folder) as store:
+    with firefly_stores.opened(kind, folder) as store:
         if mode == "ten":
             for i in range(figures[0]):
                 WorkingMemory(store=store).set(f"key {i % 10}", f"{name} {i}")

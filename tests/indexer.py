@@ -14,7 +14,7 @@ from pathlib import Path
 from palimpsest import Memory
 from palimpsest.recall.index import Update
 from palimpsest.recall.sqlite.index import FtsIndex
-from recalls import finds, marks
+from recall_helpers import finds, marks
 from writer import meet, say
 
 SCRIPT = Path(__file__)

@@ -18,7 +18,7 @@ from typing import Any
 from palimpsest import Memory
 from palimpsest.strategies import CallableSummarizer
 from private_messages import entries, export
-from watched import PATTERN
+from watched_memory import PATTERN
 from writer import quarters
 
 STRATEGY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 1, "summary_floor": 10}

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from marked import POLICY, session_of
+from marked_sessions import POLICY, session_of
 from palimpsest import Memory
 from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry

@@ -54,7 +54,7 @@ def accepted(ctx: Context) -> Context:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_empty_text_beside_a_result_is_no_message(session: Session, format: str) -> None:
+def test_an_empty_text_beside_a_result_is_left_out(session: Session, format: str) -> None:
     """A human's message of Anthropic's that holds a result and an empty text is shown as the result alone."""
     asked, called, given = answered("find", "c")
     given["content"].append({"type": "text", "text": ""})
@@ -104,7 +104,7 @@ def test_a_result_without_content_is_an_empty_one(session: Session, format: str,
         assert ctx.messages[2] == {"role": "tool", "tool_call_id": "c", "content": ""}
 
 
-def test_the_result_of_a_function_that_a_call_asked_for_is_that_of_a_tool(session: Session) -> None:
+def test_a_legacy_function_result_answers_an_open_call(session: Session) -> None:
     """A result of the older kind answers an open call of its function's name, and is sent as what answers calls."""
     session.add_user_message("q")
     session.add_tool_call("find", {}, call_id="c")
@@ -120,7 +120,7 @@ def test_the_result_of_a_function_that_a_call_asked_for_is_that_of_a_tool(sessio
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_shortened_result_goes_with_its_call(memory: Memory, format: str) -> None:
+def test_a_clamped_result_is_left_out_once_its_call_is_erased(memory: Memory, format: str) -> None:
     """A result that was shortened is not shown once its call is erased: neither bare nor as a message of nothing."""
     session = memory.session("s", max_tokens=300, format=format)
     session.add_user_message("read the page")
@@ -137,7 +137,7 @@ def test_a_shortened_result_goes_with_its_call(memory: Memory, format: str) -> N
 
 @pytest.mark.wide
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_shortened_picture_goes_with_its_call(memory: Memory, format: str) -> None:
+def test_a_clamped_picture_result_is_left_out_with_its_call(memory: Memory, format: str) -> None:
     """A result that is a picture is left out together with its call when it is shortened, since no text remains."""
     session = memory.session("s", max_tokens=300, format="openai-responses")
     shot = {"type": "computer_screenshot", "image_url": "data:image/png;base64," + "A" * 4000}
@@ -171,7 +171,7 @@ ODD_IDS = ("toolu_" + "a" * 35, "toolu_" + "a" * 34, "c" * 80, "c" * 79 + "d", "
 
 
 @pytest.mark.parametrize("format", SPOKEN)
-def test_names_and_ids_fit_and_stay_apart(session: Session, format: str) -> None:
+def test_adapted_names_and_ids_are_valid_and_distinct(session: Session, format: str) -> None:
     """Tools and calls of different names have different ones in any context, which its API takes, as have results."""
     pairs = list(itertools.zip_longest(ODD_NAMES, ODD_IDS, fillvalue="last"))
     session.add_user_message("q")
@@ -194,7 +194,7 @@ def test_names_and_ids_fit_and_stay_apart(session: Session, format: str) -> None
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_name_stays_what_it_was_when_others_come(session: Session, format: str) -> None:
+def test_adapted_names_stay_the_same_in_later_contexts(session: Session, format: str) -> None:
     """Adapted names and ids keep their bytes in later contexts."""
     before: list[bytes] = []
     for name, id in itertools.zip_longest(ODD_NAMES, ODD_IDS, fillvalue="last"):
@@ -207,7 +207,7 @@ def test_a_name_stays_what_it_was_when_others_come(session: Session, format: str
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_id_costs_no_more_however_often_it_comes(memory: Memory, format: str) -> None:
+def test_repeated_ids_are_made_unique_in_constant_steps(memory: Memory, format: str) -> None:
     """Making repeated call ids unique takes the same few steps however often an id repeats."""
     fmt, taken = find_format(format), list[int]()
     for ids in (["call_0"] * 200, [f"call_{number}" for number in range(200)]):
@@ -227,7 +227,7 @@ def test_an_id_costs_no_more_however_often_it_comes(memory: Memory, format: str)
     assert taken[0] <= 2 * taken[1]
 
 
-def test_speakers_names_fit_and_stay_apart(session: Session) -> None:
+def test_adapted_speaker_names_are_valid_and_distinct(session: Session) -> None:
     """Speakers' names with spaces, with marks and of any length are sent as names that the API takes, one each."""
     names = ("ann", "John Smith", "John_Smith", "<a|b>", "a\\b/c", "n" * 64, "n" * 65, "n" * 66, "\u5f20\u4f1f")
     for name in names:
@@ -271,7 +271,7 @@ BROKEN: dict[str, tuple[Messages, str]] = {
 
 
 @pytest.mark.parametrize(("messages", "rule"), BROKEN.values(), ids=BROKEN)
-def test_chat_completions_rules_are_known(messages: Messages, rule: str) -> None:
+def test_validate_reports_broken_rules_of_chat_completions(messages: Messages, rule: str) -> None:
     """Messages that break a rule of names, ids or parts of chat completions are reported."""
     problems = find_format("openai").validate(messages)
 
@@ -306,7 +306,7 @@ TAKEN = {
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("ending", TYPES)
-def test_media_go_where_their_type_is_taken(memory: Memory, ending: str, format: str) -> None:
+def test_media_are_sent_only_where_their_type_is_accepted(memory: Memory, ending: str, format: str) -> None:
     """An image or a document of another's log is sent where the provider reads its type; elsewhere a line is."""
     kind = MEDIA_TYPES.get(ending, f"image/{ending}")
     if format == "gemini":
@@ -327,7 +327,7 @@ def test_media_go_where_their_type_is_taken(memory: Memory, ending: str, format:
     assert "image/jpg" not in request
 
 
-def test_an_image_of_a_type_that_nobody_takes_goes_back_to_its_own(session: Session) -> None:
+def test_an_image_of_an_unknown_type_goes_back_to_its_own_provider(session: Session) -> None:
     """An image of an unknown type is sent back to its own provider unchanged."""
     part = {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,YWJj"}}
     session.add([{"role": "user", "content": [part]}])
@@ -416,7 +416,7 @@ def test_an_image_of_a_late_result_stands_behind_its_fence(session: Session, sou
     ctx = accepted(session.context(format=format))
 
     request = json.dumps(ctx.request())
-    if format == "text":  # whose labels are no fences
+    if format == "text":  # this format has labels instead of fences
         assert "[an image is not shown here]" in request
         assert "image as text" in [note.what for note in ctx.report.adapted]
     else:
@@ -455,7 +455,7 @@ BESIDE: dict[str, Messages] = {
 
 @pytest.mark.parametrize("format", [name for name in FORMATS if name != "openai"])
 @pytest.mark.parametrize("messages", BESIDE.values(), ids=BESIDE)
-def test_refusals_and_thoughts_are_text_in_another_format_and_reported(
+def test_refusals_and_thoughts_become_reported_text_in_another_format(
     session: Session, messages: Messages, format: str
 ) -> None:
     """A refusal, thoughts and an older kind of call are text in another format, and the report says so."""
@@ -485,7 +485,7 @@ def test_a_spoken_answer_is_its_transcript(session: Session, transcript: str | N
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_sound_that_its_provider_knows_by_id_goes_back_to_it_alone(session: Session, format: str) -> None:
+def test_sound_known_by_an_id_is_sent_to_its_provider_alone(session: Session, format: str) -> None:
     """Sound known only by an id is sent to its own provider alone; others get a line instead."""
     session.add([{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "audio": {"id": "a1"}}])
     session.add_user_message("thanks")
@@ -505,7 +505,7 @@ def test_thoughts_that_nothing_follows_are_reported(session: Session) -> None:
     assert [note.what for note in ctx.report.adapted] == ["reasoning_content left out"]
 
 
-def test_words_that_another_format_does_not_show_are_reported(session: Session) -> None:
+def test_content_that_a_format_does_not_show_is_reported(session: Session) -> None:
     """Citations and unknown keys that a format does not show are reported."""
     cited = {"type": "text", "text": "so", "citations": [{"cited_text": "because"}], "x": "more", "cache_control": None}
     session.add([{"role": "user", "content": "q"}], format="anthropic")

@@ -14,7 +14,7 @@ from palimpsest.log.ids import new_ids
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///{}/a.db", "file://{}/logs"])
-def test_options_may_stand_in_an_address(scheme: str, tmp_path: Path) -> None:
+def test_store_options_are_taken_from_the_address(scheme: str, tmp_path: Path) -> None:
     """The documented options of a store are taken from its address; the file is named as it is without them."""
     where = scheme.format(tmp_path)
     with Memory.open(f"{where}?synchronous=normal&busy_seconds=2.5&large_bytes=100") as memory:
@@ -47,7 +47,7 @@ def test_options_may_stand_in_an_address(scheme: str, tmp_path: Path) -> None:
         ("", "synchronous"),
     ],
 )
-def test_other_options_in_an_address_are_refused_by_name(scheme: str, query: str, says: str, tmp_path: Path) -> None:
+def test_unknown_options_in_an_address_are_refused_by_name(scheme: str, query: str, says: str, tmp_path: Path) -> None:
     """An unknown or invalid option in an address is refused by name, and no file is made."""
     with pytest.raises(ConfigError, match=says):
         Memory.open(f"{scheme.format(tmp_path)}?{query}")
@@ -65,7 +65,7 @@ def test_other_options_in_an_address_are_refused_by_name(scheme: str, query: str
     ],
 )
 @pytest.mark.parametrize("command", [("stats", "s"), ("repair", "s", "--yes"), ("sessions",)])
-def test_the_command_line_reads_an_address_before_it_looks_for_the_file(
+def test_the_command_line_checks_an_address_before_it_opens_the_file(
     command: tuple[str, ...], scheme: str, query: str, says: str, tmp_path: Path
 ) -> None:
     """A wrong option is named with the nearest one, also where there is no store yet, and nothing comes into being."""
@@ -104,7 +104,7 @@ def test_a_missing_store_is_named_with_its_options(query: str, here: Path) -> No
     assert (told.exit_code, f"'sqlite:///new.db?{query}'" in told.output) == (5, True)
 
 
-def test_a_path_is_a_path(tmp_path: Path) -> None:
+def test_a_question_mark_in_a_path_object_is_part_of_the_file_name(tmp_path: Path) -> None:
     """A question mark in a pathlib.Path is a character of the file's name."""
     path = tmp_path / "what?readonly=true"
 
@@ -172,7 +172,7 @@ def test_no_error_shows_a_password_of_an_address(address: str, here: Path) -> No
         {"format": 0},
     ],
 )
-def test_odd_options_of_a_session_are_named(options: dict[str, Any]) -> None:
+def test_session_options_of_a_wrong_type_are_refused_by_name(options: dict[str, Any]) -> None:
     """An option of a session with a value of another type is a ConfigError that names it."""
     with Memory.open("memory://") as memory:
         with pytest.raises(ConfigError, match=next(iter(options))):
@@ -185,7 +185,7 @@ def test_odd_options_of_a_session_are_named(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("id", ["a\0b", "a\nb", "\x7f", "a" * 257, "a" * 1_000_000])
-def test_an_id_of_an_entry_is_short_and_plain(id: str, memory: Memory) -> None:
+def test_an_invalid_entry_id_is_refused_by_place(id: str, memory: Memory) -> None:
     """An id that is given has 1 to 256 characters and no control characters; another one is refused by its place."""
     session = memory.session("s")
 
@@ -197,7 +197,7 @@ def test_an_id_of_an_entry_is_short_and_plain(id: str, memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic"])
-def test_roles_have_other_names_elsewhere(format: str, memory: Memory) -> None:
+def test_role_aliases_are_read_and_written_per_provider(format: str, memory: Memory) -> None:
     """`human` comes in as user, `ai` as assistant, alone or among others, and goes out as the provider knows them."""
     session = memory.session("s", format=format)
 
@@ -230,7 +230,7 @@ MISTYPED = {
 
 
 @pytest.mark.parametrize(("where", "meant"), MISTYPED.items())
-def test_an_address_that_lost_its_colon_is_no_file(where: str, meant: str, here: Path) -> None:
+def test_a_mistyped_address_is_refused_with_the_nearest_form(where: str, meant: str, here: Path) -> None:
     """The nearest right form is named, by the library and on the command line, and nothing comes into being."""
     with pytest.raises(ConfigError, match="store: ") as caught:
         Memory.open(where)
@@ -252,7 +252,7 @@ def test_a_suggested_address_shows_neither_password_nor_options(here: Path) -> N
 @pytest.mark.parametrize(
     "where", ["data/agent.db", "./sqlite//a.db", "sqlite/a.db", "redis/a.db", "data//agent.db", "my//a.db"]
 )
-def test_a_relative_path_stays_one(where: str, here: Path) -> None:
+def test_a_relative_path_may_resemble_an_address(where: str, here: Path) -> None:
     """Folders may have any names, those of stores, too."""
     with Memory.open(where) as memory:
         memory.session("s").add_user_message("x")
@@ -261,7 +261,7 @@ def test_a_relative_path_stays_one(where: str, here: Path) -> None:
     assert run("show", "s", "--store", where).exit_code == 0
 
 
-def test_a_path_object_is_no_mistyped_address(here: Path) -> None:
+def test_a_path_object_always_names_a_file(here: Path) -> None:
     """A path object always names a file."""
     with Memory.open(Path("sqlite//a.db")) as memory:
         memory.session("s").add_user_message("x")

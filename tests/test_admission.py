@@ -56,7 +56,7 @@ def texts(session: Session) -> list[str]:
     ids=["preset", "name", "mapping", "policy", "redactor"],
 )
 def test_a_policy_is_given_in_any_form(given: Any) -> None:
-    """A name, a mapping, a policy and a redactor mean the same."""
+    """A preset's name, a mapping, a policy and a redactor are equivalent."""
     with Memory.open("memory://", privacy=given) as memory:
         assert memory.session("s").add_user_message("to ann@example.com").text == "to [REDACTED]"
 
@@ -68,7 +68,7 @@ def test_without_a_policy_everything_is_kept() -> None:
 
 
 @pytest.mark.parametrize("given", ["emial", 7, {"redact_pattern": []}, {"redact_patterns": ["(a+)+"]}, MAIL])
-def test_a_policy_that_is_not_accepted_opens_nothing(tmp_path: Path, given: Any) -> None:
+def test_an_invalid_policy_is_refused_before_any_file_is_made(tmp_path: Path, given: Any) -> None:
     """An invalid policy raises ConfigError before any file is made."""
     with pytest.raises(ConfigError):
         Memory.open(tmp_path / "log.db", privacy=given)
@@ -79,7 +79,7 @@ def test_a_policy_that_is_not_accepted_opens_nothing(tmp_path: Path, given: Any)
 # --- pseudonyms
 
 
-def test_one_value_has_one_number_throughout_a_session(tmp_path: Path) -> None:
+def test_one_value_has_one_pseudonym_throughout_a_session(tmp_path: Path) -> None:
     """A value has one pseudonym in a session, in every process, field and spelling; another session counts
     separately."""
     with Memory.open(tmp_path / "log.db", privacy=numbered()) as memory:
@@ -93,7 +93,7 @@ def test_one_value_has_one_number_throughout_a_session(tmp_path: Path) -> None:
         assert texts(memory.session("t")) == ["[EMAIL_1]"]
 
 
-def test_numbers_go_with_branches_exports_and_rewinds_and_end_with_a_clear(memory: Memory) -> None:
+def test_pseudonyms_survive_branches_imports_and_rewinds_but_no_clear(memory: Memory) -> None:
     """Pseudonyms are kept in branches, imports and rewinds, and start again after a clear."""
     session = memory.session("s")
     first = session.add_user_message("ann@example.com")
@@ -112,7 +112,7 @@ def test_numbers_go_with_branches_exports_and_rewinds_and_end_with_a_clear(memor
     assert session.add_user_message("eve@example.com").text == "[EMAIL_1]"
 
 
-def test_a_key_of_another_batch_says_the_same_again(memory: Memory) -> None:
+def test_a_redacted_keyed_batch_added_again_adds_nothing(memory: Memory) -> None:
     """Adding a batch again under its key adds nothing, though its addresses came with other numbers at first sight."""
     batch = [{"role": "user", "content": "bob@example.com"}, {"role": "assistant", "content": "ann@example.com"}]
     session = memory.session("s")
@@ -135,8 +135,8 @@ with Memory.open(sys.argv[1], privacy=privacy) as memory:
 """
 
 
-def test_two_processes_never_give_one_number_to_two_values(tmp_path: Path) -> None:
-    """Two writers at once: every value has one number, and every number one value."""
+def test_two_processes_never_give_one_pseudonym_to_two_values(tmp_path: Path) -> None:
+    """If two processes write at once, every value has one number and every number one value."""
     path = f"sqlite:///{tmp_path}/log.db"
     Memory.open(path).close()
     writers = [subprocess.Popen([sys.executable, "-c", WRITES, path, name]) for name in "ab"]
@@ -159,14 +159,14 @@ async def _write_at_once(path: Path) -> list[str]:
         return [entry.text for entry in await session.entries()]
 
 
-def test_tasks_that_write_at_once_share_numbers(tmp_path: Path) -> None:
-    """Forty tasks with four addresses: four numbers, ten times each."""
+def test_tasks_that_write_at_once_share_pseudonyms(tmp_path: Path) -> None:
+    """Forty tasks that add four addresses use four numbers, ten times each."""
     said = asyncio.run(_write_at_once(tmp_path / "log.db"))
 
     assert sorted(said) == sorted(f"[EMAIL_{i}]" for i in (1, 2, 3, 4) for _ in range(10))
 
 
-def test_the_same_context_again_adds_nothing_though_it_was_redacted(memory: Memory) -> None:
+def test_a_redacted_named_context_added_again_adds_nothing(memory: Memory) -> None:
     """A named context is compared as it is stored."""
     session = memory.session("s")
 
@@ -191,11 +191,11 @@ async def _add_long(path: Path) -> bool:
     async with AsyncMemory.open(path, privacy={"recognisers": [slow]}) as memory:
         adding = asyncio.create_task(memory.session("s").add_user_message("long " * 20_000))
         await asyncio.sleep(0)
-        gate.set()  # which nobody could do while the loop is held up
+        gate.set()  # this line runs only if the loop is not blocked
         return (await adding).seq == 1
 
 
-def test_a_long_text_is_looked_at_beside_the_event_loop(tmp_path: Path) -> None:
+def test_a_long_text_is_checked_beside_the_event_loop(tmp_path: Path) -> None:
     """A text of 100,000 characters may take its time, and others of the loop go on."""
     assert asyncio.run(_add_long(tmp_path / "log.db"))
 
@@ -208,7 +208,7 @@ def quoted(fault: BaseException) -> str:
     return "".join(traceback.format_exception(fault)) + repr(fault) + repr(vars(fault)) + repr(fault.args)
 
 
-def test_an_error_quotes_nothing_private_even_where_it_is_cut(marked: Memory) -> None:
+def test_a_shortened_error_quotes_nothing_private(marked: Memory) -> None:
     """The value is cleaned before it is shortened: half of a secret matches no pattern."""
     with pytest.raises(InvalidEntry) as caught:
         marked.session("s").add_user_message("x", name={"a" * 60: MARKER})  # type: ignore[arg-type]
@@ -240,7 +240,7 @@ def test_a_handlers_error_is_logged_without_private_text(marked: Memory, caplog:
     assert MARKER not in caplog.text + repr([vars(record) for record in caplog.records])
 
 
-def test_a_condition_with_something_private_in_it_is_refused(marked: Memory) -> None:
+def test_a_condition_with_private_text_is_refused(marked: Memory) -> None:
     """Conditions are stored with every cut, so the session is not opened; the error does not quote it."""
     with pytest.raises(ConfigError, match=r"conditions\[0\]") as caught:
         marked.session("s", conditions=[f"contains(message.content, '{MARKER}')"])
@@ -248,7 +248,7 @@ def test_a_condition_with_something_private_in_it_is_refused(marked: Memory) -> 
     assert MARKER not in quoted(caught.value)
 
 
-def test_a_refusal_stores_nothing_and_is_told(tmp_path: Path) -> None:
+def test_a_refusal_stores_nothing_and_sends_an_event(tmp_path: Path) -> None:
     """A recogniser that raises refuses the whole batch; handlers hear of it without the text."""
     told: list[dict[str, Any]] = []
 
@@ -272,7 +272,7 @@ def test_a_refusal_stores_nothing_and_is_told(tmp_path: Path) -> None:
 # --- what comes in from elsewhere, and what was there before
 
 
-def test_an_import_is_admitted_whole(marked: Memory) -> None:
+def test_every_part_of_an_import_is_redacted(marked: Memory) -> None:
     """Entries, tombstones that still have content, records and summaries of an export pass the same step."""
     with Memory.open("memory://") as other:
         plain = other.session("s", long_term="summarizer", summarizer=lambda prompt: f"They spoke of {MARKER}.")
@@ -293,7 +293,7 @@ def test_an_import_is_admitted_whole(marked: Memory) -> None:
     assert marked.session("s").verify().ok
 
 
-def test_an_import_withholds_what_may_not_be_kept() -> None:
+def test_an_import_withholds_entries_of_withheld_types() -> None:
     """A withheld entry of an export becomes a tombstone, and summaries of it are not imported."""
     with Memory.open("memory://") as other:
         plain = other.session("s", summarizer=lambda prompt: "The patient takes warfarin.")
@@ -338,7 +338,7 @@ def test_entries_older_than_the_policy_leave_the_process_redacted(tmp_path: Path
         assert MARKER not in (tmp_path / "chat.json").read_text() + (tmp_path / "whole.json").read_text()
 
 
-def test_a_policy_that_withholds_summaries_leaves_none() -> None:
+def test_compaction_fails_if_summaries_are_withheld() -> None:
     """A summary is an entry of a kind: where that may not be kept, compaction fails and nothing changes."""
     with Memory.open("memory://", privacy={"non_persistable_message_types": ["summary"]}) as memory:
         session = memory.session("s")
@@ -350,7 +350,7 @@ def test_a_policy_that_withholds_summaries_leaves_none() -> None:
         assert session.verify().active == 6
 
 
-def test_names_of_views_and_counters_hold_nothing_private() -> None:
+def test_private_names_of_views_and_counters_are_refused() -> None:
     """A view or counter with a private name is refused, since names are stored with cuts and counts."""
 
     class Counter:
@@ -370,7 +370,7 @@ def test_names_of_views_and_counters_hold_nothing_private() -> None:
             assert MARKER not in str(raised.value)
 
 
-def test_an_import_brings_nothing_private_in_places_for_ids_and_names() -> None:
+def test_an_import_redacts_fields_for_ids_and_names() -> None:
     """Details of records hold ids as text, and views have names: what else stands there is cleaned."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_messages=2)

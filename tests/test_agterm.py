@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from agterm_managers import STARTS, Heard, covered, managed, says
 from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, InvalidEntry, Memory
 from palimpsest.compat import agterm
 from palimpsest.compat.agterm import DEFAULT_MEMORY_CONFIG, AsyncMemoryManager, MemoryConfig, MemoryManager
 from palimpsest.compat.agterm.config import strategy_of
 from palimpsest.testing import FakeClock
 from talks import words
-from terminals import STARTS, Heard, covered, managed, says
 from test_docstrings import listed, parameters
 
 LINE = "message {} about the weather in Paris and other things"

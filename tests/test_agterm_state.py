@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agterm_managers import STARTS, Heard, managed, says
 from laws import examples
 from palimpsest import BudgetImpossible, Image, Text
 from palimpsest.compat.agterm import MemoryManager
 from palimpsest.errors import ImportFailed
-from terminals import STARTS, Heard, managed, says
 
 DAY = "2024-01-01T10:00:00.000Z"
 BACKWARDS = {"start": "2024-01-02T10:00:00Z", "end": DAY}

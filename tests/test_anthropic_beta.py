@@ -55,7 +55,7 @@ def test_a_finished_search_of_a_declined_model_is_sent_back(session: Session) ->
     assert session.context().messages[1]["content"] == content
 
 
-def test_a_call_of_a_declined_model_does_not_keep_an_answer_back(session: Session) -> None:
+def test_an_answer_with_an_unfinished_call_of_a_declined_model_is_shown(session: Session) -> None:
     """An answer with such a call and nothing else to answer is complete: a context shows it at once."""
     content = [CALL, SEAM, text("Sorry.")]
     session.add([{"role": "user", "content": "Find it."}, {"role": "assistant", "content": content}])
@@ -65,7 +65,7 @@ def test_a_call_of_a_declined_model_does_not_keep_an_answer_back(session: Sessio
 
 
 @pytest.mark.parametrize("dumps", [{}, {"by_alias": True}, {"mode": "json"}], ids=str)
-def test_a_seam_is_sent_by_the_names_of_the_api(session: Session, dumps: dict[str, Any]) -> None:
+def test_a_fallback_block_is_sent_with_the_keys_of_the_api(session: Session, dumps: dict[str, Any]) -> None:
     """A block whose key is a word of Python goes back as the API spells it, however the client dumped it."""
     types = load("anthropic.types.beta")
     trigger = {"type": "refusal", "category": None}
@@ -98,7 +98,7 @@ def test_a_summary_made_at_a_threshold_comes_back_as_it_was(session: Session) ->
     assert session.context().messages == said
 
 
-def test_advice_that_never_came_is_told_as_a_failure(session: Session) -> None:
+def test_an_overtaken_call_of_an_adviser_gets_a_failed_result(session: Session) -> None:
     """A call of an adviser that the user overtakes gets a result that says that it failed."""
     call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "advisor", "input": {}}
     session.add([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": [text("I ask."), call]}])

@@ -315,7 +315,7 @@ def test_keys_that_the_api_refuses_are_not_sent() -> None:
     ]
 
 
-def test_what_is_not_sent_is_not_counted() -> None:
+def test_content_that_is_not_sent_is_not_counted() -> None:
     """The usage, id and stop reason of a whole answer are not sent and not counted."""
     plain = context(user(TEXT), assistant({**TEXT, "citations": None}))
     whole = context(user(TEXT), ANSWER)
@@ -433,7 +433,7 @@ COSTLY: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(("format", "messages"), COSTLY.values(), ids=COSTLY)
-def test_what_rendering_adds_is_counted(format: str, messages: list[dict[str, Any]]) -> None:
+def test_text_added_by_rendering_is_counted(format: str, messages: list[dict[str, Any]]) -> None:
     """The counted tokens cover what rendering adds around an item or puts in its place, ids included."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format)

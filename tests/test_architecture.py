@@ -115,7 +115,7 @@ def rooms() -> dict[str, set[str]]:
     return graph
 
 
-def test_whatever_the_page_names_is_there() -> None:
+def test_every_module_named_on_the_page_exists() -> None:
     """Every path of a module on the page leads to a module, or to a name in one."""
     named = set(re.findall(r"`(palimpsest(?:\.\w+)+)`", PAGE.read_text(encoding="utf-8"))) - GROUPS
 
@@ -134,7 +134,7 @@ def test_the_page_names_every_package() -> None:
     assert set(re.findall(r"\w+", layers)) == set(rooms())
 
 
-def test_the_root_is_looked_over_at_once() -> None:
+def test_the_root_package_is_small() -> None:
     """The root package holds at most 20 files and folders beside those that Python looks for there and nowhere else."""
     needed = {"__init__.py", "__main__.py", "py.typed"}
     entries = {path.name for path in ROOT.iterdir() if path.name != "__pycache__"}
@@ -143,12 +143,12 @@ def test_the_root_is_looked_over_at_once() -> None:
     assert len(entries - needed) <= 20, sorted(entries)
 
 
-def test_nothing_imports_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle() -> None:
     """No modules import each other in a circle, at run time or for types."""
     assert in_circles(imports()) == set()
 
 
-def test_rooms_stand_on_few_floors() -> None:
+def test_the_packages_form_few_layers() -> None:
     """The packages of the root stand on at most 11 floors, and none imports in a circle."""
     graph = rooms()
 
@@ -156,7 +156,7 @@ def test_rooms_stand_on_few_floors() -> None:
     assert floors(graph) <= 11
 
 
-def test_imports_stand_at_the_top() -> None:
+def test_few_imports_stand_inside_functions() -> None:
     """Fewer than 125 imports stand inside functions, and each says why: it costs much, or is an extra's."""
     inside = imports_inside_functions()
 
@@ -172,14 +172,14 @@ FACES = {
 """What says what every verb promises: signatures and docstrings. `sync` is generated from the first two."""
 
 
-def test_a_module_is_read_at_one_sitting() -> None:
+def test_no_module_is_longer_than_350_lines() -> None:
     """No module has more than 350 lines, except the public classes of sessions and memories."""
     lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in modules().items()}
 
     assert {module for module, number in lines.items() if number > 350} <= FACES
 
 
-def test_parts_are_held_and_not_inherited() -> None:
+def test_parts_of_sessions_are_held_and_not_inherited() -> None:
     """In the package of sessions no class inherits from a class that itself inherits from a third one."""
     bases = {
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
@@ -208,7 +208,7 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
     assert found == set()
 
 
-def test_the_extras_that_errors_advise_are_there() -> None:
+def test_every_extra_named_in_an_error_exists() -> None:
     """Every extra that an error advises to install exists."""
     there = set(
         tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]

@@ -261,7 +261,7 @@ async def test_adds_that_are_cancelled_in_a_row_block_nobody(gated: AsyncMemory,
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_a_scope_that_is_cancelled_keeps_the_same_rules(gated: AsyncMemory, gate: Gate, begun: bool) -> None:
+async def test_a_cancelled_scope_waits_for_a_running_write_only(gated: AsyncMemory, gate: Gate, begun: bool) -> None:
     """A cancel scope of anyio waits for a running write and drops one that has not begun."""
     session = gated.session(SESSION)
     gate.shut()
@@ -366,7 +366,7 @@ async def test_a_synchronous_memory_inside_a_loop_awaits_an_asynchronous_handler
         assert loops[0] is not asyncio.get_running_loop()
 
 
-async def test_turns_of_tasks_go_one_after_the_other(memory: AsyncMemory) -> None:
+async def test_turns_of_tasks_exclude_each_other(memory: AsyncMemory) -> None:
     """Tasks that hold `turn()` of one session exclude each other, and the loop goes on meanwhile."""
 
     async def work(number: int) -> None:

@@ -109,7 +109,7 @@ def table(**cases: tuple) -> Any:
     odd_tenant=(lambda m, s: Memory.open("memory://", tenant="a\nb"), ConfigError, "tenant", "control characters"),
     tenant_type=(lambda m, s: Memory.open("memory://", tenant=None), ConfigError, "tenant", "None"),
 )
-def test_a_store_is_not_opened_with_what_is_wrong(
+def test_a_wrong_address_or_option_of_a_store_is_refused_by_name(
     memory: Memory, path: Path, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong address or option is refused by name with what is allowed, and no file is made."""
@@ -166,7 +166,7 @@ def session(**options: Any) -> Callable[[Memory, Session], object]:
     surrogate_id=(lambda m, s: m.session("a\ud800"), ConfigError, "session", "control characters"),
     id_type=(lambda m, s: m.session(7), ConfigError, "session", "7"),
 )
-def test_a_session_is_not_opened_with_what_is_wrong(memory: Memory, path: Path, case: Case) -> None:
+def test_a_wrong_option_of_a_session_is_refused_by_name(memory: Memory, path: Path, case: Case) -> None:
     """A wrong option of a session is refused by name, with what was found and what is allowed."""
     refused(memory, path, case)
 
@@ -373,7 +373,7 @@ def context(**call: Any) -> Callable[[Memory, Session], object]:
     import_twice=(lambda m, s: m.import_session(s.export()), Conflict, "'one'", "replace"),
     delete_id=(lambda m, s: m.delete_session(""), ConfigError, "session", "1 to 256"),
 )
-def test_a_verb_refuses_what_it_cannot_take(memory: Memory, path: Path, case: Case) -> None:
+def test_every_verb_refuses_invalid_values_by_name(memory: Memory, path: Path, case: Case) -> None:
     """A verb refuses a wrong or unknown value with an error that says which value and what is allowed."""
     refused(memory, path, case)
 
@@ -443,14 +443,14 @@ def changed(change: Callable[[dict], object]) -> Callable[[Memory, Session], obj
     usage=(changed(lambda d: d.update(usage={"input_tokens": "x"})), ImportFailed, "data.usage"),
     pinned=(changed(lambda d: d["head"].update(pinned=["x"])), ImportFailed, "data.head"),
 )
-def test_an_export_that_does_not_hold_together_is_refused(memory: Memory, path: Path, case: Case) -> None:
+def test_an_inconsistent_export_is_refused_whole(memory: Memory, path: Path, case: Case) -> None:
     """An import checks everything first: it raises ImportFailed naming the first place, and imports nothing."""
     refused(memory, path, case)
 
     assert [info.session for info in memory.sessions()] == ["one"]
 
 
-def test_a_value_too_deep_to_show_is_no_choice() -> None:
+def test_a_too_deeply_nested_value_is_refused_by_name() -> None:
     """A value nested too deeply to be shown is refused by the option's name."""
     deep: Any = []
     for _ in range(100_000):
@@ -464,7 +464,7 @@ def test_a_value_too_deep_to_show_is_no_choice() -> None:
 
 @pytest.mark.parametrize("given", [(), ("agent.db",), (Path("agent.db"),), (None,)])
 @pytest.mark.parametrize("kind", [Memory, AsyncMemory])
-def test_a_memory_is_made_by_open(kind: Any, given: tuple[Any, ...]) -> None:
+def test_calling_the_memory_class_advises_open(kind: Any, given: tuple[Any, ...]) -> None:
     """Calling the class raises an error that says how to open a memory."""
     with pytest.raises(ConfigError, match=rf"{kind.__name__}\.open\(address\)"):
         kind(*given)

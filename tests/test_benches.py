@@ -41,7 +41,7 @@ LITTLE: dict[str, tuple[str, ...]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LITTLE)
 def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
-    """Its figures are told for a program, and no warning beside them. What it says of speed is nothing, then."""
+    """A benchmark with little work ends, prints figures as JSON and no warning; its speeds mean nothing then."""
     command = [sys.executable, str(BENCH / f"{name}.py"), "--runs", "1", "--json", "--disk", str(tmp_path)]
 
     done = subprocess.run([*command, *LITTLE[name]], capture_output=True, text=True, check=False)

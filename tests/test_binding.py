@@ -32,7 +32,7 @@ def seen() -> tuple[Any, str | None]:
     return current_memory(), session
 
 
-def test_a_block_has_a_memory_and_a_session() -> None:
+def test_a_bind_block_sets_the_current_memory_and_session() -> None:
     """A `bind` block sets the current memory and session; nested blocks restore the outer ones, even after errors."""
     with Memory.open("memory://") as one, Memory.open("memory://") as other:
         with one.bind(one.session("a")):
@@ -50,7 +50,7 @@ def test_a_block_has_a_memory_and_a_session() -> None:
             current_session()
 
 
-def test_a_step_sets_a_fact_through_the_current_memory() -> None:
+def test_a_function_without_arguments_reaches_the_bound_memory() -> None:
     """A function without arguments reaches the bound memory and session."""
 
     def step() -> None:
@@ -66,8 +66,8 @@ def test_a_step_sets_a_fact_through_the_current_memory() -> None:
         assert [entry.text for entry in memory.session("a").entries()] == ["hello"]
 
 
-def test_what_is_asked_for_by_kind_is_that_or_told() -> None:
-    """For type checkers, and for a program that has taken the wrong one."""
+def test_the_current_memory_of_the_wrong_class_is_refused() -> None:
+    """Asking for the class that is not bound raises an error; type checkers know the class that is returned."""
     with Memory.open("memory://") as memory, memory.bind("a"):
         assert isinstance(current_memory(Memory), Memory)
         assert isinstance(current_session(Session), Session)
@@ -86,8 +86,8 @@ def test_only_a_session_can_be_bound(session: Any) -> None:
         current_memory()
 
 
-def test_each_task_has_what_was_bound_where_it_was_made() -> None:
-    """Fifty at once, with threads beneath them, see their own."""
+def test_each_task_sees_its_own_binding() -> None:
+    """Fifty tasks at once, and the threads that they start, see the binding of the place where they were made."""
 
     async def run() -> None:
         async with AsyncMemory.open("memory://") as memory:
@@ -110,7 +110,7 @@ def test_each_task_has_what_was_bound_where_it_was_made() -> None:
     asyncio.run(run())
 
 
-def test_a_thread_sees_what_is_carried_into_it() -> None:
+def test_a_thread_sees_the_binding_of_a_copied_context() -> None:
     """A thread sees the binding if its context is copied; otherwise the error says how."""
     found = list[Any]()
 
@@ -136,7 +136,7 @@ def test_a_thread_sees_what_is_carried_into_it() -> None:
 # --- forks of a memory
 
 
-def test_a_fork_shares_conversations_and_has_facts_of_its_own() -> None:
+def test_a_forked_memory_shares_sessions_but_not_facts() -> None:
     """A fork of a memory shares its sessions but not its facts."""
     with Memory.open("memory://") as memory:
         fork = memory.fork("agent/billing")
@@ -151,7 +151,7 @@ def test_a_fork_shares_conversations_and_has_facts_of_its_own() -> None:
         assert fork.fork("agent/other").working().to_dict() == {}
 
 
-def test_a_fork_destroys_no_conversation_of_its_memory() -> None:
+def test_a_forked_memory_cannot_destroy_sessions_of_its_origin() -> None:
     """A fork cannot destroy sessions of its memory, and closing it does not close the store."""
     with Memory.open("memory://") as memory:
         memory.session("a").add_user_message("hello")
@@ -171,7 +171,7 @@ def test_a_fork_destroys_no_conversation_of_its_memory() -> None:
             with pytest.raises(ConfigError, match="fork"):
                 destroying()
         assert fork.working().clear() == 1
-        assert fork.sweep() == 0  # what has expired nobody sees any more
+        assert fork.sweep() == 0  # expired facts are already gone
         fork.close()
         with pytest.raises(Closed):
             fork.working().get("k")
@@ -180,7 +180,7 @@ def test_a_fork_destroys_no_conversation_of_its_memory() -> None:
 
 
 @pytest.mark.parametrize("scope", ["default", "", "a//b", 7])
-def test_a_fork_has_a_scope_of_its_own(scope: Any) -> None:
+def test_a_forked_memory_needs_its_own_scope(scope: Any) -> None:
     """A fork needs a scope that differs from its memory's."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="scope"):
         memory.fork(scope)
@@ -190,7 +190,7 @@ def test_a_fork_has_a_scope_of_its_own(scope: Any) -> None:
         memory.fork("child").fork("default")
 
 
-def test_the_working_memory_of_an_ephemeral_session_is_written_nowhere() -> None:
+def test_facts_of_an_ephemeral_session_are_not_stored() -> None:
     """Facts of an ephemeral session are not stored, and those of a read-only session cannot change."""
     with Memory.open("memory://") as memory:
         session = memory.session("a", persistence="ephemeral")

@@ -86,7 +86,7 @@ def memory(tmp_path: Path) -> Iterator[Memory]:
 
 @pytest.mark.parametrize("model", [NEWER, None])
 @pytest.mark.parametrize("options", [{}, {"mask": False}, {"max_messages": 9}, {"long_term": "ladder"}], ids=str)
-def test_thinking_is_sent_only_behind_what_it_was_made_behind(
+def test_thinking_is_sent_until_a_cut_changes_the_messages_before_it(
     memory: Memory, options: dict[str, Any], model: str | None
 ) -> None:
     """Thinking goes back to newer models until a cut changes what is before it; then it is left out."""
@@ -101,7 +101,7 @@ def test_thinking_is_sent_only_behind_what_it_was_made_behind(
     assert any(record.kind == "cut" for record in session.history())
 
 
-def test_older_models_get_all_of_it_back(memory: Memory) -> None:
+def test_older_models_get_all_thinking_back(memory: Memory) -> None:
     """Models that take thinking behind any messages get it back after a cut, too."""
     session, claude = memory.session("s", format="anthropic", model=OLDER, max_tokens=2_000), Claude()
 
@@ -121,7 +121,7 @@ def test_older_models_get_all_of_it_back(memory: Memory) -> None:
     ],
     ids=["erase", "forget", "scan", "hide", "compact", "rewind"],
 )
-def test_thinking_behind_changed_messages_is_not_sent(
+def test_thinking_behind_erased_redacted_or_covered_messages_is_not_sent(
     memory: Memory, change: Callable[[Memory, Session], object]
 ) -> None:
     """After an erasure, a redaction or a compaction no thinking is sent that was made behind what is gone."""
@@ -136,7 +136,7 @@ def test_thinking_behind_changed_messages_is_not_sent(
     assert claude.taken, "thinking that was made since is sent"
 
 
-def test_a_session_with_facts_at_the_end_sends_no_thinking(memory: Memory) -> None:
+def test_a_session_with_facts_in_the_tail_sends_no_thinking(memory: Memory) -> None:
     """A session that shows facts behind the newest entry sends no thinking back: these may be others next time."""
     facts = memory.working("user")
     facts.set("name", "Ann")
@@ -149,7 +149,7 @@ def test_a_session_with_facts_at_the_end_sends_no_thinking(memory: Memory) -> No
     assert not claude.taken
 
 
-def test_what_walks_anew_shows_thinking_as_long_as_it_shows_all(memory: Memory) -> None:
+def test_an_exact_walk_sends_thinking_until_it_leaves_something_out(memory: Memory) -> None:
     """A context that is chosen anew at every call has no thinking once it leaves something out."""
     session = memory.session("s", format="anthropic", model=NEWER, short_term=MaxTokens(memory_max_tokens=2_000))
     claude, taken = Claude(), list[int]()
@@ -162,7 +162,7 @@ def test_what_walks_anew_shows_thinking_as_long_as_it_shows_all(memory: Memory) 
     assert taken[-1] == 0
 
 
-def test_another_budget_leaves_out_what_its_cut_changes(memory: Memory) -> None:
+def test_a_smaller_budget_sends_no_thinking_from_before_its_cut(memory: Memory) -> None:
     """A context in another budget than the session's, whose cut is not stored, has no thinking from before."""
     session, claude = memory.session("s", format="anthropic", model=NEWER, max_tokens=20_000), Claude()
     for number in range(6):
@@ -176,7 +176,7 @@ def test_another_budget_leaves_out_what_its_cut_changes(memory: Memory) -> None:
     assert claude.taken
 
 
-def test_a_report_names_what_is_left_out(memory: Memory) -> None:
+def test_the_report_names_the_thinking_that_is_left_out(memory: Memory) -> None:
     """The report says whose thinking is left out, and the count of tokens is of what is sent."""
     count = lambda text: len(text.split())  # noqa: E731 (a counter of words)
     session = memory.session("s", format="anthropic", model=NEWER, counter=count, max_tokens=2_000)
@@ -196,8 +196,8 @@ def test_a_report_names_what_is_left_out(memory: Memory) -> None:
     assert session.entries()[1].text.startswith("so many words"), "the log keeps it"
 
 
-def test_a_branch_and_a_second_process_know_of_it(memory: Memory, tmp_path: Path) -> None:
-    """What was made behind other messages is known from the log alone, also in a branch and in the past."""
+def test_bound_thinking_is_known_in_branches_and_other_processes(memory: Memory, tmp_path: Path) -> None:
+    """Which thinking is bound to other messages is known from the log alone, also in a branch and for past contexts."""
     session, claude = memory.session("s", format="anthropic", model=NEWER, max_tokens=2_000), Claude()
     for number in range(6):
         run(session, claude, number)
@@ -210,7 +210,7 @@ def test_a_branch_and_a_second_process_know_of_it(memory: Memory, tmp_path: Path
         assert again.context(at=session.stats().revision).messages == again.context().messages
 
 
-def test_an_export_knows_of_it(memory: Memory) -> None:
+def test_bound_thinking_survives_an_export(memory: Memory) -> None:
     """A session that is imported elsewhere leaves out what the exported one leaves out."""
     session, claude = memory.session("s", format="anthropic", model=NEWER, max_tokens=20_000), Claude()
     for number in range(2):
@@ -225,7 +225,7 @@ def test_an_export_knows_of_it(memory: Memory) -> None:
         assert imported.context().messages == session.context().messages
 
 
-def test_thinking_behind_a_text_that_is_shown_otherwise_is_left_out(memory: Memory) -> None:
+def test_thinking_behind_an_escaped_text_is_not_sent(memory: Memory) -> None:
     """If a text of an answer is escaped, the thinking that the answer holds behind it does not fit any more."""
     session = memory.session("s", format="anthropic", model=NEWER)
     first, second = ({"type": "thinking", "thinking": "hm", "signature": signature} for signature in ("a", "b"))
@@ -243,7 +243,7 @@ def test_thinking_behind_a_text_that_is_shown_otherwise_is_left_out(memory: Memo
     ]
 
 
-def test_another_view_has_no_thinking(memory: Memory) -> None:
+def test_another_view_sends_no_thinking(memory: Memory) -> None:
     """A view beside the main one shows no thinking: it was made behind what the main view shows."""
     session, claude = memory.session("s", format="anthropic", model=NEWER, max_tokens=2_000), Claude()
     titles = memory.session("s", view="titles", format="anthropic", model=NEWER, max_tokens=900)
@@ -253,7 +253,7 @@ def test_another_view_has_no_thinking(memory: Memory) -> None:
         assert not claude.taken
 
 
-def test_a_cut_of_an_earlier_version_is_made_anew(memory: Memory) -> None:
+def test_a_cut_stored_by_an_earlier_version_is_made_again(memory: Memory) -> None:
     """A cut that an earlier version of the library has stored, with bound thinking, is made again at once."""
     session, claude = memory.session("s", format="anthropic", model=NEWER, max_tokens=2_000), Claude()
     runs(session, claude, 4)

@@ -18,7 +18,7 @@ from palimpsest.errors import BudgetImpossible
 from palimpsest.log.entry import Entry, moment
 from palimpsest.testing import FakeClock
 from sqlitestore import connection
-from worlds import STORES, world
+from worlds import STORES, open_world
 from writer import turn
 
 law = settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
@@ -62,30 +62,30 @@ def given_now(session: Session) -> list[Any] | None:
 @kinds
 @law
 @given(log=strategies.logs(), more=strategies.logs(most=4), data=st.data())
-def test_after_a_rewind_the_log_goes_on_as_if_nothing_had_happened(
+def test_a_log_continues_after_a_rewind_as_without_the_rewound_entries(
     kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject
 ) -> None:
     """After a rewind, entries, their links and figures equal those of a log without the rewound entries."""
     cut = data.draw(st.integers(0, len(log)), label="operations before the point")
     more = strategies.numbered(more, start=1000)
-    with world(kind, folder) as w, world(kind, folder) as straight:
-        w.play(log[:cut])
-        revision = w.session.stats().revision
-        w.play(log[cut:])
-        w.session.rewind(revision)
+    with open_world(kind, folder) as world, open_world(kind, folder) as straight:
+        world.play(log[:cut])
+        revision = world.session.stats().revision
+        world.play(log[cut:])
+        world.session.rewind(revision)
         straight.play(log[:cut])
 
-        assert shape(w.session.entries()) == shape(straight.session.entries())
-        w.play(more)
+        assert shape(world.session.entries()) == shape(straight.session.entries())
+        world.play(more)
         straight.play(more)
 
-        assert shape(w.session.entries()) == shape(straight.session.entries())
-        mine, theirs = w.session.stats(), straight.session.stats()
+        assert shape(world.session.entries()) == shape(straight.session.entries())
+        mine, theirs = world.session.stats(), straight.session.stats()
         assert len(mine.open_calls) == len(theirs.open_calls)
         for figure in ("total_entries", "interactions", "total_tokens", "active_tokens"):
             assert getattr(mine, figure) == getattr(theirs, figure), figure
-        assert len(w.session.interactions()) == len(straight.session.interactions())
-        assert given_now(w.session) is None or rules.faults(given_now(w.session) or []) == []
+        assert len(world.session.interactions()) == len(straight.session.interactions())
+        assert given_now(world.session) is None or rules.faults(given_now(world.session) or []) == []
 
 
 @pytest.mark.sampled
@@ -96,24 +96,24 @@ def test_a_session_can_be_rewound_to_every_revision(
     kind: str, folder: Path, log: list[Any], data: st.DataObject
 ) -> None:
     """Each revision shows the log as it was at that revision, whatever was rewound or forked in between."""
-    with world(kind, folder) as w:
+    with open_world(kind, folder) as world:
         was: dict[int, list[Any]] = {0: []}
         for operation in log:
             if data.draw(st.integers(0, 3), label="rewind") == 0:
-                w.session.rewind(data.draw(st.sampled_from(sorted(was)), label="to"))
+                world.session.rewind(data.draw(st.sampled_from(sorted(was)), label="to"))
             else:
-                w.play([operation])
-            was[w.session.stats().revision] = uncounted(w.session.entries())
+                world.play([operation])
+            was[world.session.stats().revision] = uncounted(world.session.entries())
 
         for revision, entries in was.items():
             if revision:
-                assert uncounted(w.session.entries(at=revision)) == entries
-            if w.session.stats().revision:
-                assert uncounted(w.session.fork(f"at {revision}", at=revision).entries()) == entries
+                assert uncounted(world.session.entries(at=revision)) == entries
+            if world.session.stats().revision:
+                assert uncounted(world.session.fork(f"at {revision}", at=revision).entries()) == entries
         for revision, entries in was.items():
-            w.session.rewind(revision)
-            assert uncounted(w.session.entries()) == entries
-            assert w.session.stats().total_entries == len(entries)
+            world.session.rewind(revision)
+            assert uncounted(world.session.entries()) == entries
+            assert world.session.stats().total_entries == len(entries)
 
 
 @pytest.mark.sampled
@@ -124,26 +124,26 @@ def test_the_context_of_every_revision_can_be_rebuilt(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
 ) -> None:
     """`context(at=revision)` gives the context of that revision again, after cuts, pins, rewinds, and in a branch."""
-    with world(kind, folder, max_tokens=budget) as w:
+    with open_world(kind, folder, max_tokens=budget) as world:
         was: dict[int, list[Any]] = {}
         for operation in log:
             what = data.draw(st.sampled_from(["add"] * 5 + ["rewind", "pin"]), label="what")
-            entries = w.session.entries()
+            entries = world.session.entries()
             if what == "rewind" and was:
-                w.session.rewind(data.draw(st.sampled_from(sorted(was))))
+                world.session.rewind(data.draw(st.sampled_from(sorted(was))))
             elif what == "pin" and entries:
-                w.session.pin(data.draw(st.sampled_from([entry.seq for entry in entries])))
+                world.session.pin(data.draw(st.sampled_from([entry.seq for entry in entries])))
             else:
-                w.play([operation])
+                world.play([operation])
             try:
-                ctx = w.session.context(system="be kind")
+                ctx = world.session.context(system="be kind")
             except BudgetImpossible:
                 continue
             if ctx.epoch is not None:
                 was[ctx.revision] = ctx.messages
-        branch = w.session.fork() if log else w.session
+        branch = world.session.fork() if log else world.session
 
-        for session in (w.session, branch):
+        for session in (world.session, branch):
             for revision, messages in was.items():
                 assert session.context(system="be kind", at=revision).messages == messages
 
@@ -157,19 +157,19 @@ def test_a_branch_is_a_session_like_any_other(
 ) -> None:
     """A branch and its origin go on independently, and each gives valid contexts with a stable prefix."""
     more = strategies.numbered(more, start=1000)
-    with world(kind, folder, max_tokens=budget) as w:
-        w.play(log)
-        revision = w.session.stats().revision
+    with open_world(kind, folder, max_tokens=budget) as world:
+        world.play(log)
+        revision = world.session.stats().revision
         if not revision:
             return
-        before = w.session.entries()
-        branch = w.session.fork(at=data.draw(st.integers(0, revision), label="at"))
+        before = world.session.entries()
+        branch = world.session.fork(at=data.draw(st.integers(0, revision), label="at"))
         shared = branch.entries()
-        w.play(more)
-        theirs = uncounted(w.session.entries())
+        world.play(more)
+        theirs = uncounted(world.session.entries())
         last: Any = None
         for operation in more:
-            strategies.perform(branch, operation, w.clock.now)
+            strategies.perform(branch, operation, world.clock.now)
             try:
                 ctx = branch.context()
             except BudgetImpossible:
@@ -180,7 +180,7 @@ def test_a_branch_is_a_session_like_any_other(
             last = ctx
 
         assert [entry.id for entry in before[: len(shared)]] == [entry.id for entry in shared]
-        assert uncounted(w.session.entries()) == theirs
+        assert uncounted(world.session.entries()) == theirs
         assert branch.entries()[: len(shared)] == [
             entry for entry in branch.entries() if entry.seq <= (shared[-1].seq if shared else 0)
         ]

@@ -34,7 +34,7 @@ def paused(breaker: Breaker) -> float:
 
 
 @pytest.mark.parametrize(("failures", "pause"), [(1, 0.5), (5, 30.0), (10, 5.0)])
-def test_so_many_failures_in_a_row_pause_it_for_so_long(failures: int, pause: float) -> None:
+def test_failures_in_a_row_open_the_breaker_for_pause_seconds(failures: int, pause: float) -> None:
     """A breaker opens with the last of `failures` in a row, for exactly `pause` seconds."""
     clock = Clock()
     breaker = Breaker(failures, pause, clock)
@@ -66,7 +66,7 @@ def test_only_failures_in_a_row_count(outcome: bool | None, counted: int) -> Non
     assert paused(breaker) == 5.0
 
 
-def test_the_probe_decides() -> None:
+def test_the_outcome_of_a_probe_decides() -> None:
     """A failing probe starts the pause again, one without outcome allows another, and a successful one closes it."""
     clock = Clock()
     breaker = opened(clock)

@@ -61,7 +61,7 @@ def figures(session: Session, call: dict[str, Any], tail: dict[str, str] | None)
     facts=st.integers(0, 12),
     where=st.sampled_from(["tail", "prefix"]),
 )
-def test_a_budget_is_a_matter_of_options_and_texts(
+def test_a_budget_depends_on_options_and_texts_alone(
     counter: dict[str, Any],
     call: dict[str, Any],
     times: int,
@@ -91,7 +91,7 @@ def test_a_budget_is_a_matter_of_options_and_texts(
         assert little == much or little is None or much is None  # even the newest message may have no room
 
 
-def test_a_budget_that_is_looked_at_is_exact() -> None:
+def test_a_requested_budget_is_exact() -> None:
     """System text and tools are in it as they are counted, however little else there is."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", model="gpt-4o", max_tokens=8_000)
@@ -105,7 +105,7 @@ def test_a_budget_that_is_looked_at_is_exact() -> None:
         assert budget.low_water == int(8_000 * 0.36) - budget.fixed
 
 
-def test_a_budget_that_nobody_looks_at_is_not_counted(tmp_path: Path) -> None:
+def test_a_budget_that_is_not_requested_is_not_counted(tmp_path: Path) -> None:
     """A long system text and tools do not load the vocabulary where all fits anyway, nor do facts where there are none;
     `budget` does."""
     program = f"""

@@ -153,7 +153,7 @@ def test_a_loop_that_ends_leaves_one_answer(key: str | None, tmp_path: Path) -> 
             assert [(used.calls, used.output_tokens) for used in [session.stats().usage] if used] == [(1, 9)]
 
 
-async def test_a_turn_that_is_cancelled_keeps_nobody_waiting(memory: AsyncMemory, tmp_path: Path) -> None:
+async def test_a_cancelled_turn_keeps_nobody_waiting(memory: AsyncMemory, tmp_path: Path) -> None:
     """After a turn is cancelled at any moment, the next turn begins at once, here and in another memory."""
     with Memory.open(tmp_path / "log.db") as other:
         for steps in MOMENTS:
@@ -174,7 +174,7 @@ async def test_a_turn_that_is_cancelled_keeps_nobody_waiting(memory: AsyncMemory
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_closing_that_is_cancelled_leaves_nothing_open(tmp_path: Path, how: str) -> None:
+async def test_a_cancelled_close_leaves_nothing_open(tmp_path: Path, how: str) -> None:
     """A `close` that is cancelled at any moment closes the store; closing again is allowed."""
     path = tmp_path / "log.db"
     for steps in MOMENTS:
@@ -192,7 +192,7 @@ async def test_closing_that_is_cancelled_leaves_nothing_open(tmp_path: Path, how
         await memory.close()
 
 
-async def test_background_work_is_given_up_when_closing_is_cancelled(tmp_path: Path) -> None:
+async def test_a_cancelled_close_gives_up_background_work(tmp_path: Path) -> None:
     """A `close` that is cancelled gives up background work and closes the store."""
     path, never = tmp_path / "log.db", asyncio.Event()
     memory = AsyncMemory.open(path)
@@ -208,7 +208,7 @@ async def test_background_work_is_given_up_when_closing_is_cancelled(tmp_path: P
     assert not is_open(path)
 
 
-async def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+async def test_a_cancelled_opening_leaves_nothing_open(tmp_path: Path) -> None:
     """A `connect` that is cancelled at any moment closes what it has opened."""
     path = tmp_path / "log.db"
     for steps in MOMENTS:
@@ -225,7 +225,7 @@ async def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) 
         await memory.close()
 
 
-async def test_an_atomic_turn_that_is_cancelled_is_whole_or_not_there(memory: AsyncMemory) -> None:
+async def test_a_cancelled_atomic_turn_is_stored_whole_or_not_at_all(memory: AsyncMemory) -> None:
     """An atomic turn that is cancelled at any moment is stored whole or not at all, and leaves no lease."""
     for steps in MOMENTS:
         session = memory.session(f"s{steps}")

@@ -23,7 +23,7 @@ def address(world: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("world", ["sqlite", pytest.param("sealed file", marks=pytest.mark.wide)])
-def test_chaos_for_a_moment(world: str, tmp_path: Path, dice: random.Random) -> None:
+def test_one_chaos_round_finds_no_fault(world: str, tmp_path: Path, dice: random.Random) -> None:
     """Eight processes do everything to one store while they are killed, stopped, interrupted and forked."""
     sealed = world.startswith("sealed")
 
@@ -34,7 +34,7 @@ def test_chaos_for_a_moment(world: str, tmp_path: Path, dice: random.Random) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-def test_chaos_for_long(world: str, tmp_path: Path, dice: random.Random) -> None:
+def test_ten_minutes_of_chaos_rounds_find_no_fault(world: str, tmp_path: Path, dice: random.Random) -> None:
     """Chaos rounds over one store for ten minutes, over all kinds of stores, find no fault."""
     sealed = world.startswith("sealed")
 
@@ -82,7 +82,7 @@ def run(tmp_path: Path) -> Any:
     made.memory.close()
 
 
-def test_the_judge_finds_nothing_in_what_is_well(run: Run) -> None:
+def test_the_judge_finds_no_fault_in_a_sound_store(run: Run) -> None:
     """The judge finds no fault in a store that agrees with its journal."""
     id = run.add()
     run.note("append", session="s0", marks=[run.mark], result={"ids": [id]})
@@ -186,14 +186,14 @@ def an_error(run: Run) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_the_judge_finds_what_is_wrong(run: Run, wrong: Callable[[Run], None], told: str) -> None:
+def test_the_judge_names_each_broken_rule(run: Run, wrong: Callable[[Run], None], told: str) -> None:
     """The judge names each rule that a store breaks."""
     wrong(run)
 
     assert told in run.faults()
 
 
-def test_the_judge_looks_at_every_byte(run: Run) -> None:
+def test_the_judge_finds_erased_text_in_files(run: Run) -> None:
     """The judge finds erased text in files, and any text in those of an encrypted store."""
     run.note("append", session="s0", marks=[run.mark], result={"ids": [run.add()]})
     judge = Judge(run._folder)

@@ -561,7 +561,7 @@ def test_an_interrupted_import_exits_with_130(here: Path) -> None:
     assert waiting.stdin is not None
     waiting.stdin.write("".join(lines).encode())
     waiting.stdin.flush()
-    for _ in range(600):  # until a batch is stored: what it needs is loaded, and it reads on
+    for _ in range(600):  # until a batch is stored: all modules are loaded, and it waits for more input
         if (here / "chats.db").exists() and "typed" in run("sessions").stdout:
             break
         time.sleep(0.05)

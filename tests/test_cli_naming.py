@@ -294,7 +294,7 @@ def on_a_terminal(columns: int, *arguments: str) -> list[str]:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65_536)
-    except OSError:  # what Linux says when nobody has the other end any more
+    except OSError:  # Linux raises EIO once the other end is closed
         return b""
 
 

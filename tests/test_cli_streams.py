@@ -44,7 +44,7 @@ persistence: {type: sqlite, path: notes.db}
 def test_a_question_is_asked_on_standard_error(
     chat: str, here: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sends the output to a file still sees the question, which is no data."""
+    """A question goes to standard error, so that it is seen, and not mixed with data, if the output goes to a file."""
     monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream=None: True)
     (here / "notes.yaml").write_text(NOTES)
     assert run("memory", "append", "notes", "user:ann", "Milk.", "--config", "notes.yaml").exit_code == 0
@@ -75,7 +75,7 @@ def numbers() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("number", [2**53, 2**63 - 1, 2**63, 10**30])
-def test_no_number_is_too_large_to_be_answered(chat: str, number: int) -> None:
+def test_huge_numbers_cause_no_traceback(chat: str, number: int) -> None:
     """A number beyond all measure is taken or refused, and ends no command with a traceback."""
     assert ("show", "--limit") in numbers()
     for command, option in numbers():
@@ -89,7 +89,7 @@ def test_no_number_is_too_large_to_be_answered(chat: str, number: int) -> None:
 # --- byte order marks
 
 
-def test_a_byte_order_mark_is_no_part_of_a_text(chat: str, here: Path) -> None:
+def test_byte_order_marks_of_files_and_input_are_ignored(chat: str, here: Path) -> None:
     """Files and standard input that begin with a byte order mark, as some editors write it, read as without it."""
     (here / "prompt.txt").write_text(f"{MARK}Be kind.", encoding="utf-8")
     (here / "tools.json").write_text(f"{MARK}[]", encoding="utf-8")
@@ -123,7 +123,7 @@ def test_a_byte_order_mark_is_no_part_of_a_text(chat: str, here: Path) -> None:
         ("demo", "--svg", "-", "--json"),
     ],
 )
-def test_no_option_is_ignored_beside_another(chat: str, here: Path, arguments: tuple[str, ...]) -> None:
+def test_contradictory_options_are_refused(chat: str, here: Path, arguments: tuple[str, ...]) -> None:
     """Options of which only one could be obeyed are refused, and nothing is printed or written."""
     done = run(*arguments)
 
@@ -157,7 +157,7 @@ def test_the_demo_writes_its_pages_beside_json(here: Path) -> None:
         ("config", "diff", "notes.yaml", "--store", ""),
     ],
 )
-def test_an_empty_value_is_no_default(chat: str, here: Path, arguments: tuple[str, ...]) -> None:
+def test_empty_values_are_refused(chat: str, here: Path, arguments: tuple[str, ...]) -> None:
     """An empty value, as a shell passes it for a variable that is not set, is an error."""
     (here / "notes.yaml").write_text(NOTES)
     done = run(*arguments)
@@ -165,7 +165,7 @@ def test_an_empty_value_is_no_default(chat: str, here: Path, arguments: tuple[st
     assert (done.exit_code, done.stdout) == (2, "")
 
 
-def test_an_empty_store_is_not_the_default(chat: str, here: Path) -> None:
+def test_an_empty_url_or_counter_is_refused(chat: str, here: Path) -> None:
     """An empty URL of a worker, or an empty counter, is an error, and nothing is done."""
     done = run("worker", "", "--once")
     copied = run("copy", "chats.db", "copy.db", "--counter", "")
@@ -176,7 +176,7 @@ def test_an_empty_store_is_not_the_default(chat: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "\udcff", "a\nb", 7])
-def test_a_counter_to_copy_has_a_name(chat: str, here: Path, name: Any) -> None:
+def test_an_invalid_counter_name_is_refused_before_copying(chat: str, here: Path, name: Any) -> None:
     """A name that no counter can have is refused before anything is copied."""
     with pytest.raises(ConfigError, match="counters"):
         copy_store("sqlite:///chats.db", "sqlite:///copy.db", counters=[name])
@@ -189,7 +189,9 @@ def test_a_counter_to_copy_has_a_name(chat: str, here: Path, name: Any) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="root gives up its rights as Linux knows them")
 @pytest.mark.parametrize("folder", [0o700, 0o500])
 @pytest.mark.parametrize("command", [("show", "chat"), ("search", "order"), ("stats", "chat"), ("verify",)])
-def test_a_file_that_may_only_be_read_is_read(chat: str, here: Path, command: tuple[str, ...], folder: int) -> None:
+def test_reading_commands_need_no_write_permission(
+    chat: str, here: Path, command: tuple[str, ...], folder: int
+) -> None:
     """Commands that only read need no right to write, neither to the file nor to its folder."""
     (here / "theirs").mkdir()
     shutil.copy("chats.db", "theirs/agent.db")

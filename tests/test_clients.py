@@ -184,7 +184,7 @@ def test_the_second_request_holds_the_first(way: Way, streamed: Streamed, sessio
         assert VENDORS[way.format]().faults(session.context(format=way.format).messages) == []
     assert spoken(session) == [*ONCE, ("tool_result", "tool"), *ONCE[1:]]
     usage = session.stats().usage
-    assert (usage.input_tokens, usage.output_tokens, usage.calls) == (40, 9, 1)  # the same response is told once
+    assert (usage.input_tokens, usage.output_tokens, usage.calls) == (40, 9, 1)  # the usage of one response counts once
 
 
 def test_a_stream_passes_its_events_on_and_is_stored(way: Way, streamed: Streamed, session: Session) -> None:

@@ -26,7 +26,7 @@ from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.strategies import SimpleFifo, Triggers
 from processes import PATIENCE
 
-SCRIPT = Path(__file__).with_name("closer.py")
+SCRIPT = Path(__file__).with_name("closing_process.py")
 HANGING = ["function", "coroutine", "endpoint", "observer", "derived"]
 LOCKED = [
     pytest.param("compaction", "sqlite", "sync", "close"),
@@ -63,7 +63,7 @@ def locked(kind: str, folder: Path) -> Iterator[None]:
 
 
 class Closer:
-    """A running `closer.py`."""
+    """A running `closing_process.py`."""
 
     def __init__(self, what: str, face: str, way: str, where: str, url: str = "") -> None:
         self._child = subprocess.Popen(
@@ -128,7 +128,7 @@ EVERY = [
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("what", "face", "way"), EVERY)
-def test_closing_ends_although_something_never_returns(what: str, face: str, way: str, tmp_path: Path) -> None:
+def test_closing_waits_a_bounded_time_for_hanging_callbacks(what: str, face: str, way: str, tmp_path: Path) -> None:
     """`close()`, the end of `with` and the interpreter's exit wait only so long for a callback that never returns.
 
     That holds for summarizers, observers and derived data; background work that is given up causes a warning.
@@ -153,7 +153,7 @@ def test_closing_ends_although_something_never_returns(what: str, face: str, way
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("what", "kind", "face", "way"), LOCKED)
-def test_closing_ends_although_the_store_is_locked(what: str, kind: str, face: str, way: str, tmp_path: Path) -> None:
+def test_closing_gives_up_writes_to_a_locked_store(what: str, kind: str, face: str, way: str, tmp_path: Path) -> None:
     """Closing gives up background compactions and writes that wait for a locked store; acknowledged entries stay."""
     where = address(kind, tmp_path)
     with contextlib.closing(Closer(what, face, way, where)) as closer:
@@ -167,7 +167,7 @@ def test_closing_ends_although_the_store_is_locked(what: str, kind: str, face: s
     assert kept(where) == 8
 
 
-def test_a_store_that_is_in_use_is_closed_when_that_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_in_use_is_closed_after_its_last_use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Closing waits no longer than it has patience, and says so; the store is closed all the same, a little later."""
     let_go = threading.Event()
 
@@ -196,7 +196,7 @@ def test_a_store_that_is_in_use_is_closed_when_that_ends(tmp_path: Path, caplog:
     assert "it is closed when that ends" in caplog.text
 
 
-def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Path) -> None:
+def test_an_unclosed_memory_warns_when_its_last_session_is_collected(tmp_path: Path) -> None:
     """An unclosed memory warns when its last session is collected, not while one is in use."""
 
     def missed() -> list[str]:
@@ -220,7 +220,7 @@ def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Pat
 
 @pytest.mark.parametrize("when", ["inline", "background"])
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_a_stored_add_returns_although_the_memory_is_closed_meanwhile(
+def test_a_stored_add_returns_although_the_memory_closes_meanwhile(
     face: str, when: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An add that is stored returns although the memory is closed meanwhile; otherwise it would be repeated.
@@ -308,7 +308,7 @@ print(now[0], now[1] - before[1])
         "mongodb://127.0.0.1:1/none?serverSelectionTimeoutMS=100",
     ],
 )
-def test_a_store_that_cannot_be_opened_leaves_nothing_behind(where: str, face: str, tmp_path: Path) -> None:
+def test_failed_openings_leak_no_threads_or_descriptors(where: str, face: str, tmp_path: Path) -> None:
     """Repeated attempts to open an unreachable store leak neither threads nor descriptors."""
     (tmp_path / "no.db").write_bytes(b"what somebody else has written " * 100)
     command = [sys.executable, "-c", REFUSED, where.format(tmp_path), face, str(PATIENCE / 10)]

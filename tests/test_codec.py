@@ -36,13 +36,13 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @given(value=values)
-def test_any_plain_value_is_decoded_as_it_was_encoded(value: Any) -> None:
+def test_any_plain_value_survives_encoding_and_decoding(value: Any) -> None:
     """Any plain value, with lone surrogates at any place or without."""
     assert decoded(encoded({"value": value}), dict) == {"value": value}
 
 
 @given(text=texts, more=st.dictionaries(texts, values, max_size=3))
-def test_a_value_has_one_form(text: str, more: dict[str, Any]) -> None:
+def test_a_value_has_one_encoding(text: str, more: dict[str, Any]) -> None:
     """A value has one encoding, without spaces and defaults, whichever encoder is used."""
     note = Note(text=text, more=more)
 
@@ -61,7 +61,7 @@ def test_damaged_data_raises_value_error(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", LONE])
-def test_an_entry_has_one_form_too(text: str) -> None:
+def test_an_entry_has_one_encoding(text: str) -> None:
     """A search for a field in the stored form finds it where the text holds lone surrogates as well."""
     body = pack(Entry(kind="tool_result", role="tool", content=text, answers=3))
 
@@ -102,7 +102,7 @@ def _run(script: str, *arguments: str) -> str:
 @pytest.mark.wide
 def test_stored_types_are_inspected_when_their_module_is_imported() -> None:
     """`msgspec` inspects every stored type at import, since two threads doing it at once could crash the process."""
-    told = json.loads(_run("kinds_process.py"))
+    told = json.loads(_run("msgspec_types_process.py"))
 
     assert len(told["read"]) > 15
     assert told["late"] == []
@@ -111,9 +111,9 @@ def test_stored_types_are_inspected_when_their_module_is_imported() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("number", range(40))
-def test_threads_may_all_be_the_first_to_read(number: int, tmp_path: Path) -> None:
+def test_many_threads_may_decode_first_at_once(number: int, tmp_path: Path) -> None:
     """A new process whose threads change turns at every step."""
     url = f"sqlite:///{tmp_path}/log.db"
-    _run("first_readers.py", url)
+    _run("first_readers_process.py", url)
 
-    assert _run("first_readers.py", url) == "read\n"
+    assert _run("first_readers_process.py", url) == "read\n"

@@ -19,7 +19,7 @@ from palimpsest.context.result import Context
 from palimpsest.errors import PastUnknown
 from palimpsest.sessions.sync import Session
 from palimpsest.testing import FakeClock
-from worlds import STORES, attempt, world
+from worlds import STORES, attempt, open_world
 
 law = settings(deadline=None, max_examples=examples(36), suppress_health_check=[HealthCheck.too_slow])
 HOUR, BUDGET, COLD = 3600, 1_000, "a cold cache"
@@ -64,8 +64,8 @@ def test_a_context_is_cut_to_half_of_its_limit_once_the_cache_is_cold(memory: Me
 
 
 @pytest.mark.parametrize("seconds", [0, 1, HOUR, -1, -HOUR])
-def test_while_the_cache_lives_nothing_is_cut(memory: Memory, clock: FakeClock, seconds: int) -> None:
-    """Up to its last second, and where the clock was set back."""
+def test_nothing_is_cut_while_the_cache_is_warm(memory: Memory, clock: FakeClock, seconds: int) -> None:
+    """A cache is warm up to its last second, and if the clock was set back."""
     session = open_session(memory)
     talk(session)
     before = session.context()
@@ -91,10 +91,10 @@ def test_while_the_cache_lives_nothing_is_cut(memory: Memory, clock: FakeClock, 
         ({"cache_seconds": 0.5}, {}, 0.5),
     ],
 )
-def test_a_cache_lives_as_long_as_its_format_or_the_option_says(
+def test_the_cache_lifetime_follows_the_format_or_the_option(
     memory: Memory, clock: FakeClock, options: Any, call: Any, lives: float
 ) -> None:
-    """Anthropic's five minutes, an hour elsewhere; the option holds in every format."""
+    """The lifetime is five minutes for Anthropic and an hour elsewhere; the option replaces it in every format."""
     session = open_session(memory, **options)
     talk(session)
     first = session.context(**call)
@@ -108,7 +108,7 @@ def test_a_cache_lives_as_long_as_its_format_or_the_option_says(
     assert cold.report.epoch_reason == COLD
 
 
-def test_a_cache_that_lives_for_ever_is_never_cold(memory: Memory, clock: FakeClock) -> None:
+def test_an_infinite_cache_lifetime_is_never_cold(memory: Memory, clock: FakeClock) -> None:
     """With `cache_seconds=math.inf` the cache is never cold."""
     session = open_session(memory, cache_seconds=math.inf)
     talk(session)
@@ -118,8 +118,8 @@ def test_a_cache_that_lives_for_ever_is_never_cold(memory: Memory, clock: FakeCl
     assert ask(session).epoch == before.epoch
 
 
-def test_a_call_is_as_old_as_the_newest_thing_that_the_model_has_said(memory: Memory, clock: FakeClock) -> None:
-    """A tool that works for an hour leaves a cold cache, though its result has just come; one in a loop does not."""
+def test_the_cache_age_counts_from_the_models_newest_answer(memory: Memory, clock: FakeClock) -> None:
+    """A result that comes after an hour leaves a cold cache; answers of the model keep the cache warm."""
     session = open_session(memory)
     talk(session)
     session.add_user_message("search, please")
@@ -148,7 +148,7 @@ def test_without_an_answer_no_cache_is_cold(memory: Memory, clock: FakeClock) ->
     assert ask(session).epoch == before.epoch
 
 
-def test_one_pause_is_worth_one_cut(memory: Memory, clock: FakeClock) -> None:
+def test_one_pause_causes_one_cut(memory: Memory, clock: FakeClock) -> None:
     """Until the model has answered, a further pause causes no second cut."""
     session = open_session(memory)
     talk(session)
@@ -167,7 +167,7 @@ def test_one_pause_is_worth_one_cut(memory: Memory, clock: FakeClock) -> None:
     assert answered.report.new_cut
 
 
-def test_a_short_context_stays_as_it_is(memory: Memory, clock: FakeClock) -> None:
+def test_a_short_context_is_not_cut_for_a_cold_cache(memory: Memory, clock: FakeClock) -> None:
     """A context within half of its limit is not cut, and nothing is written."""
     session = open_session(memory)
     talk(session, turns=4)
@@ -191,7 +191,7 @@ def test_a_newest_interaction_over_half_of_the_limit_causes_no_cut(memory: Memor
     assert (after.epoch, after.revision, after.messages) == (before.epoch, before.revision, before.messages)
 
 
-def test_old_results_become_notes_before_anything_is_left_out(memory: Memory, clock: FakeClock) -> None:
+def test_a_cold_cut_masks_results_before_it_evicts(memory: Memory, clock: FakeClock) -> None:
     """A cut for a cold cache climbs the same ladder: where notes are enough, no interaction goes."""
     session = open_session(memory)
     talk(session, turns=2)
@@ -224,8 +224,8 @@ def test_a_cold_cut_keeps_low_water(memory: Memory, clock: FakeClock, low_water:
     assert (most - 0.11) * BUDGET < context.tokens <= most * BUDGET
 
 
-def test_a_full_context_is_cut_to_half_where_the_cache_is_cold(memory: Memory, clock: FakeClock) -> None:
-    """Deeper is worth it only where the cut breaks a prefix that is still held."""
+def test_a_full_context_with_a_cold_cache_is_cut_to_half(memory: Memory, clock: FakeClock) -> None:
+    """The cut goes to half, not to low water: a deeper cut pays only if it breaks a prefix that is still cached."""
     session = open_session(memory)
     talk(session, turns=9)
     session.context()
@@ -238,7 +238,7 @@ def test_a_full_context_is_cut_to_half_where_the_cache_is_cold(memory: Memory, c
     assert BUDGET * 0.36 < context.tokens <= BUDGET / 2
 
 
-def test_messages_are_halved_where_they_are_the_limit(memory: Memory, clock: FakeClock) -> None:
+def test_a_cold_cut_halves_max_messages(memory: Memory, clock: FakeClock) -> None:
     """With `max_messages` a cold cut keeps half of the messages."""
     session = open_session(memory, max_tokens=None, max_messages=20)
     talk(session, turns=8)
@@ -255,7 +255,7 @@ def test_messages_are_halved_where_they_are_the_limit(memory: Memory, clock: Fak
 
 
 @pytest.mark.parametrize("call", [{"dry_run": True}, {"max_tokens": BUDGET - 1}])
-def test_a_call_that_stores_no_cut_makes_none_for_a_cold_cache(memory: Memory, clock: FakeClock, call: Any) -> None:
+def test_a_call_that_stores_no_cut_makes_no_cold_cut(memory: Memory, clock: FakeClock, call: Any) -> None:
     """A call that stores no cut makes none for a cold cache, since each call would make another."""
     session = open_session(memory)
     talk(session)
@@ -265,7 +265,7 @@ def test_a_call_that_stores_no_cut_makes_none_for_a_cold_cache(memory: Memory, c
     assert session.context(**call).messages == before.messages
 
 
-def test_a_reader_is_shown_the_cut_that_is_stored(memory: Memory, clock: FakeClock) -> None:
+def test_a_read_only_session_shows_the_stored_cut(memory: Memory, clock: FakeClock) -> None:
     """A read-only session shows the stored cut, whatever the time."""
     session, reader = open_session(memory), open_session(memory, readonly=True)
     talk(session)
@@ -279,7 +279,7 @@ def test_a_reader_is_shown_the_cut_that_is_stored(memory: Memory, clock: FakeClo
     assert reader.context().messages == cut.messages
 
 
-def test_what_is_withheld_is_shown_under_the_cut_that_is_stored(clock: FakeClock) -> None:
+def test_contexts_with_withheld_entries_make_no_cold_cut(clock: FakeClock) -> None:
     """A context with withheld entries makes no cut for a cold cache, since it could not be stored."""
     policy = {"non_persistable_message_types": ["health"]}
     with Memory.open("memory://", clock=clock, privacy=policy) as memory:
@@ -297,7 +297,7 @@ def test_what_is_withheld_is_shown_under_the_cut_that_is_stored(clock: FakeClock
     assert after.messages[: len(before.messages)] == before.messages
 
 
-def test_views_are_cut_each_for_itself(memory: Memory, clock: FakeClock) -> None:
+def test_a_cold_cut_of_one_view_leaves_the_others(memory: Memory, clock: FakeClock) -> None:
     """A view's cut for a cold cache leaves the other views as they are until they are asked for."""
     session, other = open_session(memory), open_session(memory, view="other")
     talk(session)
@@ -309,7 +309,7 @@ def test_views_are_cut_each_for_itself(memory: Memory, clock: FakeClock) -> None
     assert other.context().report.epoch_reason == COLD
 
 
-def test_a_branch_is_as_warm_as_what_it_shares(memory: Memory, clock: FakeClock) -> None:
+def test_a_branchs_cache_is_as_warm_as_its_origins(memory: Memory, clock: FakeClock) -> None:
     """A branch's cache is as warm as its origin's, since it is sent the same prefix."""
     session = open_session(memory)
     talk(session)
@@ -339,7 +339,7 @@ def test_contexts_before_and_after_a_cold_cut_can_be_rebuilt(memory: Memory, clo
 # --- with compaction
 
 
-def test_entries_that_a_cold_cut_would_evict_are_summarised_first(memory: Memory, clock: FakeClock) -> None:
+def test_entries_are_summarised_before_a_cold_cut_evicts_them(memory: Memory, clock: FakeClock) -> None:
     """In a session that summarizes, entries that a cold cut would evict are summarized first."""
     session = open_session(memory, long_term=HYBRID)
     talk(session, turns=6)
@@ -356,7 +356,7 @@ def test_entries_that_a_cold_cut_would_evict_are_summarised_first(memory: Memory
     assert len(made) == 1
 
 
-def test_nothing_is_cut_for_a_cold_cache_where_no_summary_comes(memory: Memory, clock: FakeClock) -> None:
+def test_a_failed_summary_prevents_a_cold_cut(memory: Memory, clock: FakeClock) -> None:
     """A summarizer that fails costs nothing that fits."""
 
     def broken(prompt: str) -> str:
@@ -376,7 +376,7 @@ def test_nothing_is_cut_for_a_cold_cache_where_no_summary_comes(memory: Memory, 
 
 
 @pytest.mark.parametrize("how", ["background", "off"])
-def test_only_a_summary_that_comes_at_once_is_waited_for(memory: Memory, clock: FakeClock, how: Any) -> None:
+def test_a_cold_cut_waits_for_inline_summaries_only(memory: Memory, clock: FakeClock, how: Any) -> None:
     """Only an inline summary is awaited before a cold cut; a later one would break the new prefix."""
     session = open_session(memory, long_term=HYBRID, auto_compact=how)
     talk(session, turns=6)
@@ -388,7 +388,7 @@ def test_only_a_summary_that_comes_at_once_is_waited_for(memory: Memory, clock: 
     assert (after.epoch == before.epoch) == (how == "background")
 
 
-def test_evicting_strategies_leave_the_cut_as_it_is(memory: Memory, clock: FakeClock) -> None:
+def test_evicting_strategies_make_cold_cuts_without_waiting(memory: Memory, clock: FakeClock) -> None:
     """A session that makes no summaries waits for none."""
     session = open_session(memory, long_term="simple_fifo")
     talk(session, turns=6)
@@ -400,7 +400,9 @@ def test_evicting_strategies_leave_the_cut_as_it_is(memory: Memory, clock: FakeC
 
 @pytest.mark.parametrize("shortened", ["clamped", "masked"])
 @pytest.mark.parametrize("words", [1_100, 3_000, 20_000])
-def test_a_cold_cut_that_cannot_be_made_is_none(memory: Memory, clock: FakeClock, shortened: str, words: int) -> None:
+def test_a_cold_cut_that_would_not_fit_is_not_made(
+    memory: Memory, clock: FakeClock, shortened: str, words: int
+) -> None:
     """If a cold cut would not fit, because shortened and pinned entries come back whole, the context stays as it
     was."""
     session = open_session(memory)
@@ -431,57 +433,57 @@ def test_a_cold_cut_that_cannot_be_made_is_none(memory: Memory, clock: FakeClock
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(log=strategies.logs(most=20), data=st.data(), budget=st.integers(20, 150))
-def test_whatever_the_clock_does_a_context_fits_and_begins_as_the_one_before(
+def test_contexts_fit_and_stay_stable_whatever_the_clock_does(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
 ) -> None:
     """Whatever the clock does, contexts fit, prefixes change only with an epoch, and cold cuts follow pauses only.
 
     Another program sees the same context, and `context(at=)` rebuilds it.
     """
-    with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
+    with open_world(kind, folder, max_tokens=budget, cache_seconds=60) as world:
         given: list[Context] = []
         for operation in log:
-            w.clock.advance(data.draw(st.sampled_from([0, 1, 59, 60, 61, 4_000, -10, -4_000]), label="seconds"))
-            w.play([operation])
-            now, answers = w.clock.now, [entry for entry in w.session.entries() if entry.role == "assistant"]
-            context = attempt(w.session)
+            world.clock.advance(data.draw(st.sampled_from([0, 1, 59, 60, 61, 4_000, -10, -4_000]), label="seconds"))
+            world.play([operation])
+            now, answers = world.clock.now, [entry for entry in world.session.entries() if entry.role == "assistant"]
+            context = attempt(world.session)
             if context is None:
                 continue
             assert context.tokens <= budget
             if context.report.new_cut and context.report.epoch_reason == COLD:
                 assert now - answers[-1].at > 60 * 10**6
                 assert answers[-1].revision > (given[-1].revision if given and given[-1].report.new_cut else 0)
-            again = attempt(w.session)
+            again = attempt(world.session)
             assert again is not None
             assert (again.epoch, again.messages) == (context.epoch, context.messages)
-            with w.elsewhere() as other:
+            with world.elsewhere() as other:
                 assert other.context().messages == context.messages
             given.append(context)
         for i, earlier in enumerate(given):
             for later in given[i + 1 :]:
                 if earlier.epoch == later.epoch:
                     assert rules.is_prefix(rules.packed(earlier.log_messages), rules.packed(later.log_messages))
-            with contextlib.suppress(PastUnknown):  # something expired about then
-                assert w.session.context(at=earlier.revision).messages == earlier.messages
+            with contextlib.suppress(PastUnknown):  # an entry may have expired between the two revisions
+                assert world.session.context(at=earlier.revision).messages == earlier.messages
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(log=strategies.logs(most=20), data=st.data(), budget=st.integers(20, 150))
-def test_pauses_that_leave_the_cache_warm_change_nothing(
+def test_pauses_shorter_than_the_cache_lifetime_change_nothing(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int
 ) -> None:
     """If no pause exceeds `cache_seconds`, contexts are those of a view without a clock."""
-    with world(kind, folder, max_tokens=budget, cache_seconds=60) as w:
-        timeless = w.memory.session("s", **{**w.options, "view": "timeless", "cache_seconds": math.inf})
-        spoke = w.clock.now
+    with open_world(kind, folder, max_tokens=budget, cache_seconds=60) as world:
+        timeless = world.memory.session("s", **{**world.options, "view": "timeless", "cache_seconds": math.inf})
+        spoke = world.clock.now
         for operation in log:
-            since = (w.clock.now - spoke) // 10**6
-            w.clock.advance(min(data.draw(st.sampled_from([0, 1, 30, 60, -10]), label="seconds"), 60 - since))
-            w.play([operation])
-            if any(entry.at == w.clock.now and entry.role == "assistant" for entry in w.session.entries()):
-                spoke = w.clock.now
-            context, expected = attempt(w.session), attempt(timeless)
+            since = (world.clock.now - spoke) // 10**6
+            world.clock.advance(min(data.draw(st.sampled_from([0, 1, 30, 60, -10]), label="seconds"), 60 - since))
+            world.play([operation])
+            if any(entry.at == world.clock.now and entry.role == "assistant" for entry in world.session.entries()):
+                spoke = world.clock.now
+            context, expected = attempt(world.session), attempt(timeless)
 
             assert (context and context.messages) == (expected and expected.messages)

@@ -334,7 +334,7 @@ def test_a_session_adds_up_what_its_summarizer_used(memory: Memory, clock: FakeC
     assert spent.output_tokens == 60
 
 
-def test_one_cut_takes_in_a_compaction_and_new_conditions(memory: Memory) -> None:
+def test_one_cut_applies_a_compaction_and_new_conditions(memory: Memory) -> None:
     """A cut that new conditions cause also shows a compaction made before, so that no second cut follows."""
     session = memory.session("one", counter=words, max_tokens=1_000)
     talk(session, 100, 100, 100)

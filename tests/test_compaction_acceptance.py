@@ -220,7 +220,7 @@ def test_inline_compaction_keeps_the_active_set_within_its_limits(memory: Memory
 # --- flushing
 
 
-def test_flushing_below_the_threshold_says_so(memory: Memory) -> None:
+def test_a_flush_below_the_threshold_does_nothing_and_says_so(memory: Memory) -> None:
     """Below its trigger or a given threshold, `compact(force=False)` does nothing and returns the figures."""
     chat = session(memory, max_tokens=1000, long_term="simple_fifo", auto_compact="off")
     talk(chat, 799)

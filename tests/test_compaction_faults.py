@@ -51,7 +51,7 @@ def flushed_whole(session: Session, said: list[list[object]]) -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
-def test_no_kill_parts_a_summary_from_its_coverage(path: Path | str, dice: random.Random, rounds: int) -> None:
+def test_no_kill_separates_a_summary_from_its_coverage(path: Path | str, dice: random.Random, rounds: int) -> None:
     """After a kill at any step of a compaction, the session verifies and has every turn."""
     added: set[int] = set()
     versions = 0
@@ -78,7 +78,7 @@ def test_no_kill_parts_a_summary_from_its_coverage(path: Path | str, dice: rando
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_no_kill_leaves_an_erasure_in_between(path: Path | str, dice: random.Random, kills: int) -> None:
+def test_no_kill_leaves_an_erasure_half_done(path: Path | str, dice: random.Random, kills: int) -> None:
     """After a kill during a neuralyzer's run, each interaction is erased completely or not at all."""
     start = 0
     for _ in range(kills):
@@ -133,7 +133,7 @@ def test_two_processes_pay_for_one_summary(path: Path | str) -> None:
         assert [made.text for made in session.summaries()] == [winner["text"]]
 
 
-def test_without_leases_one_wins_and_one_plans_anew(path: Path | str) -> None:
+def test_without_leases_the_slower_compaction_plans_again(path: Path | str) -> None:
     """Even without a lease two compactions are correct: compare-and-set makes the slower one plan again."""
     filled(path)
     with Memory.open(path) as memory, Memory.open(path) as other:

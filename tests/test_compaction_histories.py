@@ -53,7 +53,7 @@ def whole(session: Session) -> None:
 # --- branches
 
 
-def test_a_branch_has_what_was_compacted_then(chat: Session) -> None:
+def test_a_branch_has_the_compactions_of_its_time(chat: Session) -> None:
     """A branch from before a compaction does not have it; one from after has its summary and context."""
     revision = chat.stats().revision
     before, after = chat.fork(at=revision - 1), chat.fork(at=revision)
@@ -181,7 +181,7 @@ def test_a_rewind_undoes_and_redoes_a_compaction(chat: Session) -> None:
     whole(chat)
 
 
-def test_a_rewind_into_what_is_covered(chat: Session) -> None:
+def test_a_rewind_into_covered_entries_reactivates_them(chat: Session) -> None:
     """After a rewind to a covered entry, that and the earlier entries are active and the later ones rewound."""
     chat.rewind(chat.entries()[6])
     assert seqs(chat) == list(range(1, 8))
@@ -191,7 +191,7 @@ def test_a_rewind_into_what_is_covered(chat: Session) -> None:
     whole(chat)
 
 
-def test_every_context_of_a_long_history_is_found_again(memory: Memory, clock: FakeClock) -> None:
+def test_every_context_of_a_long_history_can_be_rebuilt(memory: Memory, clock: FakeClock) -> None:
     """`context(at=…)` rebuilds the context of each revision, over compactions, masks, evictions, restores, pins and
     cuts."""
     session = memory.session("s", counter=words, max_tokens=700)
@@ -357,7 +357,7 @@ def test_a_neuralyzer_erases_covered_entries_and_their_summaries(chat: Session) 
     whole(chat)
 
 
-def test_a_neuralyzer_erases_the_summary_that_a_flush_left(memory: Memory) -> None:
+def test_a_neuralyzer_erases_summaries_of_flushed_entries(memory: Memory) -> None:
     """A neuralyzer erases the summary that is all that is left of entries that a flush destroyed."""
     block = {**KEEP, "interaction_threshold_qty": 2}
     session = memory.session(
@@ -376,7 +376,7 @@ def test_a_neuralyzer_erases_the_summary_that_a_flush_left(memory: Memory) -> No
     whole(session)
 
 
-def test_a_neuralyzer_leaves_what_a_branch_alone_has(memory: Memory) -> None:
+def test_a_neuralyzer_leaves_a_branchs_own_summaries(memory: Memory) -> None:
     """A branch loses the shared entries, but not the summary of its own entries, which have the same seqs."""
     session = memory.session("s", counter=words)
     talk(session, 40)
@@ -711,7 +711,7 @@ def test_clearing_a_compacted_session_leaves_nothing(tmp_path: Path) -> None:
     assert b"swordfish" not in path.read_bytes()
 
 
-def test_a_summary_gives_way_before_a_context_is_refused(chat: Session, memory: Memory) -> None:
+def test_a_summary_is_left_out_before_a_context_is_refused(chat: Session, memory: Memory) -> None:
     """If what must be sent needs the room, the summary is left out first; only then is the context refused."""
     chat.add_user_message(filler(300))
     tight = memory.session("chat", counter=words, max_tokens=305)

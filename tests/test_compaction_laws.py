@@ -169,7 +169,7 @@ def test_no_plan_takes_system_pinned_or_open_entries(before: Snapshot, strategy:
 
 
 @law(ANY)
-def test_open_interactions_stay(before: Snapshot, strategy: Strategy) -> None:
+def test_no_plan_takes_an_open_interaction(before: Snapshot, strategy: Strategy) -> None:
     """A strategy that counts interactions takes nothing of an open one."""
     plan = strategy.plan(before)
     kept = [group for one in before.interactions if one.open for group in one.groups]
@@ -192,7 +192,7 @@ def test_compacting_again_without_new_entries_changes_nothing(before: Snapshot, 
     """After a plan is carried out, the next plan does nothing until something is appended."""
     rolls = getattr(strategy, "summaries", "") == "chain"
     plan = strategy.plan(before)
-    if rolls and plan.fold:  # rolling up a chain is a plan of its own and comes first
+    if rolls and plan.fold:  # rolling up a chain takes its own plan, which comes first
         before = applied(before, plan)
         plan = strategy.plan(before)
     after = applied(before, plan)

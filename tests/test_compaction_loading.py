@@ -244,7 +244,7 @@ def test_a_strategy_of_the_other_kind_is_refused_with_its_right_place() -> None:
 
 
 @pytest.mark.parametrize("given", [3, object(), Lru])
-def test_what_is_no_strategy_is_refused(given: object) -> None:
+def test_an_invalid_strategy_is_refused(given: object) -> None:
     """Anything but a name, a mapping or a strategy object is refused."""
     assert refusal(given).where == "long_term"
 

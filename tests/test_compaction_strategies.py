@@ -52,7 +52,7 @@ def test_fifo_drops_the_oldest_to_low_water(sizes: list[int], limits: dict[str, 
     assert active_after(before, SimpleFifo().plan(before)) == list(range(len(sizes) - remaining + 1, len(sizes) + 1))
 
 
-def test_fifo_says_what_it_took() -> None:
+def test_fifo_reports_the_evicted_entries() -> None:
     """The step of a plan counts entries and tokens; a plan without steps has a reason."""
     plan = SimpleFifo().plan(snapshot(messages([180] * 5), max_tokens=1000, max_messages=100))
 

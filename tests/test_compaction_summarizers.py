@@ -404,7 +404,7 @@ def dense(prompt: str) -> str:
     return json.dumps({"missing": [], "items": [], "summary": "Goal:\n- a word"})
 
 
-def test_chain_of_density_says_how_it_went(memory: Memory) -> None:
+def test_chain_of_density_reports_its_passes(memory: Memory) -> None:
     """A stored summary holds its passes, method, prompt version and cost."""
     chat = memory.session("one", counter=words, summarizer=dense)
     talk(chat, 200, 200)

@@ -590,7 +590,7 @@ def test_wrong_types_are_named(mixed: Session) -> None:
 
 @pytest.mark.parametrize("how", ["erase", "erase a call", "clear", "delete", "delete and begin anew", "replace"])
 def test_an_ephemeral_session_is_whole_whatever_is_destroyed_beside_it(memory: Memory, how: str) -> None:
-    """What it has lost of the stored session is no problem of it, and what is damaged in it still is one."""
+    """`verify` reports no problem for stored entries that others destroyed, and still reports damaged ones."""
     stored = memory.session("s", counter=words)
     for number in range(4):
         stored.add_user_message(f"question {number} " + "word " * 40)

@@ -274,7 +274,7 @@ def test_two_processes_that_cut_at_once_make_one_cut(path: Path, memory: Memory,
 # --- turns
 
 
-def test_holders_of_a_turn_go_one_after_the_other(place: Path | str) -> None:
+def test_holders_of_a_turn_exclude_each_other(place: Path | str) -> None:
     """Between the adds of a turn there is no add of another process's turn."""
     together([Process("turns", place, name, 15) for name in ("one", "two")])
 
@@ -362,7 +362,7 @@ def test_an_asynchronous_turn_waits_for_another_process(kind: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("given", "wait"), [(0, 0), (False, 0), (5, 5), ("5s", 5), ("1m30s", 90), (timedelta(seconds=5), 5)]
 )
-def test_a_turn_says_that_it_has_waited_in_vain(
+def test_a_turn_that_waits_in_vain_raises(
     path: Path, memory: Memory, start: Start, given: timedelta | float | str, wait: float
 ) -> None:
     """A turn that does not begin within `wait` raises LockTimeout."""
@@ -471,7 +471,7 @@ def test_atomic_turns_at_once_do_not_interleave(memory: Memory) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_is_refused_and_the_parent_goes_on(place: Path | str) -> None:
+def test_a_forked_child_is_refused_and_the_parent_continues(place: Path | str) -> None:
     """In a forked child every use of the memory raises ForkedProcess, and the parent is unharmed."""
     *child, parent = run("fork", place)
 

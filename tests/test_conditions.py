@@ -161,7 +161,7 @@ def test_an_attack_is_refused_at_load(text: str) -> None:
         "(message.role == 'user'\n and message.age == 1)",
     ],
 )
-def test_the_language(text: str) -> None:
+def test_every_part_of_the_language_is_accepted(text: str) -> None:
     """Comparison, `in`, `is None`, and/or/not, the conditional, + and -, constants, lists and paths are accepted."""
     assert parse(text).holds(VALUES) is True
 
@@ -209,7 +209,7 @@ def test_an_error_in_a_later_line_names_the_line() -> None:
         parse("(True\n and message.x)")
 
 
-def test_only_text_is_a_condition() -> None:
+def test_a_condition_that_is_no_text_is_refused() -> None:
     """A configuration that gives something else than text is refused like any other bad condition."""
     values: list[Any] = [True, 5, None, ["message.role"]]
 
@@ -218,7 +218,7 @@ def test_only_text_is_a_condition() -> None:
             parse(value)
 
 
-def test_the_cap_on_characters() -> None:
+def test_a_condition_has_at_most_1000_characters() -> None:
     """1,000 characters are accepted, 1,001 are not."""
     parse("message.name == '" + "x" * 982 + "'")
 
@@ -226,7 +226,7 @@ def test_the_cap_on_characters() -> None:
         parse("message.name == '" + "x" * 983 + "'")
 
 
-def test_the_cap_on_nodes() -> None:
+def test_a_condition_has_at_most_100_nodes() -> None:
     """100 nodes are accepted, 101 are not: a list is one, and so is each thing in it."""
     parse("message.tokens in [" + "1," * 96 + "]")
 
@@ -234,7 +234,7 @@ def test_the_cap_on_nodes() -> None:
         parse("message.tokens in [" + "1," * 97 + "]")
 
 
-def test_the_cap_on_depth() -> None:
+def test_a_condition_nests_at_most_20_deep() -> None:
     """Expressions nest 20 deep and not 21."""
     parse("not " * 19 + "True")
 
@@ -328,7 +328,7 @@ def test_keys_are_looked_up_in_mappings(text: str) -> None:
         "any_of(message.metadata, 'x', 'lang')",
     ],
 )
-def test_the_functions(text: str) -> None:
+def test_the_six_functions_accept_every_documented_type(text: str) -> None:
     """The six functions take text, lists, mappings and None as the module documents."""
     assert holds(text)
 
@@ -353,7 +353,7 @@ def test_the_functions(text: str) -> None:
         "message.tokens + 1e308 + 1e308 - 1e308 < 1 or message.tags[9]",
     ],
 )
-def test_a_question_without_answer_fails_as_one_error(text: str) -> None:
+def test_any_evaluation_error_raises_condition_failed(text: str) -> None:
     """Any error while evaluating is a ConditionFailed with the text and the cause."""
     with pytest.raises(ConditionFailed) as caught:
         holds(text)
@@ -375,7 +375,7 @@ def test_the_parts_looked_for_are_bounded() -> None:
         holds("any_of(message.content, message.metadata.words)", metadata={"words": ["x"] * 101})
 
 
-def test_the_shortest_way_decides() -> None:
+def test_boolean_operators_short_circuit() -> None:
     """`and`, `or` and the conditional compute no more than they need, so a None can be asked about first."""
     assert not holds("message.name is not None and message.name < 3")
     assert holds("message.name is None or message.name < 3")
@@ -394,7 +394,7 @@ def test_values_are_never_changed_nor_called() -> None:
     assert values["message"] == before
 
 
-def test_a_condition_is_a_value() -> None:
+def test_conditions_are_hashable_immutable_values() -> None:
     """Conditions of the same text are equal, can be keys, cannot be changed, and survive copying and pickling."""
     condition = parse(" message.role == 'ai' ")
 
@@ -407,7 +407,7 @@ def test_a_condition_is_a_value() -> None:
         assert twin.holds({"message": {"role": "assistant"}})
 
 
-def test_threads_do_not_see_each_others_values() -> None:
+def test_threads_evaluate_one_condition_independently() -> None:
     """Threads that evaluate one condition at once get the answers for their own values."""
     condition = parse("message.tokens == interaction.tokens and message.tokens - interaction.tokens == 0")
     wrong: list[int] = []
@@ -422,7 +422,7 @@ def test_threads_do_not_see_each_others_values() -> None:
     assert not wrong
 
 
-def test_asking_within_asking() -> None:
+def test_a_mapping_may_evaluate_a_condition_while_it_is_read() -> None:
     """A mapping that itself asks a condition while it is read disturbs nothing."""
     inner, outer = parse("message.tokens == 1"), parse("message.tokens == 2 and message.age == 3")
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from loop_blocking import Slices
 from palimpsest import AsyncMemory
 from palimpsest.context.result import Context
 from palimpsest.strategies import MaxTokens
-from slices import Slices
 from suspending import SuspendingBackend
 
 WORDS = "The lot of barley from the north vault came back damp, and somebody wants it weighed again. "
@@ -129,9 +129,8 @@ def test_long_work_changes_threads_once(monkeypatch: pytest.MonkeyPatch, how: st
         await session.context(**call)
         for _ in range(2):
             hopped, asked, _ = await hops.of(lambda: session.context(**call))
-            walked = (
-                how == "conditions"
-            )  # such a strategy cuts at each call, and the context is built once the cut is known not to be stored
+            # Conditions cut at each call, and the context is built once it is known that the cut is not stored.
+            walked = how == "conditions"
             assert (hopped, asked[0] in ("look", "read"), asked[1:] in STORED) == (1 + walked, True, True)
             await session.add(talk(1, times=1))
 

@@ -88,7 +88,7 @@ class Evicts:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("gap", [1, GAP, GAP + 1])
-def test_small_gaps_are_read_over(forgetful: Memory, gap: int) -> None:
+def test_small_evicted_gaps_are_read_with_their_surroundings(forgetful: Memory, gap: int) -> None:
     """Small evicted gaps are read with their surroundings, so that few calls suffice; wide gaps are not read."""
     evicted = [(low, low + gap - 1) for low in range(3, 300, gap + 2)]
     session = forgetful.session("s", max_tokens=64_000, counter=quarters, long_term=Evicts(evicted))

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from laws import examples
-from losing import losing
+from lossy_store import losing
 from palimpsest import AsyncMemory, AsyncSession, BudgetImpossible, ConfigError, Keys, Memory, Session
 from palimpsest.context import layout, reading, window
 from palimpsest.context.asks import Steps
@@ -31,7 +31,7 @@ from palimpsest.sessions.contexts import builder
 from palimpsest.testing import FakeClock
 from sqlitestore import Held, connection, database, of
 from strategies import TOOLS
-from watched import Blocking
+from watched_memory import Blocking
 from writer import quarters
 
 KINDS = ("sqlite", "loop", "file", "encrypted")
@@ -400,7 +400,7 @@ def test_the_cache_does_not_grow_with_the_log(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize(("letter", "width"), [("a", 1), ("é", 1), ("漢", 2), ("🙂", 4)])
-def test_a_text_weighs_what_it_takes_in_memory(letter: str, width: int) -> None:
+def test_the_cache_weighs_texts_by_their_bytes_in_memory(letter: str, width: int) -> None:
     """The cache weighs a text by the bytes that it takes in memory, whatever its letters."""
     texts = [letter * 1_000, letter * 51_000]
     short, long = (remembered.weight_of([Entry(content=text)]) for text in texts)

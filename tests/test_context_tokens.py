@@ -14,7 +14,7 @@ import pytest
 
 import rules
 import strategies
-from documented import JARGON, WEATHER_MESSAGES, weather
+from documented_token_counts import JARGON, WEATHER_MESSAGES, weather
 from palimpsest import BudgetImpossible, ConfigError, Memory
 from palimpsest.formats.wording import NO_RESULT, NO_RESULT_TOKENS, mask_note, mask_tokens
 from palimpsest.log.entry import Entry, Reasoning
@@ -186,7 +186,7 @@ def test_reported_usage_moves_the_factor_at_the_next_cut(memory: Memory) -> None
     assert factors[-1][1] == 2.0
 
 
-def test_nothing_fits_into_nothing(memory: Memory) -> None:
+def test_a_budget_of_0_is_impossible(memory: Memory) -> None:
     """A budget of 0 is impossible for any request, with the figures, and nothing is stored."""
     chat = memory.session("s", model="gpt-4o", max_tokens=0)
     chat.add_user_message("hello")

@@ -140,7 +140,7 @@ def test_a_copy_holds_everything_of_its_source(pair: tuple[str, str], sealed: bo
     assert (repeated.already, repeated.rows) == (10, 0)
 
 
-def test_one_tenant_is_copied_alone(tmp_path: Path, clock: FakeClock) -> None:
+def test_only_the_named_tenants_are_copied(tmp_path: Path, clock: FakeClock) -> None:
     """With `tenants` only the named tenants are copied."""
     filled(address("sqlite", tmp_path, "a"), clock)
 
@@ -375,7 +375,7 @@ def test_changes_in_a_home_during_a_copy_are_copied(kind: str, tmp_path: Path, c
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_an_unfinished_import_go_from_a_copy_too(
+def test_a_sweep_removes_copied_rows_of_an_unfinished_import(
     kind: str, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that an unfinished import left in the source are copied without an owner, and an old sweep removes them."""
@@ -449,7 +449,7 @@ def test_a_copy_beside_a_change_of_keys_is_refused(kind: str, tmp_path: Path, cl
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kinds", [*itertools.product(KINDS, KINDS)], ids="-".join)
-def test_the_order_of_use_is_copied_again_and_again(kinds: tuple[str, str], seed: int, tmp_path: Path) -> None:
+def test_repeated_copies_keep_the_order_of_use(kinds: tuple[str, str], seed: int, tmp_path: Path) -> None:
     """After repeated copies the sessions of the source keep their order of use in the target.
 
     This holds if the target was used meanwhile: what moved in the source comes last.
@@ -594,7 +594,7 @@ def test_an_unreadable_session_replaces_nothing(kind: str, tmp_path: Path, clock
 @pytest.mark.parametrize("what", ["session", "item/working/w"])
 @pytest.mark.parametrize("part", ["hot", "cold"])
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(one, marks=pytest.mark.wide) for one in SERVERS)])
-def test_a_damaged_head_replaces_no_sound_one(
+def test_a_damaged_head_does_not_replace_a_sound_copy(
     kind: str, part: str, what: str, tmp_path: Path, clock: FakeClock
 ) -> None:
     """A damaged head in the source leaves the older copy in the target; everything else is copied before the error."""

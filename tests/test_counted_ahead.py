@@ -44,9 +44,7 @@ def turn_of(number: int, times: int = 40) -> list[dict[str, Any]]:
     ]
 
 
-def test_what_is_added_is_counted_while_the_store_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_added_entries_are_counted_while_the_store_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a session that has given a context, additions are counted while the store is awaited.
 
     The counts equal those of a memory without a cache, through cuts as well.
@@ -61,7 +59,7 @@ def test_what_is_added_is_counted_while_the_store_is_waited_for(
             await session.count()  # from now on the encoding is loaded
             counting.clear()
             await session.add(turn_of(1))
-            assert (counting.here, counting.elsewhere) == ([], [])  # nobody has asked for a context
+            assert (counting.here, counting.elsewhere) == ([], [])  # without a context, nothing is counted
             await session.context()
             epochs = set[int | None]()
             for number in range(2, 30):
@@ -79,7 +77,7 @@ def test_what_is_added_is_counted_while_the_store_is_waited_for(
     asyncio.run(run())
 
 
-def test_little_is_counted_between_two_turns_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_little_is_counted_between_two_loop_iterations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two turns of the loop only a little is counted; contexts count the rest in threads."""
     counting = Counting(monkeypatch)
 

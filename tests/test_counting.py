@@ -18,7 +18,7 @@ from palimpsest.runtime.runner import Inline
 from palimpsest.stores import Store
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Place, Range, Row, Step
 from palimpsest.stores.memory import MemoryBackend
-from tallies import tallied
+from stored_counts import tallied
 
 KEY = SessionKey("tenant", "one")
 LOGS = Place("tenant", "one", "log", "")
@@ -45,7 +45,7 @@ async def rows_of(backend: Any, table: str = "tokens/c") -> Sequence[Cells]:
     return list(seen.rows[0])
 
 
-def test_a_window_is_counted_by_few_rows() -> None:
+def test_counts_stored_together_share_rows() -> None:
     """Counts stored together share rows: a hundred entries take four or five."""
 
     async def work() -> None:
@@ -60,7 +60,7 @@ def test_a_window_is_counted_by_few_rows() -> None:
     asyncio.run(work())
 
 
-def test_an_erasure_takes_the_counts_of_its_neighbours_and_no_figure_of_theirs() -> None:
+def test_an_erasure_removes_counts_in_shared_rows_but_keeps_fetch_counts() -> None:
     """A row of counts goes with any of its entries; how often a neighbour was fetched cannot be counted again."""
 
     async def work() -> None:
@@ -84,7 +84,7 @@ def test_an_erasure_takes_the_counts_of_its_neighbours_and_no_figure_of_theirs()
     asyncio.run(work())
 
 
-def test_counts_that_came_one_by_one_are_found_from_either_end() -> None:
+def test_counts_stored_one_by_one_are_found_from_either_end() -> None:
     """Counts stored one by one are all found, from either end and with any limit."""
 
     async def work() -> None:
@@ -102,7 +102,7 @@ def test_counts_that_came_one_by_one_are_found_from_either_end() -> None:
     asyncio.run(work())
 
 
-def test_a_branch_takes_no_count_for_its_own_that_is_of_the_entry_beyond_it() -> None:
+def test_a_branch_takes_no_count_of_its_origins_entry_of_the_same_seq() -> None:
     """A branch takes no count of its origin for its own entry of the same seq."""
 
     async def work() -> None:
@@ -133,7 +133,7 @@ async def at(store: Store, next_seq: int) -> Any:
 
 
 @pytest.mark.parametrize("flip", range(12))
-def test_a_damaged_row_of_counts_is_lost_and_no_other(flip: int) -> None:
+def test_a_damaged_row_of_counts_is_dropped_alone(flip: int) -> None:
     """A damaged row of counts is dropped, even if its figures look valid, and no other row is."""
 
     async def work() -> None:

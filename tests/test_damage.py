@@ -131,7 +131,7 @@ def test_a_damaged_entry_is_named_and_set_aside(world: World, caplog: pytest.Log
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("by", ["repair", "erase", "branch"])
-def test_a_verb_takes_a_damaged_entry_out(world: World, by: str) -> None:
+def test_repair_and_erase_remove_damaged_entries(world: World, by: str) -> None:
     """`repair` takes out all that is damaged, `erase` one of them, in every branch; then nothing is wrong."""
     with world.opened() as memory:
         memory.session("s").fork("branch")
@@ -160,7 +160,7 @@ def test_a_verb_takes_a_damaged_entry_out(world: World, by: str) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("hidden", [False, True])
-def test_a_tombstone_that_is_damaged_counts_once(world: World, hidden: bool) -> None:
+def test_a_damaged_tombstone_counts_once(world: World, hidden: bool) -> None:
     """A damaged tombstone counts as erased once, rewound or not, in every branch."""
     with world.opened() as memory:
         session = memory.session("s")
@@ -186,7 +186,7 @@ def test_a_tombstone_that_is_damaged_counts_once(world: World, hidden: bool) -> 
         assert {entry.seq for entry in memory.session("early").entries() if entry.erased} == {*damaged, SEQ, SEQ + 2}
 
 
-def test_an_ephemeral_session_takes_a_damaged_entry_out_for_itself(world: World) -> None:
+def test_repair_of_an_ephemeral_session_leaves_the_store_unchanged(world: World) -> None:
     """`repair` of an ephemeral session removes a damaged entry there and leaves the store unchanged."""
     with world.opened() as memory:
         memory.session("s").erase([SEQ])
@@ -208,7 +208,7 @@ def test_an_ephemeral_session_takes_a_damaged_entry_out_for_itself(world: World)
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seq", [1, 2, 3, 4, 6, 7, 24])
-def test_any_entry_may_be_damaged(world: World, seq: int) -> None:
+def test_contexts_are_valid_whichever_entry_is_damaged(world: World, seq: int) -> None:
     """Whichever entry it is, a question, a call, a result, an answer, the first or the last: the context is valid."""
     world.damage(seq)
 
@@ -222,7 +222,7 @@ def test_any_entry_may_be_damaged(world: World, seq: int) -> None:
         assert session.verify().ok
 
 
-def test_an_erasure_names_damaged_entries_that_it_left(world: World) -> None:
+def test_an_erasure_names_the_damaged_entries_that_it_left(world: World) -> None:
     """An erasure by a text, a user or a condition names each damaged entry that it had to leave, and what to do."""
     question = 7
     with world.opened() as memory:
@@ -253,7 +253,7 @@ def test_an_erasure_names_damaged_entries_that_it_left(world: World) -> None:
         assert memory.forget(user="ann").remains == ()
 
 
-def test_the_command_line_takes_it_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_repairs_a_damaged_entry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """`doctor` names the entry, `show` marks it, `repair` asks, and takes it out."""
     if world.options:
         monkeypatch.setenv("PALIMPSEST_KEY", "old:" + bytes(range(32)).hex())

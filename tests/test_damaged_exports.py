@@ -81,7 +81,7 @@ def written(chat: Session, left_out: Callable[[str], object] | None, **options: 
     return json.loads(out.getvalue())
 
 
-def test_a_sound_session_is_exported_as_ever(world: World) -> None:
+def test_left_out_changes_nothing_for_a_sound_session(world: World) -> None:
     """With `left_out`, a sound session is exported completely and nothing is reported."""
     with world.memory() as memory:
         chat, told = world.session(memory), list[str]()
@@ -94,7 +94,7 @@ def test_a_sound_session_is_exported_as_ever(world: World) -> None:
 
 @pytest.mark.parametrize("which", ["first", "compact", "cut", "pin"])
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_damaged_record_is_left_out_with_what_is_built_on_it(world: World, which: str, *, gone: bool) -> None:
+def test_a_damaged_record_and_its_dependents_are_left_out(world: World, which: str, *, gone: bool) -> None:
     """A damaged record refuses the export; with `left_out` everything else is exported and can be imported."""
     revision = world.first if which == "first" else world.revisions[which]
     before = world.texts()
@@ -102,7 +102,7 @@ def test_a_damaged_record_is_left_out_with_what_is_built_on_it(world: World, whi
 
     with world.memory() as memory:
         chat, told, again = world.session(memory), list[str](), list[str]()
-        if not gone or world.keys:  # else nobody knows that there was one
+        if not gone or world.keys:  # otherwise the store has no trace of the entry
             for refused in (chat.export, lambda: written(chat, None)):
                 with pytest.raises(StoreCorrupt):
                     refused()
@@ -124,7 +124,7 @@ def test_a_damaged_record_is_left_out_with_what_is_built_on_it(world: World, whi
 
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("seqs", [(1,), (5, 6), (30,)])
-def test_a_tombstone_stands_for_an_entry_that_is_lost(world: World, seqs: tuple[int, ...], *, gone: bool) -> None:
+def test_a_tombstone_replaces_a_missing_or_damaged_entry(world: World, seqs: tuple[int, ...], *, gone: bool) -> None:
     """A missing entry refuses the export, a damaged one is set aside; with `left_out` a tombstone replaces either."""
     before = world.texts()
     for seq in seqs:
@@ -146,7 +146,7 @@ def test_a_tombstone_stands_for_an_entry_that_is_lost(world: World, seqs: tuple[
         assert copy.verify().ok
 
 
-def test_a_call_that_is_missing_is_still_one(tmp_path: Path) -> None:
+def test_a_missing_call_is_exported_as_a_tombstone_with_its_result(tmp_path: Path) -> None:
     """A missing call is exported as a tombstone that its result answers, so that an import succeeds."""
     vault = Vault.of("sqlite", tmp_path)
     with vault.memory(None) as memory:
@@ -171,7 +171,7 @@ def test_a_call_that_is_missing_is_still_one(tmp_path: Path) -> None:
         assert other.session("s").entries()[-1].text == "found"
 
 
-def test_the_facts_of_a_scope_are_left_out_where_one_is_damaged(world: World) -> None:
+def test_a_damaged_fact_leaves_out_its_scope_alone(world: World) -> None:
     """The other scopes of the session come along."""
     slot, there = next(
         (slot, one)
@@ -191,7 +191,7 @@ def test_the_facts_of_a_scope_are_left_out_where_one_is_damaged(world: World) ->
     assert "session/s/trip" in told[0]
 
 
-def test_a_policy_holds_for_the_rest_of_a_damaged_session(world: World) -> None:
+def test_a_policy_redacts_the_rest_of_a_damaged_session(world: World) -> None:
     """A policy holds for the rest of a session, too."""
     world.damage("record", world.revisions["pin"])
 
@@ -203,7 +203,7 @@ def test_a_policy_holds_for_the_rest_of_a_damaged_session(world: World) -> None:
 
 
 @pytest.mark.parametrize("format", ["palimpsest", "openai", "text"])
-def test_the_command_names_what_is_damaged_and_how_to_go_on(tmp_path: Path, format: str) -> None:
+def test_the_export_command_names_damage_and_how_to_continue(tmp_path: Path, format: str) -> None:
     """`export` refuses damage; with --leave-out-damaged it writes the rest, names what is missing and exits with 1."""
     world = World("sqlite", None, tmp_path)
     world.damage("record", world.revisions["compact"])
@@ -225,7 +225,7 @@ def test_the_command_names_what_is_damaged_and_how_to_go_on(tmp_path: Path, form
     assert revision in into.stderr
 
 
-def test_a_sound_session_is_exported_by_the_command_as_ever(tmp_path: Path) -> None:
+def test_leave_out_damaged_changes_nothing_for_a_sound_session(tmp_path: Path) -> None:
     """The option alone changes nothing, nor the exit status."""
     world = World("sqlite", None, tmp_path)
 
@@ -236,7 +236,7 @@ def test_a_sound_session_is_exported_by_the_command_as_ever(tmp_path: Path) -> N
         assert len(done.stdout) == len(same.stdout)
 
 
-def test_warnings_are_json_lines_with_json(tmp_path: Path) -> None:
+def test_warnings_are_json_lines_with_the_json_option(tmp_path: Path) -> None:
     """With --json a warning of the library is a JSON line."""
     world = World("sqlite", None, tmp_path)
     world.damage("entry", 3)
@@ -252,7 +252,7 @@ def test_warnings_are_json_lines_with_json(tmp_path: Path) -> None:
     assert plain.stderr.startswith("Warning: ")
 
 
-def test_an_output_without_a_name_is_refused(tmp_path: Path) -> None:
+def test_an_empty_output_name_is_refused(tmp_path: Path) -> None:
     """A shell gives it for a variable that is not set: it was said to be a folder."""
     done = run("export", "s", "--store", World("sqlite", None, tmp_path).vault.address, "-o", "")
 

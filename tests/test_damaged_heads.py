@@ -120,7 +120,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_listing_marks_it_and_names_it_once(world: World, part: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listing_marks_a_damaged_session_and_warns_once(
+    world: World, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A listing contains a damaged session with a mark, and one warning says what to do."""
     world.damage(part=part)
 
@@ -141,7 +143,7 @@ def test_a_listing_marks_it_and_names_it_once(world: World, part: str, caplog: p
     assert "delete_session" in warnings[0]
 
 
-def test_others_are_found_and_swept(world: World) -> None:
+def test_other_sessions_are_found_and_swept(world: World) -> None:
     """Other sessions are found and swept; the damaged one, whose age is unknown, is not."""
     world.damage()
 
@@ -154,7 +156,7 @@ def test_others_are_found_and_swept(world: World) -> None:
         assert [one.session for one in memory.sessions()] == ["bad"]
 
 
-def test_damaged_facts_keep_nobody_from_anything_else(world: World) -> None:
+def test_damaged_facts_raise_when_read_and_after_a_sweep(world: World) -> None:
     """Damaged facts raise an error when they are read, and in a sweep after everything else is swept."""
     with world.opened() as memory:
         for name in ("bad", "good"):
@@ -179,7 +181,7 @@ def test_damaged_facts_keep_nobody_from_anything_else(world: World) -> None:
         assert memory.delete_session("also")
 
 
-def test_a_damaged_lease_begins_anew(world: World) -> None:
+def test_a_damaged_lease_can_be_taken_again(world: World) -> None:
     """A damaged lease can be taken again, and its earlier holder is refused."""
     with world.opened() as memory:
         fence = drive(memory.store.lease("default", "turn:good", "me", 60))
@@ -195,7 +197,7 @@ def test_a_damaged_lease_begins_anew(world: World) -> None:
 
 
 @pytest.mark.parametrize("verb", ["describe", "delete", "forget", "lifetime"])
-def test_a_note_that_is_lost_keeps_nobody_from_its_session(world: World, verb: str) -> None:
+def test_a_lost_note_is_made_again_from_its_head(world: World, verb: str) -> None:
     """A lost note about a session's user or end is made again from its head."""
     with world.opened() as memory:
         memory.session("bad").describe(lifetime="1d")
@@ -220,7 +222,7 @@ def test_a_note_that_is_lost_keeps_nobody_from_its_session(world: World, verb: s
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_forgetting_a_text_says_that_it_is_still_in_there(world: World, dry_run: bool) -> None:
+def test_forgetting_a_text_reports_an_unsearchable_damaged_session(world: World, dry_run: bool) -> None:
     """Forgetting a text reports a damaged session, which could not be searched, under `remains`."""
     world.damage()
 
@@ -234,7 +236,7 @@ def test_forgetting_a_text_says_that_it_is_still_in_there(world: World, dry_run:
         assert not any("'bad'" in told for told in memory.forget(matches="heron").remains)
 
 
-def test_forgetting_a_user_takes_their_damaged_sessions(world: World) -> None:
+def test_forgetting_a_user_deletes_their_damaged_sessions(world: World) -> None:
     """Forgetting a user deletes their damaged sessions, known by a note beside the head, and reports those of
     others."""
     world.damage()
@@ -275,7 +277,7 @@ def test_a_damaged_session_can_be_destroyed(world: World, part: str, by: str) ->
 
 
 @pytest.mark.parametrize("world", ["sqlite", "file"], indirect=True)
-def test_no_byte_of_it_is_left(world: World) -> None:
+def test_a_deleted_damaged_session_leaves_no_byte(world: World) -> None:
     """No file has a byte of a deleted damaged session, the search index included."""
     large = "many words " * 10_000
     with world.opened() as memory:
@@ -292,7 +294,7 @@ def test_no_byte_of_it_is_left(world: World) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["bad", "branch", "leaf"])
 @pytest.mark.parametrize("by", ["delete", "forget"])
-def test_branches_keep_what_they_share(world: World, name: str, by: str) -> None:
+def test_branches_of_a_deleted_damaged_session_keep_shared_entries(world: World, name: str, by: str) -> None:
     """If a damaged session of a tree is deleted, its branches keep the entries that they share."""
     with world.opened() as memory:
         bad = memory.session("bad")
@@ -322,7 +324,7 @@ def test_branches_keep_what_they_share(world: World, name: str, by: str) -> None
     assert world.slots_of("bad") == []
 
 
-def test_a_root_made_anew_is_not_taken_for_what_a_branch_leaves(world: World) -> None:
+def test_deleting_a_damaged_branch_leaves_a_recreated_root_alone(world: World) -> None:
     """A damaged branch takes nothing of a session that has the home's name by now, and has never had a branch."""
     with world.opened() as memory:
         memory.session("bad").fork("branch").add_user_message("more")
@@ -341,7 +343,7 @@ def test_a_root_made_anew_is_not_taken_for_what_a_branch_leaves(world: World) ->
     assert world.slots_of("bad") == []
 
 
-def test_an_erasure_does_not_pass_a_branch_that_is_damaged(world: World) -> None:
+def test_an_erasure_reports_entries_shared_with_a_damaged_branch(world: World) -> None:
     """An erasure cannot reach a damaged branch's shared entries: `remains` says so, and other entries go."""
     with world.opened() as memory:
         memory.session("bad").fork("branch")
@@ -361,7 +363,7 @@ def test_an_erasure_does_not_pass_a_branch_that_is_damaged(world: World) -> None
         assert "heron" not in memory.session("bad").entries()[0].text
 
 
-def test_an_import_says_to_delete_it_first(world: World) -> None:
+def test_an_import_over_a_damaged_session_is_refused_with_advice(world: World) -> None:
     """An import in the place of a damaged session is refused with the advice to delete it."""
     with world.opened() as memory:
         lines = memory.session("good").export()
@@ -375,7 +377,7 @@ def test_an_import_says_to_delete_it_first(world: World) -> None:
         assert memory.session("bad").verify().ok
 
 
-def test_commands_name_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_name_a_damaged_session(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """`sessions` marks it, `verify` and `doctor` go through the others and name it, `delete` destroys it."""
     if world.kind == "memory":
         pytest.skip("a store in memory is of one process")
@@ -398,7 +400,7 @@ def test_commands_name_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("number", [1, 2, 4])
-def test_a_log_that_is_refused_is_one_damaged_session(tmp_path: Path, number: int) -> None:
+def test_an_unreadable_log_file_is_one_damaged_session(tmp_path: Path, number: int) -> None:
     """A file with a line that cannot be read is a damaged session, and goes with the file; a sweep ends in an error."""
     world, folder = World("file", tmp_path), tmp_path / "logs"
     log = _broken(folder, "bad", number)
@@ -419,7 +421,7 @@ def test_a_log_that_is_refused_is_one_damaged_session(tmp_path: Path, number: in
         memory.session("bad").add_user_message("anew")
 
 
-def test_a_refused_log_of_several_sessions_is_left_alone(tmp_path: Path) -> None:
+def test_an_unreadable_log_file_of_several_sessions_is_left_alone(tmp_path: Path) -> None:
     """In a log file that cannot be read, several sessions cannot be told apart: none is deleted, and the error names
     them."""
     world, folder = World("file", tmp_path), tmp_path / "logs"
@@ -455,7 +457,7 @@ def _broken(folder: Path, name: str, number: int) -> Path:
 
 @pytest.mark.parametrize("keys", [None, FIRST], ids=["plain", "sealed"])
 @pytest.mark.parametrize("server", SERVERS)
-def test_on_a_server_it_goes_alone_as_well(server: str, keys: Keys | None) -> None:
+def test_a_damaged_session_on_a_server_is_deleted_alone(server: str, keys: Keys | None) -> None:
     """On a server, too, a damaged session is listed, reported and destroyed, and its branch keeps what it shares."""
     with Memory.open(KINDS[server].address_of("heads"), encryption=keys) as memory:
         for name in ("bad", "good"):
@@ -479,13 +481,13 @@ def test_on_a_server_it_goes_alone_as_well(server: str, keys: Keys | None) -> No
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"{}", b"12345678", b"xyzxyzxyz"])
-def test_a_value_without_a_checksum_raises_an_error_that_says_so(value: bytes) -> None:
+def test_a_value_without_a_checksum_raises_store_corrupt(value: bytes) -> None:
     """A value without a checksum raises an error that says so."""
     with pytest.raises(ValueError, match="checksum"):
         checked(value, 1)
 
 
-def test_damaged_facts_keep_no_others_from_being_forgotten(world: World) -> None:
+def test_forgetting_reports_damaged_facts_and_forgets_the_rest(world: World) -> None:
     """Forgetting a text or a tenant reports damaged facts and forgets everything else."""
     with world.opened() as memory:
         for scope in ("also", "bad", "good"):

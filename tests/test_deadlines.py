@@ -65,7 +65,7 @@ def never() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def test_each_call_that_is_not_answered_ends() -> None:
+def test_each_unanswered_call_ends_at_its_deadline() -> None:
     """Each unanswered call ends after its time, a write with an unknown outcome; answered calls go on."""
 
     async def do(backend: Answering) -> list[Any]:
@@ -88,7 +88,7 @@ def test_each_call_that_is_not_answered_ends() -> None:
         assert isinstance(fault.__cause__, TimeoutError)
 
 
-def test_a_task_goes_on_after_a_call_that_was_too_long() -> None:
+def test_a_task_continues_after_a_call_timed_out() -> None:
     """After a call's deadline its task is not cancelled, and its next call is answered."""
 
     async def do(backend: Answering) -> Any:
@@ -106,7 +106,7 @@ def test_a_task_goes_on_after_a_call_that_was_too_long() -> None:
 
 @pytest.mark.parametrize("when", ["before its time is over", "as its time is over"])
 def test_a_cancelled_call_raises_no_timeout(when: str) -> None:
-    """Neither while there is time, nor where both come together."""
+    """A call cancelled before its deadline, or exactly at it, raises no TimeoutError."""
 
     async def do(backend: Answering) -> Any:
         together = when == "as its time is over"
@@ -132,7 +132,7 @@ class Together:
             raise
 
 
-def test_calls_that_are_answered_set_one_timer() -> None:
+def test_answered_calls_share_one_timer() -> None:
     """Any number of answered calls set one timer."""
     backend = Answering(30)
 

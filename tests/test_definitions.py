@@ -54,8 +54,8 @@ def path(tmp_path: Path) -> Path:
 # --- what is kept
 
 
-def test_a_session_keeps_which_definition_it_is_under(path: Path) -> None:
-    """Name, version and digest, from its first entry on; what that says is kept once in the store."""
+def test_a_session_stores_its_definitions_name_version_and_digest(path: Path) -> None:
+    """The first entry stores them with the session; the definition itself is stored once in the store."""
     with declared(path) as resources:
         say(chat(resources), range(2))
         resources.session({"id": "chat", "key": "bob"}, counter=quarters).add_user_message("Hello.")
@@ -91,7 +91,7 @@ def test_a_session_stores_one_name_of_its_definition(path: Path) -> None:
 
 
 def test_the_definition_follows_forks_exports_and_copies(path: Path, tmp_path: Path) -> None:
-    """Through a fork, a clearing, a rewinding, an export with its import, a copy of the store, and encryption."""
+    """A session keeps its definition through forks, clears, rewinds, imports, copies of the store, and encryption."""
     keys = Keys({"one": bytes(range(32))})
     with declared(path) as resources:
         session = chat(resources)
@@ -117,8 +117,8 @@ def test_the_definition_follows_forks_exports_and_copies(path: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("wrong", [7, {"memory": "x"}, {"memory": "x", "digest": 5}, {"memory": "\x00", "digest": "y"}])
-def test_an_export_that_says_something_else_there_is_refused(path: Path, wrong: Any) -> None:
-    """An import checks it like everything else."""
+def test_an_export_with_an_invalid_definition_is_refused(path: Path, wrong: Any) -> None:
+    """An import checks the definition in an export like everything else."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(2))
@@ -130,7 +130,7 @@ def test_an_export_that_says_something_else_there_is_refused(path: Path, wrong: 
 
 
 def test_no_secret_is_kept_or_digested(path: Path) -> None:
-    """Another key or password is no other definition."""
+    """Another key or password gives the same digest, and no secret is stored."""
     provider = {"model": "gpt-4o", "api_key": "sk-one"}
     with declared(path, token_provider=provider) as resources:
         say(chat(resources), range(2))
@@ -147,7 +147,7 @@ def test_no_secret_is_kept_or_digested(path: Path) -> None:
 
 
 def test_a_changed_definition_is_noticed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An observer of each session hears it once, the log of each change once; figures say which is in force."""
+    """Each session sends an event once, each change is logged once, and figures name the definition in force."""
     with declared(path) as resources:
         for key in ("ann", "bob"):
             resources.session({"id": "chat", "key": key}, counter=quarters).add_user_message("Hello.")
@@ -170,7 +170,7 @@ def test_a_changed_definition_is_noticed(path: Path, caplog: pytest.LogCaptureFi
     assert "default/chat changed from version 1.0.0" in record.message
 
 
-def test_an_append_alone_notices_it(path: Path) -> None:
+def test_an_append_alone_notices_a_changed_definition(path: Path) -> None:
     """An append notices a changed definition, even in a process that makes no context."""
     with declared(path) as resources:
         say(chat(resources), range(1))
@@ -185,7 +185,7 @@ def test_an_append_alone_notices_it(path: Path) -> None:
 # --- when it is applied
 
 
-def test_a_limit_acts_at_the_next_cut(path: Path) -> None:
+def test_a_changed_limit_applies_at_the_next_cut(path: Path) -> None:
     """A changed limit applies from the next cut on; until then prefixes stay."""
     with declared(path) as resources:
         session = chat(resources)
@@ -209,8 +209,8 @@ def test_a_limit_acts_at_the_next_cut(path: Path) -> None:
         assert session.context().budget.share == 200
 
 
-def test_a_larger_limit_leaves_nothing_out(path: Path) -> None:
-    """The cut that the smaller one makes due keeps all that the larger one has room for."""
+def test_the_cut_under_a_larger_limit_keeps_all_that_fits(path: Path) -> None:
+    """The cut that the smaller limit makes due keeps everything that fits the larger one."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(15))
@@ -235,7 +235,7 @@ def test_options_of_the_program_apply_at_once(path: Path) -> None:
         assert chat(resources).context(max_tokens=120).tokens <= 120
 
 
-def test_conditions_and_masks_wait_too(path: Path) -> None:
+def test_changed_conditions_and_masks_apply_at_the_next_cut(path: Path) -> None:
     """Changed conditions and masks apply from the next cut on."""
     with declared(path) as resources:
         session = chat(resources)
@@ -251,7 +251,7 @@ def test_conditions_and_masks_wait_too(path: Path) -> None:
         assert not [message for message in session.context().messages if message["role"] == "tool"]
 
 
-def test_a_flush_of_before_decides_when_and_the_new_one_how(path: Path) -> None:
+def test_the_old_definition_decides_when_to_flush_and_the_new_one_how(path: Path) -> None:
     """The old definition decides when a flush happens, and the new one how."""
     flushing = {"type": "simple_fifo", "summarize_threshold": 0.8}
     with declared(path, flushing=flushing, type="token_based", persistence=None) as resources:
@@ -269,7 +269,7 @@ def test_a_flush_of_before_decides_when_and_the_new_one_how(path: Path) -> None:
 
 
 def test_an_exact_walk_begins_when_a_cut_is_due(path: Path) -> None:
-    """A strategy that keeps no window stores no cut; the session is under it all the same."""
+    """A strategy without a window stores no cut; the session still comes under its definition when a cut is due."""
     with declared(path) as resources:
         session = chat(resources)
         say(session, range(12))
@@ -285,7 +285,7 @@ def test_an_exact_walk_begins_when_a_cut_is_due(path: Path) -> None:
         assert definition.digest == resources["chat"].digest[:32]
 
 
-def test_a_definition_that_is_not_known_gives_way_at_once(path: Path) -> None:
+def test_an_unknown_definition_is_replaced_at_once(path: Path) -> None:
     """If a session's definition is unknown, as after an import, the new one applies at once."""
     with declared(path) as resources:
         session = chat(resources)
@@ -298,7 +298,7 @@ def test_a_definition_that_is_not_known_gives_way_at_once(path: Path) -> None:
         assert chat(resources).context().parts.log <= 200
 
 
-def test_a_session_of_before_definitions_is_under_the_first_that_cuts(path: Path) -> None:
+def test_a_session_without_a_definition_gets_the_first_that_cuts_it(path: Path) -> None:
     """A session from before definitions comes under the first definition that cuts it."""
     with Memory.open(path) as memory:
         say(memory.session("default/chat/ann"), range(12))
@@ -307,7 +307,7 @@ def test_a_session_of_before_definitions_is_under_the_first_that_cuts(path: Path
         assert chat(resources).info().definition is not None
 
 
-def test_a_dry_run_puts_no_session_under_a_definition(path: Path) -> None:
+def test_a_dry_run_changes_no_definition(path: Path) -> None:
     """A dry run shows the new definition's context and changes nothing."""
     with declared(path) as resources:
         session = chat(resources)
@@ -325,7 +325,7 @@ def test_a_dry_run_puts_no_session_under_a_definition(path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_programs_with_an_event_loop_are_told_and_wait_too(path: Path) -> None:
+async def test_async_memory_applies_a_changed_definition_at_the_next_cut(path: Path) -> None:
     """An asynchronous memory applies a changed definition at the next cut, too."""
     source = {**DECLARED, "store": f"sqlite:///{path}"}
     async with AsyncResources.load(source) as resources:
@@ -357,7 +357,7 @@ LIMITS = st.fixed_dictionaries(
 @pytest.mark.wide
 @settings(max_examples=60, deadline=None)
 @given(old=LIMITS, new=LIMITS, sizes=st.lists(st.integers(1, 140), min_size=8, max_size=24), split=st.integers(1, 20))
-def test_contexts_are_as_before_until_the_next_cut_and_as_declared_from_then(
+def test_contexts_follow_the_old_definition_until_the_next_cut(
     old: dict[str, Any], new: dict[str, Any], sizes: list[int], split: int
 ) -> None:
     """Contexts equal those of the old definition until the next cut, and those of the new one from then on."""
@@ -401,7 +401,7 @@ def other_context(other: Memory, session: Session, options: dict[str, Any]) -> A
     return other.session("s", **options).context()
 
 
-def test_kept_is_what_is_shown(path: Path) -> None:
+def test_a_stored_definition_has_every_setting_of_config_show(path: Path) -> None:
     """A stored definition has every setting that `palimpsest config show` prints."""
     with declared(path) as resources:
         say(chat(resources), range(1))

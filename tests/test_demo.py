@@ -35,14 +35,14 @@ def printed() -> list[str]:
     return run("demo", "--all").stdout.splitlines()
 
 
-def test_everything_but_sending_everything_fits(figures: dict[str, Any]) -> None:
+def test_every_way_but_sending_everything_fits_the_budget(figures: dict[str, Any]) -> None:
     """The windows and Palimpsest stay within the budget in every call."""
     fits = {name: way["fits_budget"] for name, way in figures["ways"].items()}
 
     assert fits == {"send everything": False, "slide by message": True, "slide by turn": True, "Palimpsest": True}
 
 
-def test_palimpsest_is_the_cheapest(figures: dict[str, Any]) -> None:
+def test_palimpsest_costs_least_and_caches_most(figures: dict[str, Any]) -> None:
     """At the same budget its calls cost least, and most of their tokens are cached."""
     costs = {name: way["usd_per_call"] for name, way in figures["ways"].items()}
 
@@ -61,7 +61,7 @@ def test_the_readme_shows_what_the_demo_prints(printed: list[str]) -> None:
     assert f"```text\n{chr(10).join(printed[-4:])}\n```" in page
 
 
-def test_the_early_fact_is_in_the_log_alone(figures: dict[str, Any]) -> None:
+def test_the_early_fact_has_left_the_context_but_not_the_log(figures: dict[str, Any]) -> None:
     """The fact of turn 3 has left the context and is still in the log."""
     fact = figures["early_fact"]
 
@@ -69,7 +69,7 @@ def test_the_early_fact_is_in_the_log_alone(figures: dict[str, Any]) -> None:
     assert (fact["in_context"], fact["in_log"]) == (False, True)
 
 
-def test_a_compaction_keeps_the_early_fact_in_reach(figures: dict[str, Any]) -> None:
+def test_the_final_summary_keeps_the_early_fact(figures: dict[str, Any]) -> None:
     """The summary at the end says what of the early fact must be right to the letter, and expands to all it covers."""
     compaction = figures["compaction"]
 
@@ -80,7 +80,7 @@ def test_a_compaction_keeps_the_early_fact_in_reach(figures: dict[str, Any]) -> 
     assert (compaction["fact_expanded"], compaction["verified"]) == (True, True)
 
 
-def test_its_tokens_are_those_that_the_library_counts() -> None:
+def test_the_demos_token_counts_equal_context_tokens() -> None:
     """The demonstration's own measure of a request is `context.tokens`, call by call."""
     tools = scenario.tools()
     bill = Bill("any", Tokens(encoding("o200k_base"), tools))
@@ -113,7 +113,7 @@ def test_a_cache_begins_at_1024_tokens_in_steps_of_128() -> None:
     assert bill.call(long)[1] == 1_152
 
 
-def test_it_prints_a_line_a_turn_and_one_table(printed: list[str]) -> None:
+def test_piped_output_has_a_line_per_turn_and_one_table(printed: list[str]) -> None:
     """In a pipe it prints a line for each turn, with cuts, and then one table."""
     assert sum(line.startswith("turn ") for line in printed) == len(scenario.conversation())
     assert any("<< cut (high water)" in line for line in printed)
@@ -122,7 +122,7 @@ def test_it_prints_a_line_a_turn_and_one_table(printed: list[str]) -> None:
     assert any("session.entry(" in line for line in printed)
 
 
-def test_its_story_fits_a_screen() -> None:
+def test_the_demo_output_fits_a_screen() -> None:
     """24 to 30 lines of 80 columns have the four ways, a month's costs, the early fact, and the lines to do it."""
     price = Price(2.5, 1.25)
     model = find_model("gpt-4o")
@@ -140,7 +140,7 @@ def test_its_story_fits_a_screen() -> None:
     assert "$2,076" in next(after for line, after in pairwise(narrow) if line.startswith("Palimpsest"))[:60]
 
 
-def test_a_column_has_what_is_cached_below_what_is_new() -> None:
+def test_a_chart_column_has_cached_tokens_below_new_ones() -> None:
     """A chart's column has cached tokens below new ones, a third of the budget a line, cut at the budget."""
     half = columns_of([Bar(6_000, 3_000)] * 44, 9_000, colour=False)
     whole = columns_of([Bar(90_000, 90_000)] * 44, 9_000, colour=False)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commands import read, run, start
-from deriver import SESSION, FileIndex
+from deriver_process import SESSION, FileIndex
 from palimpsest import Memory, Query
 from palimpsest.errors import ErasureFailed
 from palimpsest.runtime.runner import drive
@@ -21,7 +21,7 @@ from processes import Process
 from sealed import FIRST
 from test_erasing import Index, talk
 
-SCRIPT = Path(__file__).with_name("deriver.py")
+SCRIPT = Path(__file__).with_name("deriver_process.py")
 KINDS = ("memory", "sqlite", "file", "sealed sqlite", "sealed file")
 
 
@@ -42,7 +42,7 @@ def other(memory: Memory, **options: Any) -> Memory:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
-def test_an_index_learns_at_the_next_opening_what_others_have_erased(kind: str, tmp_path: Path) -> None:
+def test_derived_data_learns_of_others_erasures_at_the_next_opening(kind: str, tmp_path: Path) -> None:
     """When a program opens next, its index is told what other processes have erased."""
     where = {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[kind]
     index = FileIndex(tmp_path / "index.json")
@@ -65,7 +65,7 @@ def test_an_index_learns_at_the_next_opening_what_others_have_erased(kind: str, 
     assert Process("open", where, tmp_path / "index.json", script=SCRIPT).end() == [0]
 
 
-def test_a_program_that_runs_meanwhile_is_told_when_it_sweeps(tmp_path: Path) -> None:
+def test_a_running_program_learns_of_others_erasures_at_a_sweep(tmp_path: Path) -> None:
     """A running program's index is told what others have erased when it sweeps."""
     where, index = f"sqlite:///{tmp_path}/a.db", FileIndex(tmp_path / "index.json")
     with Memory.open(where) as memory:
@@ -81,7 +81,7 @@ def test_a_program_that_runs_meanwhile_is_told_when_it_sweeps(tmp_path: Path) ->
     assert index.texts() == {}
 
 
-def test_a_dry_run_of_forgetting_removes_nothing_that_was_made(place: tuple[str, dict[str, Any]]) -> None:
+def test_a_dry_run_of_forget_tells_no_derived_data(place: tuple[str, dict[str, Any]]) -> None:
     """A dry run of `forget` tells no derived data and leaves no note."""
     where, options = place
     with Memory.open(where, **options) as memory:
@@ -100,7 +100,7 @@ def test_a_dry_run_of_forgetting_removes_nothing_that_was_made(place: tuple[str,
         assert away.told == here.told == []
 
 
-def test_an_erasure_by_another_object_leaves_a_note_for_each_that_is_not_there(
+def test_an_erasure_leaves_a_note_for_each_absent_deriver(
     place: tuple[str, dict[str, Any]],
 ) -> None:
     """An erasure tells derived data of its own memory at once, and leaves a note for the others."""
@@ -128,7 +128,7 @@ def test_an_erasure_by_another_object_leaves_a_note_for_each_that_is_not_there(
         assert session.erase([2]).remains == ()
 
 
-def test_a_note_that_was_worked_off_is_gone(place: tuple[str, dict[str, Any]]) -> None:
+def test_a_delivered_note_is_never_delivered_again(place: tuple[str, dict[str, Any]]) -> None:
     """A note that derived data has caught up with is never delivered again."""
     where, options = place
     with Memory.open(where, **options) as memory, other(memory) as elsewhere:
@@ -150,7 +150,7 @@ def test_a_note_that_was_worked_off_is_gone(place: tuple[str, dict[str, Any]]) -
         assert again.told == []
 
 
-def test_an_index_that_fails_to_catch_up_is_told_again(memory: Memory) -> None:
+def test_a_deriver_that_fails_to_catch_up_keeps_its_note(memory: Memory) -> None:
     """If derived data fails to catch up, it is not registered and the note stays."""
     index = Index()
     memory.derive(index)()
@@ -223,7 +223,7 @@ DESTROYS: dict[str, tuple[Callable[[Memory, FakeClock], object], object]] = {
 
 
 @pytest.mark.parametrize("how", DESTROYS)
-def test_an_index_registered_elsewhere_during_an_erasure_has_a_note_of_it(
+def test_a_deriver_registered_elsewhere_during_an_erasure_gets_a_note(
     how: str, tmp_path: Path, clock: FakeClock
 ) -> None:
     """An index that another memory registers during an erasure has a note of it."""
@@ -251,7 +251,7 @@ def test_an_index_registered_elsewhere_during_an_erasure_has_a_note_of_it(
         assert [seqs for name, seqs in late.told if name == "one"] == told
 
 
-def test_an_index_registered_here_during_an_erasure_is_notified(memory: Memory) -> None:
+def test_a_deriver_registered_here_during_an_erasure_is_told(memory: Memory) -> None:
     """An index that the same memory registers during an erasure is told before it returns, or its note stays."""
     session, gate = memory.session("one"), Gate(memory)
     talk(session, "one")
@@ -283,7 +283,7 @@ def test_underive_removes_the_name_and_its_notes(memory: Memory) -> None:
     assert index.told == []
 
 
-def test_forgetting_the_tenant_keeps_who_derives(memory: Memory) -> None:
+def test_forgetting_a_tenant_keeps_its_derivers(memory: Memory) -> None:
     """Forgetting a tenant keeps the list of who derives data, and does not count it."""
     index = Index()
     memory.derive(index)()
@@ -324,7 +324,7 @@ def test_a_sweep_is_of_its_tenant_alone(place: tuple[str, dict[str, Any]], clock
         assert one.sweep() == two.sweep() == 0
 
 
-def test_the_command_line_forgets_what_is_there_no_more(
+def test_the_derived_command_lists_and_removes_names(
     place: tuple[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`derived` lists the names of a tenant and takes one out, which nothing is noted for from then on."""
@@ -364,7 +364,7 @@ def test_the_command_line_forgets_what_is_there_no_more(
         assert later.told == []
 
 
-def test_the_command_line_asks_before_it_forgets_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_derived_command_asks_before_it_removes_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal a no leaves the name, a yes takes it out."""
     monkeypatch.setattr("palimpsest.cli.app.on_terminal", lambda stream=None: stream is not None)
     at = ("--store", f"sqlite:///{tmp_path}/a.db")

@@ -175,7 +175,7 @@ def run_pages(arguments: list[str]) -> None:
 
 
 def served(*pages: Path) -> dict[str, str]:
-    """Where the servers are that these pages need; skips where one cannot be had."""
+    """Return the addresses of the servers that these pages need; skip the test if one cannot be had."""
     import servers  # the script that this file is needs none
 
     return {name: servers.address(kind) for page, (kind, name) in SERVED.items() if page in {one.name for one in pages}}
@@ -215,14 +215,14 @@ def listed() -> list[Path]:
 
 
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    """What a page shows works as it is written."""
+    """Every example of a page runs as written."""
     ran = run_apart(tmp_path, page)
 
     assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
 
 
-def test_all_pages_can_be_followed_in_one_folder(times: int, tmp_path: Path) -> None:
-    """What an earlier page has left, or the same one when it was followed before, is in nobody's way."""
+def test_all_pages_run_one_after_another_in_one_folder(times: int, tmp_path: Path) -> None:
+    """Files that earlier pages, or an earlier run of the same page, left in the folder do not disturb a page."""
     pages = runnable() * times
 
     ran = run_apart(tmp_path, *pages)
@@ -231,14 +231,14 @@ def test_all_pages_can_be_followed_in_one_folder(times: int, tmp_path: Path) -> 
 
 
 def test_the_site_lists_every_page() -> None:
-    """No page is left out of the navigation, and decisions are in their order."""
+    """Every page is in the navigation, and decisions are in order."""
     assert sorted(listed()) == sorted(ROOT.glob("docs/**/*.md"))
     decisions = [page for page in listed() if page.parent.name == "decisions"]
     assert decisions == sorted(decisions)
 
 
 def test_a_failing_example_names_its_line(tmp_path: Path) -> None:
-    """Blocks share a namespace, and a failure gives the file and the line."""
+    """Blocks of a page share a namespace, and a failure names the file and the line."""
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n```python\nx = 1\n```\n\n```python\nassert x == 1\nassert x == 2\n```\n")
 
@@ -256,8 +256,8 @@ def test_a_block_is_left_out_only_with_a_reason() -> None:
     assert len(list(blocks(f"<!-- not run: -->\n{block}"))) == 1
 
 
-def test_a_block_with_a_title_is_a_file(tmp_path: Path) -> None:
-    """The examples behind it read it, in a folder, too."""
+def test_a_block_with_a_title_is_written_to_a_file(tmp_path: Path) -> None:
+    """A block with a title is written to that file, in a folder if it names one, for the examples behind it."""
     page = tmp_path / "page.md"
     shown = '```yaml title="a/b.yaml"\nkey: 1\n```\n\n```python\nassert open("a/b.yaml").read() == "key: 1\\n"\n```\n'
     page.write_text(shown)
@@ -268,7 +268,7 @@ def test_a_block_with_a_title_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_page_names_the_files_that_it_shows() -> None:
-    """In the line before the block: what shows Markdown alone, as a repository's page does, leaves the title out."""
+    """The line before a block with a title names the file, since plain Markdown does not show titles."""
     for page in listed():
         lines = page.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines):

@@ -62,12 +62,12 @@ OPTIONS = {"session": GivenOptions.__struct_fields__, "open": StoreOptions.__ann
 
 
 def listed(told: str) -> set[str]:
-    """The parameters that stand under `Args:`."""
+    """Return the parameters that are listed under `Args:`."""
     return set(re.findall(r"^    (\w+): \S", told.partition("Args:\n")[2], re.MULTILINE))
 
 
 def parameters(value: Any, name: str = "") -> set[str]:
-    """The names of what a callable takes."""
+    """Return the names of a callable's parameters."""
     if inspect.isclass(value) and issubclass(value, msgspec.Struct):
         return set(value.__struct_fields__)
     if inspect.isclass(value) and "palimpsest" not in getattr(
@@ -80,7 +80,7 @@ def parameters(value: Any, name: str = "") -> set[str]:
 
 
 def verbs(value: type) -> Iterator[tuple[str, Any]]:
-    """The public functions of a class that are written by us."""
+    """Return the public functions of a class that this project defines."""
     for name in dir(value):
         verb = getattr(value, name)
         ours = (getattr(verb, "__module__", None) or "").startswith("palimpsest.")
@@ -95,7 +95,7 @@ def classes_of(module: ModuleType) -> dict[str, ast.ClassDef]:
 
 
 def told_of(value: type) -> str:
-    """What a class says of itself, with what stands under its fields, and what those say that it is made from."""
+    """Return the docstrings of a class and its bases, and the names of their documented fields."""
     texts = []
     for one in value.__mro__:
         if one.__module__.startswith("palimpsest."):
@@ -108,7 +108,7 @@ def told_of(value: type) -> str:
 
 
 def unnamed(names: set[str], told: str) -> set[str]:
-    """Those that a text neither lists nor names as code."""
+    """Return the names that a text neither lists nor marks as code."""
     return {name for name in names - listed(told) if not re.search(rf"`{name}\b", told)}
 
 
@@ -125,7 +125,7 @@ def test_every_option_of_a_verb_is_listed(face: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MADE))
-def test_every_option_of_what_programs_make_is_listed(name: str) -> None:
+def test_every_option_of_a_public_object_is_listed(name: str) -> None:
     """The docstring of a strategy, a policy, keys or the like has a line for each option, inherited ones, too."""
     assert listed(inspect.getdoc(CLASSES[name]) or "") == parameters(CLASSES[name])
 

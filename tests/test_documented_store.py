@@ -109,7 +109,7 @@ class TestLMDBStore(LogConformance):
 
 
 @pytest.mark.parametrize("kind", [b"h", b"r"])
-def test_a_pair_that_was_changed_is_damage(kind: bytes, tmp_path: Path) -> None:
+def test_a_changed_pair_raises_store_corrupt(kind: bytes, tmp_path: Path) -> None:
     """A pair that the engine of keys gives back changed raises StoreCorrupt."""
     place = Place("tenant", "home", "space", "name")
     backend = LMDBBackend(str(tmp_path / "store"), Inline())

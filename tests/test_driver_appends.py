@@ -62,7 +62,7 @@ async def texts(memory: AsyncMemory) -> list[str]:
     return [entry.text for entry in await memory.session("s").entries()]
 
 
-def test_appends_that_come_during_a_write_are_one_batch() -> None:
+def test_appends_during_a_write_are_one_batch() -> None:
     """The first goes alone; all that have come meanwhile are one batch, in their order."""
 
     async def do() -> list[str]:
@@ -84,7 +84,7 @@ def test_appends_that_come_during_a_write_are_one_batch() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_append_whose_answer_was_lost_is_looked_for(when: str) -> None:
+def test_an_append_with_a_lost_answer_is_looked_for(when: str) -> None:
     """After a lost answer the append is looked for: stored, it is acknowledged; otherwise the error says so."""
 
     async def do() -> list[str]:
@@ -106,7 +106,7 @@ def test_an_append_whose_answer_was_lost_is_looked_for(when: str) -> None:
     assert asyncio.run(do()) == ["known", "lost", "more"]
 
 
-def test_a_refused_append_is_made_again_in_the_queue() -> None:
+def test_a_refused_append_is_retried_in_the_queue() -> None:
     """A refused append is made again in the queue, over what another process has written."""
 
     async def do() -> list[str]:
@@ -122,7 +122,7 @@ def test_a_refused_append_is_made_again_in_the_queue() -> None:
 
 @pytest.mark.parametrize("retried", [False, True])
 @pytest.mark.parametrize("before", [[], ["known"]])
-def test_an_append_that_is_said_to_be_unwritten_never_arrives(before: list[str], retried: bool) -> None:
+def test_an_append_reported_as_unwritten_never_arrives(before: list[str], retried: bool) -> None:
     """Once `written` is False, a request that a network still holds stores nothing, whenever it arrives."""
 
     async def do() -> list[str]:

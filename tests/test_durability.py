@@ -31,7 +31,7 @@ KEYS = {"k": "a" * 64}
         ("memory://", {}, "ends with this process"),
     ],
 )
-def test_a_store_of_this_machine_says_what_its_options_mean(
+def test_an_embedded_store_describes_its_durability_options(
     where: str, options: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     """An embedded store describes what its options mean for a crash, in both classes and with encryption."""
@@ -45,7 +45,7 @@ def test_a_store_of_this_machine_says_what_its_options_mean(
         assert told in memory.durability()
 
 
-def test_postgresql_is_asked_for_its_settings() -> None:
+def test_durability_on_postgresql_follows_the_users_settings() -> None:
     """For PostgreSQL the answer depends on the settings of the address's user."""
     address = postgresstore.address_of("durability")
     with Memory.open(address, encryption=KEYS) as memory:
@@ -55,7 +55,7 @@ def test_postgresql_is_asked_for_its_settings() -> None:
         assert "synchronous_commit=off" in memory.durability()
 
 
-def test_redis_is_asked_for_its_settings() -> None:
+def test_durability_on_redis_follows_the_append_only_file() -> None:
     """The append-only file, and when it is written."""
     with Memory.open(redisstore.address_of("durability")) as memory:
         assert "appendfsync" in memory.durability()
@@ -72,7 +72,7 @@ def test_redis_is_asked_for_its_settings() -> None:
         ({"appendonly": "yes", "appendfsync": "no"}, "has not written yet"),
     ],
 )
-def test_redis_says_what_each_setting_means(settings: dict[str, str], told: str) -> None:
+def test_durability_on_redis_follows_the_servers_settings(settings: dict[str, str], told: str) -> None:
     """For Redis the answer follows the server's present settings."""
     with own_server("redis") as server, Memory.open(server.address) as memory:
         with redisstore.raw(server.address) as client:
@@ -82,7 +82,7 @@ def test_redis_says_what_each_setting_means(settings: dict[str, str], told: str)
 
 
 @pytest.mark.filterwarnings("ignore:.*append-only file is off")
-def test_redis_that_keeps_its_settings_to_itself_is_told_of_as_such() -> None:
+def test_durability_without_access_to_redis_settings_says_so() -> None:
     """If a Redis user may not read the settings, the answer says only whether there is an append-only file."""
     with own_server("redis") as server, redisstore.raw(server.address) as client:
         client.acl_setuser("guest", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-config"])
@@ -100,7 +100,7 @@ def test_redis_that_keeps_its_settings_to_itself_is_told_of_as_such() -> None:
     ("shown", "told"),
     [(["aof_enabled:1"] * 2, UNSHOWN), (["aof_enabled:1", "aof_enabled:0"], FILELESS), ([""] * 2, HIDDEN)],
 )
-def test_of_several_redis_servers_the_one_that_loses_most_counts(shown: list[str], told: str) -> None:
+def test_durability_of_several_redis_servers_is_that_of_the_weakest(shown: list[str], told: str) -> None:
     """Of several Redis servers the one that may lose most counts; unknown settings promise nothing."""
 
     class Nodes:
@@ -114,7 +114,7 @@ def test_of_several_redis_servers_the_one_that_loses_most_counts(shown: list[str
 
 
 @pytest.mark.wide
-def test_mongodb_goes_by_its_write_concern() -> None:
+def test_durability_on_mongodb_follows_the_write_concern() -> None:
     """For MongoDB the answer depends on the write concern."""
     with Memory.open(mongostore.address_of("durability")) as memory:
         assert "loses nothing" in memory.durability()

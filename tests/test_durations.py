@@ -26,7 +26,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(("text", "length"), WRITTEN.items())
-def test_text_with_units_is_a_length(text: str, length: int) -> None:
+def test_text_with_units_is_read_as_a_duration(text: str, length: int) -> None:
     """Whole numbers with units, the longest first."""
     assert microseconds("x", text) == length
 
@@ -63,8 +63,8 @@ def test_numbers_are_seconds_and_a_timedelta_is_what_it_is() -> None:
         *("999999999999w", 1e12, float("inf"), float("nan"), -1, True, None, b"5s", ["5s"], timedelta(days=-1)),
     ],
 )
-def test_anything_else_is_refused_by_the_name_of_the_option(given: object) -> None:
-    """Also what would be longer than three thousand years."""
+def test_other_values_are_refused_by_the_options_name(given: object) -> None:
+    """That includes lengths of more than three thousand years."""
     with pytest.raises(ConfigError, match="lifetime"):
         microseconds("lifetime", given, zero=True)
 

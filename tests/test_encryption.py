@@ -98,7 +98,7 @@ def test_no_text_is_in_any_byte_of_the_store(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
-def test_an_encrypted_store_gives_the_same_as_a_plain_one(kind: str, tmp_path: Path, clock: FakeClock) -> None:
+def test_an_encrypted_store_gives_the_same_contexts_as_a_plain_one(kind: str, tmp_path: Path, clock: FakeClock) -> None:
     """The same calls give the same contexts and histories, encrypted or not."""
     told = []
     for name, keys in (("plain", None), ("sealed", FIRST)):
@@ -126,7 +126,7 @@ def test_equal_texts_have_different_ciphertexts() -> None:
     assert {key_of(value) for value in there} == {"old"}
 
 
-def test_a_result_finds_its_call_by_names_that_the_store_does_not_see(tmp_path: Path) -> None:
+def test_results_find_their_calls_by_encrypted_names(tmp_path: Path) -> None:
     """Results find their calls by id or tool name as without encryption, although the store sees neither."""
     found = []
     for keys in (None, FIRST):
@@ -148,7 +148,7 @@ def test_a_result_finds_its_call_by_names_that_the_store_does_not_see(tmp_path: 
     assert [answers for *_, answers, _ in found[0]][4:] == [1, 3, 0, 2, 0]
 
 
-def test_a_context_that_says_the_same_is_not_added_again(tmp_path: Path) -> None:
+def test_an_unchanged_named_context_is_not_added_again(tmp_path: Path) -> None:
     """An unchanged named context is not added again, in this process or the next, although the store cannot compare
     it."""
     where = address("sqlite", tmp_path)
@@ -162,7 +162,7 @@ def test_a_context_that_says_the_same_is_not_added_again(tmp_path: Path) -> None
         assert [entry.text for entry in session_of(memory).entries()] == ["the same", "another"]
 
 
-def test_a_keyed_batch_is_known_by_what_it_says(tmp_path: Path) -> None:
+def test_a_keyed_batch_is_recognised_whatever_key_encrypts_it(tmp_path: Path) -> None:
     """A batch under the same key adds nothing, whatever key encrypts it; other messages raise Conflict."""
     where = address("sqlite", tmp_path)
     message = {"role": "user", "content": "hello"}
@@ -175,7 +175,7 @@ def test_a_keyed_batch_is_known_by_what_it_says(tmp_path: Path) -> None:
             assert len(session_of(memory).entries()) == 1
 
 
-def test_pseudonyms_are_sealed(tmp_path: Path) -> None:
+def test_pseudonyms_are_encrypted(tmp_path: Path) -> None:
     """The mapping of pseudonyms is in no byte of the store and is read again, in branches, too."""
     numbers = {f"EMAIL:{MARKER}": 1, "EMAIL:other": 2}
     where = address("sqlite", tmp_path)
@@ -314,7 +314,7 @@ def test_a_plain_record_is_never_read(change: Callable[[Record], Record], kind: 
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_an_item_cannot_be_put_in_anothers_place(kind: str, tmp_path: Path) -> None:
+def test_an_item_value_under_another_key_is_refused(kind: str, tmp_path: Path) -> None:
     """An item's value under another key is refused."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
@@ -335,7 +335,7 @@ def test_an_item_cannot_be_put_in_anothers_place(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_branches_read_what_others_have_written(kind: str, tmp_path: Path) -> None:
+def test_a_branch_of_a_branch_reads_all_earlier_entries(kind: str, tmp_path: Path) -> None:
     """A branch of a branch reads all entries before it in a new process, even after their sessions were deleted."""
     where = address(kind, tmp_path)
     with Memory.open(where, encryption=FIRST) as memory:
@@ -355,7 +355,7 @@ def test_branches_read_what_others_have_written(kind: str, tmp_path: Path) -> No
         assert [entry.text for entry in session_of(memory, "second").entries()] == ["another"]
 
 
-def test_a_child_process_is_told(tmp_path: Path) -> None:
+def test_a_forked_child_gets_forked_process(tmp_path: Path) -> None:
     """A forked child gets ForkedProcess and waits for no lock of its parent."""
     code = (
         "import os, sys\n"
@@ -399,7 +399,7 @@ def test_threads_and_tasks_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_acknowledged_survives_kills(kind: str, kills: int, tmp_path: Path, dice: random.Random) -> None:
+def test_acknowledged_batches_survive_kills(kind: str, kills: int, tmp_path: Path, dice: random.Random) -> None:
     """Acknowledged batches of a writer that is killed again and again are there, whole and once."""
     where = address(kind, tmp_path)
     Memory.open(where, encryption=FIRST).close()

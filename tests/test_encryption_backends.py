@@ -87,7 +87,7 @@ STEADY: dict[str, Callable[[Store], Coroutine[Any, Any, object]]] = {
 
 
 @pytest.mark.parametrize("verb", STEADY)
-def test_a_verb_calls_as_often_as_without_encryption(verb: str) -> None:
+def test_each_verb_makes_as_many_store_calls_as_without_encryption(verb: str) -> None:
     """An encrypted store makes the same looks and writes as a plain one."""
     calls = []
     for below in (Counting(), Counting()):
@@ -102,7 +102,7 @@ def test_a_verb_calls_as_often_as_without_encryption(verb: str) -> None:
     assert calls[0] == calls[1] != []
 
 
-def test_a_head_that_others_have_deleted_is_made_again() -> None:
+def test_a_session_deleted_by_another_process_can_be_created_again() -> None:
     """A session that another process deleted can be created again, whatever this process remembers of it."""
     below = MemoryBackend(Inline())
     one, other = (Store(sealed(below)) for _ in range(2))
@@ -119,7 +119,7 @@ def test_a_head_that_others_have_deleted_is_made_again() -> None:
         assert (drive(store.get_item("default", "notes", "k")) or Item(key="", value=b"", version=0)).value == b"second"
 
 
-def test_nothing_but_addresses_is_in_clear() -> None:
+def test_only_place_names_are_in_plain_text() -> None:
     """Ids, keys of items, kinds, links and times are not readable; tenants, sessions and namespaces are."""
     vault = Vault.of("memory", Path())
     with vault.memory(BOTH) as memory:

@@ -47,7 +47,7 @@ def test_the_environment_names_keys_and_the_first_is_current(monkeypatch: pytest
     assert Keys.from_env("MINE").ids == ("k",)
 
 
-def test_another_than_the_first_may_be_current() -> None:
+def test_current_may_name_any_of_the_keys() -> None:
     """`current` may name any of the keys."""
     assert Keys({"a": OLD, "b": NEW}, current="b").current == "b"
     with pytest.raises(ConfigError, match=r"encryption\.current: 'c' is not accepted; allowed: a, b"):
@@ -85,7 +85,7 @@ def test_an_invalid_encryption_option_is_refused(given: object) -> None:
         Memory.open("memory://", encryption=given)
 
 
-def test_keys_are_not_shown_and_not_copied_out() -> None:
+def test_repr_and_pickle_reveal_no_key() -> None:
     """Neither `repr` nor pickling reveals a key; each new key is different."""
     keys = Keys({"k": OTHER})
 
@@ -150,7 +150,7 @@ def test_a_store_is_refused_without_its_key(
         assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
 
 
-def test_an_async_memory_is_refused_the_same(where: str) -> None:
+def test_an_async_memory_is_refused_without_its_key(where: str) -> None:
     """An asynchronous memory is refused at `async with`."""
 
     async def look() -> list[str]:
@@ -177,7 +177,7 @@ def test_a_copy_needs_the_key_as_well(where: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("holds", ["session", "item"])
-def test_a_store_that_is_not_encrypted_is_refused_with_keys(kind: str, holds: str, tmp_path: Path) -> None:
+def test_a_plain_store_is_refused_with_keys(kind: str, holds: str, tmp_path: Path) -> None:
     """Opening a store with plain content with keys is refused, and the store stays as it is."""
     where = address(kind, tmp_path)
     with Memory.open(where, tenant="somebody") as memory:
@@ -193,7 +193,7 @@ def test_a_store_that_is_not_encrypted_is_refused_with_keys(kind: str, holds: st
         assert len(memory.sessions()) == (holds == "session")
 
 
-def test_keys_may_be_given_to_a_store_that_is_empty(tmp_path: Path) -> None:
+def test_an_empty_store_may_be_opened_with_keys(tmp_path: Path) -> None:
     """An empty store is encrypted from its first opening with keys on."""
     Memory.open(tmp_path / "a.db").close()
     Memory.open(tmp_path / "a.db", encryption=FIRST).close()
@@ -217,7 +217,7 @@ def test_a_session_written_in_plain_is_refused_by_name(kind: str, tmp_path: Path
         assert [entry.text for entry in session_of(memory).entries()] == ["sealed"]
 
 
-def test_a_read_only_store_is_read(where: str) -> None:
+def test_a_read_only_store_is_read_with_any_current_key(where: str) -> None:
     """A read-only store is read with any current key, and writing is refused."""
     with Memory.open(where, encryption=BOTH, readonly=True) as memory:
         assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
@@ -226,7 +226,7 @@ def test_a_read_only_store_is_read(where: str) -> None:
             session_of(memory).add_user_message("no")
 
 
-def test_the_current_key_is_what_is_written_with(where: str) -> None:
+def test_entries_are_written_with_the_current_key(where: str) -> None:
     """New entries are encrypted with the current key; then both keys are needed."""
     with Memory.open(where, encryption=BOTH) as memory:
         session_of(memory).add_user_message("again")
@@ -239,7 +239,7 @@ def test_the_current_key_is_what_is_written_with(where: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
-def test_without_its_mark_a_store_shows_nothing(kind: str, tmp_path: Path) -> None:
+def test_an_encrypted_store_without_its_mark_is_refused(kind: str, tmp_path: Path) -> None:
     """If a store's mark of encryption is missing, opening says so and does not advise to drop the keys."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:

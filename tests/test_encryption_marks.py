@@ -71,7 +71,7 @@ def changed(vault: Vault, keys: Keys) -> None:
         rotate_keys(memory)
 
 
-def test_a_key_is_retired_by_nobody_who_does_not_have_it(vault: Vault) -> None:
+def test_a_key_is_retired_only_by_someone_who_has_it(vault: Vault) -> None:
     """Somebody who knows only the old key cannot make it current again."""
     talk(vault, FIRST)
     before = said(vault)
@@ -86,7 +86,7 @@ def test_a_key_is_retired_by_nobody_who_does_not_have_it(vault: Vault) -> None:
     assert vault.below(key_ids_below) == {"new"}
 
 
-def test_a_process_that_is_open_believes_no_forged_mark(vault: Vault) -> None:
+def test_an_open_process_refuses_a_forged_mark(vault: Vault) -> None:
     """An open process that looks again refuses a forged mark."""
     with vault.memory(BOTH) as memory:
         session_of(memory).add_user_message("hello")
@@ -129,7 +129,7 @@ def test_a_changed_mark_is_refused_or_changes_nothing(vault: Vault, how: Forged)
     assert vault.below(key_ids_below) == {"new"}
 
 
-def test_the_secrets_of_two_stores_do_not_stand_together(tmp_path: Path) -> None:
+def test_a_mark_with_secrets_of_two_stores_is_refused(tmp_path: Path) -> None:
     """A mark with the secrets of two stores is refused, since items could not be found."""
     one, other = (Vault.of("memory", tmp_path) for _ in range(2))
     talk(one, FIRST)
@@ -164,7 +164,7 @@ def test_another_key_of_the_id_of_a_retired_one_is_a_wrong_key(vault: Vault) -> 
     assert caught.value.key_id == "old"
 
 
-def test_a_key_that_was_retired_can_be_the_current_one_again(vault: Vault) -> None:
+def test_a_retired_key_can_become_current_again(vault: Vault) -> None:
     """A rotation back makes a retired key current again and retires the other."""
     talk(vault, FIRST)
     changed(vault, BOTH)

@@ -39,7 +39,7 @@ class EncryptedToo(TwoStores):
 
 
 class EncryptedFilesToo(EncryptedToo):
-    """The same comparison over a folder of files."""
+    """Compare the stores over a folder of files."""
 
     address = "file://{}/model"
 

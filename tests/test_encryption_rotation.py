@@ -47,7 +47,7 @@ from sealed import (
     session_of,
     stored,
 )
-from tallies import summed
+from stored_counts import summed
 from vaults import Vault, values_of
 from writer import ENTRIES_A_TURN, quarters, turn
 
@@ -79,7 +79,7 @@ def changed(where: str) -> list[Any]:
 # --- what it does
 
 
-def test_all_is_under_the_new_key_afterwards(where: str, tmp_path: Path, clock: FakeClock) -> None:
+def test_everything_is_under_the_new_key_after_a_rotation(where: str, tmp_path: Path, clock: FakeClock) -> None:
     """After a rotation the new key alone reads every tenant's sessions, branches, records, summaries and items."""
     before = {}
     for tenant in ("default", "other"):
@@ -100,7 +100,7 @@ def test_all_is_under_the_new_key_afterwards(where: str, tmp_path: Path, clock: 
     assert caught.value.key_id == "new"
 
 
-def test_counts_versions_and_sharing_stay(where: str, tmp_path: Path) -> None:
+def test_a_rotation_keeps_counts_versions_and_sharing(where: str, tmp_path: Path) -> None:
     """A rotation keeps counts, versions, order and expiry of items, and the sharing between branches."""
     with Memory.open(where, encryption=FIRST) as memory:
         session = session_of(memory)
@@ -125,7 +125,7 @@ def test_counts_versions_and_sharing_stay(where: str, tmp_path: Path) -> None:
         assert drive(memory.store.put_item("default", "notes", "z", b"3", expect=2)).version == 3
 
 
-def test_an_open_call_is_answered_and_a_context_known_after_it(where: str) -> None:
+def test_open_calls_and_named_contexts_are_found_after_a_rotation(where: str) -> None:
     """After a rotation, open calls and named contexts are still found, by old and new session objects."""
     with Memory.open(where, encryption=RING) as memory:
         session = session_of(memory)
@@ -143,7 +143,7 @@ def test_an_open_call_is_answered_and_a_context_known_after_it(where: str) -> No
         assert {key_of(value) for value in stored(memory.store)} == {"new"}
 
 
-def test_again_there_is_nothing_to_do(where: str) -> None:
+def test_a_second_rotation_changes_nothing(where: str) -> None:
     """A second rotation to the same key changes nothing; a rotation back works."""
     with Memory.open(where, encryption=FIRST) as memory:
         session_of(memory).add_user_message("hello")
@@ -157,7 +157,7 @@ def test_again_there_is_nothing_to_do(where: str) -> None:
         assert [entry.text for entry in session_of(memory).entries()] == ["hello"]
 
 
-def test_items_are_found_after_a_change_there_and_back(where: str) -> None:
+def test_items_are_found_after_a_rotation_there_and_back(where: str) -> None:
     """Items are found after any rotations, since the mark keeps the secret of their names."""
     with Memory.open(where, encryption=FIRST) as memory:
         drive(memory.store.put_item("default", "notes", "k", b"v"))
@@ -195,7 +195,7 @@ def test_a_mark_of_another_version_is_refused(where: str, version: int, fault: t
     drive(store.close())
 
 
-def test_a_name_that_was_sealed_earlier_changes_its_key_too(where: str) -> None:
+def test_a_rotation_encrypts_the_names_of_calls_again(where: str) -> None:
     """A rotation also re-encrypts the names by which results refer to calls."""
     with Memory.open(where, encryption=FIRST) as memory:
         session_of(memory).add_tool_call("look", {}, call_id="1")
@@ -205,7 +205,7 @@ def test_a_name_that_was_sealed_earlier_changes_its_key_too(where: str) -> None:
     assert key_ids(where, LAST) == {"new"}
 
 
-def test_of_two_changes_at_once_the_later_wins(where: str) -> None:
+def test_the_later_of_two_rotations_at_once_wins(where: str) -> None:
     """Of two simultaneous rotations the later wins; the other raises Conflict, and all is under one key."""
     with Memory.open(where, encryption=FIRST) as memory:
         for number in range(3):
@@ -221,7 +221,7 @@ def test_of_two_changes_at_once_the_later_wins(where: str) -> None:
     assert key_ids(where, FIRST) == {"old"}
 
 
-def test_nothing_of_before_is_left_in_the_file(where: str, tmp_path: Path) -> None:
+def test_no_ciphertext_of_the_old_key_is_left_in_the_file(where: str, tmp_path: Path) -> None:
     """After a rotation no ciphertext of the old key is in the file."""
     with Memory.open(where, encryption=FIRST) as memory:
         for number in range(300):
@@ -235,13 +235,13 @@ def test_nothing_of_before_is_left_in_the_file(where: str, tmp_path: Path) -> No
     assert [text for text in before if text in after] == []
 
 
-def test_without_encryption_there_is_no_change_of_keys() -> None:
+def test_rotating_a_plain_store_is_refused() -> None:
     """Rotating a plain store raises ConfigError."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="an encrypted store"):
         rotate_keys(memory)
 
 
-def test_progress_tells_sessions(where: str) -> None:
+def test_progress_of_a_rotation_counts_sessions(where: str) -> None:
     """`progress` is called after each session with the sessions done and their total."""
     with Memory.open(where, encryption=FIRST) as memory:
         for number in range(3):
@@ -323,7 +323,7 @@ def test_a_damaged_head_keeps_nothing_else_of_its_home_back(kind: str, space: st
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
 def test_content_under_a_missing_key_is_reported_at_the_end(kind: str, tmp_path: Path) -> None:
-    """As where a session of an old backup was put back: all the rest is done, and with that key that is done, too."""
+    """If a session of an old backup needs a missing key, everything else is rotated; with that key, it is, too."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         for name in ("bad", "good"):
@@ -345,7 +345,7 @@ def test_content_under_a_missing_key_is_reported_at_the_end(kind: str, tmp_path:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_a_change_that_was_killed_goes_on(where: str, tmp_path: Path, after: int) -> None:
+def test_a_killed_rotation_is_completed_by_repeating_it(where: str, tmp_path: Path, after: int) -> None:
     """A killed rotation leaves everything readable with both keys, and a second run completes it."""
     with Memory.open(where, encryption=FIRST, synchronous="NORMAL") as memory:
         for number in range(8):
@@ -375,7 +375,7 @@ def test_a_change_that_was_killed_goes_on(where: str, tmp_path: Path, after: int
 @pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", [*KINDS, *SERVERS])
-def test_writers_go_on_while_keys_change(kind: str, tmp_path: Path) -> None:
+def test_writers_lose_nothing_during_a_rotation(kind: str, tmp_path: Path) -> None:
     """Processes may write during a rotation: nothing is lost, and everything ends under the new key."""
     where = ON_SERVERS[kind].address_of("sealed") if kind in ON_SERVERS else address(kind, tmp_path)
     with Memory.open(where, encryption=FIRST, **relaxed(where)) as memory:
@@ -410,7 +410,7 @@ def test_writers_go_on_while_keys_change(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["known", "new"])
-def test_a_write_that_a_change_of_keys_overtakes_is_under_the_new_key(where: str, there: bool) -> None:
+def test_a_write_overtaken_by_a_rotation_is_under_the_new_key(where: str, there: bool) -> None:
     """A write that a rotation overtakes is stored under the new key."""
     waiting: list[Callable[[], object]] = []
 
@@ -437,7 +437,7 @@ def test_a_write_that_a_change_of_keys_overtakes_is_under_the_new_key(where: str
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["known", "new"])
-def test_a_write_is_under_the_new_key_though_another_thread_heard_of_it_first(where: str, there: bool) -> None:
+def test_a_waiting_write_is_sealed_again_after_another_thread_learns_of_a_rotation(where: str, there: bool) -> None:
     """A batch that waits while another thread learns of the rotation is sealed again under the new key."""
     with Memory.open(where, encryption=RING, synchronous="NORMAL") as memory:
         session_of(memory, "other").add_user_message("before")
@@ -513,7 +513,7 @@ def test_a_process_with_the_old_key_alone_takes_nothing_for_damaged(where: str) 
         assert [one.damaged for one in memory.sessions(user="ann")] == [False, False]
 
 
-def test_a_writer_with_the_old_key_alone_is_stopped(where: str) -> None:
+def test_a_program_with_the_old_key_alone_cannot_write(where: str) -> None:
     """Once a rotation has begun, a program with only the old key can write nothing, and its reads name the key."""
     with Memory.open(where, encryption=FIRST) as late:
         session_of(late).add_user_message("hello")
@@ -543,7 +543,7 @@ def sealed_chat(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 SAID = {"key": "new", "sessions": 1, "texts": 1, "items": 0, "remains": []}
 
 
-def test_the_command_changes_keys(here: Path, sealed_chat: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rotate_keys_command_rotates(here: Path, sealed_chat: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command `rotate-keys` uses both keys of PALIMPSEST_KEY; afterwards the new one is enough."""
     monkeypatch.setenv("PALIMPSEST_KEY", f"new:{NEW.hex()},old:{OLD.hex()}")
 
@@ -556,7 +556,7 @@ def test_the_command_changes_keys(here: Path, sealed_chat: None, monkeypatch: py
     assert run("doctor").exit_code == 0
 
 
-def test_the_command_line_tells_what_is_wrong_with_keys(
+def test_the_command_line_reports_missing_and_invalid_keys(
     here: Path, sealed_chat: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing key is an unreadable store, an invalid key is bad usage, and no key is shown."""
@@ -579,7 +579,7 @@ def test_the_command_line_tells_what_is_wrong_with_keys(
     assert run("rotate-keys", "--store", "sqlite:///plain.db").exit_code == 2
 
 
-def test_a_mark_that_another_has_written_as_it_was_is_in_nobodys_way(where: str) -> None:
+def test_an_equal_mark_written_by_others_does_not_stop_a_rotation(where: str) -> None:
     """A mark that others rewrote with an equal value does not stop a rotation."""
     with Memory.open(where, encryption=FIRST) as memory:
         play(memory)

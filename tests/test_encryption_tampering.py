@@ -98,7 +98,7 @@ def by_table(contents: dict[Slot, Content], table: str) -> dict[Slot, Content]:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("table", ["", "entry", "record", "share"])
-def test_no_value_can_be_changed(table: str, built: Vault) -> None:
+def test_every_changed_value_is_noticed(table: str, built: Vault) -> None:
     """Changing, cutting, emptying or doubling a value of heads or rows is noticed."""
     before, there = everything(built), built.contents()
     unnoticed, tried = [], 0
@@ -117,7 +117,7 @@ def test_no_value_can_be_changed(table: str, built: Vault) -> None:
 
 
 @pytest.mark.parametrize("table", ["entry", "record", "share"])
-def test_no_row_can_be_dropped(table: str, built: Vault) -> None:
+def test_every_dropped_row_is_noticed(table: str, built: Vault) -> None:
     """Removing a row of entries, records or shares is noticed."""
     before, unnoticed = everything(built), []
     for slot, content in sampled(list(by_table(built.contents(), table).items()), of_each(built, 25)):
@@ -131,7 +131,7 @@ def test_no_row_can_be_dropped(table: str, built: Vault) -> None:
 
 
 @pytest.mark.sampled
-def test_no_two_values_can_change_places(built: Vault) -> None:
+def test_every_exchange_of_values_is_noticed(built: Vault) -> None:
     """Exchanging or doubling heads, entries or records, of one session or two, is noticed."""
     before, unnoticed = everything(built), []
     there = built.contents()
@@ -175,7 +175,7 @@ STEPS: dict[str, Callable[[Session, Memory], object]] = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_nothing_old_can_be_put_back(step: str, tmp_path: Path) -> None:
+def test_every_restored_old_value_is_noticed(step: str, tmp_path: Path) -> None:
     """Putting back an earlier value of a head or a row is noticed.
 
     Not noticed are entries before the place where a cleared log begins, and rows of a log that is gone: they are never
@@ -220,7 +220,7 @@ def test_nothing_old_can_be_put_back(step: str, tmp_path: Path) -> None:
     assert everything(vault) == before
 
 
-def test_a_head_that_was_seen_is_not_taken_back() -> None:
+def test_a_head_older_than_one_seen_is_refused() -> None:
     """A process that has seen a later head notices an earlier one, even if nothing else has changed."""
     vault = Vault.of("memory", Path())
     with vault.memory(FIRST) as memory:
@@ -237,7 +237,7 @@ def test_a_head_that_was_seen_is_not_taken_back() -> None:
             session.add_user_message("more")
 
 
-def test_a_cold_value_of_before_is_not_taken() -> None:
+def test_an_old_cold_value_beside_a_current_head_is_refused() -> None:
     """An earlier cold value beside the current hot one is refused, since both belong together."""
     vault = Vault.of("memory", Path())
     with vault.memory(FIRST) as memory:
@@ -255,7 +255,7 @@ def test_a_cold_value_of_before_is_not_taken() -> None:
         session_of(memory).stats()
 
 
-def test_no_line_of_a_file_can_be_dropped_doubled_or_moved(tmp_path: Path) -> None:
+def test_every_dropped_doubled_or_moved_line_of_a_file_is_noticed(tmp_path: Path) -> None:
     """Dropping, doubling or exchanging a line of a log file is noticed."""
     vault = Vault.of("file", tmp_path)
     with vault.memory(FIRST) as memory:
@@ -385,7 +385,7 @@ def test_a_changed_entry_is_reported_and_repaired(how: Callable[[Row, Row], byte
 # --- items
 
 
-def test_an_item_is_bound_to_its_place() -> None:
+def test_an_item_value_in_another_place_is_refused() -> None:
     """An item's value under another key or namespace is refused, and so is an old version once a newer was seen."""
     vault = Vault.of("memory", Path())
     with vault.memory(FIRST) as memory:

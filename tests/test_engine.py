@@ -169,7 +169,7 @@ def test_an_erasure_in_branches_is_one_write() -> None:
     asyncio.run(work())
 
 
-def test_nothing_of_a_deleted_tree_is_left() -> None:
+def test_deleting_the_last_branch_of_a_tree_removes_all_its_places() -> None:
     """When the last session of a tree of branches is deleted, none of its places is left, nor the list of branches."""
     backend = driven()
     backend.large_bytes = 64
@@ -192,7 +192,7 @@ def test_nothing_of_a_deleted_tree_is_left() -> None:
     assert backend.below._places == {}
 
 
-def test_a_branch_s_own_part_of_a_cleared_log_goes_with_it() -> None:
+def test_deleting_a_branch_removes_its_part_of_a_cleared_log() -> None:
     """Entries before a clear that only one branch reads are deleted with that branch, though others read later ones."""
     backend = driven()
     two, three = KEY._replace(session="two"), KEY._replace(session="three")
@@ -348,7 +348,9 @@ def test_sessions_over_a_driver_equal_those_in_memory(options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("how", ["erased", "cleared", "put anew"])
-def test_content_that_disappears_between_two_looks_is_no_damage(how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_content_removed_between_two_looks_is_not_reported_as_damage(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Content that goes between the look at its entry and the look at it is read as it is then, not as damaged."""
     meanwhile: list[Callable[[], object]] = []
 

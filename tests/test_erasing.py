@@ -94,7 +94,7 @@ def test_a_text_is_found_in_metadata(session: Session, metadata: dict[str, Any])
 @pytest.mark.sampled
 @pytest.mark.parametrize("asked", ["NFC", "NFD", "NFKC", "NFKD"])
 @pytest.mark.parametrize("said", ["NFC", "NFD"])
-def test_normal_forms_make_no_difference(session: Session, said: str, asked: str) -> None:
+def test_a_query_compares_letters_by_normal_form(session: Session, said: str, asked: str) -> None:
     """A query compares letters by their normal form; a letter without the accent is another letter."""
     session.add_user_message(f"in {unicodedata.normalize(said, 'ZÜRICH')} there")
     session.add_user_message("in Zurich there")
@@ -104,7 +104,7 @@ def test_normal_forms_make_no_difference(session: Session, said: str, asked: str
 
 
 @pytest.mark.parametrize("asked", ["istanbul", "İstanbul", "ISTANBUL", "İSTANBUL", "\u0131stanbul", "i\u0307stanbul"])
-def test_a_dot_on_an_i_makes_no_difference(session: Session, asked: str) -> None:
+def test_a_query_treats_turkish_i_alike(session: Session, asked: str) -> None:
     """A query treats the dotted and dotless Turkish i alike, in either case."""
     talk(session, "İstanbul'da", "İSTANBUL", "ISTANBUL", "\u0131stanbul", "I\u0307stanbul", "Ankara")
 
@@ -112,7 +112,7 @@ def test_a_dot_on_an_i_makes_no_difference(session: Session, asked: str) -> None
     assert remaining(session) == [11, 12]
 
 
-def test_words_of_formats_and_media_are_no_text(session: Session) -> None:
+def test_a_query_does_not_match_native_keys_or_media(session: Session) -> None:
     """A query does not match keys and types of providers' items, nor base64 data."""
     session.add_user_message([Text(text="hello"), Image(source="data:image/png;base64,dHlwZWFubmE=")])
     session.add(
@@ -135,7 +135,7 @@ def test_fields_of_a_query_are_anded(session: Session) -> None:
     assert remaining(session) == [2, 3]
 
 
-def test_times_are_from_one_up_to_the_other(memory: Memory, clock: FakeClock) -> None:
+def test_after_is_inclusive_and_before_exclusive(memory: Memory, clock: FakeClock) -> None:
     """A query's `after` is inclusive and its `before` exclusive."""
     session, begun = memory.session("one"), clock.now
     for _ in range(4):
@@ -160,7 +160,7 @@ CONDITIONS = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("condition", "stays"), CONDITIONS.items())
-def test_conditions_select_what_they_are_true_of(session: Session, condition: str, stays: list[int]) -> None:
+def test_a_condition_selects_messages_or_whole_interactions(session: Session, condition: str, stays: list[int]) -> None:
     """A condition on messages selects messages; one on interactions or the session selects whole interactions."""
     talk(session, "one", "two")
     session.add_user_message("three", metadata={"lang": "de"})
@@ -170,7 +170,7 @@ def test_conditions_select_what_they_are_true_of(session: Session, condition: st
     assert remaining(session) == stays
 
 
-def test_a_condition_without_an_answer_erases_nothing(session: Session) -> None:
+def test_a_condition_that_cannot_be_evaluated_erases_nothing(session: Session) -> None:
     """If a condition cannot be evaluated, nothing is erased; the error names the entry, not the condition."""
     session.add_user_message("x", metadata={"amount": 7})
     session.add_user_message("y")
@@ -185,7 +185,7 @@ def test_a_condition_without_an_answer_erases_nothing(session: Session) -> None:
     )
 
 
-def test_a_users_interactions_are_meant_whole(session: Session) -> None:
+def test_user_selects_whole_interactions(session: Session) -> None:
     """`user` selects a user's messages, by name or metadata, with all that follows until the next human message."""
     session.add_user_message("hello", name="ann")
     session.add_tool_call("look", {})
@@ -199,7 +199,7 @@ def test_a_users_interactions_are_meant_whole(session: Session) -> None:
     assert remaining(session) == [5, 6]
 
 
-def test_rewound_entries_are_reached(session: Session) -> None:
+def test_a_query_reaches_rewound_entries(session: Session) -> None:
     """A query also erases rewound entries, by text, condition and user."""
     talk(session, "one")
     session.add_user_message(f"to {WORD}", name="ann")
@@ -242,7 +242,7 @@ def test_the_repr_of_a_query_hides_its_values() -> None:
 # --- what is reported and told
 
 
-def test_the_report_counts_what_went(memory: Memory) -> None:
+def test_the_report_counts_erased_entries_and_media_once(memory: Memory) -> None:
     """The report counts entries, images, sounds and documents once each, and names the branches that shared them."""
     session = memory.session("one", counter=quarters)
     session.add_user_message([Text(text=WORD), Image(source="http://x/y.png"), Audio(data="QUJD", format="wav")])
@@ -274,7 +274,7 @@ def test_a_query_is_neither_stored_nor_logged(
     assert "zanzi" not in str(memory.session("one").history())
 
 
-def test_a_reason_that_says_the_text_is_refused(session: Session) -> None:
+def test_a_reason_that_contains_the_erased_text_is_refused(session: Session) -> None:
     """A reason that contains the text to be erased is refused, since reasons are kept in the log."""
     session.add_user_message(WORD)
 
@@ -285,7 +285,7 @@ def test_a_reason_that_says_the_text_is_refused(session: Session) -> None:
     assert remaining(session) == [1]
 
 
-def test_earlier_reasons_and_details_lose_the_text(session: Session) -> None:
+def test_a_query_removes_its_text_from_earlier_reasons(session: Session) -> None:
     """A query also removes its text from the reasons of earlier records."""
     talk(session, "one", "two", "three")
     session.erase([1], reason=f"about {WORD}")
@@ -298,7 +298,7 @@ def test_earlier_reasons_and_details_lose_the_text(session: Session) -> None:
     assert session.verify().ok
 
 
-def test_conditions_of_cuts_lose_the_text(memory: Memory) -> None:
+def test_a_query_removes_its_text_from_conditions_of_cuts(memory: Memory) -> None:
     """A query also removes recorded conditions of cuts that contain its text, from records and the head."""
     chosen = memory.session(
         "one", counter=quarters, max_tokens=60, conditions=[f"not contains(message.content, '{WORD}')"]
@@ -316,7 +316,7 @@ def test_conditions_of_cuts_lose_the_text(memory: Memory) -> None:
     assert plain.context().tokens <= 60
 
 
-def test_unknown_entries_and_other_things_are_refused(session: Session) -> None:
+def test_unknown_entries_and_invalid_arguments_are_refused(session: Session) -> None:
     """An unknown id raises EntryNotFound, anything but ids or a query ConfigError; nothing is erased."""
     talk(session, "one")
 
@@ -353,7 +353,7 @@ def summarised(memory: Memory, summarizer: Any = None, *texts: str) -> Session:
     return session
 
 
-def test_a_summary_is_made_anew_without_what_was_erased(memory: Memory) -> None:
+def test_a_summary_of_an_erased_entry_is_made_again_without_it(memory: Memory) -> None:
     """A summary of an erased entry is withdrawn, and a new one covers the other entries."""
     session = summarised(memory)
 
@@ -367,7 +367,7 @@ def test_a_summary_is_made_anew_without_what_was_erased(memory: Memory) -> None:
     assert session.verify().ok
 
 
-def test_a_summary_of_which_nothing_is_left_is_withdrawn(memory: Memory) -> None:
+def test_a_summary_of_erased_entries_alone_is_withdrawn(memory: Memory) -> None:
     """A summary is withdrawn without a successor if all that it covered is erased."""
     session = summarised(memory, None, f"all of it {WORD} " * 10)
 
@@ -377,7 +377,7 @@ def test_a_summary_of_which_nothing_is_left_is_withdrawn(memory: Memory) -> None
     assert session.verify().ok
 
 
-def test_a_summarizer_cannot_say_it_again(memory: Memory) -> None:
+def test_a_summary_that_repeats_the_erased_text_is_refused(memory: Memory) -> None:
     """A summarizer's answer that contains the erased text is refused, and the heuristic's summary is taken."""
     parrot = Parrot(always=f"They went to {WORD.upper()}.")
     session = summarised(memory, parrot)
@@ -393,7 +393,7 @@ def test_a_summarizer_cannot_say_it_again(memory: Memory) -> None:
     assert WORD not in str(session.history()).lower()
 
 
-def test_a_summary_that_only_says_it_goes_too(memory: Memory) -> None:
+def test_a_summary_that_contains_the_text_is_replaced(memory: Memory) -> None:
     """A summary that contains the text is replaced in every branch, even if no covered entry contains it."""
     parrot = Parrot(always=f"Somebody said {WORD}.")
     session = summarised(memory, parrot, "we went to the market " * 9, "we stayed at home " * 9)
@@ -410,7 +410,7 @@ def test_a_summary_that_only_says_it_goes_too(memory: Memory) -> None:
         assert each.stats().erased_entries == 0
 
 
-def test_older_versions_lose_their_words_too(memory: Memory) -> None:
+def test_older_summary_versions_lose_their_text(memory: Memory) -> None:
     """Older versions of a summary with the erased text lose their text as well."""
     session = summarised(memory)
     talk(session, "we bought a boat " * 9, "and more")
@@ -463,7 +463,7 @@ def test_derived_data_is_told_of_an_erasure_in_every_branch(memory: Memory, sess
     gone = {1: ids[1], 3: ids[3]}
     assert index.told == [("one", gone), ("branch", gone)]
     assert done.derived == {"index": 4}
-    branch.erase([1])  # already erased, so nothing is told
+    branch.erase([1])  # already erased, so the index is not called again
     assert len(index.told) == 2
 
 
@@ -494,7 +494,7 @@ def test_nothing_is_erased_if_derived_data_fails(memory: Memory, session: Sessio
     assert [seqs for _, seqs in index.told] == [{1: session.entry(1).id}]
 
 
-def test_every_way_of_destroying_tells_derived_data(memory: Memory, clock: FakeClock) -> None:
+def test_every_destroying_verb_tells_derived_data(memory: Memory, clock: FakeClock) -> None:
     """Clear, delete, replace, sweep, flush without archive, the neuralyzer and forget all tell derived data."""
     index = Index()
     memory.derive(index)
@@ -567,7 +567,7 @@ def test_entries_added_during_an_erasure_are_erased_too(memory: Memory, session:
 # --- where nothing can be read, or nothing is stored
 
 
-def test_an_encrypted_store_loses_reasons_and_conditions_too() -> None:
+def test_a_query_removes_reasons_and_conditions_from_an_encrypted_store() -> None:
     """In an encrypted store, too, a query removes reasons and conditions that contain its text."""
     with Memory.open("memory://", encryption={"a": b"k" * 32}) as memory:
         picky = [f"not contains(message.content, '{WORD}')"]
@@ -587,7 +587,7 @@ def test_an_encrypted_store_loses_reasons_and_conditions_too() -> None:
             assert each.context(max_tokens=60).tokens <= 60
 
 
-def test_branches_keep_words_that_say_nothing_of_it(memory: Memory) -> None:
+def test_branches_keep_records_that_do_not_contain_the_text(memory: Memory) -> None:
     """A branch keeps its own record of a revision whose record in another branch contained the text."""
     session = memory.session("one", counter=quarters, auto_compact="off")
     talk(session, "we went to the market " * 40, "we stayed at home " * 40)
@@ -605,7 +605,7 @@ def test_branches_keep_words_that_say_nothing_of_it(memory: Memory) -> None:
     assert branch.verify().ok
 
 
-def test_an_ephemeral_session_erases_what_it_alone_has_seen(memory: Memory) -> None:
+def test_an_erasure_in_an_ephemeral_session_leaves_the_store_unchanged(memory: Memory) -> None:
     """A query in an ephemeral session changes what that session shows, not the stored session."""
     stored = memory.session("one", counter=quarters)
     talk(stored, f"to {WORD}")
@@ -620,7 +620,7 @@ def test_an_ephemeral_session_erases_what_it_alone_has_seen(memory: Memory) -> N
     assert WORD in str(stored.history())
 
 
-def test_the_asynchronous_face_does_the_same(tmp_path: Any) -> None:
+def test_async_memory_erases_and_forgets_alike(tmp_path: Any) -> None:
     """An asynchronous memory has `erase`, `forget` and derived data, too."""
     import asyncio
 
@@ -640,7 +640,7 @@ def test_the_asynchronous_face_does_the_same(tmp_path: Any) -> None:
     asyncio.run(main())
 
 
-def test_a_session_is_cleared_only_as_it_was_seen() -> None:
+def test_clear_with_seen_clears_only_an_unchanged_session() -> None:
     """`clear(seen=…)` clears only if nothing was added since that revision or context."""
     with Memory.open("memory://") as memory:
         session = memory.session("a", max_tokens=1000)
@@ -662,7 +662,7 @@ def test_a_session_is_cleared_only_as_it_was_seen() -> None:
 # --- into another session
 
 
-def test_tombstones_come_into_another_session_as_such() -> None:
+def test_tombstones_added_to_another_session_stay_tombstones() -> None:
     """Tombstones that are added to another session stay tombstones and are counted as such."""
     with Memory.open("memory://") as memory:
         one, other = memory.session("one"), memory.session("other")
@@ -686,7 +686,7 @@ def test_tombstones_come_into_another_session_as_such() -> None:
         assert other.context(format="openai").messages
 
 
-def test_an_entry_that_is_erased_brings_no_text_along() -> None:
+def test_an_entry_given_as_erased_is_stored_as_a_tombstone() -> None:
     """An entry that is given as erased or flushed is stored as a tombstone, in an atomic turn, too."""
     buried = {"content": WORD, "name": WORD, "metadata": {"user_id": WORD}}
     with Memory.open("memory://") as memory:

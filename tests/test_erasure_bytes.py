@@ -87,7 +87,7 @@ def fill(memory: Memory, marker: str) -> Session:
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("marker", MARKERS.values(), ids=MARKERS)
-def test_a_marker_is_on_no_byte(tmp_path: Path, kind: str, marker: str) -> None:
+def test_erased_text_of_any_length_is_in_no_file(tmp_path: Path, kind: str, marker: str) -> None:
     """Text of 10 bytes to 100 kB, on any surface, is gone from every file, and other entries are there."""
     place = where(kind, tmp_path)
     with Memory.open(place, **options(kind)) as memory:
@@ -116,7 +116,7 @@ DESTROYERS = ("erase", "query", "clear", "delete", "replace", "neuralyzer", "flu
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("how", DESTROYERS)
-def test_every_path_that_destroys_leaves_no_byte(tmp_path: Path, kind: str, how: str, clock: FakeClock) -> None:
+def test_every_destroying_verb_leaves_no_byte(tmp_path: Path, kind: str, how: str, clock: FakeClock) -> None:
     """Every verb that destroys entries removes all bytes of their text, even after rows moved between pages."""
     dice, place = random.Random(how), where(kind, tmp_path)
     with Memory.open(place, clock=clock, synchronous="NORMAL") as memory:
@@ -163,7 +163,7 @@ def test_every_path_that_destroys_leaves_no_byte(tmp_path: Path, kind: str, how:
         assert len(alive.intersection(words)) == (2 if how == "flush" else 0)
 
 
-def test_a_scrub_that_a_reader_prevents_is_reported_and_made_up_for(tmp_path: Path) -> None:
+def test_a_scrub_prevented_by_a_reader_is_reported_and_repeated(tmp_path: Path) -> None:
     """If another reader keeps the write-ahead log from being truncated, that is reported and made up for later."""
     path = tmp_path / "log.db"
     with Memory.open(path, synchronous="NORMAL", busy_seconds=0.2) as memory:
@@ -185,7 +185,7 @@ def test_a_scrub_that_a_reader_prevents_is_reported_and_made_up_for(tmp_path: Pa
 
 
 @pytest.mark.parametrize("by", ["closing", "opening"])
-def test_closing_or_opening_finishes_a_scrub(tmp_path: Path, by: str) -> None:
+def test_closing_or_opening_finishes_a_pending_scrub(tmp_path: Path, by: str) -> None:
     """Closing the store, or opening it again, finishes what a reader was in the way of."""
     path = tmp_path / "log.db"
     memory, reader = Memory.open(path, busy_seconds=0.2), sqlite3.connect(path)
@@ -225,7 +225,7 @@ def test_the_next_process_finishes_the_scrub_of_a_killed_one(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("other", ["is in the way", "destroys something"])
-def test_a_note_that_cannot_be_taken_back_fails_nothing_and_is_not_lost(tmp_path: Path, other: str) -> None:
+def test_an_unremovable_scrub_note_fails_no_erasure_and_stays(tmp_path: Path, other: str) -> None:
     """If the note of a pending scrub cannot be removed, the erasure succeeds and the note stays."""
     path, meddled = tmp_path / "log.db", []
     with Memory.open(path) as memory, closing(sqlite3.connect(path, isolation_level=None)) as second:
@@ -259,7 +259,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return None
 
 
-def test_a_large_file_is_written_anew_by_vacuum_alone(tmp_path: Path, small: None) -> None:
+def test_a_large_file_is_rewritten_by_vacuum_alone(tmp_path: Path, small: None) -> None:
     """An erasure in a large file says what may remain, how many bytes are free and what to do; that leaves nothing."""
     with Memory.open(tmp_path / "log.db", synchronous="NORMAL") as memory:
         session = memory.session("one", counter=quarters)

@@ -72,7 +72,7 @@ def told(fault: BaseException) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("again", [sent, lambda fault: sent(fault, 0), copy.copy, copy.deepcopy])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_error_arrives_as_it_was(kind: type[Exception], again: Callable[[Any], Any]) -> None:
+def test_every_error_survives_pickling_and_copying(kind: type[Exception], again: Callable[[Any], Any]) -> None:
     """An error that was sent, or copied, has its class, its message, its facts and its notes."""
     fault = made(kind)
     fault.add_note("while it was tried")
@@ -91,7 +91,7 @@ def test_a_redacted_error_message_is_sent_redacted() -> None:
     assert str(sent(fault)) == "[REDACTED]"
 
 
-def test_a_fact_that_cannot_be_sent_is_sent_as_it_is_shown() -> None:
+def test_an_unpicklable_attribute_is_sent_as_its_repr() -> None:
     """An attribute that cannot be pickled is sent as its repr, and a secret stays hidden."""
     function = errors.ConfigError("tokenizer", lambda text: text, "a name")
     strange = errors.ConditionFailed("1 < a", Strange("a", "b"))
@@ -105,7 +105,7 @@ def test_a_fact_that_cannot_be_sent_is_sent_as_it_is_shown() -> None:
     assert b"swordfish" not in pickle.dumps(keyed)
 
 
-def test_a_pool_of_processes_lives_on() -> None:
+def test_a_process_pool_survives_an_error_of_a_worker() -> None:
     """An error in a worker of a process pool is raised in the parent, and the pool goes on."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         for number in range(2):
@@ -113,7 +113,7 @@ def test_a_pool_of_processes_lives_on() -> None:
                 pool.submit(Memory.open, f"nowhere{number}://").result()
 
 
-def test_a_long_text_in_the_place_of_an_option_is_looked_through_once() -> None:
+def test_a_long_option_value_is_searched_for_secrets_in_linear_time() -> None:
     """Text without capital letters, too, whose every word might begin a key: each is looked at by itself."""
     text = "中文 word " * 100_000
     key = "aB" * 21 + "a"

@@ -89,7 +89,7 @@ def test_closing_waits_for_what_another_loop_does_in_the_background(
 ) -> None:
     """A compaction that one loop has begun is done, and not given up, when the memory is closed on another."""
     memory = AsyncMemory.open("memory://")
-    memory.runner.patience = 2 * PATIENCE  # who is not woken waits for longer than the test does
+    memory.runner.patience = 2 * PATIENCE  # a waiter that is not woken makes the test time out
     begun, heard = threading.Event(), list[str]()
     memory.on("compressed", lambda session, facts: heard.append(session))
 
@@ -132,7 +132,7 @@ class Line:
         self.lock, self.order = TaskLock(), list[str]()
         self._first, self._over = first, asyncio.Event()
         self._has = first.begin(self._held())
-        first.begin(asyncio.sleep(0)).result(PATIENCE)  # by then it has the lock
+        first.begin(asyncio.sleep(0)).result(PATIENCE)  # it has the lock now
 
     async def _held(self) -> None:
         async with self.lock:
@@ -145,7 +145,7 @@ class Line:
     def join(self, loop: Loop, name: str) -> Any:
         """Let a task of a loop wait for the lock."""
         waiting = loop.begin(self._taken(name))
-        loop.begin(asyncio.sleep(0)).result(PATIENCE)  # by then it waits
+        loop.begin(asyncio.sleep(0)).result(PATIENCE)  # it waits now
         return waiting
 
     def go_on(self) -> None:

@@ -38,7 +38,7 @@ def told(what: str, kind: str, folder: Path, encrypted: bool) -> dict[str, dict[
 
 @pytest.mark.sampled
 @STORED
-def test_without_descriptors_every_verb_fails_in_our_words(kind: str, encrypted: bool, tmp_path: Path) -> None:
+def test_without_descriptors_every_verb_raises_a_library_error(kind: str, encrypted: bool, tmp_path: Path) -> None:
     """Without descriptors verbs raise the library's errors, even if they need an import, and work again later."""
     for spare, verbs in told("descriptors", kind, tmp_path, encrypted).items():
         for verb, came in verbs.items():
@@ -47,7 +47,7 @@ def test_without_descriptors_every_verb_fails_in_our_words(kind: str, encrypted:
 
 @pytest.mark.sampled
 @STORED
-def test_without_room_every_read_goes_on(kind: str, encrypted: bool, tmp_path: Path) -> None:
+def test_reads_succeed_on_a_full_disk(kind: str, encrypted: bool, tmp_path: Path) -> None:
     """On a full disk reads succeed without storing counts, and writes say that there is no room."""
     for size, verbs in told("room", kind, tmp_path, encrypted).items():
         assert verbs.pop("large") == "StoreUnavailable", size

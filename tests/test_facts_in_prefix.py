@@ -33,7 +33,7 @@ def opened(memory: Memory, format: Any = "openai", **options: Any) -> Session:
     return memory.session("a", format=format, facts_in="prefix", **given)
 
 
-def test_facts_stand_before_the_log_as_they_were_at_the_last_cut(format: Any) -> None:
+def test_facts_in_the_prefix_are_those_of_the_last_cut(format: Any) -> None:
     """Facts stand before the log, fenced as data, as they were at the last cut; later changes wait for the next."""
     with Memory.open("memory://") as memory:
         facts = memory.working("user/ann")
@@ -196,7 +196,7 @@ def test_a_dry_run_shows_the_facts_of_the_stored_cut() -> None:
         assert session.context(at=stored.revision).report.lead == ()
 
 
-def test_turning_it_on_and_off_is_a_cut() -> None:
+def test_turning_facts_in_prefix_on_or_off_makes_a_cut() -> None:
     """The prefix is another one then, and its epoch says so."""
     with Memory.open("memory://") as memory:
         memory.working("user/ann").set("name", "Ann")
@@ -221,7 +221,7 @@ def test_the_text_of_a_fact_is_not_stored_with_the_cut(tmp_path: Path) -> None:
     assert not any(b"Trondheim" in path.read_bytes() for path in tmp_path.iterdir())
 
 
-def test_facts_without_room_are_told_of() -> None:
+def test_facts_without_room_in_the_prefix_are_reported() -> None:
     """The least important facts without room are left out and reported; the tail gets the room they leave."""
     with Memory.open("memory://") as memory:
         facts = memory.working("user/ann")
@@ -236,7 +236,7 @@ def test_facts_without_room_are_told_of() -> None:
         json.dumps(context.request())
 
 
-def test_a_set_is_written_in_the_same_order_in_every_process() -> None:
+def test_a_fact_that_is_a_set_has_one_text_in_every_process() -> None:
     """A fact that is a set, or holds some, is the same text whatever the order in which a process has its members."""
     script = (
         "from palimpsest.log.facts import line\n"

@@ -43,7 +43,7 @@ def replicated(one: Server, two: Server, net: Network) -> None:
         net.leads(two.port)
 
 
-def test_a_replica_that_has_taken_over_is_written_to() -> None:
+def test_writes_go_to_the_replica_that_became_primary() -> None:
     """Connections to a Redis server that became a replica are made again, to the new primary."""
     with own_server("redis") as one, own_server("redis") as two, network(one.port) as net:
         with raw(two.address) as second:
@@ -54,7 +54,7 @@ def test_a_replica_that_has_taken_over_is_written_to() -> None:
         assert found == ["before", "after", "later"] * 6
 
 
-def test_a_replica_alone_is_told() -> None:
+def test_an_address_of_a_replica_alone_is_refused() -> None:
     """If the address leads only to a replica, nothing is written and the error says so."""
     with own_server("redis") as one, own_server("redis") as two:
         with Memory.open(two.address) as memory:
@@ -72,7 +72,7 @@ def test_a_replica_alone_is_told() -> None:
 
 
 @pytest.mark.wide
-def test_the_server_that_takes_writes_is_found_again() -> None:
+def test_the_server_that_takes_writes_is_found_after_a_failover() -> None:
     """With several PostgreSQL hosts in the address, the one that takes writes is found after a failover."""
     with own_server("postgres") as one, own_server("postgres") as two:
         with Memory.open(two.address) as memory:
@@ -89,7 +89,7 @@ def test_the_server_that_takes_writes_is_found_again() -> None:
 
 
 @pytest.mark.wide
-def test_a_server_that_takes_no_writes_is_told() -> None:
+def test_a_server_that_takes_no_writes_is_reported() -> None:
     """If the only server takes no writes, the error says so and reading goes on."""
     with own_server("postgres") as one, Memory.open(one.address) as memory:
         memory.session("s").add_user_message("before")

@@ -53,12 +53,12 @@ def test_the_fallback_counts_while_the_counter_fails() -> None:
 
 @pytest.mark.parametrize("answer", [-1, "7", None, True, 2.5])
 def test_an_answer_that_is_no_number_is_a_failure(answer: Any) -> None:
-    """A service may answer anything."""
+    """A counter's answer that is no number of tokens counts as a failure."""
     assert FallbackCounter(lambda _: answer, WORDS).count("one two") == 2
 
 
-def test_a_counter_that_panics_ends_nothing() -> None:
-    """What a native library raises in a panic is no `Exception`, and still only a failure of the counter."""
+def test_a_panicking_counter_counts_as_a_failure() -> None:
+    """A native library's panic, which is no `Exception`, is treated as a failure of the counter."""
 
     def panics(text: str) -> int:
         raise SystemExit(text)
@@ -68,7 +68,7 @@ def test_a_counter_that_panics_ends_nothing() -> None:
     assert (counter.count("one two"), counter.failures) == (2, 1)
 
 
-def test_a_counter_that_never_answers_holds_up_nobody_for_long() -> None:
+def test_a_hanging_counter_is_replaced_by_the_fallback() -> None:
     """A counter that does not answer in time is replaced by the fallback; either may be a coroutine function."""
 
     async def slow(text: str) -> int:
@@ -110,8 +110,8 @@ def test_counts_of_the_fallback_are_not_stored() -> None:
 
 
 @pytest.mark.wide
-def test_a_counter_that_fails_at_random_leaves_no_trace() -> None:
-    """Contexts are within the limit by the figures of those that counted; when it is well again, all are its own."""
+def test_a_randomly_failing_counter_leaves_no_wrong_counts() -> None:
+    """Contexts fit by whichever counter counted; once the counter works again, all figures are its own."""
     chance, failing = random.Random(7), [True]
 
     def service(text: str) -> int:
@@ -136,7 +136,7 @@ def test_a_counter_that_fails_at_random_leaves_no_trace() -> None:
         assert stats.total_tokens == again.stats().total_tokens
 
 
-def test_a_declared_memory_asks_a_service_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_declared_memory_makes_its_counter_from_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """A declared memory makes its counter from the block, with the key from the environment and a `fallback`."""
     given, service = list[Mapping[str, Any]](), Service()
 
@@ -170,7 +170,7 @@ def test_a_declared_memory_asks_a_service_of_the_program(monkeypatch: pytest.Mon
         Resources.load({**source, "token_provider": {**provider, "fallback": "no-such-model"}})
 
 
-def test_a_key_in_the_file_is_used_and_shown_nowhere(tmp_path: Path) -> None:
+def test_a_key_in_the_declaration_is_used_and_never_shown(tmp_path: Path) -> None:
     """A key in the file is used, with a warning, and is in no value, digest or byte of the store."""
     given = list[Mapping[str, Any]]()
 

@@ -39,7 +39,7 @@ def killed(mode: str, path: Path | str, dice: random.Random, *, late: bool = Fal
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_what_was_acknowledged_survives_kills(path: Path | str, dice: random.Random, kills: int) -> None:
+def test_acknowledged_entries_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
     """After any number of kills every acknowledged turn is there, and no turn is there half or twice."""
     acknowledged = set()
     for kill in range(kills):

@@ -21,28 +21,28 @@ from unittest.mock import patch
 
 import pytest
 
-import fireflies
-import talker
+import firefly_process
+import firefly_stores
+from firefly_process import Words
 from palimpsest import ConfigError, ImportFailed, Memory, Session
 from palimpsest.compat.firefly import ConversationMemory, ConversationTurn, InMemoryStore, MemoryManager, SQLiteStore
 from palimpsest.compat.firefly import kept as kept_module
 from palimpsest.compat.firefly.store import EntryStore
 from palimpsest.errors import StoreUnavailable
 from processes import at_once
-from talker import Words
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no compare-and-set")
 
 Talks = Callable[..., ConversationMemory]
 
 
-@pytest.fixture(params=[*fireflies.EVERY, "five"])
+@pytest.fixture(params=[*firefly_stores.EVERY, "five"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """Yield an empty store of each kind, and one of a program's own that is false when empty."""
     if request.param == "five":
-        yield fireflies.FiveMethods(written=True)
+        yield firefly_stores.FiveMethods(written=True)
         return
-    with fireflies.opened(request.param, tmp_path) as found:
+    with firefly_stores.opened(request.param, tmp_path) as found:
         yield found
 
 
@@ -170,7 +170,7 @@ def test_messages_without_a_json_form_come_back_in_the_process() -> None:
     conversations = memory(store=shared)
     raw = [object(), object()]
     conversations.add_turn("c", "ask", "say", raw)
-    conversations.memory.session("c").add_user_message("beside the door")  # and so it is read again
+    conversations.memory.session("c").add_user_message("beside the door")  # makes the conversation be read again
     conversations.memory.session("c").hide(3)
 
     assert conversations.get_message_history("c") == raw
@@ -203,7 +203,7 @@ def test_an_invalid_turn_is_refused() -> None:
 @pytest.mark.parametrize("odd", [["c"], {}, 7, None, "", "a\0b", "x" * 257])
 def test_an_invalid_conversation_id_is_refused_by_every_method(odd: Any) -> None:
     """Every method refuses an invalid conversation id by name, over any store, and stores nothing."""
-    for store in (InMemoryStore(), fireflies.FiveMethods()):
+    for store in (InMemoryStore(), firefly_stores.FiveMethods()):
         conversations = memory(store=store)
         for call in (
             lambda cid, of=conversations: of.add_turn(cid, "a", "b", []),
@@ -840,34 +840,36 @@ def test_changes_made_through_the_session_are_shown() -> None:
 
 
 def run(mode: str, kind: str, place: Path, name: str = "") -> subprocess.Popen[str]:
-    """Start talker.py in a process of its own."""
-    command = [sys.executable, str(Path(talker.__file__)), mode, kind, str(place), name]
+    """Start firefly_process.py in a process of its own."""
+    command = [sys.executable, str(Path(firefly_process.__file__)), mode, kind, str(place), name]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("kind", fireflies.DURABLE)
+@pytest.mark.parametrize("kind", firefly_stores.DURABLE)
 def test_a_conversation_survives_a_restart(kind: str, tmp_path: Path) -> None:
     """Turns, messages, metadata, summary, facts and numbers are the same in another process (N28)."""
-    with fireflies.opened(kind, tmp_path) as store:
-        manager = talker.managed(store)
-        talker.remember(manager)
-        expected = json.loads(json.dumps(talker.told(manager)))
+    with firefly_stores.opened(kind, tmp_path) as store:
+        manager = firefly_process.managed(store)
+        firefly_process.remember(manager)
+        expected = json.loads(json.dumps(firefly_process.told(manager)))
     assert expected["ids"] == [8, 9] or expected["ids"][-1] == 9
     assert expected["summary"]
 
     output, _ = run("tell", kind, tmp_path).communicate()
 
     assert json.loads(output) == expected
-    with fireflies.opened(kind, tmp_path) as store:
-        assert talker.managed(store).add_turn("talk", "more", "yes", []).turn_id == 10
+    with firefly_stores.opened(kind, tmp_path) as store:
+        assert firefly_process.managed(store).add_turn("talk", "more", "yes", []).turn_id == 10
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("kind", fireflies.DURABLE)
+@pytest.mark.parametrize("kind", firefly_stores.DURABLE)
 def test_processes_add_whole_turns(kind: str, tmp_path: Path) -> None:
     """Processes that add to one conversation at once store each turn once, whole, with its own number (N22)."""
-    with fireflies.opened(kind, tmp_path) as store:
-        manager = talker.managed(store, max_conversation_tokens=100_000, summarizer=None, summarize_threshold=None)
+    with firefly_stores.opened(kind, tmp_path) as store:
+        manager = firefly_process.managed(
+            store, max_conversation_tokens=100_000, summarizer=None, summarize_threshold=None
+        )
         children = [run("add", kind, tmp_path, name) for name in ("ann", "bob")]
         assert [child.wait() for child in children] == [0, 0]
         for child in children:
@@ -875,19 +877,19 @@ def test_processes_add_whole_turns(kind: str, tmp_path: Path) -> None:
             child.stdout.close()
         turns = manager.conversation.get_turns("shared")
 
-    assert [turn.turn_id for turn in turns] == list(range(2 * talker.TURNS))
+    assert [turn.turn_id for turn in turns] == list(range(2 * firefly_process.TURNS))
     for name in ("ann", "bob"):
         own = [turn for turn in turns if turn.user_prompt.startswith(name)]
-        assert [turn.user_prompt for turn in own] == [f"{name} {i}" for i in range(talker.TURNS)]
+        assert [turn.user_prompt for turn in own] == [f"{name} {i}" for i in range(firefly_process.TURNS)]
         assert all(turn.assistant_response == turn.user_prompt.replace(" ", " answer ") for turn in own)
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("kind", fireflies.DURABLE)
+@pytest.mark.parametrize("kind", firefly_stores.DURABLE)
 def test_processes_archive_each_turn_once(kind: str, tmp_path: Path) -> None:
     """When several processes add and archive, each turn is either shown or in the summary, once (N10, N14)."""
-    with fireflies.opened(kind, tmp_path) as store:
-        manager = talker.managed(store, max_conversation_tokens=100_000)
+    with firefly_stores.opened(kind, tmp_path) as store:
+        manager = firefly_process.managed(store, max_conversation_tokens=100_000)
         names = ("ann", "bob", "cid")
         children = [run("crowd", kind, tmp_path, name) for name in names]
         assert [child.wait() for child in children] == [0, 0, 0]
@@ -899,7 +901,7 @@ def test_processes_archive_each_turn_once(kind: str, tmp_path: Path) -> None:
         verified = manager.conversation.memory.session("shared").verify()
 
     summarized = [one.strip() for line in summary.splitlines() for one in line.split(";")]
-    everything = [f"{name} {i}" for name in names for i in range(talker.TURNS)]
+    everything = [f"{name} {i}" for name in names for i in range(firefly_process.TURNS)]
     assert sorted([*summarized, *(turn.user_prompt for turn in turns)]) == sorted(everything)
     assert [turn.turn_id for turn in turns] == list(range(len(summarized), len(everything)))
     assert verified.ok
@@ -1088,7 +1090,7 @@ FORMS: dict[str, Callable[[str], list[Any]]] = {
 @pytest.mark.parametrize("side", ["question", "answer", "messages"])
 @pytest.mark.parametrize("form", FORMS)
 def test_no_raw_message_shows_what_the_policy_finds(form: str, side: str) -> None:
-    """Whatever their form, and wherever in the turn it was found: not in this process, and to no summarizer."""
+    """Private text is removed from raw messages of any form, in this process and for summarizers."""
     found, shown = "bob@example.org", list[object]()
 
     def tells(turns: list[ConversationTurn]) -> str:
@@ -1222,7 +1224,7 @@ def test_a_turn_is_withheld_as_a_whole(withheld: str) -> None:
 
 def test_an_unclosed_object_releases_its_resources() -> None:
     """An object that is dropped without being closed releases what it opened (N27)."""
-    for made in (ConversationMemory(), MemoryManager(), ConversationMemory(store=fireflies.FiveMethods())):
+    for made in (ConversationMemory(), MemoryManager(), ConversationMemory(store=firefly_stores.FiveMethods())):
         made.add_turn("c", "a", "b", [])
     del made
     gc.collect()  # where a memory is left open, a warning is an error of this test

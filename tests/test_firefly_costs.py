@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import fireflies
+import firefly_stores
 from palimpsest.compat.firefly import FileStore, MemoryEntry, SQLiteStore, WorkingMemory
 
 FEW, MANY = 100, 10_000
@@ -106,7 +106,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
 @pytest.mark.parametrize("kind", ["in_memory", "file"])
 def test_saving_an_entry_reads_no_other(kind: str, tmp_path: Path) -> None:
     """Saving an entry decodes no other: one that cannot be read is in nobody's way."""
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         store.save("n", MemoryEntry(key="a", content=1))
         shelf: Any = store._shelves["n"] if kind == "in_memory" else store._journal("n")._shelf
         shelf.rows[0] = shelf.rows[0]._replace(content="not JSON")

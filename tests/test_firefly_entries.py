@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-import fireflies
+import firefly_stores
 from palimpsest.compat.firefly import MemoryEntry, MemoryScope
 from palimpsest.errors import ConfigError
 
 
-@pytest.fixture(params=fireflies.EVERY)
+@pytest.fixture(params=firefly_stores.EVERY)
 def kind(request: pytest.FixtureRequest) -> str:
     """Yield each kind of store."""
     return request.param
@@ -119,7 +119,7 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_comes_back_with_its_type(kind: str, tmp_path: Path, value: object) -> None:
     """Every store returns a value with its type, the order of its keys, and every character."""
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         store.save("n", MemoryEntry(key="k", content=value))
 
         (found,) = store.load("n")
@@ -133,7 +133,7 @@ def test_a_value_comes_back_with_its_type(kind: str, tmp_path: Path, value: obje
 )
 def test_a_value_that_could_not_come_back_is_refused(kind: str, tmp_path: Path, value: object) -> None:
     """A value that could not be returned equal raises ConfigError with its key, and the old value stays."""
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         store.save("n", MemoryEntry(key="speed", content=1))
 
         with pytest.raises(ConfigError, match="speed"):

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-import fireflies
+import firefly_stores
+from firefly_process import Words, digest
 from palimpsest import ConfigError, PalimpsestWarning
 from palimpsest.compat import firefly
 from palimpsest.compat.firefly import (
@@ -35,7 +36,6 @@ from palimpsest.compat.firefly import (
 )
 from palimpsest.compat.firefly.settings import MEMORY, Settings
 from palimpsest.errors import StoreUnavailable
-from talker import Words, digest
 from test_docstrings import listed, parameters
 
 BLOCK = """
@@ -159,7 +159,7 @@ class RedisStore:
 @pytest.mark.filterwarnings("ignore:.*has no compare-and-set")
 def test_a_programs_own_store_is_used() -> None:
     """An object with the five methods is a store, even if it is false; one without them is refused (N25)."""
-    own_store = fireflies.FiveMethods()
+    own_store = firefly_stores.FiveMethods()
     manager = MemoryManager(store=own_store)
     manager.add_turn("c", "a", "b", [])
     manager.set_fact("k", 1)
@@ -176,7 +176,7 @@ def test_a_programs_own_store_is_used() -> None:
 def test_a_turn_that_the_store_refuses_is_not_stored() -> None:
     """If a program's own store raises, the turn is not stored and the next one gets its number (N22)."""
 
-    class Full(fireflies.FiveMethods):
+    class Full(firefly_stores.FiveMethods):
         full = False
 
         def save(self, namespace: str, entry: firefly.MemoryEntry) -> None:
@@ -274,7 +274,7 @@ def test_every_documented_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_
     }
     set_all(monkeypatch, MAX_CONVERSATION_TOKENS=77)
     assert Settings.read(environment_of(tmp_path / ".env")).max_conversation_tokens == 77
-    assert Settings.read(environment_of(None)).postgres_url is None  # no file is read that nobody names
+    assert Settings.read(environment_of(None)).postgres_url is None  # without a name no file is read
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         manager = MemoryManager.from_config(env_file=tmp_path / ".env")
@@ -402,11 +402,11 @@ def test_an_unreachable_server_fails_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("kind", fireflies.SERVED)
+@pytest.mark.parametrize("kind", firefly_stores.SERVED)
 def test_a_manager_from_config_uses_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
     """`from_config` connects to a real server, from plain programs and inside an event loop (N26)."""
-    name = fireflies.name_of(tmp_path)
-    set_all(monkeypatch, BACKEND=kind, **{f"{kind.upper()}_URL": fireflies.address(kind)})
+    name = firefly_stores.name_of(tmp_path)
+    set_all(monkeypatch, BACKEND=kind, **{f"{kind.upper()}_URL": firefly_stores.address(kind)})
     if kind == "postgres":
         set_all(monkeypatch, POSTGRES_SCHEMA=name, POSTGRES_POOL_SIZE=3, POSTGRES_POOL_MIN_SIZE=1)
     if kind == "mongodb":
@@ -432,7 +432,7 @@ def test_a_manager_works_on_an_initialised_store(tmp_path: Path, kind: str) -> N
     """The documented life of a server's store works: initialise it, give it to a manager, close it."""
 
     async def main() -> None:
-        store: Any = fireflies.SERVED[kind](tmp_path)
+        store: Any = firefly_stores.SERVED[kind](tmp_path)
         await store.initialize()
         memory = MemoryManager(store=store)
         memory.add_turn("c", "a", "b", [])
@@ -455,14 +455,14 @@ def test_two_stores_on_one_server_share_nothing(
     tmp_path: Path, kind: str, one: dict[str, str], other: dict[str, str]
 ) -> None:
     """Stores with different schemas, prefixes or collections have separate conversations and facts (N21)."""
-    name = fireflies.name_of(tmp_path)
+    name = firefly_stores.name_of(tmp_path)
     base = {"database": name} if kind == "mongodb" else {}
     classes: dict[str, Any] = {
         "postgres": firefly.PostgreSQLStore,
         "redis": firefly.RedisStore,
         "mongodb": firefly.MongoDBStore,
     }
-    left, right = (classes[kind](fireflies.address(kind), **base, **given) for given in (one, other))
+    left, right = (classes[kind](firefly_stores.address(kind), **base, **given) for given in (one, other))
     try:
         MemoryManager(store=left).add_turn(name, "a", "b", [])
         MemoryManager(store=left).set_fact(name, 1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import fireflies
+import firefly_stores
 from laws import examples
 from palimpsest.compat.firefly import InMemoryStore, MemoryEntry
 from palimpsest.compat.firefly.store import EntryStore
@@ -68,7 +68,7 @@ def seen(store: EntryStore) -> list[object]:
     return [*shown, *(store.load_by_key(namespace, key) for namespace in NAMESPACES for key in KEYS if key)]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in fireflies.EVERY if kind != "in_memory"])
+@pytest.mark.parametrize("kind", [kind for kind in firefly_stores.EVERY if kind != "in_memory"])
 def test_every_store_behaves_like_the_one_in_memory(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """After each step of any history a store shows the same entries as the one in memory and gives the same answers."""
 
@@ -78,7 +78,7 @@ def test_every_store_behaves_like_the_one_in_memory(kind: str, tmp_path_factory:
         clock = FakeClock()
         place: Path = tmp_path_factory.mktemp("law")
         model = InMemoryStore(clock=clock)
-        with fireflies.opened(kind, place, clock=clock) as store:
+        with firefly_stores.opened(kind, place, clock=clock) as store:
             for step in history:
                 if step[0] == "wait":
                     clock.advance(seconds=1)

@@ -30,6 +30,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
+from firefly_process import Words
 from palimpsest import ConfigError
 from palimpsest.compat.firefly import (
     ConversationMemory,
@@ -39,7 +40,6 @@ from palimpsest.compat.firefly import (
     summarization,
 )
 from palimpsest.errors import MissingExtra
-from talker import Words
 
 
 def text(words: int, first: str = "word") -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import fireflies
+import firefly_stores
 from palimpsest.compat.firefly import MemoryEntry, SQLiteStore, WorkingMemory
 from palimpsest.errors import StoreUnavailable
 from processes import Process
@@ -34,7 +34,7 @@ def started(mode: str, *arguments: object) -> Process:
 @pytest.mark.parametrize(("kind", "times"), SHARED)
 def test_one_key_set_by_many_has_one_row_with_a_last_value(kind: str, times: int, tmp_path: Path) -> None:
     """A key that processes and threads set at once has one row, and readers always find one whole value."""
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         store.save("entries", MemoryEntry())
         with (
             started("same", kind, tmp_path, "a", 4, times) as first,
@@ -56,7 +56,7 @@ def test_one_key_set_by_many_has_one_row_with_a_last_value(kind: str, times: int
 @pytest.mark.parametrize(("kind", "times"), SHARED)
 def test_entries_saved_by_many_are_all_stored(kind: str, times: int, tmp_path: Path) -> None:
     """Entries and facts that processes and threads save at once are all stored, and a shared counter is exact."""
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         store.save("other", MemoryEntry())
         with (
             started("own", kind, tmp_path, "a", 4, times) as first,
@@ -96,7 +96,7 @@ def test_eight_processes_can_create_one_store_at_once(kind: str, tmp_path: Path)
         assert process.hear() == "done"
         process.end()
 
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         assert sorted(WorkingMemory(store=store).keys()) == [f"key {i}" for i in range(10)]
         assert len(store.load("working:default")) == 10
 
@@ -114,7 +114,7 @@ def killed(kind: str, folder: Path, name: str, after: int) -> int:
 
 def judge(kind: str, folder: Path, name: str, said: int) -> None:
     """Assert that every reported save is stored, and none by half."""
-    with fireflies.opened(kind, folder) as store:
+    with firefly_stores.opened(kind, folder) as store:
         entries = [entry for entry in store.load("entries") if entry.entry_id.startswith(f"{name} ")]
         numbers = [int(entry.entry_id.split()[1]) for entry in entries]
         assert len({number % 50 for number in numbers}) == len(numbers) == min(50, max(numbers, default=-1) + 1)
@@ -138,7 +138,7 @@ def test_a_killed_process_loses_no_acknowledged_save(kind: str, tmp_path: Path) 
     [
         *((kind, 8) for kind in DISKS),
         *(pytest.param(kind, 20, marks=pytest.mark.slow) for kind in DISKS),
-        *((kind, 3) for kind in fireflies.SERVED),
+        *((kind, 3) for kind in firefly_stores.SERVED),
     ],
 )
 def test_a_process_killed_many_times_loses_no_acknowledged_save(kind: str, rounds: int, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_full_disk_loses_nothing(kind: str, size: int, tmp_path: Path) -> None
     assert done > 10
     assert done == readable
     assert (after, value) == (done + 1, "all")
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         assert WorkingMemory(store=store).get("key 0") == "x" * 200
 
 
@@ -173,7 +173,7 @@ def fill(facts: WorkingMemory) -> None:
 def test_a_small_full_disk_loses_nothing(kind: str, small_disk: Path) -> None:
     """On a full file system of one mebibyte earlier values stay, and once there is room the next is stored."""
     (small_disk / "other").write_bytes(bytes(200_000))
-    with fireflies.opened(kind, small_disk) as store:
+    with firefly_stores.opened(kind, small_disk) as store:
         facts = WorkingMemory(store=store)
 
         with pytest.raises(StoreUnavailable, match=r"full|room"):
@@ -190,7 +190,7 @@ def test_a_small_full_disk_loses_nothing(kind: str, small_disk: Path) -> None:
 @pytest.mark.wide
 def test_a_file_can_be_cleared_on_a_full_disk(small_disk: Path) -> None:
     """Clearing needs no room on a full disk, and makes some."""
-    with fireflies.opened("file", small_disk) as store:
+    with firefly_stores.opened("file", small_disk) as store:
         facts = WorkingMemory(store=store)
         with pytest.raises(StoreUnavailable):
             fill(facts)
@@ -204,7 +204,7 @@ def test_waiting_for_a_file_does_not_block_the_loop(tmp_path: Path) -> None:
     """A save that waits for another holder of the file's lock does not block the event loop."""
 
     async def program() -> None:
-        with fireflies.opened("file", tmp_path) as store:
+        with firefly_stores.opened("file", tmp_path) as store:
             await store.async_save("conversations", MemoryEntry(content=1))
             (path,) = (tmp_path / "entries").glob("*.jsonl")
             with path.open("ab") as held:
@@ -225,7 +225,7 @@ def test_waiting_for_a_file_does_not_block_the_loop(tmp_path: Path) -> None:
 
 def test_a_file_of_entries_is_readable_json(tmp_path: Path) -> None:
     """A file of entries is ASCII JSON lines, of which the first names the namespace."""
-    with fireflies.opened("file", tmp_path) as store:
+    with firefly_stores.opened("file", tmp_path) as store:
         store.save("user/1", MemoryEntry(key="k", content={"a": [1, "é"]}, metadata={"by": "ann"}))
 
     (path,) = (tmp_path / "entries").glob("*.jsonl")
@@ -242,7 +242,7 @@ def test_a_file_of_entries_is_readable_json(tmp_path: Path) -> None:
 
 def test_a_damaged_line_is_logged_and_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A damaged line is logged and skipped, and is kept in a `.bad` file when the file is rewritten."""
-    with fireflies.opened("file", tmp_path) as store:
+    with firefly_stores.opened("file", tmp_path) as store:
         for i in range(3):
             store.save("n", MemoryEntry(key=f"k{i}", content=i))
     (path,) = (tmp_path / "entries").glob("*.jsonl")
@@ -250,7 +250,7 @@ def test_a_damaged_line_is_logged_and_set_aside(tmp_path: Path, caplog: pytest.L
     broken = lines[2][:40] + b"\n"
     path.write_bytes(b"".join([*lines[:2], broken, lines[3], b'{"half": ']))
 
-    with fireflies.opened("file", tmp_path) as store:
+    with firefly_stores.opened("file", tmp_path) as store:
         assert [entry.content for entry in store.load("n")] == [0, 2]
         assert "line 3, cannot be read" in caplog.text
         assert str(path) in caplog.text
@@ -260,13 +260,13 @@ def test_a_damaged_line_is_logged_and_set_aside(tmp_path: Path, caplog: pytest.L
 
     assert Path(f"{path}.bad").read_bytes() == broken
     assert b"half" not in path.read_bytes()
-    with fireflies.opened("file", tmp_path) as store:
+    with firefly_stores.opened("file", tmp_path) as store:
         assert [entry.content for entry in store.load("n")] == [0, 2, 3]
 
 
 def test_a_file_does_not_grow_with_replaced_values(tmp_path: Path) -> None:
     """A file is rewritten from time to time, and after a cleanup holds nothing deleted or replaced."""
-    with fireflies.opened("file", tmp_path) as store, fireflies.opened("file", tmp_path) as other:
+    with firefly_stores.opened("file", tmp_path) as store, firefly_stores.opened("file", tmp_path) as other:
         facts, seen = WorkingMemory(store=store), WorkingMemory(store=other)
         for i in range(700):
             facts.set(f"k{i % 7}", f"value {i}")
@@ -313,14 +313,14 @@ def test_a_file_of_firefly_is_read_and_kept(tmp_path: Path) -> None:
     original = tmp_path / "entries" / "working:s.json"
     original.write_text(json.dumps(original_entries, indent=2))
 
-    with fireflies.opened("file", tmp_path) as store:
+    with firefly_stores.opened("file", tmp_path) as store:
         facts = WorkingMemory(store=store, scope_id="s")
         assert facts.to_dict() == {"a": [1]}
         assert [(entry.entry_id, entry.importance) for entry in store.load("working:s")] == [("id1", 0.5), ("id2", 0.9)]
         facts.set("b", 2)
         assert facts.to_dict() == {"a": [1], "b": 2}
 
-    with fireflies.opened("file", tmp_path) as store:
+    with firefly_stores.opened("file", tmp_path) as store:
         assert len(store.load("working:s")) == 3
         store.clear("working:s")
         assert store.load("working:s") == []
@@ -329,7 +329,7 @@ def test_a_file_of_firefly_is_read_and_kept(tmp_path: Path) -> None:
 
 def test_ids_are_unique_across_stores_of_one_folder(tmp_path: Path) -> None:
     """An entry id used in one namespace is refused in another, also if the file of ids is damaged at its end."""
-    with fireflies.opened("file", tmp_path) as first, fireflies.opened("file", tmp_path) as second:
+    with firefly_stores.opened("file", tmp_path) as first, firefly_stores.opened("file", tmp_path) as second:
         entry = MemoryEntry(content=1)
         first.save("a", entry)
         for path in (tmp_path / "entries" / "ids").iterdir():
@@ -344,7 +344,7 @@ def test_ids_are_unique_across_stores_of_one_folder(tmp_path: Path) -> None:
 
 def test_a_database_moved_while_open_refuses_writes(tmp_path: Path) -> None:
     """A database file that is moved while open refuses writes, which would be lost."""
-    with fireflies.opened("sqlite", tmp_path) as store:
+    with firefly_stores.opened("sqlite", tmp_path) as store:
         store.save("n", MemoryEntry(content=1))
         (tmp_path / "entries.db").rename(tmp_path / "elsewhere.db")
 
@@ -354,7 +354,7 @@ def test_a_database_moved_while_open_refuses_writes(tmp_path: Path) -> None:
 
 def test_a_database_whose_journal_was_removed_refuses_writes(tmp_path: Path) -> None:
     """A database whose journal was removed while open refuses writes; what was saved before is kept."""
-    with fireflies.opened("sqlite", tmp_path) as store:
+    with firefly_stores.opened("sqlite", tmp_path) as store:
         for content in (1, 2):
             store.save("n", MemoryEntry(content=content))
         for end in ("-wal", "-shm"):
@@ -362,7 +362,7 @@ def test_a_database_whose_journal_was_removed_refuses_writes(tmp_path: Path) -> 
 
         with pytest.raises(StoreUnavailable, match="journal"):
             store.save("n", MemoryEntry(content=3))
-    with fireflies.opened("sqlite", tmp_path) as store:
+    with firefly_stores.opened("sqlite", tmp_path) as store:
         assert [entry.content for entry in store.load("n")] == [1, 2]
 
 
@@ -379,7 +379,7 @@ def test_a_foreign_file_is_refused_untouched(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         SQLiteStore(path / "beneath" / "a.db")
     with pytest.raises(StoreUnavailable):
-        fireflies.FileStore(path / "beneath")
+        firefly_stores.FileStore(path / "beneath")
 
 
 def test_a_database_of_firefly_is_imported(tmp_path: Path) -> None:
@@ -397,13 +397,13 @@ def test_a_database_of_firefly_is_imported(tmp_path: Path) -> None:
         db.execute("INSERT INTO firefly_memory VALUES('bad', 'n', 'working', NULL, 'no JSON', '9', NULL, 0.5)")
     db.close()
 
-    with fireflies.opened("sqlite", tmp_path) as store:
+    with firefly_stores.opened("sqlite", tmp_path) as store:
         assert [(one.key, one.content, one.metadata) for one in store.load("n")] == [
             ("a", [2], {"i": 2}),
             ("b", [1], {"i": 1}),
         ]
         store.clear("n")
-    with fireflies.opened("sqlite", tmp_path) as store:
+    with firefly_stores.opened("sqlite", tmp_path) as store:
         assert store.load("n") == []
 
 
@@ -428,7 +428,7 @@ def test_lookups_use_an_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", DISKS)
 def test_parent_and_forked_child_share_a_store(kind: str, tmp_path: Path) -> None:
     """After a fork, parent and child both use the store and see what the other has saved."""
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         facts = WorkingMemory(store=store)
         facts.set("a", 1)
         child = os.fork()

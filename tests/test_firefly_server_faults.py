@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import fireflies
+import firefly_stores
 import postgresstore
 import servers
 from on_servers import own_server
@@ -56,7 +56,7 @@ def test_an_unreachable_server_is_one_error_without_secrets(kind: str) -> None:
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("kind", fireflies.SERVED)
+@pytest.mark.parametrize("kind", firefly_stores.SERVED)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_store_works_again_when_its_server_is_back(kind: str) -> None:
     """A store raises StoreUnavailable while its server is away, and loses nothing acknowledged."""
@@ -136,7 +136,7 @@ def test_an_invalid_option_is_named(kind: str, options: dict[str, Any]) -> None:
 
 def test_schema_names_may_be_keywords_or_capitals(tmp_path: Path) -> None:
     """A schema may be named by a word of SQL, and in capitals, which PostgreSQL folds."""
-    store = PostgreSQLStore(fireflies.address("postgres"), schema_name="Order", pool_min_size=0)
+    store = PostgreSQLStore(firefly_stores.address("postgres"), schema_name="Order", pool_min_size=0)
     try:
         store.save("n", MemoryEntry(key=str(tmp_path)))
         assert store.load_by_key("n", str(tmp_path)) is not None

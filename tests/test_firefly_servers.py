@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import fireflies
+import firefly_stores
 import postgresstore
 import redisstore
 import servers
@@ -27,7 +27,7 @@ from palimpsest.compat.firefly.served import ServedStore
 from palimpsest.errors import Closed, ConfigError
 from processes import at_once
 
-EACH = [pytest.param(kind, marks=() if kind == "postgres" else (pytest.mark.wide,)) for kind in fireflies.SERVED]
+EACH = [pytest.param(kind, marks=() if kind == "postgres" else (pytest.mark.wide,)) for kind in firefly_stores.SERVED]
 
 
 def sql(*statements: str) -> list[Any]:
@@ -40,13 +40,13 @@ def documents(place: Path) -> Iterator[Any]:
     """Yield a MongoDB store's collection as the driver shows it."""
     from pymongo import MongoClient
 
-    with MongoClient(fireflies.address("mongodb"), tz_aware=True) as client:
-        yield client[fireflies.name_of(place)]["entries"]
+    with MongoClient(firefly_stores.address("mongodb"), tz_aware=True) as client:
+        yield client[firefly_stores.name_of(place)]["entries"]
 
 
 def opened(kind: str, place: Path, **options: Any) -> ServedStore:
     """Open a store on a server."""
-    store = fireflies.SERVED[kind](place, **options)
+    store = firefly_stores.SERVED[kind](place, **options)
     assert isinstance(store, ServedStore)
     return store
 
@@ -183,9 +183,11 @@ def test_a_dropped_store_ends_its_thread(kind: str, tmp_path: Path) -> None:
 
 def test_connections_end_with_the_store(tmp_path: Path) -> None:
     """A store opens `pool_min_size` connections and leaves none when it is closed."""
-    address = servers.with_options(fireflies.address("postgres"), application_name=fireflies.name_of(tmp_path))
-    store = PostgreSQLStore(address, pool_min_size=3, schema_name=fireflies.name_of(tmp_path))
-    asked = f"SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = '{fireflies.name_of(tmp_path)}'"
+    address = servers.with_options(
+        firefly_stores.address("postgres"), application_name=firefly_stores.name_of(tmp_path)
+    )
+    store = PostgreSQLStore(address, pool_min_size=3, schema_name=firefly_stores.name_of(tmp_path))
+    asked = f"SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = '{firefly_stores.name_of(tmp_path)}'"
     store.initialize_sync()
 
     assert sql(asked)[0]["n"] == 3
@@ -219,8 +221,8 @@ def test_a_store_refuses_use_in_a_forked_child(kind: str, tmp_path: Path) -> Non
 
 def test_the_table_is_as_documented(tmp_path: Path) -> None:
     """The table has Firefly's documented columns, key, check and indexes, and one more unique index for keys."""
-    schema = fireflies.name_of(tmp_path)
-    with fireflies.opened("postgres", tmp_path) as store:
+    schema = firefly_stores.name_of(tmp_path)
+    with firefly_stores.opened("postgres", tmp_path) as store:
         store.load("n")
         columns = sql(
             "SELECT column_name, data_type, is_nullable, column_default FROM information_schema.columns "
@@ -258,8 +260,8 @@ def test_the_table_is_as_documented(tmp_path: Path) -> None:
 
 def test_content_is_stored_as_json(tmp_path: Path) -> None:
     """Other programs can read contents with PostgreSQL's JSONB operators."""
-    schema = fireflies.name_of(tmp_path)
-    with fireflies.opened("postgres", tmp_path) as store:
+    schema = firefly_stores.name_of(tmp_path)
+    with firefly_stores.opened("postgres", tmp_path) as store:
         store.save("n", MemoryEntry(key="k", content={"vendor": "Acme", "b": [1.5, None]}, metadata={"by": "ann"}))
 
         (row,) = sql(
@@ -272,7 +274,7 @@ def test_content_is_stored_as_json(tmp_path: Path) -> None:
 
 def test_a_table_filled_by_firefly_is_read(tmp_path: Path) -> None:
     """A table that Firefly filled is read; of several rows with one key the newest keeps the key."""
-    schema = fireflies.name_of(tmp_path)
+    schema = firefly_stores.name_of(tmp_path)
     nested_entry = {
         "entry_id": "w",
         "scope": "working",
@@ -298,7 +300,7 @@ def test_a_table_filled_by_firefly_is_read(tmp_path: Path) -> None:
             ('worse', 'n', 'working', NULL, '1', '[]', '2026-01-02')""",
     )
 
-    with fireflies.opened("postgres", tmp_path) as store:
+    with firefly_stores.opened("postgres", tmp_path) as store:
         entries = store.load("n")
         assert [(one.entry_id, one.key, one.content) for one in entries] == [
             ("old", None, {"a": 1}),
@@ -320,7 +322,7 @@ def test_a_table_filled_by_firefly_is_read(tmp_path: Path) -> None:
 def test_documents_and_indexes_are_as_documented(tmp_path: Path) -> None:
     """Documents have dates as dates and omit missing fields; one more unique index holds one entry per key."""
     expires = datetime(2100, 1, 1, tzinfo=UTC)
-    with fireflies.opened("mongodb", tmp_path) as store, documents(tmp_path) as collection:
+    with firefly_stores.opened("mongodb", tmp_path) as store, documents(tmp_path) as collection:
         store.save(
             "working:session-42", MemoryEntry(entry_id="abc123", key="doc_type", content={"a": 1}, expires_at=expires)
         )
@@ -388,7 +390,7 @@ def test_documents_of_firefly_are_read(tmp_path: Path) -> None:
             ]
         )
 
-        with fireflies.opened("mongodb", tmp_path) as store:
+        with firefly_stores.opened("mongodb", tmp_path) as store:
             entries = store.load("n")
             assert [(one.entry_id, one.key, one.content) for one in entries] == [
                 ("old", None, 1),
@@ -413,7 +415,7 @@ def test_a_set_is_one_statement_and_a_get_another(tmp_path: Path) -> None:
 
     Table._connection = watching
     try:
-        with fireflies.opened("postgres", tmp_path) as store:
+        with firefly_stores.opened("postgres", tmp_path) as store:
             facts = WorkingMemory(store=store)
             facts.set("key", 1)
             sent.clear()
@@ -429,7 +431,7 @@ def test_a_set_is_one_statement_and_a_get_another(tmp_path: Path) -> None:
 
 def test_a_set_is_one_script_and_a_get_another(tmp_path: Path) -> None:
     """Setting or getting a fact asks Redis once."""
-    with redisstore.watched() as sent, fireflies.opened("redis", tmp_path) as store:
+    with redisstore.watched() as sent, firefly_stores.opened("redis", tmp_path) as store:
         facts = WorkingMemory(store=store)
         facts.set("key", 1)
         facts.get("key")
@@ -448,7 +450,7 @@ def test_nothing_deleted_is_left_on_redis(tmp_path: Path) -> None:
 
     A cluster stores the same as a single server.
     """
-    with fireflies.opened("redis", tmp_path) as store:
+    with firefly_stores.opened("redis", tmp_path) as store:
         past = datetime.now(UTC) - timedelta(seconds=1)
         for i in range(1_200):
             store.save(f"n{i % 3}", MemoryEntry(key=f"k{i}", content=i, expires_at=past))
@@ -456,9 +458,9 @@ def test_nothing_deleted_is_left_on_redis(tmp_path: Path) -> None:
         store.save("n0", MemoryEntry(key="k", content=2))
         assert asyncio.run(store.async_cleanup_expired()) == 1_200
         store.clear("n0")
-        with redisstore.raw(fireflies.address("redis")) as client:
-            remaining = list(client.scan_iter(f"{{{fireflies.name_of(tmp_path)}}}*"))
-    assert remaining == [f"{{{fireflies.name_of(tmp_path)}}}:place".encode()]
+        with redisstore.raw(firefly_stores.address("redis")) as client:
+            remaining = list(client.scan_iter(f"{{{firefly_stores.name_of(tmp_path)}}}*"))
+    assert remaining == [f"{{{firefly_stores.name_of(tmp_path)}}}:place".encode()]
 
     with servers.valkey_cluster(tmp_path / "cluster") as nodes:
         address = nodes[0].address

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import fireflies
+import firefly_stores
 from palimpsest.compat.firefly import FileStore, InMemoryStore, MemoryEntry, MemoryScope, MemoryStore, SQLiteStore
 from palimpsest.compat.firefly.store import EntryStore
 from palimpsest.errors import Closed, ConfigError, Conflict
@@ -19,7 +19,7 @@ from palimpsest.testing import FakeClock
 YEAR = timedelta(days=365)
 
 
-@pytest.fixture(params=fireflies.EVERY)
+@pytest.fixture(params=firefly_stores.EVERY)
 def kind(request: pytest.FixtureRequest) -> str:
     """Yield each kind of store."""
     return request.param
@@ -28,7 +28,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(kind: str, tmp_path: Path) -> Iterator[EntryStore]:
     """Yield an empty store of each kind."""
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         yield store
 
 
@@ -59,7 +59,7 @@ def test_a_field_made_invalid_later_is_refused_on_save(store: EntryStore) -> Non
 def test_every_store_is_a_memory_store(store: EntryStore) -> None:
     """Every store, and any object with the five methods, is an instance of the protocol MemoryStore."""
     assert isinstance(store, MemoryStore)
-    assert isinstance(fireflies.FiveMethods(), MemoryStore)
+    assert isinstance(firefly_stores.FiveMethods(), MemoryStore)
     assert not isinstance(object(), MemoryStore)
 
 
@@ -237,7 +237,7 @@ def test_an_entry_is_seen_until_the_moment_of_its_expiry(kind: str, tmp_path: Pa
     clock = FakeClock()
     now = clock()
     ends = datetime.fromtimestamp(now / 1_000_000, UTC) + timedelta(seconds=10)
-    with fireflies.opened(kind, tmp_path, clock=clock) as store:
+    with firefly_stores.opened(kind, tmp_path, clock=clock) as store:
         store.save("n", MemoryEntry(key="k", content=1, expires_at=ends))
 
         clock.advance(seconds=9)
@@ -247,7 +247,7 @@ def test_an_entry_is_seen_until_the_moment_of_its_expiry(kind: str, tmp_path: Pa
         assert store.load_by_key("n", "k") is None
 
 
-def test_what_replaces_an_expired_entry_comes_last(store: EntryStore) -> None:
+def test_an_entry_that_replaces_an_expired_one_comes_last(store: EntryStore) -> None:
     """An entry that replaces an expired one comes last in the order, since the old one was not visible."""
     old = over(content="old", key="k")
     store.save("n", old)
@@ -345,7 +345,7 @@ def test_namespaces_and_keys_stay_apart_whatever_their_characters(kind: str, tmp
     """Namespaces and keys of any characters have their own entries, and nothing is written outside the folder."""
     inside = tmp_path / "inside"
     inside.mkdir()
-    with fireflies.opened(kind, inside) as store:
+    with firefly_stores.opened(kind, inside) as store:
         for name in NAMES:
             store.save(name, MemoryEntry(entry_id=f"id {name}", key=name, content=name))
             store.save("keys", MemoryEntry(key=name, content=name))
@@ -451,16 +451,16 @@ def test_conversations_are_kept_beside_the_entries(store: EntryStore) -> None:
         memory.session("one").add_user_message("again")
 
 
-@pytest.mark.parametrize("kind", fireflies.DURABLE, indirect=True)
+@pytest.mark.parametrize("kind", firefly_stores.DURABLE, indirect=True)
 def test_a_durable_store_keeps_everything_when_reopened(kind: str, tmp_path: Path) -> None:
     """A reopened store has its entries and conversations in their order."""
     saved = [MemoryEntry(key=f"k{i}", content=(i,)) for i in range(5)]
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         for entry in saved:
             store.save("n", entry)
         store.conversations().session("one").add_user_message("Hello")
 
-    with fireflies.opened(kind, tmp_path) as store:
+    with firefly_stores.opened(kind, tmp_path) as store:
         assert store.load("n") == saved
         assert store.load_by_key("n", "k3") == saved[3]
         assert [entry.text for entry in store.conversations().session("one").entries()] == ["Hello"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import fireflies
+import firefly_stores
 from palimpsest import PalimpsestWarning
 from palimpsest.compat.firefly import InMemoryStore, MemoryEntry, MemoryStore, WorkingMemory
 from palimpsest.compat.firefly.working import _locks
@@ -22,15 +22,15 @@ from processes import at_once
 FIVE = {"five methods": False, "five methods, JSON": True}
 
 
-@pytest.fixture(params=[*fireflies.EVERY, *FIVE])
+@pytest.fixture(params=[*firefly_stores.EVERY, *FIVE])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryStore]:
     """Yield an empty store of each kind, and two of a program's own with just five methods."""
     if request.param in FIVE:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PalimpsestWarning)
-            yield fireflies.FiveMethods(written=FIVE[request.param])
+            yield firefly_stores.FiveMethods(written=FIVE[request.param])
         return
-    with fireflies.opened(request.param, tmp_path) as store:
+    with firefly_stores.opened(request.param, tmp_path) as store:
         yield store
 
 
@@ -197,7 +197,7 @@ def test_a_value_with_a_lifetime_expires(tmp_path: Path) -> None:
     """A value is seen until its `ttl` is over; set again, it comes last and no longer expires."""
     for kind in ("in_memory", "sqlite", "file"):
         clock = FakeClock()
-        with fireflies.opened(kind, tmp_path / kind, clock=clock) as store:
+        with firefly_stores.opened(kind, tmp_path / kind, clock=clock) as store:
             facts = WorkingMemory(store=store)
             facts.set("cart", 1, ttl="30m")
             facts.set("seat", 2, ttl=timedelta(hours=1))
@@ -276,7 +276,7 @@ def test_an_entry_of_another_program_is_replaced_in_place(facts: WorkingMemory) 
 
 def test_a_store_that_is_false_is_used(store: MemoryStore) -> None:
     """A store that is false because it is empty is used all the same."""
-    empty = fireflies.FiveMethods()
+    empty = firefly_stores.FiveMethods()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PalimpsestWarning)
         facts = WorkingMemory(store=empty)
@@ -289,7 +289,7 @@ def test_a_store_that_is_false_is_used(store: MemoryStore) -> None:
 def test_a_store_without_compare_and_set_warns_once() -> None:
     """A store with just five methods warns once per process and class, at the program's line; ours never warn."""
 
-    class Own(fireflies.FiveMethods):
+    class Own(firefly_stores.FiveMethods):
         pass
 
     with pytest.warns(PalimpsestWarning, match="Own has no compare-and-set") as warned:
@@ -307,7 +307,7 @@ def test_threads_share_a_store_of_five_methods() -> None:
     The lock goes with the store.
     """
     before = len(_locks)
-    store = fireflies.FiveMethods()
+    store = firefly_stores.FiveMethods()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PalimpsestWarning)
         memories = [WorkingMemory(store=store) for _ in range(4)]
@@ -327,14 +327,14 @@ def test_threads_share_a_store_of_five_methods() -> None:
     gc.collect()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PalimpsestWarning)
-        WorkingMemory(store=fireflies.FiveMethods())
+        WorkingMemory(store=firefly_stores.FiveMethods())
     assert len(_locks) <= before + 1
 
 
 def test_a_store_may_use_working_memory_itself() -> None:
     """A store may use WorkingMemory inside its own methods without a deadlock."""
 
-    class Counting(fireflies.FiveMethods):
+    class Counting(firefly_stores.FiveMethods):
         saves: WorkingMemory | None = None
 
         def save(self, namespace: str, entry: MemoryEntry) -> None:

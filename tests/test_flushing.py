@@ -46,7 +46,7 @@ def told(session: Session) -> set[int]:
     return {int(code) for made in session.summaries() for code in re.findall(r"CODE-(\d+)", made.text)}
 
 
-def test_no_later_summary_forgets_what_a_flush_has_destroyed(memory: Memory) -> None:
+def test_later_summaries_keep_the_content_of_flushed_entries(memory: Memory) -> None:
     """What only summaries hold is carried into every later version; such a summary is never made from entries again."""
     session = flushing(memory)
 
@@ -57,7 +57,7 @@ def test_no_later_summary_forgets_what_a_flush_has_destroyed(memory: Memory) -> 
     assert session.verify().ok
 
 
-def test_an_archive_that_is_kept_later_is_read_again(memory: Memory) -> None:
+def test_entries_archived_after_a_flush_are_summarised_from_the_source_again(memory: Memory) -> None:
     """With an archive from now on, later entries are read again every fifth time over the flushed base."""
     flushed(flushing(memory), 0, 1)
     session = flushing(memory, archive=True)
@@ -73,7 +73,7 @@ def test_an_archive_that_is_kept_later_is_read_again(memory: Memory) -> None:
     assert max(folds) > 5
 
 
-def test_what_a_flush_has_destroyed_is_not_restored(memory: Memory) -> None:
+def test_restore_refuses_a_summary_of_flushed_entries(memory: Memory) -> None:
     """`restore` refuses a summary whose entries a flush has destroyed."""
     session = flushing(memory)
     say(session, 0, 1)
@@ -92,7 +92,7 @@ def test_what_a_flush_has_destroyed_is_not_restored(memory: Memory) -> None:
 # --- what an erasure reaches
 
 
-def test_erasing_what_was_flushed_takes_the_summary_along(memory: Memory) -> None:
+def test_erasing_a_flushed_entry_removes_the_text_of_its_summaries(memory: Memory) -> None:
     """Erasing a flushed entry removes the text of every summary that covers it, once."""
     session = flushing(memory)
     flushed(session, 0, 1)
@@ -114,7 +114,7 @@ def test_erasing_what_was_flushed_takes_the_summary_along(memory: Memory) -> Non
 
 
 @pytest.mark.parametrize("by", ["name", "user_id"])
-def test_forgetting_somebody_reaches_what_was_flushed(memory: Memory, by: str) -> None:
+def test_forget_finds_the_speakers_of_flushed_entries(memory: Memory, by: str) -> None:
     """A flushed entry keeps its speaker while summaries cover it, so that `forget` finds them."""
     session = flushing(memory)
     who: dict[str, Any] = {"name": "ann"} if by == "name" else {"metadata": {"user_id": "ann", "mood": "good"}}
@@ -159,7 +159,7 @@ def test_a_sweep_erases_flushed_entries_from_the_summary(memory: Memory, clock: 
     assert memory.sweep() == 0
 
 
-def test_what_is_made_anew_after_an_erasure_keeps_what_was_flushed(memory: Memory) -> None:
+def test_a_summary_made_again_after_an_erasure_keeps_flushed_content(memory: Memory) -> None:
     """After an erasure a summary is made again from its earlier version if that holds flushed entries."""
     session = flushing(memory)
     flushed(session, 0, 1)
@@ -192,7 +192,7 @@ def test_a_flushed_entry_without_a_summary_loses_its_speaker(memory: Memory) -> 
 # --- branches
 
 
-def test_a_flush_takes_nothing_from_a_branch(memory: Memory) -> None:
+def test_a_flush_keeps_entries_shared_with_a_branch(memory: Memory) -> None:
     """A flush keeps entries that a branch shares until the last of them lets go or is deleted."""
     session = flushing(memory)
     say(session, 0, 1)
@@ -242,7 +242,7 @@ def test_a_flush_keeps_restored_and_pinned_entries(memory: Memory) -> None:
     assert not session.entries()[0].erased
 
 
-def test_a_branch_has_let_go_of_nothing_when_it_is_made(memory: Memory) -> None:
+def test_a_new_branch_keeps_entries_that_its_origin_has_flushed(memory: Memory) -> None:
     """A new branch keeps entries that its origin has let go of, whatever other branches flush."""
     session = flushing(memory, "a")
     say(session, 0, 1)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import strategies
-from forgetter import USER, WORD
+from forgetter_process import USER, WORD
 from palimpsest import BudgetImpossible, ConfigError, Entry, Image, Memory, Query, Session, Text
 from palimpsest.strategies import Summarize
 from palimpsest.testing import FakeClock
@@ -22,7 +22,7 @@ from palimpsest.types import Erased
 from processes import Process, integrity, remains, together
 from writer import quarters
 
-SCRIPT = Path(__file__).with_name("forgetter.py")
+SCRIPT = Path(__file__).with_name("forgetter_process.py")
 
 
 def talk(session: Session, *texts: str, user: str | None = None) -> None:
@@ -79,13 +79,13 @@ def test_a_user_is_forgotten_everywhere(memory: Memory) -> None:
 
 @pytest.mark.parametrize("subject", ["user", "session", "tenant"])
 @pytest.mark.parametrize("name", ["", "a\ud800", "a\x00", "x" * 257], ids=["empty", "surrogate", "control", "long"])
-def test_a_subject_is_named_by_an_id(memory: Memory, subject: str, name: str) -> None:
+def test_an_invalid_subject_id_is_refused(memory: Memory, subject: str, name: str) -> None:
     """A subject has to be an id of 1 to 256 characters."""
     with pytest.raises(ConfigError, match=f"{subject}: .*1 to 256 characters"):
         memory.forget(**{subject: name})  # type: ignore[arg-type]
 
 
-def test_a_users_interaction_goes_on_in_branches(memory: Memory) -> None:
+def test_answers_to_a_forgotten_users_message_go_in_every_branch(memory: Memory) -> None:
     """Answers to a shared message of the user go in every branch."""
     session = memory.session("one", counter=quarters)
     talk(session, "from bob", user="bob")
@@ -104,7 +104,7 @@ def test_a_users_interaction_goes_on_in_branches(memory: Memory) -> None:
     assert all(memory.session(name).verify().ok for name in ("one", "branch", "other"))
 
 
-def test_a_message_that_comes_meanwhile_keeps_the_session(memory: Memory, clock: FakeClock) -> None:
+def test_a_session_that_gets_a_message_meanwhile_is_not_deleted(memory: Memory, clock: FakeClock) -> None:
     """A session to which somebody adds meanwhile is not deleted."""
     talk(memory.session("hers"), "only ann", user=USER)
     memory.on("erased", lambda name, facts: memory.session(name).add_user_message("from bob", name="bob") and None)
@@ -166,7 +166,7 @@ def run(memory: Memory, verb: str, *arguments: Any) -> Any:
 # --- what matches
 
 
-def test_what_matches_goes_from_all_sessions(memory: Memory) -> None:
+def test_matching_entries_are_erased_from_all_sessions(memory: Memory) -> None:
     """`matches` erases a text, or what a query selects, from all sessions, with one event for each."""
     told: list[tuple[str, Any]] = []
     memory.on("erased", lambda name, facts: told.append((name, facts)))
@@ -183,7 +183,7 @@ def test_what_matches_goes_from_all_sessions(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("word", ["water", "tokens", "what", "kept", "covered", "forgotten", "quay-7"])
-def test_words_of_the_program_end_the_search(memory: Memory, word: str) -> None:
+def test_forgetting_a_word_of_records_or_ids_ends(memory: Memory, word: str) -> None:
     """A text that is also a word of records, or a session's id, is gone after one look, and found no second time."""
     session = memory.session("quay-7", counter=quarters, max_tokens=400)
     for number in range(12):
@@ -202,7 +202,7 @@ def test_words_of_the_program_end_the_search(memory: Memory, word: str) -> None:
     assert all(memory.session(name, counter=quarters).verify().ok for name in before)
 
 
-def test_the_reason_that_nobody_gave_is_in_nobodys_way(memory: Memory) -> None:
+def test_a_text_of_the_default_reason_can_be_forgotten(memory: Memory) -> None:
     """A text that stands in the default reason is forgotten like any other, with no reason; a given one is refused."""
     session = memory.session("one")
     talk(session, "my request", "kept")
@@ -215,7 +215,7 @@ def test_the_reason_that_nobody_gave_is_in_nobodys_way(memory: Memory) -> None:
     assert not memory.forget(matches="request")
 
 
-def test_a_dry_run_says_what_would_go(memory: Memory) -> None:
+def test_a_dry_run_counts_and_changes_nothing(memory: Memory) -> None:
     """A dry run counts what would be erased and changes nothing."""
     session = memory.session("one", counter=quarters)
     talk(session, f"{WORD} " * 20, "kept " * 20, user=USER)
@@ -263,7 +263,7 @@ def crowded(memory: Memory, clock: FakeClock, seed: int) -> None:
 @pytest.mark.parametrize(
     "subject", [{"matches": WORD}, {"user": USER}, {"session": "one"}, {"tenant": "default"}], ids=str
 )
-def test_a_dry_run_says_what_the_run_then_does(
+def test_a_dry_run_has_the_figures_of_the_real_run(
     memory: Memory, clock: FakeClock, subject: dict[str, Any], seeds: range
 ) -> None:
     """A dry run's figures are those of the real run, except rebuilt summaries, and it sends no event."""
@@ -283,7 +283,7 @@ def test_a_dry_run_says_what_the_run_then_does(
         assert would == msgspec.structs.replace(done, rebuilt=0, dry_run=True, remains=()), seed
 
 
-def test_progress_goes_to_the_end(memory: Memory) -> None:
+def test_progress_counts_up_to_all_sessions(memory: Memory) -> None:
     """`progress` is called with the sessions done and their total."""
     for number in range(5):
         talk(memory.session(f"s{number}"), WORD if number == 2 else "nothing")
@@ -317,7 +317,7 @@ def test_exactly_one_subject_is_forgotten(memory: Memory, subject: dict[str, Any
     assert len(texts(memory)["one"]) == 2
 
 
-def test_a_memory_that_only_reads_forgets_nothing(tmp_path: Path) -> None:
+def test_a_read_only_memory_makes_dry_runs_only(tmp_path: Path) -> None:
     """A read-only memory refuses to forget, but makes dry runs."""
     with Memory.open(tmp_path / "log.db") as memory:
         talk(memory.session("one"), WORD)
@@ -352,7 +352,7 @@ def crowd(where: Any) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("what", ["user", "text"])
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_a_kill_in_the_middle_is_made_good_by_repeating(
+def test_a_killed_forget_is_completed_by_repeating_it(
     tmp_path: Path, kind: str, what: str, dice: random.Random
 ) -> None:
     """After a kill, repeating `forget` leaves no byte of the word and every session sound."""

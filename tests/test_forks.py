@@ -11,10 +11,10 @@ import pytest
 from processes import Process
 from sealed import address
 
-SCRIPT = Path(__file__).with_name("forker.py")
-STRUCK = Path(__file__).with_name("struck_forker.py")
+SCRIPT = Path(__file__).with_name("forker_process.py")
+STRUCK = Path(__file__).with_name("interrupted_forker_process.py")
 FORKS = 300
-MOMENTS = Path(__file__).with_name("fork_moments.py")
+MOMENTS = Path(__file__).with_name("fork_moments_process.py")
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -39,7 +39,7 @@ def ran(mode: str, *arguments: object) -> list[Any]:
     return Process(mode, *arguments, script=SCRIPT).end()
 
 
-def test_a_child_keeps_what_it_was_acknowledged(where: list[str]) -> None:
+def test_entries_added_by_a_forked_child_are_kept(where: list[str]) -> None:
     """What a forked child adds with its own memory is kept, before and after its parent closes the other."""
     code, texts = ran("outlives", *where)
 
@@ -57,7 +57,7 @@ def test_a_child_can_import_what_a_thread_was_importing(where: list[str], tmp_pa
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_of_multiprocessing_keep_theirs(where: list[str], method: str) -> None:
+def test_entries_added_by_multiprocessing_children_are_kept(where: list[str], method: str) -> None:
     """A process of multiprocessing keeps all it adds with its own memory, however it was started."""
     code, texts = ran("started", *where, method)
 
@@ -65,7 +65,7 @@ def test_processes_of_multiprocessing_keep_theirs(where: list[str], method: str)
     assert texts == ["parent", *(f"child {number}" for number in range(20))]
 
 
-def test_children_forked_in_the_middle_of_writing_can_write(where: list[str]) -> None:
+def test_children_forked_during_a_write_can_write(where: list[str]) -> None:
     """While a thread of the parent adds without a pause every child can add, and nothing is lost or doubled."""
     codes, complete = ran("beside", *where)
 
@@ -73,7 +73,7 @@ def test_children_forked_in_the_middle_of_writing_can_write(where: list[str]) ->
     assert complete
 
 
-def test_forks_of_forks_go_on(where: list[str]) -> None:
+def test_children_of_children_write_with_their_own_memories(where: list[str]) -> None:
     """Parent, children and their children take turns, each with a memory of its own."""
     codes, texts = ran("again", *where)
 
@@ -87,7 +87,7 @@ def test_forks_of_forks_go_on(where: list[str]) -> None:
 
 
 @pytest.mark.sampled
-def test_a_child_works_whatever_a_thread_was_in_the_middle_of(where: list[str]) -> None:
+def test_a_child_works_wherever_a_thread_stood_at_the_fork(where: list[str]) -> None:
     """A child can use its own memory wherever in the library another thread stood at the fork."""
     failed, forks = Process(*where, 7, 199, script=MOMENTS).end()[0]
 
@@ -97,7 +97,7 @@ def test_a_child_works_whatever_a_thread_was_in_the_middle_of(where: list[str]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rest", range(20))
-def test_a_child_works_at_every_line(where: list[str], rest: int) -> None:
+def test_a_child_works_after_a_fork_at_any_line(where: list[str], rest: int) -> None:
     """A child can use its own memory after a fork at any line of the library."""
     failed, _ = Process(*where, rest, 20, script=MOMENTS).end()[0]
 
@@ -105,7 +105,7 @@ def test_a_child_works_at_every_line(where: list[str], rest: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
-def test_a_handler_that_raises_at_any_moment_of_a_fork_holds_nobody_up(kind: str, tmp_path: Path) -> None:
+def test_a_signal_handler_that_raises_during_a_fork_leaves_no_lock_held(kind: str, tmp_path: Path) -> None:
     """A signal handler that raises during a fork leaves no lock held."""
     (told, *sessions) = Process("run", address(kind, tmp_path), FORKS, script=STRUCK).end()
 
@@ -114,7 +114,7 @@ def test_a_handler_that_raises_at_any_moment_of_a_fork_holds_nobody_up(kind: str
     assert sessions == [[1 + FORKS // 5, True], [told["adding"], True]]
 
 
-def test_a_child_of_a_transaction_that_does_not_end_is_refused(tmp_path: Path) -> None:
+def test_a_child_forked_during_an_unending_transaction_is_refused(tmp_path: Path) -> None:
     """If a fork cannot wait for a running transaction, the child may not open the file, and the error says what to
     do."""
     address = f"sqlite:///{tmp_path}/store.db"

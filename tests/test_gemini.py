@@ -31,7 +31,7 @@ from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Reasoning, T
 from palimpsest.tokens.counter import encoding
 from rules import plain
 from samples_gemini import call, model, result, user
-from worlds import world
+from worlds import open_world
 
 FORMAT = find_format("gemini")
 law = settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
@@ -135,10 +135,10 @@ def test_a_log_of_another_provider_gives_valid_contexts(
     log: list[Any], budget: int | None, tools: tuple[dict[str, Any], ...]
 ) -> None:
     """A log in another format gives contexts that are valid, extend the last one, and fit the budget."""
-    with world("memory", Path(), max_tokens=budget) as w:
+    with open_world("memory", Path(), max_tokens=budget) as world:
         stable = Stable()
         for operation in log:
-            session = w.play([operation])
+            session = world.play([operation])
             try:
                 ctx = session.context(format="gemini", tools=tools)
             except BudgetImpossible:
@@ -162,8 +162,8 @@ def test_the_budget_covers_every_text_by_the_real_encoding(
     log: list[Any], given_batches: list[list[dict[str, Any]]], budget: int | None
 ) -> None:
     """Counted by o200k_base, all texts of a request cost at most `ctx.tokens`."""
-    with world("memory", Path(), max_tokens=budget, counter=None) as w:
-        session = w.play(log)
+    with open_world("memory", Path(), max_tokens=budget, counter=None) as world:
+        session = world.play(log)
         for batch in given_batches:
             strategies.taken_in(session, batch, "gemini")
         try:

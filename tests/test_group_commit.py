@@ -121,7 +121,7 @@ def test_waiting_appends_are_written_together_up_to_a_limit() -> None:
     assert not commits._queue.waiting
 
 
-def test_sessions_that_meet_are_written_together() -> None:
+def test_appends_of_several_sessions_are_written_together() -> None:
     """One write takes appends of several sessions, each in its own order."""
     writer = Writer()
     commits = queue_before(writer)
@@ -153,7 +153,7 @@ def test_an_append_that_cannot_be_stored_fails_alone() -> None:
     assert writer.commits == [texts([good, other, own])]
 
 
-def test_a_write_that_fails_is_tried_with_ones_own_append_alone() -> None:
+def test_the_leader_of_a_failed_group_retries_its_own_append_alone() -> None:
     """If a group fails for an unknown reason, its leader writes its own append; the next writes the others."""
     writer = Writer(refused)
     commits = queue_before(writer)
@@ -228,7 +228,7 @@ def test_a_session_written_before_another_failed_is_not_written_again(fault: Pal
     assert stored(writer, OTHER) == texts([other])
 
 
-def test_an_interrupt_is_nobody_elses_failure() -> None:
+def test_an_interrupt_in_the_writing_thread_fails_no_other_append() -> None:
     """Ctrl-C in the thread that writes takes its own append back; the others are written by the next, once."""
     writer = Writer(interrupted)
     commits = queue_before(writer)
@@ -244,7 +244,7 @@ def test_an_interrupt_is_nobody_elses_failure() -> None:
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), StoreUnavailable("a store", "who knows", written=None)])
-def test_an_append_whose_answer_was_lost_is_not_written_again(raised: BaseException) -> None:
+def test_an_append_with_a_lost_answer_is_not_written_again(raised: BaseException) -> None:
     """An append whose answer was lost is found by the next writer and not written again."""
     writer = Writer(after=[raised])
     commits = queue_before(writer)
@@ -262,7 +262,7 @@ def test_an_append_whose_answer_was_lost_is_not_written_again(raised: BaseExcept
     assert writer.commits == [texts([*others, own]), texts([last])]
 
 
-def test_an_interrupt_before_anybody_has_begun_takes_the_append_back() -> None:
+def test_an_append_interrupted_before_it_is_claimed_is_never_written() -> None:
     """Interrupted while another thread has the turn, an append that is not claimed yet is never written."""
 
     class Interrupting(Inline):
@@ -287,7 +287,7 @@ def test_an_interrupt_before_anybody_has_begun_takes_the_append_back() -> None:
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("known", [False, True])
-def test_an_interrupted_append_is_written_by_then_or_never(asynchronous: bool, known: bool) -> None:
+def test_an_interrupted_append_is_not_written_after_its_caller_returned(asynchronous: bool, known: bool) -> None:
     """When its caller is interrupted, an append is written by then or never."""
 
     def begun() -> tuple[Queues, Writer, list[str]]:
@@ -312,7 +312,7 @@ def test_an_interrupted_append_is_written_by_then_or_never(asynchronous: bool, k
         assert not commits._queue.waiting
 
 
-def test_many_that_were_taken_back_are_in_nobodys_way() -> None:
+def test_appends_of_interrupted_callers_do_not_stop_the_next_one() -> None:
     """Appends of interrupted callers are never written and do not stop the next one."""
     writer = Writer(*[interrupted] * (GROUP + 5))
     commits = queue_before(writer)

@@ -21,7 +21,7 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
 from providers import PROVIDERS
 from talks import Scripted
-from worlds import STORES, world
+from worlds import STORES, open_world
 from writer import quarters
 
 BLOCK = {"memory_strategy_id": "max_tokens"}
@@ -159,7 +159,7 @@ def load(memory: Memory, at: int = 0, head: dict[str, Any] | None = None, **link
         (4, {"group": 2}, "entry 4 is of the group of entry 2, but does not follow it"),
     ],
 )
-def test_verify_tells_of_links_that_do_not_hold(memory: Memory, at: int, links: dict[str, Any], problem: str) -> None:
+def test_verify_names_invalid_links(memory: Memory, at: int, links: dict[str, Any], problem: str) -> None:
     """A result that answers nothing, something else or twice, and a group that is apart, are named."""
     session = memory.session("s")
     session.add([asking("a", "b"), telling("a", "one"), telling("b", "two")])
@@ -170,7 +170,7 @@ def test_verify_tells_of_links_that_do_not_hold(memory: Memory, at: int, links: 
     assert problem in session.verify().problems
 
 
-def test_verify_tells_of_open_calls_that_the_head_does_not_know(memory: Memory) -> None:
+def test_verify_names_open_calls_missing_from_the_head(memory: Memory) -> None:
     """`verify` names an open call that the head has forgotten, and one that it wrongly waits for."""
     session = memory.session("s")
     session.add([asking("a", "b"), telling("a", "one")])
@@ -185,7 +185,7 @@ def test_verify_tells_of_open_calls_that_the_head_does_not_know(memory: Memory) 
     )
 
 
-def test_verify_has_nothing_to_say_of_erased_calls_and_late_results(memory: Memory) -> None:
+def test_verify_accepts_results_of_erased_calls_and_late_results(memory: Memory) -> None:
     """A result of a call that was erased before it came, or that a message has overtaken, breaks nothing."""
     session = memory.session("s")
     asked = session.add([asking("a", "b", "c")])
@@ -220,7 +220,7 @@ def test_a_pinned_entry_keeps_its_group_however_far_cuts_have_passed_it(memory: 
     assert results(session.context()) == ["the code is 4417"]
 
 
-def test_a_pinned_call_is_held_back_until_it_is_answered_though_its_group_has_lost_its_beginning(
+def test_a_pinned_open_call_is_held_back_although_its_groups_first_call_was_erased(
     memory: Memory,
 ) -> None:
     """A pinned open call whose group's first call was erased is held back until it is answered."""
@@ -279,7 +279,7 @@ def test_no_cut_after_a_compaction_begins_inside_a_pinned_group(memory: Memory, 
         session.add(turns(20))
 
 
-def test_a_group_that_waits_for_results_takes_no_room_and_makes_no_cut(memory: Memory) -> None:
+def test_an_open_group_takes_no_room_and_makes_no_cut(memory: Memory) -> None:
     """While many calls wait, contexts stay in their epoch, and no cut begins inside the group that is held back."""
     session = memory.session("s", counter=strategies.WORDS, max_tokens=100)
     session.add([*turns(5), {"role": "user", "content": "check all"}, asking(*(f"c{i}" for i in range(40)))])
@@ -302,7 +302,7 @@ def test_a_group_that_waits_for_results_takes_no_room_and_makes_no_cut(memory: M
     "condition", ["message.role != 'assistant'", "interaction.age < 1", "message.kind == 'message'"]
 )
 @pytest.mark.parametrize("short_term", [False, True])
-def test_no_condition_drops_what_is_pinned(memory: Memory, short_term: bool, condition: str, at_once: bool) -> None:
+def test_no_condition_drops_a_pinned_result(memory: Memory, short_term: bool, condition: str, at_once: bool) -> None:
     """A pinned result is shown with its call, whatever conditions say, and from the next context on where it was left
     out before; unpinned it is judged again at the next cut."""
     options: dict[str, Any] = {"max_tokens": 60, "conditions": [condition]}
@@ -327,7 +327,7 @@ def test_no_condition_drops_what_is_pinned(memory: Memory, short_term: bool, con
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_a_pinned_result_whose_call_was_erased_keeps_the_rest_of_its_group(memory: Memory, seen: bool) -> None:
+def test_a_pinned_result_of_an_erased_call_shows_the_rest_of_its_group(memory: Memory, seen: bool) -> None:
     """Pinning a result whose call was erased shows the rest of its group, whatever conditions say."""
     session = memory.session("s", counter=strategies.WORDS, conditions=["not message.has_tool_calls"])
     session.add([{"role": "user", "content": "both"}, asking("c0", "c1"), telling("c0", "4417"), telling("c1", "4418")])
@@ -347,7 +347,9 @@ def test_a_pinned_result_whose_call_was_erased_keeps_the_rest_of_its_group(memor
 
 @pytest.mark.parametrize("seen", [True, False])
 @pytest.mark.parametrize("answered", [1, 2])
-def test_a_pin_in_what_waits_brings_its_group_back(memory: Memory, seen: bool, answered: int) -> None:
+def test_pinning_a_thought_of_an_open_group_brings_dropped_calls_back(
+    memory: Memory, seen: bool, answered: int
+) -> None:
     """A condition leaves out calls of a group that is still open; then a thought of it is pinned, which waited."""
     session = memory.session("s", counter=strategies.WORDS, conditions=["not message.has_tool_calls"])
     session.add_assistant_message([Reasoning(text="hm")])
@@ -364,7 +366,7 @@ def test_a_pin_in_what_waits_brings_its_group_back(memory: Memory, seen: bool, a
 
 
 @pytest.mark.parametrize("cut", ["low_water", "exact"])
-def test_a_cut_after_a_compaction_begins_behind_what_was_rewound(memory: Memory, cut: str) -> None:
+def test_a_cut_after_a_compaction_begins_behind_rewound_entries(memory: Memory, cut: str) -> None:
     """A group that goes on behind entries that were taken back is evicted whole: nothing of it is behind the start."""
     session = memory.session(
         "s", counter=strategies.WORDS, short_term=[{**BLOCK, "memory_max_tokens": 5_000, "cut": cut}]
@@ -421,23 +423,23 @@ conditions = st.sampled_from(
 
 def check_world(kind: str, folder: Path, parts: Sequence[Any], budget: int | None, options: dict[str, Any]) -> None:
     """Do the steps and judge the context after each."""
-    with world(kind, folder, max_tokens=budget, summarizer=Scripted("They talked."), **options) as w:
+    with open_world(kind, folder, max_tokens=budget, summarizer=Scripted("They talked."), **options) as world:
         start = 0
         for log, fill, what, number in parts:
-            w.play(strategies.numbered(log, start))
+            world.play(strategies.numbered(log, start))
             start += len(log)
-            w.session.add(turns(fill))
+            world.session.add(turns(fill))
             for event in ("nothing", what):
-                happen(w.session, event, number)
+                happen(world.session, event, number)
                 try:
-                    ctx = w.session.context()
+                    ctx = world.session.context()
                 except BudgetImpossible:
                     continue
-                entries = w.session.entries()
+                entries = world.session.entries()
                 assert rules.faults(ctx.messages) == []
                 assert rules.parted(ctx, entries) == []
                 assert rules.unshown_pins(ctx, entries) == []
-            proof = w.session.verify()
+            proof = world.session.verify()
             assert proof.ok, proof.problems
 
 
@@ -445,7 +447,7 @@ def check_world(kind: str, folder: Path, parts: Sequence[Any], budget: int | Non
 @settings(deadline=None, max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(parts=parts, budget=st.none() | st.integers(30, 700), conditions=conditions)
 @pytest.mark.parametrize("kind", STORES)
-def test_no_cut_parts_a_group_and_no_pin_is_left_out(
+def test_no_cut_splits_a_group_or_leaves_out_a_pin(
     kind: str, folder: Path, parts: list[Any], budget: int | None, conditions: tuple[str, ...]
 ) -> None:
     """Cuts begin between groups, recorded results are not denied, and pins are shown with their group."""
@@ -454,17 +456,17 @@ def test_no_cut_parts_a_group_and_no_pin_is_left_out(
 
 @settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
 @given(parts=parts, budget=st.integers(30, 700), conditions=conditions)
-def test_no_exact_walk_parts_a_group_and_leaves_out_a_pin(
+def test_no_exact_walk_splits_a_group_or_leaves_out_a_pin(
     folder: Path, parts: list[Any], budget: int, conditions: tuple[str, ...]
 ) -> None:
-    """The same holds for a short-term strategy that selects entries anew at each call."""
+    """A short-term strategy that selects entries anew at each call keeps groups whole and shows pins, too."""
     block = {**BLOCK, "memory_max_tokens": budget, "conditions": conditions}
     check_world("memory", folder, parts, None, {"short_term": [block]})
 
 
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses"])
-def test_a_call_whose_result_was_erased_waits_for_nothing(memory: Memory, format: str) -> None:
-    """Its group is shown, with a stand-in for the result, and stays as it is when the log goes on."""
+def test_a_call_whose_result_was_erased_gets_a_stand_in(memory: Memory, format: str) -> None:
+    """The call's group is shown with a stand-in for the result, and stays the same as the log grows."""
     session = memory.session("erased", counter=quarters, format=format, max_tokens=1_000)
     session.add_user_message("look it up")
     calls = [session.add_tool_call("find", {"at": number}) for number in range(2)]

@@ -48,7 +48,7 @@ def call(seq: int, name: str, arguments: str = "{}") -> Entry:
 # --- the documented lines
 
 
-def test_the_documented_lines():
+def test_the_documented_lines_come_first():
     """Five user messages, three tools, two errors: the lines stand first, in this order and in these words."""
     entries = [
         Entry(seq=1, content="hello   there\nfriend"),
@@ -82,7 +82,7 @@ FIRST = "I live in Oslo and always take the 8:56 train."
 LAST = "We decided to use Postgres for order ORD-1234."
 
 
-def test_what_the_documented_lines_quote_is_said_once():
+def test_messages_in_the_documented_lines_are_quoted_once():
     """The first and last messages are quoted once, in the documented lines."""
     draft = told(
         [Entry(seq=1, content=FIRST), Entry(seq=2, role="assistant", content="Fine."), Entry(seq=3, content=LAST)]
@@ -93,14 +93,14 @@ def test_what_the_documented_lines_quote_is_said_once():
     assert (again.text.count(FIRST), again.text.count(LAST)) == (1, 1)
 
 
-def test_the_documented_lines_alone():
+def test_nothing_is_added_to_the_documented_lines_if_nothing_stands_out():
     """If nothing else stands out, the documented lines are the whole text."""
     text = told([Entry(seq=1, content="hello"), Entry(seq=2, role="assistant", content="hi")]).text
 
     assert text == '[Previous conversation summary]\n1 user message\nFirst: "hello"'
 
 
-def test_bare_it_has_the_documented_lines_and_nothing_else():
+def test_a_bare_summary_has_only_the_documented_lines():
     """A bare one leaves out outcomes, errors, facts and names, whatever room there is, and counts on over the next."""
     entries = [
         Entry(seq=1, content=FIRST),
@@ -121,7 +121,7 @@ def test_bare_it_has_the_documented_lines_and_nothing_else():
     ]
 
 
-def test_bare_it_tells_where_contexts_were_from():
+def test_a_bare_summary_names_the_sources_of_contexts():
     """A bare summary names source and entry of background contexts at every fold, and none of their text."""
     entries = [Entry(seq=1, content="hello"), Entry(seq=2, kind="context", name="src/main.ts", content="secret body")]
     bare = Recipe(target=400, most=500, source_tokens=5_000, bare=True)
@@ -134,7 +134,7 @@ def test_bare_it_tells_where_contexts_were_from():
     assert again.text.split("\n")[-2:] == lines
 
 
-def test_bare_it_tells_the_rest_where_the_documented_lines_say_nothing():
+def test_a_bare_summary_equals_a_full_one_without_documented_lines():
     """If no user or tool spoke, a bare summary equals a full one."""
     entries = [Entry(seq=i, role="assistant", content=f"We decided to use Postgres for ORD-{i}.") for i in range(1, 9)]
     source = SummarySource(entries=entries)
@@ -145,7 +145,7 @@ def test_bare_it_tells_the_rest_where_the_documented_lines_say_nothing():
     assert draft == heuristic(source, Recipe(target=60, most=80, source_tokens=5_000), words)
 
 
-def test_one_of_each_is_singular():
+def test_a_single_message_and_error_are_in_the_singular():
     """One message and one error are in the singular, and a single message has no last."""
     text = told([Entry(seq=1, content="hello"), result(2, "find", "", "error")]).text
 
@@ -158,7 +158,7 @@ def test_one_of_each_is_singular():
     ]
 
 
-def test_an_error_is_a_status_and_not_a_word():
+def test_errors_are_counted_by_status_and_not_by_words():
     """The word in an output without that status counts nothing."""
     text = told([Entry(seq=1, content="hello"), result(2, "find", "error: error")]).text
 
@@ -168,7 +168,7 @@ def test_an_error_is_a_status_and_not_a_word():
 # --- what else is kept
 
 
-def test_outcomes_and_errors_of_tools():
+def test_outcomes_and_errors_of_tools_follow_the_documented_lines():
     """Each tool's outcome and the first line of each error follow the documented lines."""
     entries = [
         Entry(seq=1, content="go"),
@@ -183,7 +183,7 @@ def test_outcomes_and_errors_of_tools():
     assert "Errors:\n- book: seat taken\n" in f"{text}\n"
 
 
-def test_decisions_of_both_sides():
+def test_decisions_are_quoted_with_their_speaker():
     """Sentences that decide something are quoted with their speaker."""
     text = told(
         talk(
@@ -199,7 +199,7 @@ def test_decisions_of_both_sides():
     assert "Do we decide" not in text.partition("Decisions:")[2]
 
 
-def test_facts_of_the_user():
+def test_facts_and_preferences_of_the_user_are_kept():
     """What users tell of themselves and how they want things done is kept; their questions are not."""
     entries = talk(
         "hi", "hello", "So I live in Oslo. Always answer in Norwegian. Never use tabs. Do I like it?", "ok", "so"
@@ -211,7 +211,7 @@ def test_facts_of_the_user():
     assert "Do I like" not in text.partition("facts")[2]
 
 
-def test_what_was_mentioned_is_verbatim():
+def test_mentioned_names_and_numbers_are_verbatim():
     """Names, numbers, dates and identifiers of any entry are in the text, letter by letter."""
     entries = [
         *talk("Is Ann Lee there?", "No, she moved to São Paulo on 7 May 2023 at 8:56 pm.", "For $1,234.50?"),
@@ -226,7 +226,7 @@ def test_what_was_mentioned_is_verbatim():
     assert "order_id" not in text
 
 
-def test_of_a_context_the_source_and_its_version_remain():
+def test_only_the_source_of_a_context_is_named():
     """The body of a context is not repeated, nor anything made of it; its source is named, once, with its entry."""
     entries = [Entry(seq=i, kind="context", role="user", name="a.py", content=f"secret {i}") for i in (1, 2)]
 
@@ -237,7 +237,7 @@ def test_of_a_context_the_source_and_its_version_remain():
     assert "secret" not in text
 
 
-def test_something_is_always_told():
+def test_the_end_is_quoted_if_nothing_stands_out():
     """If nothing stands out, the end of the conversation is quoted."""
     assert "assistant: fine" in told([Entry(seq=1, role="assistant", content="fine")]).text
 
@@ -245,7 +245,7 @@ def test_something_is_always_told():
 # --- going on
 
 
-def test_counts_go_on_and_the_first_message_stays_the_first():
+def test_the_next_summary_adds_up_counts_and_keeps_the_first_message():
     """The next summary adds up messages, errors and outcomes, and keeps the very first message."""
     one = told([*talk("hello", "hi", "next", "ok"), result(5, "find", "no", "error"), result(6, "find", "", "success")])
     two = told(
@@ -263,7 +263,7 @@ def test_counts_go_on_and_the_first_message_stays_the_first():
     ]
 
 
-def test_what_was_kept_is_carried_over():
+def test_items_of_an_earlier_heuristic_summary_are_carried_over():
     """Decisions, facts and names of a summary without a model stand in the next one."""
     one = told(talk("We decided to use Postgres 16. I live in Oslo.", "So be it, said Ann Lee."))
     two = told(talk("bye", "bye", start=3), previous=[summary(one)])
@@ -272,7 +272,7 @@ def test_what_was_kept_is_carried_over():
         assert kept in two.text
 
 
-def test_the_text_of_a_model_is_carried_over_first():
+def test_the_text_of_a_model_summary_comes_first():
     """A summary that a model made comes first, as it is, also when it has been folded twice."""
     model = Summary(id="s", text="Goal:\n- fix the kettle", covers=((1, 2),), method="density")
 
@@ -283,7 +283,7 @@ def test_the_text_of_a_model_is_carried_over_first():
     assert two.text.startswith("Goal:\n- fix the kettle\n[Previous conversation summary]\n2 user messages\n")
 
 
-def test_a_summary_that_the_user_added_is_carried_over_like_one():
+def test_a_summary_added_by_the_user_is_carried_over():
     """An entry of kind summary is what came before, word for word."""
     own = Entry(seq=1, kind="summary", content="Before: we met in Oslo.")
 
@@ -320,7 +320,7 @@ def test_names_stand_before_what_was_said():
     assert 0 < text.index("Mentioned: Lisbon, Porto, Coimbra\n") < text.index("Said:\n- assistant: We met")
 
 
-def test_a_model_text_without_room_is_cut_at_a_sentence_and_its_names_stay():
+def test_a_model_text_without_room_is_cut_at_a_sentence_and_keeps_its_names():
     """An earlier model's text is cut at a sentence; the names in the rest still count as mentioned."""
     model = Summary(id="s", text="One two three. " * 20 + "See ORD-1234.", covers=((1, 2),), method="plain")
 
@@ -332,14 +332,14 @@ def test_a_model_text_without_room_is_cut_at_a_sentence_and_its_names_stay():
     assert words(text) <= 60
 
 
-def test_a_summary_whose_text_was_withdrawn_says_nothing():
+def test_a_withdrawn_summary_adds_nothing():
     """A withdrawn summary adds nothing."""
     model = Summary(id="s", text="", covers=((1, 2),), method="density", withdrawn=True)
 
     assert told(talk("hello"), previous=[model]).text.startswith("[Previous conversation summary]\n1 user message")
 
 
-def test_items_say_where_they_are_from():
+def test_each_item_names_its_entries():
     """Each item names the entries it comes from."""
     draft = told(talk("I live in Oslo.", "Nice, Oslo it is.", "Yes, in Oslo."))
 
@@ -347,7 +347,7 @@ def test_items_say_where_they_are_from():
     assert draft.method == "heuristic"
 
 
-def test_frequent_mentions_stay_longest():
+def test_frequent_mentions_are_dropped_last():
     """When room is short, what is mentioned often and by the user stays longest."""
     often = talk(*(f"again about Project{'' if i % 2 else 'ion'} ORD-1 and once T-{i}." for i in range(40)))
 
@@ -357,7 +357,7 @@ def test_frequent_mentions_stay_longest():
     assert sum(f"T-{i}" in text for i in range(20)) < 20
 
 
-def test_forty_facts_over_six_folds():
+def test_forty_pinned_facts_survive_six_compactions():
     """Every pinned identifier is in the summary after six compactions, however short it is."""
     pinned: list[str] = []
     previous: list[Summary] = []
@@ -394,21 +394,21 @@ def test_a_heuristic_summary_keeps_its_bounds(entries, pinned, target, most, sou
         assert not missing(draft.text, pinned)
 
 
-def test_it_aims_at_the_target():
+def test_optional_items_fill_the_target():
     """Optional items fill the target almost completely, and no more even if more is allowed."""
     entries = talk(*(f"Person{i} Smith lives at number {i + 100} in Town{i}." for i in range(300)))
 
     assert 95 <= words(told(entries, target=100, most=1_000).text) <= 100
 
 
-def test_nothing_to_tell_is_empty():
-    """Without a word there is no summary."""
+def test_a_source_without_words_gives_an_empty_summary():
+    """A source without a word gives an empty summary."""
     with pytest.raises(Rejected) as rejected:
         told([Entry(seq=1, role="assistant", content="")])
     assert rejected.value.reason == "empty"
 
 
-def test_no_room_is_no_gain():
+def test_a_summary_without_room_for_its_pinned_items_is_rejected():
     """If what must be kept does not fit, there is no summary."""
     with pytest.raises(Rejected, match="no_gain"):
         told(talk("hello"), pinned=[f"PIN-{i}" for i in range(50)], most=20)
@@ -419,7 +419,7 @@ def test_no_room_is_no_gain():
 @pytest.mark.parametrize(
     "text", [*HOSTILE[1:], "a" * 1_000_000, "A " * 50_000, '"x" ' * 50_000, "I like it. " * 10_000]
 )
-def test_hostile_texts_go_through(text):
+def test_hostile_texts_are_summarised(text):
     """Fences, templates, forged headings, lone surrogates and a million characters are text like any other."""
     draft = told(talk(text, "Ann Lee lives in Oslo"), target=80, most=100)
 
@@ -452,7 +452,7 @@ def test_the_same_source_gives_the_same_text():
 
 
 @pytest.mark.wide
-def test_the_work_grows_with_the_text():
+def test_the_work_grows_linearly_with_the_text():
     """Ten times the entries take about ten times the calls, and ask the counter as few dozen times."""
 
     def work(number: int) -> tuple[int, int]:
@@ -486,8 +486,8 @@ def test_the_work_grows_with_the_text():
 # --- the benchmark
 
 
-def test_the_benchmark_says_why_it_is_skipped(capsys, monkeypatch):
-    """Without the data there is nothing to measure, and it says so."""
+def test_the_benchmark_without_data_says_why_it_is_skipped(capsys, monkeypatch):
+    """The benchmark needs data; without it, it prints why it measures nothing."""
     monkeypatch.delenv("PALIMPSEST_DATA", raising=False)
 
     assert runpy.run_path(str(BENCH))["main"]([]) == 0
@@ -496,7 +496,7 @@ def test_the_benchmark_says_why_it_is_skipped(capsys, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif("PALIMPSEST_DATA" not in os.environ, reason="PALIMPSEST_DATA is not set")
-def test_it_retains_more_than_truncation(capsys):
+def test_a_heuristic_summary_retains_more_than_truncation(capsys):
     """At 2,000 tokens more than three times as many questions stay answerable as after truncation."""
     bench = runpy.run_path(str(BENCH))
 
@@ -518,6 +518,6 @@ def test_it_retains_more_than_truncation(capsys):
     ],
     ids=["address", "word", "half a word", "card", "number", "no number", "token", "numbers"],
 )
-def test_a_quotation_ends_in_no_half_of_what_a_policy_would_know(text: str, shown: str) -> None:
+def test_a_cut_quotation_ends_in_no_half_of_a_private_value(text: str, shown: str) -> None:
     """Cut in two, an address or a card number is still private, and no recogniser finds it any more."""
     assert quoted(text) == shown.rstrip() + "..."

@@ -15,7 +15,7 @@ from palimpsest import Image, Memory, Session
 from palimpsest.errors import BudgetImpossible, ConfigError, EntryNotFound
 from palimpsest.testing import FakeClock
 from providers import FORMATS, PROVIDERS
-from worlds import STORES, world
+from worlds import STORES, open_world
 
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
@@ -38,7 +38,7 @@ def texts(session: Session) -> list[Any]:
 @pytest.mark.parametrize("kind", STORES)
 def test_hidden_entries_are_in_no_context_and_come_back(kind: str, tmp_path: Path) -> None:
     """Hidden entries stay in the log and are reported as left out; `show` brings them back."""
-    with world(kind, tmp_path) as there:
+    with open_world(kind, tmp_path) as there:
         session = there.session
         talk(session)
         before = session.context()
@@ -61,7 +61,7 @@ def test_hidden_entries_are_in_no_context_and_come_back(kind: str, tmp_path: Pat
         assert session.show(1) == 0
 
 
-def test_a_call_goes_with_its_results(session: Session) -> None:
+def test_hiding_a_call_hides_its_results(session: Session) -> None:
     """Hiding a call or its result hides both, even a late result."""
     talk(session)
     assert session.hide(5) == 2
@@ -77,7 +77,7 @@ def test_a_call_goes_with_its_results(session: Session) -> None:
     assert "eight" in str(session.context().messages)
 
 
-def test_a_result_in_the_group_of_another_call_takes_that_group_along(session: Session) -> None:
+def test_hiding_a_call_hides_the_group_of_its_late_result(session: Session) -> None:
     """Hiding a call whose late result is in the group of a later call hides that group, too, since groups are whole."""
     session.add_user_message("question")
     first = session.add_tool_call("find", {"x": 1}, call_id="c1")
@@ -125,7 +125,7 @@ def test_hiding_is_refused_with_the_reason(memory: Memory, session: Session) -> 
 @pytest.mark.parametrize("kind", STORES)
 def test_hidden_entries_stay_hidden(kind: str, tmp_path: Path) -> None:
     """Entries stay hidden in branches, exports, and behind compactions and cuts, until a rewind."""
-    with world(kind, tmp_path) as there:
+    with open_world(kind, tmp_path) as there:
         session = there.session
         talk(session)
         session.hide(2)
@@ -149,7 +149,7 @@ def test_hidden_entries_stay_hidden(kind: str, tmp_path: Path) -> None:
         assert session.verify().ok
 
 
-def test_past_contexts_show_what_was_not_hidden_then(session: Session) -> None:
+def test_past_contexts_show_entries_hidden_later(session: Session) -> None:
     """A past context shows what was not hidden at its revision; a rewind undoes the hiding."""
     talk(session)
     before = session.context()
@@ -197,7 +197,7 @@ def test_a_hidden_question_does_not_come_back_with_its_answer(memory: Memory) ->
     chosen=st.lists(st.integers(0, 30), max_size=6),
     budget=st.none() | st.integers(40, 300),
 )
-def test_every_context_is_valid(
+def test_contexts_with_hidden_entries_are_valid(
     format: str, log: list[Any], more: list[Any], chosen: list[int], budget: int | None
 ) -> None:
     """Whatever is hidden, contexts are valid and do not show it; showing it all restores the earlier context."""

@@ -18,7 +18,7 @@ from exports_chatgpt import simple, written
 from palimpsest import AsyncMemory, ConfigError, ImportFailed, Memory
 from palimpsest.testing import FakeClock
 
-IMPORTER = Path(__file__).with_name("importer.py")
+IMPORTER = Path(__file__).with_name("importer_process.py")
 
 
 def messages(count: int) -> list[dict[str, Any]]:

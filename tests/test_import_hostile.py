@@ -61,7 +61,7 @@ def outcome(memory: Memory, body: bytes, source: str, session: str) -> Any:
     entries = [
         (entry.kind, entry.role, entry.text, entry.name, entry.call_id, entry.at) for entry in imported.entries()
     ]
-    dated = [item for item in entries if item[-1] < 1_700_000_000_000_000 * 4]  # else it has the time of the import
+    dated = [item for item in entries if item[-1] < 1_700_000_000_000_000 * 4]  # others have the time of the import
     return first, len(entries), [item[:-1] for item in dated], len(imported.context().messages)
 
 

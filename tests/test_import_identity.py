@@ -255,6 +255,6 @@ def test_any_files_in_any_order_are_imported_once(files: list[list[str]], order:
             assert added + there == len(words)
             assert number % len(files) not in came or added == 0
             rest = iter(texts(memory))
-            if source == "lines":  # what else there is, each message is known for itself
+            if source == "lines":  # each line is recognised by itself
                 assert all(word in rest for word in words)
             came.add(number % len(files))

@@ -25,7 +25,7 @@ from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.limits import Limits
 from test_import_identity import agents, dumped, lines, said
 
-IMPORTER = Path(__file__).with_name("importer.py")
+IMPORTER = Path(__file__).with_name("importer_process.py")
 LONG = "x" * 5_000
 
 

@@ -71,7 +71,7 @@ def test_results_stay_with_their_calls(memory: Memory, on_conflict: Any) -> None
 
     assert answered(session) == [("Oslo", "snow"), ("Rome", "sun")]
     assert answered(memory.session("t")) == answered(session)
-    if on_conflict != "merge":  # there the calls stand elsewhere, by which one of two equal ids is told apart
+    if on_conflict != "merge":  # a merge places the calls elsewhere, so equal ids get other numbers
         assert memory.session("t").context().messages == session.context().messages
 
 

@@ -82,7 +82,7 @@ def body_of(source: str, exported: dict[str, Any], indent: int | None = None) ->
 @pytest.mark.parametrize("source", OBJECTS)
 @settings(deadline=None)
 @given(indent=st.sampled_from([None, 1]), most=st.integers(1, 9))
-def test_an_object_gives_the_same_as_read_whole(
+def test_an_object_read_in_parts_gives_the_same_as_read_whole(
     source: str, exported: dict[str, Any], indent: int | None, most: int
 ) -> None:
     """An object gives the same pieces as read whole, however it is laid out and however little is read at a time."""
@@ -95,7 +95,7 @@ def test_an_object_gives_the_same_as_read_whole(
 @pytest.mark.parametrize("source", OBJECTS)
 @settings(deadline=None)
 @given(cut=st.floats(0, 1))
-def test_an_object_cut_off_anywhere_gives_nothing(source: str, exported: dict[str, Any], cut: float) -> None:
+def test_an_object_cut_off_anywhere_imports_nothing(source: str, exported: dict[str, Any], cut: float) -> None:
     """An object that is cut off is reported with line and column, and nothing of it is imported."""
     body = body_of(source, exported)
 
@@ -116,7 +116,7 @@ PUT = st.sampled_from([*b'{}[],:"\\ 0\n', 0, 0xFF]).map(lambda byte: bytes([byte
 @example(1.0, b"}", 0)
 @example(1.0, b" \n", 0)
 @example(1.0, b"x", 0)
-def test_anything_inserted_anywhere_is_reported_alike(source: str, place: float, put: bytes, gone: int) -> None:
+def test_insertions_anywhere_are_reported_as_when_read_whole(source: str, place: float, put: bytes, gone: int) -> None:
     """Wrong brackets, commas, keys or bytes anywhere are reported as when the file is read whole."""
     body = body_of(source, {})
     at = int(place * len(body))
@@ -129,7 +129,7 @@ def test_anything_inserted_anywhere_is_reported_alike(source: str, place: float,
     st.lists(st.tuples(st.sampled_from(["messages", "input", "contents", "id", "system", "title", "x"]), json_values)),
     st.lists(json_values | st.sampled_from(CHAT), max_size=4),
 )
-def test_any_values_under_any_keys_are_reported_alike(pairs: list[tuple[str, Any]], messages: list[Any]) -> None:
+def test_wrong_values_are_reported_as_when_read_whole(pairs: list[tuple[str, Any]], messages: list[Any]) -> None:
     """Values of wrong types and repeated keys give the same as when the file is read whole."""
     texts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in [*pairs, ("messages", messages), *pairs]]
 

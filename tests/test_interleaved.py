@@ -1,8 +1,8 @@
 """Writers and readers of one home whose calls of the store interleave in every order.
 
 Two memories share a store in which every verb is one step and waits for a random while before and after it. What each
-does is what `vandal.Vandal` does. Readers find nothing damaged, and at the end the store holds exactly the contents
-that its sessions have.
+does is what `vandal_process.Vandal` does. Readers find nothing damaged, and at the end the store holds exactly the
+contents that its sessions have.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from intercepting_backend import Stepping
 from palimpsest import AsyncMemory, Conflict, EntryNotFound, SessionNotFound
 from palimpsest.log.lazy_imports import sha256
 from palimpsest.runtime.runner import Inline
@@ -26,7 +27,6 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Place, Range
 from palimpsest.stores.encrypted.rotation import rotate
 from palimpsest.stores.memory import MemoryBackend
 from sealed import BOTH, RING
-from stepping import Stepping
 from writer import quarters
 
 LARGE = "large enough to be kept apart, whatever else there is in it " * 4

@@ -28,7 +28,7 @@ from processes import Process
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    # What a handler raises inside a finalizer or a callback of the collector ends nothing but that, and is told so.
+    # An error raised by a handler inside a finalizer ends only the finalizer and is reported as unraisable.
     pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:the memory over .* was not closed:ResourceWarning"),
 ]
@@ -101,14 +101,14 @@ def tried(sites: Sites, name: str, dice: random.Random, most: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "verb"), BOTH)
-def test_an_interruption_leaves_all_or_nothing(sites: Sites, kind: str, verb: str, dice: random.Random) -> None:
+def test_an_interrupted_verb_is_done_or_not_done(sites: Sites, kind: str, verb: str, dice: random.Random) -> None:
     """Interrupted at some moment, a verb was done or was not, and everybody goes on at once."""
     tried(sites, verb, dice, SOME)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "verb"), BOTH)
-def test_no_moment_is_a_bad_one(sites: Sites, kind: str, verb: str, dice: random.Random) -> None:
+def test_every_verb_can_be_interrupted_at_every_moment(sites: Sites, kind: str, verb: str, dice: random.Random) -> None:
     """A verb can be interrupted at each of its moments."""
     tried(sites, verb, dice, MOST)
 
@@ -127,7 +127,7 @@ def test_a_wait_for_a_thread_raises_what_the_handler_raised() -> None:
 
 
 @pytest.mark.slow
-def test_other_processes_go_on_at_once(tmp_path: Path, dice: random.Random) -> None:
+def test_other_processes_write_right_after_an_interruption(tmp_path: Path, dice: random.Random) -> None:
     """After each interruption another process can write to the session and finds it sound."""
     address, options = STORES_TRIED["file"]
     where = address.format(tmp_path / "logs")
@@ -186,7 +186,7 @@ def test_thousands_of_signals_lose_and_double_nothing(sites: Sites, kind: str, d
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES_TRIED)
-def test_signals_in_every_verb_leave_nothing_behind(sites: Sites, kind: str, dice: random.Random) -> None:
+def test_signals_in_every_verb_leave_a_sound_store(sites: Sites, kind: str, dice: random.Random) -> None:
     """Real signals at random moments of every verb leave a store in which everybody goes on at once."""
     site = sites()
     known = [verb for name, verb in VERBS.items() if (kind, name) not in NOT_THERE]

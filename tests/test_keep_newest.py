@@ -37,7 +37,7 @@ def revision(session: Session) -> int:
 @pytest.mark.parametrize("view_bytes", [0, 64 * 1024 * 1024])
 @pytest.mark.parametrize("mask", [True, False])
 @pytest.mark.parametrize("steps", [0, 1, 5, 200])
-def test_with_nothing_new_no_cut_is_made_and_the_same_is_sent(mask: bool, steps: int, view_bytes: int) -> None:
+def test_without_new_entries_no_cut_is_made(mask: bool, steps: int, view_bytes: int) -> None:
     """A context over its budget is given again as it was: nothing is committed for it."""
     with Memory.open("memory://", view_bytes=view_bytes) as memory:
         session = opened(memory, mask=mask)
@@ -56,7 +56,7 @@ def test_with_nothing_new_no_cut_is_made_and_the_same_is_sent(mask: bool, steps:
         assert revision(session) == before
 
 
-def test_no_cut_is_made_either_where_low_water_is_above_the_room(memory: Memory) -> None:
+def test_a_tail_share_above_the_water_marks_causes_no_repeated_cuts(memory: Memory) -> None:
     """No cut is made at each call, even if the tail's share exceeds the way from low to high water."""
     session = opened(memory, low_water=0.9, tail_share=0.2)
     session.add_user_message("h " * 600)
@@ -68,7 +68,7 @@ def test_no_cut_is_made_either_where_low_water_is_above_the_room(memory: Memory)
     assert revision(session) == before
 
 
-def test_a_growing_interaction_is_cut_as_seldom_as_any_other(memory: Memory) -> None:
+def test_an_interaction_over_the_budget_is_cut_no_more_often(memory: Memory) -> None:
     """Over the budget, too, a cut saves the way from high to low water, and contexts only grow in between."""
     session = opened(memory)
     session.add_user_message("h " * 600)
@@ -88,7 +88,7 @@ def test_a_growing_interaction_is_cut_as_seldom_as_any_other(memory: Memory) -> 
     assert before.tokens < 600 + 60 * 205 // 4
 
 
-def test_the_newest_interaction_is_whole_however_long_it_is(memory: Memory) -> None:
+def test_the_newest_interaction_is_whole_at_any_length(memory: Memory) -> None:
     """The newest interaction is shown whole, and everything before it is left out."""
     session = opened(memory, mask=False)
     session.add_user_message("before")
@@ -102,7 +102,7 @@ def test_the_newest_interaction_is_whole_however_long_it_is(memory: Memory) -> N
     assert shown == list(range(asked.seq, asked.seq + 601))
 
 
-def test_the_next_interaction_leaves_the_one_over_the_budget_behind(memory: Memory) -> None:
+def test_an_interaction_over_the_budget_leaves_when_a_newer_one_begins(memory: Memory) -> None:
     """An interaction over the budget leaves when a newer one begins."""
     session = opened(memory)
     session.add_user_message("h " * 600)

@@ -80,7 +80,7 @@ MISTAKES: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("key", WRITTEN, ids=["hex", "capitals", "base64", "unpadded", "urlsafe"])
-def test_a_key_in_the_wrong_place_is_not_shown(
+def test_errors_about_a_misplaced_key_do_not_show_it(
     mistake: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error about a key passed in the wrong place shows the key neither in text, attributes nor causes."""
@@ -125,7 +125,7 @@ GIVEN: dict[str, Any] = {"text": f"k1:{HEX}", "mapping": {"k1": HEX}, "bytes": {
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_no_object_holds_a_key_that_anything_shows(given: str) -> None:
+def test_no_object_keeps_or_shows_the_given_keys(given: str) -> None:
     """No object keeps what was given as `encryption=`, and no repr shows a key."""
     with Memory.open("memory://", encryption=GIVEN[given]) as memory:
         session_of(memory).add_user_message("hello")
@@ -136,7 +136,7 @@ def test_no_object_holds_a_key_that_anything_shows(given: str) -> None:
 
 
 def test_a_redactor_shows_no_key() -> None:
-    """Neither does what gives out pseudonyms, before it was used nor afterwards."""
+    """A redactor that gives out pseudonyms does not show its key, before or after it was used."""
     redactor = Redactor({"recognisers": {"email": "pseudonym"}}, key=RAW)
     assert redactor.text("a@example.com") == "[EMAIL]"
     found = list(held(redactor))

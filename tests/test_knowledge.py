@@ -195,7 +195,7 @@ def test_a_document_that_the_policy_withholds_is_refused(withheld: str, metadata
 
 
 def test_other_documents_are_taken_beside_a_policy_that_withholds() -> None:
-    """Only what is named is refused."""
+    """A policy that withholds documents of one type accepts the others."""
     with Memory.open("memory://", privacy={"non_persistable_message_types": ["health"]}) as memory:
         base = memory.knowledge("handbook", counter=quarters)
         base.add("a", "Refunds are paid.", metadata={"type": "rule"})
@@ -478,7 +478,7 @@ def test_search_mode_decides_when_contexts_get_hits(memory: Memory) -> None:
         "contains(message.content, 'mountain')": True,
         "session.interaction_count > 5": False,
         "interaction.message_count == 1": True,
-        "message.metadata.x > 3": True,  # no answer: it is looked for, and told
+        "message.metadata.x > 3": True,  # it cannot be evaluated: the search is made, with a report
     }
     for number, (mode, gives) in enumerate(modes.items()):
         session = opened(memory, f"s{number}", search_mode=mode)
@@ -552,7 +552,7 @@ def test_e4_a_bare_summarizer_runs_end_to_end() -> None:
         assert "in May" in given(other)
 
 
-def test_e8_a_memory_from_a_resource() -> None:
+def test_e8_a_memory_from_a_resource_writes_and_finds_chunks() -> None:
     """A memory opened from a resource with a knowledge base and splitter writes and finds chunks."""
     block = {
         **json.loads(BARE_SUMMARIZER),

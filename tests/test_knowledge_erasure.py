@@ -140,7 +140,7 @@ def test_forgetting_a_user_removes_their_knowledge(memory: Memory) -> None:
     assert len(found(memory, "Kilimanjaro")) >= 3
     report = memory.forget(user="ann")
 
-    assert preview.items == {"knowledge/notes": 2}  # its own, and that of the summary, which goes with its session
+    assert preview.items == {"knowledge/notes": 2}  # the user's document, and the summary of a session that is deleted
     assert report.items == {"knowledge/notes": 1}
     assert found(memory, "Kilimanjaro") == ["Kilimanjaro is a mountain."]
     assert len(found(memory, "Kilimanjaro", "bob")) == 2

@@ -39,7 +39,7 @@ THREAD: RunnableConfig = {"configurable": {"thread_id": "one"}}
 
 
 class New(TypedDict):
-    """What is new since the node ran."""
+    """The messages that are new since the node ran."""
 
     messages: list[AnyMessage]
 
@@ -172,7 +172,7 @@ def test_a_step_that_runs_again_adds_nothing_twice(moment: str, resumed: bool) -
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["retried", "resumed"])
 @pytest.mark.parametrize("privacy", [None, "default"])
-def test_a_step_whose_answer_was_stored_goes_on_with_that_and_with_no_other(
+def test_a_repeated_step_continues_with_its_stored_answer(
     resumed: bool, privacy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A retried step whose answer was already stored continues with that answer and does not ask the model again."""

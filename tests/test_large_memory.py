@@ -75,7 +75,7 @@ def test_a_pass_over_a_long_log_reads_pages(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_all_entries_cost_what_they_are(kind: str, tmp_path: Path) -> None:
+def test_reading_all_entries_takes_only_their_own_memory(kind: str, tmp_path: Path) -> None:
     """Returning all entries or interactions allocates little beside the result."""
     with opened(kind, tmp_path) as memory:
         session = memory.session("s", counter=quarters)

@@ -107,7 +107,7 @@ def test_a_sweep_does_not_end_a_late_turn_at_once(where: str, clock: FakeClock) 
 
 
 @pytest.mark.parametrize("look", [1, 2])
-def test_a_sweep_leaves_a_lease_that_was_taken_since_it_looked(
+def test_a_sweep_leaves_a_lease_taken_since_its_listing(
     where: str, look: int, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep leaves a lease that had ended when it was listed and has been taken since."""
@@ -165,7 +165,7 @@ def test_setting_the_clock_back_does_not_revive_a_lost_turn(where: str, clock: F
         assert [entry.text for entry in other.session("s").entries()] == ["first", "second"]
 
 
-def test_a_renewal_that_finds_the_turn_lost_outweighs_the_clock(where: str, clock: FakeClock) -> None:
+def test_a_turn_found_lost_by_a_renewal_adds_nothing(where: str, clock: FakeClock) -> None:
     """After a renewal has found another's turn, nothing is added, even if the clock says that the lease lasts."""
     ahead = FakeClock(clock.now + 60_000_000)
     with Memory.open(where, clock=clock) as behind, Memory.open(where, clock=ahead) as other:
@@ -190,7 +190,7 @@ def test_setting_the_clock_back_delays_nobody_longer_than_a_lease(
                 with pytest.raises(LockTimeout):
                     enter(other)
                 stopwatch.now += 9
-            killed._core._scope.renewals.renew()  # its holder lives, so those who wait start measuring again
+            killed._core._scope.renewals.renew()  # the holder lives, so waiting memories measure anew
             for _ in range(2):
                 with pytest.raises(LockTimeout):
                     enter(other)
@@ -209,7 +209,7 @@ def taken(session: Session) -> ExitStack:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(40))
-def test_no_two_turns_mix_though_the_clock_is_set(
+def test_no_two_turns_mix_however_the_clock_is_set(
     seed: int, tmp_path: Path, clock: FakeClock, stopwatch: Stopwatch
 ) -> None:
     """However often the clock is set and holders stand still, only the turn that began last can add.
@@ -299,7 +299,7 @@ def test_a_compaction_is_renewed_while_its_summarizer_thinks(where: str, clock: 
         assert [made.text for made in other.session("s").summaries()] == ["one"]
 
 
-def test_a_compaction_whose_lease_ran_out_commits_nothing_over_anothers(where: str, clock: FakeClock) -> None:
+def test_a_compaction_with_an_expired_lease_does_not_replace_anothers(where: str, clock: FakeClock) -> None:
     """If a compaction's lease ran out and another compaction was made, the late summary is not stored."""
     slow, second = Slow("late"), Slow("in time")
     second.release.set()

@@ -19,8 +19,8 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import LAST_KEY
 from palimpsest.testing import FakeClock
-from tallies import rows_kept
-from test_owners import KINDS, ids, opened, said
+from stored_counts import rows_kept
+from test_session_owners import KINDS, ids, opened, said
 
 SECOND = 1_000_000
 
@@ -69,7 +69,7 @@ def test_a_read_only_memory_sees_no_facts_of_an_ended_session(tmp_path: Path, cl
         assert "old" not in str(session.context(max_tokens=1000).messages)
 
 
-def test_a_session_lives_on_while_it_is_added_to(memory: Memory, clock: FakeClock) -> None:
+def test_adding_after_half_a_lifetime_restarts_it(memory: Memory, clock: FakeClock) -> None:
     """An add behind half of a session's lifetime starts the lifetime again; an earlier one does not."""
     begin, session = clock(), memory.session("s", lifetime="10s")
     ends = []
@@ -122,7 +122,7 @@ def test_a_session_id_is_free_once_its_session_has_ended(memory: Memory, clock: 
     assert memory.sweep() == 0
 
 
-def test_branches_end_by_themselves(memory: Memory, clock: FakeClock) -> None:
+def test_a_branch_has_its_own_lifetime(memory: Memory, clock: FakeClock) -> None:
     """A branch has the lifetime of its root from its own start; one that ends leaves the other whole."""
     said(memory, "root", lifetime="1m")
     clock.advance(50)
@@ -168,7 +168,7 @@ def test_an_export_keeps_the_lifetime(memory: Memory, clock: FakeClock) -> None:
     assert memory.info("t").expires == clock() + 60 * SECOND
 
 
-def test_a_bad_length_is_refused_by_name(memory: Memory) -> None:
+def test_an_invalid_lifetime_is_refused_by_name(memory: Memory) -> None:
     """An invalid lifetime is refused by name, and nothing is stored."""
     for bad in (0, -1, "soon", "5", True):
         with pytest.raises(ConfigError, match="lifetime"):
@@ -252,7 +252,7 @@ NEW: dict[str, Callable[[Memory], object]] = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", NEW)
-def test_derived_data_of_an_ended_session_goes_with_it(how: str, memory: Memory, clock: FakeClock) -> None:
+def test_destroying_an_ended_session_tells_derived_data(how: str, memory: Memory, clock: FakeClock) -> None:
     """Whatever verb destroys an ended session first tells the data derived from it."""
     index, of = Index(), memory.for_tenant("b") if how == "another tenant's" else memory
     of.derive(index)
@@ -270,7 +270,7 @@ def test_derived_data_of_an_ended_session_goes_with_it(how: str, memory: Memory,
     "how", [{"user": "ann"}, {"matches": "secret"}, {"session": "s"}, {"tenant": "default"}, "scan"]
 )
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_forgetting_destroys_ended_sessions_too(how: Any, kind: str, tmp_path: Path, clock: FakeClock) -> None:
+def test_forget_and_scan_destroy_ended_sessions(how: Any, kind: str, tmp_path: Path, clock: FakeClock) -> None:
     """`forget` and `scan` leave no byte of a session that has ended, although nobody can find it."""
     with opened(kind, tmp_path, clock) as memory:
         memory.session("s", lifetime="1m", user="ann").add_user_message("a secret of hers")

@@ -160,7 +160,7 @@ def test_a_load_whose_rows_were_removed_raises_conflict() -> None:
     assert drive(store.head(KEY)) is None
 
 
-def test_a_session_that_comes_up_meanwhile_is_not_replaced() -> None:
+def test_a_session_created_during_a_load_is_not_replaced() -> None:
     """A session that somebody creates during the load is kept."""
     backend = Watched()
     store = opened(backend)

@@ -85,7 +85,7 @@ def test_reasoning_stays_with_the_assistant_entry_that_follows() -> None:
     assert groups(thought(), said(), said("assistant")) == [1, 2, 3]
 
 
-def test_a_message_that_overtakes_closes_the_group() -> None:
+def test_a_message_between_call_and_result_closes_the_group() -> None:
     """A result that comes after the group was closed is late, and stands for itself."""
     batch = (asked("a"), said(), answered("a"))
 
@@ -93,7 +93,7 @@ def test_a_message_that_overtakes_closes_the_group() -> None:
     assert answers(*batch) == [(1, True)]
 
 
-def test_background_that_overtakes_closes_the_group_too() -> None:
+def test_a_context_entry_between_call_and_result_closes_the_group() -> None:
     """A context entry between call and result makes the result late."""
     assert answers(asked("a"), background(), answered("a")) == [(1, True)]
 
@@ -201,8 +201,8 @@ def test_names_of_any_length_lose_no_result_of_the_open_group() -> None:
     assert [link(head, [answered(id)], 1)[1][0].answers for id in ids] == [1, 2, 3, 4, 5, 6]
 
 
-def test_of_closed_groups_the_head_names_a_bounded_number_of_calls() -> None:
-    """Once a message has overtaken them, the result of a call older than that is an orphan."""
+def test_the_head_names_a_bounded_number_of_calls_of_closed_groups() -> None:
+    """Of closed groups' calls the head keeps only the newest; a late result of an older one is an orphan."""
     batch = [asked(f"c{i}") for i in range(OPEN_CALLS + 1)]
     head, _ = link(Head(), [*batch, said()], 1)
     _, (first,) = link(head, [answered("c0")], 1)
@@ -224,7 +224,7 @@ def test_more_open_calls_than_a_head_may_name_are_refused(calls: int, characters
     assert link(Head(), [*batch, *results], 1)[0].calls == ()
 
 
-def test_an_entry_keeps_a_time_of_its_own() -> None:
+def test_an_imported_entry_keeps_its_time() -> None:
     """Imported entries keep `at`; the others get the time of the append."""
     assert [entry.at for entry in link(Head(), [said(at=5), said()], 9)[1]] == [5, 9]
 
@@ -248,7 +248,7 @@ def test_a_cut_takes_epoch_and_revision_from_its_commit() -> None:
     assert record.cut == after.views["v"]
 
 
-def test_a_tombstone_says_nothing() -> None:
+def test_a_tombstone_keeps_no_content() -> None:
     """A tombstone keeps only id, seq, kind, time and links."""
     grave = tombstone(said("assistant", "secret", name="n", metadata={"a": 1}, id="x", seq=3, at=4))
 
@@ -257,7 +257,7 @@ def test_a_tombstone_says_nothing() -> None:
 
 
 @given(log=strategies.logs(), at=st.integers(0, 10))
-def test_one_batch_is_linked_as_many(log: list[Any], at: int) -> None:
+def test_a_batch_is_linked_like_single_appends(log: list[Any], at: int) -> None:
     """Appending a log at once or entry by entry gives the same links."""
     decode = find_format("openai").decode
     batch = [entry for one in log if isinstance(one, strategies.Batch) for entry in decode(one.messages, "messages")]
@@ -273,7 +273,7 @@ def places(entry: Entry) -> tuple[Any, ...]:
 
 
 @given(text=strategies.texts(), metadata=st.none() | st.dictionaries(st.text(max_size=4), strategies.json_values))
-def test_packing_and_unpacking_gives_the_entry_again(text: str, metadata: Any) -> None:
+def test_packing_and_unpacking_gives_an_equal_entry(text: str, metadata: Any) -> None:
     """The stored form keeps every field, lone surrogates included."""
     entry = said("assistant", text, id="x", seq=4, tokens=7, metadata=metadata, status="error", importance=0.25)
 

@@ -81,7 +81,7 @@ MISTAKES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_an_address_in_the_wrong_place_is_shown_without_its_login(mistake: str, here: Path) -> None:
+def test_errors_about_a_misplaced_address_show_no_login(mistake: str, here: Path) -> None:
     """An error about a misplaced address shows its password neither in text, attributes nor causes."""
     with pytest.raises(PalimpsestError) as caught:
         MISTAKES[mistake](here)
@@ -145,7 +145,7 @@ def test_a_summarizer_s_secrets_are_used_and_not_kept(here: Path, monkeypatch: p
     assert [text for text in (*shown, *map(repr, told), repr(kept)) if "sesame" in text] == []
 
 
-def test_another_password_is_no_other_definition() -> None:
+def test_another_password_does_not_change_a_definitions_digest() -> None:
     """A digest says what a memory is, and nothing of its secrets."""
     changed = json.loads(json.dumps(GIVEN).replace("sesame", "barley"))
     one, two = (Resources.load(given)["m"].digest for given in (GIVEN, changed))
@@ -153,7 +153,7 @@ def test_another_password_is_no_other_definition() -> None:
     assert one == two
 
 
-def test_a_login_of_any_signs_is_not_shown() -> None:
+def test_a_login_with_any_characters_is_not_shown() -> None:
     """Users and passwords have signs that end an address elsewhere, and may stand where a message is cut."""
     for seed in range(400):
         chance = random.Random(seed)

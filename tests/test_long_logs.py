@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import longlog
+import long_log_process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="peak memory is read by POSIX means")
 LONG = [8_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
@@ -25,7 +25,7 @@ def where(kind: str, folder: Path) -> str:
 
 def taken(mode: str, store: str, *arguments: object) -> int:
     """Do one thing in a new process and return its peak memory in bytes."""
-    command = [sys.executable, str(Path(longlog.__file__)), mode, store, *map(str, arguments)]
+    command = [sys.executable, str(Path(long_log_process.__file__)), mode, store, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     peak: int = json.loads(done.stdout)["peak"]

@@ -54,7 +54,7 @@ CALLS: dict[str, Callable[[Memory], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_a_message_is_no_longer_than_a_page(call: Callable[[Memory], object]) -> None:
+def test_an_error_about_a_long_name_stays_short(call: Callable[[Memory], object]) -> None:
     """An error about a long name says what is wrong and where, with both ends of the name only."""
     with Memory.open("memory://") as memory:
         memory.session("s").add_user_message("Hello")
@@ -66,8 +66,8 @@ def test_a_message_is_no_longer_than_a_page(call: Callable[[Memory], object]) ->
 
 
 @pytest.mark.parametrize("name", ["a.json", "b.json"])
-def test_no_command_prints_a_page_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Neither what checks declared memories nor what imports, as text or as JSON."""
+def test_no_command_prints_a_long_name_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Commands that check declared memories or import files shorten long names, as text and as JSON."""
     monkeypatch.chdir(tmp_path)
     Path("a.json").write_text(json.dumps({**DECLARED, LONG: 1}))
     Path("b.json").write_text(f'[{{"role": "user", "content": "x", "metadata": {{"{LONG}": NaN}}}}]')

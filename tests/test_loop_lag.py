@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
+from loop_blocking import TRIES, Slices
 from palimpsest import AsyncMemory
 from palimpsest.integrations.tools import AsyncMemoryTools
 from palimpsest.resources import AsyncResources
 from palimpsest.strategies import Summarize
-from slices import TRIES, Slices
 from talks import Scripted
 from worker_process import declared
 
@@ -173,7 +173,7 @@ def test_no_first_verb_of_a_process_holds_the_loop(tmp_path: Path, where: str) -
     """What a verb imports on first use is imported in a thread."""
     slices = Slices()
     for number in range(TRIES):
-        command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("slices.py"))]
+        command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("loop_blocking.py"))]
         done = subprocess.run([*command, where.format(tmp_path, number)], stdout=subprocess.PIPE, check=True)
         for name, took in json.loads(done.stdout).items():
             slices.add(name, took)

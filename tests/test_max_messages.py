@@ -60,7 +60,7 @@ def test_the_user_message_that_opens_a_conversation_counts(memory: Memory, forma
         session.context(max_messages=1)
 
 
-def test_thoughts_are_pieces_of_their_own_in_a_text(memory: Memory) -> None:
+def test_thoughts_count_as_messages_in_the_text_format(memory: Memory) -> None:
     """In the text format a thought and its answer are two messages."""
     session = memory.session("s", counter=strategies.WORDS, format="text", max_messages=2)
     session.add_user_message("q")
@@ -70,7 +70,7 @@ def test_thoughts_are_pieces_of_their_own_in_a_text(memory: Memory) -> None:
     assert len(session.context().messages) <= 2
 
 
-def test_a_trigger_on_messages_knows_of_pieces(memory: Memory) -> None:
+def test_a_trigger_on_messages_counts_several_for_one_entry(memory: Memory) -> None:
     """A threshold of messages is reached by the append that reaches it, where one entry is several of them."""
     strategy = SimpleFifo(triggers=Triggers(message_count=9))
     session = memory.session("s", counter=strategies.WORDS, format="text", long_term=strategy)
@@ -98,7 +98,7 @@ BESIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("most", range(1, 8))
 @pytest.mark.parametrize("what", BESIDE)
 @pytest.mark.parametrize("format", MESSAGES)
-def test_what_stands_beside_the_log_counts_as_well(format: str, what: str, most: int) -> None:
+def test_facts_and_tails_count_as_messages(format: str, what: str, most: int) -> None:
     """Facts, tails and the like count, too; without room they are left out by name, and the log's messages stay."""
     options, given = BESIDE[what]
     with Memory.open("memory://") as memory:

@@ -86,7 +86,7 @@ def test_zero_is_the_same_as_minus_one_with_a_warning(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("value", [-2, "8000", True, 1.5])
-def test_a_budget_that_is_no_count_is_refused(memory: Memory, value: Any) -> None:
+def test_an_invalid_budget_is_refused_by_name(memory: Memory, value: Any) -> None:
     """Below -1, or not a whole number, is a configuration error that names the key."""
     with pytest.raises(ConfigError, match="memory_max_tokens"):
         open_session(memory, block(value))
@@ -144,7 +144,7 @@ def test_oversize_error_raises_with_the_figures(memory: Memory) -> None:
     assert (caught.value.needed, caught.value.available) == (900, 500)
 
 
-def test_oversize_keep_newest_exceeds_on_purpose_and_says_so(memory: Memory) -> None:
+def test_oversize_keep_newest_exceeds_the_budget_and_reports_it(memory: Memory) -> None:
     """`keep_newest` hands out more than the budget and marks the context over budget."""
     session = open_session(memory, block(500, oversize="keep_newest"))
     big_turn(session)
@@ -175,7 +175,7 @@ def test_the_callers_system_text_comes_off_the_budget_first(memory: Memory) -> N
     assert humans(session, system="s") == ["c"]
 
 
-def test_pinned_entries_outside_the_budget_where_asked(memory: Memory) -> None:
+def test_count_pinned_false_leaves_pins_outside_the_budget(memory: Memory) -> None:
     """`count_pinned: false` leaves pinned entries outside this one budget."""
     kept = {}
     for counted in (True, False):
@@ -188,7 +188,7 @@ def test_pinned_entries_outside_the_budget_where_asked(memory: Memory) -> None:
     assert kept == {True: ["c"], False: ["b", "c"]}
 
 
-def test_strategies_run_in_order_each_on_what_is_left(memory: Memory) -> None:
+def test_strategies_run_in_order_on_the_remaining_interactions(memory: Memory) -> None:
     """Several strategies act one after the other; the tightest decides."""
     session = open_session(memory, block(600), block(300))
     for tokens, mark in ((100, "a"), (200, "b"), (300, "c")):
@@ -293,7 +293,7 @@ def test_conditions_run_before_the_budget(memory: Memory) -> None:
     assert [m["content"] for m in session.context().messages] == ["q", "a"]
 
 
-def test_a_condition_that_fails_keeps_the_message_and_tells_once(memory: Memory) -> None:
+def test_a_condition_that_fails_keeps_the_message_and_sends_one_event(memory: Memory) -> None:
     """A failing condition keeps the message and sends one event per expression and session."""
     seen: list[dict[str, Any]] = []
     memory.on("condition:error", lambda session, facts: seen.append(facts))
@@ -358,7 +358,7 @@ def test_changed_conditions_begin_a_new_epoch(memory: Memory) -> None:
     assert (first.epoch, first.report.epoch_reason) == (1, "changed configuration")
 
 
-def test_the_newest_result_is_given_what_low_water_leaves(memory: Memory) -> None:
+def test_the_newest_result_is_clamped_to_the_room_of_low_water(memory: Memory) -> None:
     """An oversized newest result is shortened to the room down to low water, not to a sliver."""
     session = memory.session("big", counter=words, max_tokens=1_000)
     session.add_user_message("q " * 10)
@@ -372,7 +372,9 @@ def test_the_newest_result_is_given_what_low_water_leaves(memory: Memory) -> Non
     assert "clamp" in context.report.rungs
 
 
-def test_a_newest_group_that_no_clamp_makes_fit_is_reported(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_newest_group_that_cannot_be_clamped_to_fit_is_reported(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
     """A newest group of too many calls cannot be shown: a model that is asked again would make the same calls for ever.
     So the report says it, and the program's log; what could be shortened is no such group."""
     session = memory.session("s", counter=words, max_tokens=40)

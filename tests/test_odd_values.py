@@ -231,8 +231,8 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("levels", [200, 20_000])
-def test_schemas_that_no_provider_reads_are_refused(memory: Memory, levels: int) -> None:
-    """A tool nested deeper than a hundred levels is named; one of a dozen levels is counted and sent."""
+def test_too_deeply_nested_tool_schemas_are_refused(memory: Memory, levels: int) -> None:
+    """A tool schema of more than a hundred levels is refused by name; one of a dozen levels is counted and sent."""
     session = memory.session("s")
 
     with pytest.raises(ConfigError, match=r"tools\[1\].*100 levels"):
@@ -255,7 +255,7 @@ TOO_MUCH: dict[str, Callable[[Session], object]] = {
 
 
 def test_numbers_beyond_what_a_store_keeps_are_refused(memory: Memory) -> None:
-    """The option is named, and the numbers that it may have; places that no log has are entries that are not there."""
+    """The error names the option and its allowed numbers; a seq that no log can have is an unknown entry."""
     session = memory.session("s")
 
     for name, call in TOO_MUCH.items():
@@ -269,7 +269,7 @@ def test_numbers_beyond_what_a_store_keeps_are_refused(memory: Memory) -> None:
 @pytest.mark.parametrize(
     "now", [1.5, -1, 2**63, 10**5000, LAST_MOMENT + 1, None, "now", True, math.nan], ids=lambda now: type(now).__name__
 )
-def test_a_clock_that_is_none_is_refused(now: Any, tmp_path: Path) -> None:
+def test_an_invalid_result_of_a_clock_is_refused(now: Any, tmp_path: Path) -> None:
     """An invalid result of a clock is refused, so that nothing is stored under an unreadable time."""
     for kind in STORES:
         with (
@@ -282,7 +282,7 @@ def test_a_clock_that_is_none_is_refused(now: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("now", [0, LAST_MOMENT])
-def test_the_first_and_the_last_moment_are_times_like_any_other(now: int, tmp_path: Path) -> None:
+def test_the_first_and_last_moments_are_valid_times(now: int, tmp_path: Path) -> None:
     """Entries of 1970 and of the last microsecond of 9999 can be read, exported and imported."""
     for kind in STORES:
         with Memory.open(where(kind, tmp_path), clock=lambda: now) as memory:
@@ -295,7 +295,7 @@ def test_the_first_and_the_last_moment_are_times_like_any_other(now: int, tmp_pa
 
 
 def test_a_clock_must_be_a_function() -> None:
-    """A number is none."""
+    """A clock that is a number is refused."""
     with pytest.raises(ConfigError, match="clock"):
         Memory.open("memory://", clock=5)  # type: ignore[arg-type]
 
@@ -316,7 +316,7 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize("kind", ADDRESSES)
-def test_an_address_that_no_file_has_is_refused(kind: str, here: Path) -> None:
+def test_an_impossible_file_address_is_refused(kind: str, here: Path) -> None:
     """An address that no file can have is refused in every form, and no file is made."""
     for address in ADDRESSES[kind]:
         with pytest.raises(ConfigError, match="store"):
@@ -326,14 +326,14 @@ def test_an_address_that_no_file_has_is_refused(kind: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["sqlite:///" + "x" * 300, "file:" + "x" * 300])
-def test_a_name_that_is_too_long_for_the_system_is_the_stores_error(address: str, here: Path) -> None:
+def test_a_file_name_too_long_for_the_system_raises_store_unavailable(address: str, here: Path) -> None:
     """A name that is too long for the file system raises StoreUnavailable."""
     with pytest.raises(StoreUnavailable):
         Memory.open(address)
 
 
 @pytest.mark.parametrize("address", ["sqlite:///\ud800.db", "sqlite:///" + "a/" * 3000, "file:\ud800", "sqlit:x"])
-def test_the_command_line_says_what_is_wrong_with_an_address(address: str, here: Path) -> None:
+def test_the_command_line_reports_a_wrong_address_in_one_line(address: str, here: Path) -> None:
     """The command line reports a wrong address in one line."""
     (here / "work" / "chat.jsonl").write_text('{"role": "user", "content": "hi"}')
 
@@ -364,7 +364,7 @@ def test_fields_of_entries_are_checked_before_they_are_stored(memory: Memory) ->
     assert len(session.entries()) == 1
 
 
-def test_entries_of_a_role_that_their_kind_does_not_have_are_refused(memory: Memory) -> None:
+def test_entries_with_a_role_that_does_not_fit_their_kind_are_refused(memory: Memory) -> None:
     """An entry whose role does not fit its kind is refused, since no provider would take its context."""
     session = memory.session("s")
     refused = [Entry(role="tool", content="x")]
@@ -376,7 +376,7 @@ def test_entries_of_a_role_that_their_kind_does_not_have_are_refused(memory: Mem
     assert len(session.entries()) == 1
 
 
-def test_counts_of_another_session_do_not_come_in(memory: Memory) -> None:
+def test_token_counts_of_another_session_are_dropped(memory: Memory) -> None:
     """Stored counts of an added entry are dropped: the session's own counter counts it."""
     session = memory.session("s")
     (added,) = session.add_entries([Entry(content="hello", tokens=100_000)])
@@ -385,7 +385,7 @@ def test_counts_of_another_session_do_not_come_in(memory: Memory) -> None:
     assert session.cost(added) == session.cost(Entry(content="hello"))
 
 
-def test_halves_of_a_character_that_were_joined_are_that_character(memory: Memory) -> None:
+def test_two_surrogates_of_a_pair_become_one_character(memory: Memory) -> None:
     """Text with two surrogates that make a pair is stored, returned and recognised as text with the one character."""
     halves, whole = "\ud83d\ude00 hi", "\U0001f600 hi"
     message = {"role": "assistant", "content": [{"type": "text", "text": halves, "mine": {halves: [halves]}}]}

@@ -74,7 +74,7 @@ def test_a_part_is_made_once() -> None:
     assert other.part is not first
 
 
-def test_of_threads_that_make_a_part_all_get_the_first() -> None:
+def test_threads_that_make_a_part_at_once_all_get_the_first_one() -> None:
     """Threads that make a part at once do not wait for each other, and all get the first one made."""
     slow = Stands(lambda: found.append(maker.part))
     maker, found = Maker(slow.here), list[object]()
@@ -89,7 +89,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 
 
 @needs_fork
-def test_a_child_makes_a_part_that_a_thread_was_making() -> None:
+def test_a_forked_child_makes_a_part_that_a_thread_was_making() -> None:
     """A fork while another thread makes the part keeps the child from nothing, of this object or of others."""
     slow = Stands(lambda: maker.part)
     maker, other = Maker(slow.here), Maker(object)
@@ -101,7 +101,7 @@ def test_a_child_makes_a_part_that_a_thread_was_making() -> None:
 
 
 @needs_fork
-def test_a_childs_lock_is_free() -> None:
+def test_a_lock_held_at_a_fork_is_free_in_the_child() -> None:
     """A lock that another thread had at the fork is free in the child, and the parent's is as it was."""
     lock = ProcessLock()
 
@@ -113,7 +113,7 @@ def test_a_childs_lock_is_free() -> None:
 
 
 @needs_fork
-def test_a_child_counts_with_a_tokenizer_that_a_thread_was_loading() -> None:
+def test_a_forked_child_counts_with_a_tokenizer_that_a_thread_was_loading() -> None:
     """A fork while another thread reads a vocabulary keeps the child from counting with it in no way."""
 
     class Letters:

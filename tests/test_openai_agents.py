@@ -100,7 +100,7 @@ async def run(agent: Any, question: Any, session: Any, *, streamed: bool = False
     return str(result.final_output)
 
 
-def test_it_is_a_session_of_the_sdk() -> None:
+def test_the_session_meets_the_sdks_protocol() -> None:
     """The SDK accepts the adapter as one of its sessions; anything but a session of ours is refused."""
     with Memory.open("memory://") as memory:
         session = adapter.PalimpsestSession(memory.session("trip"))

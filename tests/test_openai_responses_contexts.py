@@ -34,7 +34,7 @@ from samples_openai_responses import (
     THOUGHT,
     USER,
 )
-from worlds import attempt, world
+from worlds import attempt, open_world
 
 FORMAT = find_format("openai-responses")
 law = settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
@@ -75,17 +75,17 @@ def test_contexts_are_valid_and_stable(
     batches: list[list[dict[str, Any]]], budget: int | None, data: st.DataObject
 ) -> None:
     """After every add, with open calls, late results, cuts and clamps, contexts are valid and extend the last one."""
-    with world("memory", Path(), max_tokens=budget, format="openai-responses") as w:
+    with open_world("memory", Path(), max_tokens=budget, format="openai-responses") as world:
         seen: list[Context] = []
         for batch in batches:
-            strategies.taken_in(w.session, batch)
+            strategies.taken_in(world.session, batch)
             if data.draw(st.integers(0, 9), label="erase") == 0:
-                w.session.erase([data.draw(st.sampled_from([entry.seq for entry in w.session.entries()]))])
-            ctx = attempt(w.session, **data.draw(strategies.requests, label="request"))
+                world.session.erase([data.draw(st.sampled_from([entry.seq for entry in world.session.entries()]))])
+            ctx = attempt(world.session, **data.draw(strategies.requests, label="request"))
             if ctx is not None:
                 check(ctx)
                 # Fences and stand-in names are our overhead, which a counter of the user's own does not see. A message
-                # has as many fences as thoughts that are not shown as such.
+                # has a fence for each thought that is shown as text.
                 texts = responses.texts(ctx.request())
                 fences = sum(text.count("thinking>") for text in texts)
                 said = sum(map(strategies.WORDS.count, texts))
@@ -107,10 +107,10 @@ def test_contexts_are_valid_and_stable(
 )
 def test_contexts_under_conditions_are_valid(batches: list[list[dict[str, Any]]], conditions: list[str]) -> None:
     """Conditions that leave out parts of a group leave no reasoning without follower and no id without reasoning."""
-    with world("memory", Path(), format="openai-responses", conditions=conditions) as w:
+    with open_world("memory", Path(), format="openai-responses", conditions=conditions) as world:
         for batch in batches:
-            strategies.taken_in(w.session, batch)
-            ctx = attempt(w.session)
+            strategies.taken_in(world.session, batch)
+            ctx = attempt(world.session)
             if ctx is not None:
                 check(ctx)
 
@@ -120,10 +120,10 @@ def test_contexts_under_conditions_are_valid(batches: list[list[dict[str, Any]]]
 def test_the_count_covers_every_text_of_a_request(batches: list[list[dict[str, Any]]], request: dict[str, Any]) -> None:
     """By the real encoding the texts of a request cost no more than the context claims."""
     counter = encoding("o200k_base")
-    with world("memory", Path(), format="openai-responses", counter=counter) as w:
+    with open_world("memory", Path(), format="openai-responses", counter=counter) as world:
         for batch in batches:
-            strategies.taken_in(w.session, batch)
-        ctx = w.session.context(**request)
+            strategies.taken_in(world.session, batch)
+        ctx = world.session.context(**request)
 
         assert sum(map(counter.count, responses.texts(ctx.request()))) <= ctx.tokens
 
@@ -134,9 +134,9 @@ def test_logs_of_chat_completions_give_valid_contexts(
     log: list[Any], budget: int | None, request: dict[str, Any]
 ) -> None:
     """A log of chat completions and verbs gives valid contexts, in which every human text is."""
-    with world("memory", Path(), max_tokens=budget) as w:
-        w.play(log)
-        ctx = attempt(w.session, format="openai-responses", **request)
+    with open_world("memory", Path(), max_tokens=budget) as world:
+        world.play(log)
+        ctx = attempt(world.session, format="openai-responses", **request)
         if ctx is None:
             return
 
@@ -144,7 +144,7 @@ def test_logs_of_chat_completions_give_valid_contexts(
         if budget is None:
             said = rules.plain("\n".join(responses.texts(ctx.request())))
             pending = {entry.seq for group in ctx._window.pending for entry in group.entries}
-            for entry in w.session.entries():
+            for entry in world.session.entries():
                 if entry.is_human and entry.seq not in pending and entry.expires_at is None:
                     assert all(rules.plain(text) in said for text in _texts(entry))
 
@@ -154,9 +154,9 @@ def test_logs_of_chat_completions_give_valid_contexts(
 def test_the_count_covers_logs_of_chat_completions(log: list[Any], request: dict[str, Any]) -> None:
     """The count covers the fences around items that have no counterpart in this format."""
     counter = encoding("o200k_base")
-    with world("memory", Path(), counter=counter) as w:
-        w.play(log)
-        ctx = w.session.context(format="openai-responses", **request)
+    with open_world("memory", Path(), counter=counter) as world:
+        world.play(log)
+        ctx = world.session.context(format="openai-responses", **request)
 
         assert sum(map(counter.count, responses.texts(ctx.request()))) <= ctx.tokens
 
@@ -364,7 +364,7 @@ def test_the_flag_of_an_item_becomes_a_status() -> None:
     ]
 
 
-def test_a_call_by_a_program_names_it_only_if_it_is_there() -> None:
+def test_a_call_by_a_program_names_it_only_if_it_is_sent() -> None:
     """A call made by a program names it as caller while the program is in the context.
 
     No result is expected of the program.

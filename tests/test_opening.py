@@ -104,7 +104,7 @@ def test_each_verb_reports_why_the_store_cannot_be_opened(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-def test_wrong_keys_are_told_by_the_first_verb(tmp_path: Path) -> None:
+def test_the_first_verb_reports_wrong_keys(tmp_path: Path) -> None:
     """An encrypted store is unlocked as it is opened."""
     path = tmp_path / "log.db"
 
@@ -126,7 +126,7 @@ def test_a_verb_that_is_not_awaited_needs_an_open_store() -> None:
     asyncio.run(memory.close())
 
 
-def test_a_memory_that_was_closed_is_not_opened_again() -> None:
+def test_a_closed_memory_is_not_opened_again() -> None:
     """A closed memory stays closed, even if it was never opened."""
 
     async def run() -> None:
@@ -139,7 +139,7 @@ def test_a_memory_that_was_closed_is_not_opened_again() -> None:
     asyncio.run(run())
 
 
-def test_a_memory_that_is_closed_while_it_opens_leaves_nothing_open(tmp_path: Path) -> None:
+def test_closing_a_memory_while_it_opens_leaves_nothing_open(tmp_path: Path) -> None:
     """Closing a memory at any moment of its opening leaves nothing open."""
     path = tmp_path / "log.db"
 
@@ -162,7 +162,7 @@ def test_a_memory_that_is_closed_while_it_opens_leaves_nothing_open(tmp_path: Pa
 
 @pytest.mark.parametrize("opened", [Memory.open, AsyncMemory.open], ids=["Memory", "AsyncMemory"])
 @pytest.mark.parametrize("where", ["memory://", "agent.db", "postgresql://db.internal/agents"])
-def test_an_option_that_is_none_is_told_with_what_is_meant(opened: Any, where: str) -> None:
+def test_an_unknown_option_is_refused_with_the_nearest_name(opened: Any, where: str) -> None:
     """An unknown option is refused before the store is opened, with the nearest name or the verb that takes it."""
     for wrong, meant in {"privcay": "privacy", "sweep_evry": "sweep_every", "readonyl": "readonly"}.items():
         with pytest.raises(ConfigError) as caught:
@@ -175,7 +175,7 @@ def test_an_option_that_is_none_is_told_with_what_is_meant(opened: Any, where: s
         opened(None)
 
 
-def test_the_options_of_a_memory_that_are_known_are_all() -> None:
+def test_the_known_options_equal_the_signature_of_open() -> None:
     """The list of a memory's options equals the signature of `open`."""
     taken = inspect.signature(AsyncMemory.open).parameters
     assert set(OPENING) == taken.keys() - {"where", "options"}

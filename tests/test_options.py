@@ -31,7 +31,7 @@ def spelled(name: str) -> dict[str, str]:
     return {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
 
 
-def test_type_checkers_see_the_options_as_they_are_declared() -> None:
+def test_the_typed_options_of_a_session_equal_its_declaration() -> None:
     """The dictionary of options has the names and the types of the declaration, in its order."""
     declared = spelled("GivenOptions")
 
@@ -51,12 +51,12 @@ ON_SERVERS = (ServerOptions, PostgresOptions, RedisOptions)
 
 
 @pytest.mark.parametrize(("alias", "known"), CLOSED.items())
-def test_a_type_of_names_has_each_that_there_is(alias: object, known: object) -> None:
+def test_each_type_of_names_lists_exactly_the_existing_ones(alias: object, known: object) -> None:
     """The types of names for type checkers list exactly the existing formats, strategies, sources and events."""
     assert get_args(alias) == known
 
 
-def test_type_checkers_see_the_options_of_a_store() -> None:
+def test_the_typed_options_of_open_equal_those_of_stores() -> None:
     """The typed options of `open` equal those that stores declare."""
     declared = get_type_hints(DiskOptions) | {
         name: hint for one in ON_SERVERS for name, hint in get_type_hints(one).items()
@@ -93,13 +93,13 @@ def test_the_page_of_sessions_names_each_event() -> None:
     [-1.5, 3, "x", b"x", (), {"x": 1}, object(), len, True],
     ids=["float", "int", "str", "bytes", "tuple", "dict", "object", "function", "bool"],
 )
-def test_an_odd_value_of_an_option_is_taken_or_refused(name: str, value: object) -> None:
+def test_any_value_of_an_option_is_accepted_or_refused_by_a_library_error(name: str, value: object) -> None:
     """No option raises an error other than the library's, whatever its value."""
     with Memory.open("memory://") as memory, suppress(PalimpsestError):
         memory.session("s", **{name: value})
 
 
-def test_an_unknown_option_is_told_with_all_that_there_are() -> None:
+def test_the_error_for_an_unknown_option_lists_all_options() -> None:
     """The error for an unknown option lists all options and suggests the nearest."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError) as caught:
         memory.session("s", max_token=5)  # type: ignore[call-arg]

@@ -31,7 +31,7 @@ from palimpsest.stores.opening import open_store, unlocked
 from palimpsest.stores.overlay import OverBackend, Overlay
 from palimpsest.testing import BackendFactory, FakeClock, StoreConformance
 from processes import at_once
-from tallies import summed
+from stored_counts import summed
 from test_stores_model import KEYS, NAMES, TwoStores, entries
 
 KEY, OTHER = SessionKey("owner", "one"), SessionKey("owner", "two")
@@ -106,8 +106,6 @@ class TestOverNothing(LogConformance):
 
 class TestOverAReadOnlyStore(LogConformance):
     """An overlay of a read-only store with other sessions keeps the contract."""
-
-    test_tenants_are_those_that_have_something = None  # there is one below to begin with
 
     @pytest.fixture
     def store(self, below: Store, tmp_path: Path) -> Iterator[StoreFactory]:
@@ -254,7 +252,7 @@ def test_files_below_stay_byte_identical(tmp_path: Path) -> None:
     assert b'"content":"x"' not in everything(tmp_path)
 
 
-def test_a_session_is_a_branch_of_its_own_from_its_first_use_on(below: Store) -> None:
+def test_a_session_in_an_overlay_branches_off_at_its_first_use(below: Store) -> None:
     """From its first use in an overlay a session no longer sees later appends below; an unused one does."""
     overlay = Overlay(below)
     assert drive(overlay.head(KEY)) == drive(below.head(KEY))
@@ -322,7 +320,7 @@ def test_an_encrypted_store_below_stays_as_it_is(tmp_path: Path) -> None:
     drive(store.close())
 
 
-def test_an_erasure_above_reaches_every_branch_above_and_none_below(below: Store) -> None:
+def test_an_erasure_in_the_overlay_leaves_the_store_below_alone(below: Store) -> None:
     """Entries and summaries of below are gone in the session and in all its branches here; below they stay."""
     overlay = Overlay(below)
     head = drive(overlay.head(KEY))
@@ -344,7 +342,7 @@ def test_an_erasure_above_reaches_every_branch_above_and_none_below(below: Store
     assert drive(below.branches(OTHER)) == [KEY.session]
 
 
-def test_a_window_costs_a_window(below: Store) -> None:
+def test_an_overlay_reads_only_the_window_of_a_long_log_below(below: Store) -> None:
     """An overlay reads no more of a long log below than it is asked for."""
     drive(below.append(KEY, said(*map(str, range(5_000)))))
     read: list[Cells] = []
@@ -442,7 +440,7 @@ def test_closing_leaves_the_store_below_open(below: Store) -> None:
     assert texts(below) == ["a", "b", "c", "d"]
 
 
-def test_an_overlay_stays_in_its_process(below: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlay_refuses_every_verb_in_a_forked_child(below: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a forked child an overlay refuses every verb, even those that need not ask the store below."""
     overlay = Overlay(below)
     drive(overlay.append(SessionKey("owner", "new"), said("x")))

@@ -51,7 +51,7 @@ def close_files() -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("meddling", [adding, forking, enlarging, both])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_ends_although_each_of_its_writes_is_overtaken(
+def test_every_verb_ends_although_its_writes_are_overtaken(
     verb: Verb, meddling: Meddling, kind: str, tmp_path: Path
 ) -> None:
     """A verb ends although another writer adds, forks or stores something large before each of its writes."""

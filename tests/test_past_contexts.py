@@ -15,7 +15,7 @@ from palimpsest import ConfigError, Memory, Session
 from palimpsest.errors import BudgetImpossible, PastUnknown
 from palimpsest.log.entry import Reasoning, moment
 from palimpsest.testing import FakeClock
-from worlds import STORES, World, world
+from worlds import STORES, World, open_world
 
 law = settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
 EXACT = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 40}
@@ -35,7 +35,7 @@ def session_of(memory: Memory, **options: Any) -> Session:
 
 
 @pytest.mark.parametrize("call", [{}, {"max_tokens": 40}, {"dry_run": True}])
-def test_what_was_given_before_anything_was_said_is_given_again(memory: Memory, call: Any) -> None:
+def test_the_context_of_revision_0_is_empty(memory: Memory, call: Any) -> None:
     """Revision 0 is that of a session without entries: its context is one of nothing, and so is its log."""
     session = session_of(memory, max_tokens=100)
     given = session.context(system="be kind", **call)
@@ -52,7 +52,7 @@ def test_what_was_given_before_anything_was_said_is_given_again(memory: Memory, 
         session.context(at=0)
 
 
-def test_an_open_thought_is_held_back_again_after_a_rewind(memory: Memory) -> None:
+def test_a_past_context_holds_back_an_open_thought_despite_a_later_rewind(memory: Memory) -> None:
     """A thought that was held back at a revision is held back in its past context, in spite of a rewind and a pin."""
     session = session_of(memory, max_tokens=20)
     session.add_assistant_message([Reasoning(text="hm")])
@@ -80,7 +80,7 @@ def test_an_open_thought_is_held_back_again_after_a_rewind(memory: Memory) -> No
     ],
     ids=["exact", "exact with gaps", "other tokens", "other messages", "dry run", "small view"],
 )
-def test_what_stored_no_cut_is_computed_anew(memory: Memory, options: Any, call: Any) -> None:
+def test_past_contexts_that_stored_no_cut_are_computed_again(memory: Memory, options: Any, call: Any) -> None:
     """Calls that stored no cut are computed again for their revision, with the same result."""
     session = session_of(memory, **options)
     talk(session)
@@ -95,7 +95,7 @@ def test_what_stored_no_cut_is_computed_anew(memory: Memory, options: Any, call:
     assert (again.tokens, again.problems, again.epoch) == (given.tokens, (), None)
 
 
-def test_tools_whose_bounds_do_not_fit_are_counted(memory: Memory) -> None:
+def test_past_contexts_count_tools_whose_bounds_do_not_fit(memory: Memory) -> None:
     """Tools that fitted then fit when it is asked for again, however many bytes their schemas have for a token."""
     session = memory.session("one", max_tokens=1000)
     session.add_user_message("hello")
@@ -109,7 +109,7 @@ def test_tools_whose_bounds_do_not_fit_are_counted(memory: Memory) -> None:
     assert (again.messages, again.tokens) == (given.messages, given.tokens)
 
 
-def test_a_revision_before_a_cut_shows_what_was_given_under_the_old_one(memory: Memory) -> None:
+def test_a_past_context_uses_the_cut_of_its_time(memory: Memory) -> None:
     """A past context uses the cut of its time; a smaller budget of today is reported, not applied."""
     session = session_of(memory, max_tokens=300)
     talk(session)
@@ -128,7 +128,7 @@ def test_a_revision_before_a_cut_shows_what_was_given_under_the_old_one(memory: 
     assert smaller.context(at=after.revision, max_tokens=300).messages == after.messages
 
 
-def test_another_budget_is_not_shown_what_the_sessions_own_was_given_at_the_same_revision(memory: Memory) -> None:
+def test_past_contexts_of_one_revision_differ_by_budget(memory: Memory) -> None:
     """Two calls of one revision with different budgets are each rebuilt as they were."""
     session = session_of(memory, max_tokens=300)
     talk(session)
@@ -152,7 +152,7 @@ def refused(session: Session, why: str, **call: Any) -> None:
     assert (told.value.session, told.value.revision) == ("s", call["at"])
 
 
-def test_a_cut_that_was_not_stored_is_not_made_up(memory: Memory) -> None:
+def test_a_past_context_that_needed_an_unstored_cut_is_unknown(memory: Memory) -> None:
     """If the session's budget does not hold what was there, the past context is unknown, and the error says so."""
     session = session_of(memory, max_tokens=60)
     talk(session)
@@ -164,7 +164,7 @@ def test_a_cut_that_was_not_stored_is_not_made_up(memory: Memory) -> None:
     assert session.context(at=given.revision, dry_run=True).messages == given.messages
 
 
-def test_what_was_computed_from_erased_entries_is_unknown(memory: Memory) -> None:
+def test_a_past_context_of_erased_entries_is_unknown(memory: Memory) -> None:
     """A context computed from entries that were erased since is unknown; other erasures do not matter."""
     session = session_of(memory, max_tokens=600, mask=False)
     session.add([{"role": "user", "content": f"number {number}"} for number in range(400)])
@@ -178,7 +178,7 @@ def test_what_was_computed_from_erased_entries_is_unknown(memory: Memory) -> Non
     refused(session, "erased since", max_tokens=60, at=given.revision)
 
 
-def test_an_entry_that_expired_about_then_makes_it_unknown(memory: Memory, clock: FakeClock) -> None:
+def test_a_past_context_is_unknown_if_an_entry_expired_about_then(memory: Memory, clock: FakeClock) -> None:
     """If an entry expired between a revision and the next, its context is unknown."""
     session = session_of(memory, max_tokens=100, short_term=EXACT)
     for seconds in (50, 600):
@@ -195,7 +195,7 @@ def test_an_entry_that_expired_about_then_makes_it_unknown(memory: Memory, clock
     assert "for 50" not in str(certain.messages)
 
 
-def test_what_was_redacted_or_estimated_since_is_unknown(memory: Memory) -> None:
+def test_a_past_context_is_unknown_after_a_redaction_or_a_changed_factor(memory: Memory) -> None:
     """Texts that were redacted, and a factor that reports have moved, are not what a context was computed with."""
     session = memory.session("s", model="claude-sonnet-4-5", max_tokens=400)
     talk(session)
@@ -210,7 +210,7 @@ def test_what_was_redacted_or_estimated_since_is_unknown(memory: Memory) -> None
     refused(other, "redacted", max_tokens=60, at=given.revision)
 
 
-def test_nothing_is_given_for_a_time_that_was_cleared(memory: Memory) -> None:
+def test_past_contexts_before_a_clear_are_refused(memory: Memory) -> None:
     """Contexts and entries from before a clear are refused with the first revision that is available."""
     session = session_of(memory, max_tokens=300)
     session.add_user_message("a")
@@ -226,9 +226,12 @@ def test_nothing_is_given_for_a_time_that_was_cleared(memory: Memory) -> None:
 # --- the law
 
 
-def change(w: World, data: st.DataObject, seen: dict[int, Any]) -> bool:
+def change(world: World, data: st.DataObject, seen: dict[int, Any]) -> bool:
     """Change the session other than by an append; return whether something was erased."""
-    session, what = w.session, data.draw(st.sampled_from(["pin", "unpin", "rewind", "erase", "compact"]), label="what")
+    session, what = (
+        world.session,
+        data.draw(st.sampled_from(["pin", "unpin", "rewind", "erase", "compact"]), label="what"),
+    )
     entries = [entry.seq for entry in session.entries() if not entry.erased]
     if what == "rewind" and seen:
         session.rewind(data.draw(st.sampled_from(sorted(seen)), label="to"))
@@ -254,7 +257,7 @@ CALLS: list[dict[str, Any]] = [{}, {"dry_run": True}, {"max_tokens": 15}, {"max_
     budget=st.integers(20, 120),
     exact=st.sampled_from([False, False, True]),
 )
-def test_whatever_was_given_is_given_again(
+def test_every_context_is_rebuilt_equal_for_its_revision(
     kind: str, folder: Path, log: list[Any], data: st.DataObject, budget: int, exact: bool
 ) -> None:
     """Every context can be rebuilt, through pins, rewinds, compactions and erasures, and in a branch.
@@ -264,20 +267,20 @@ def test_whatever_was_given_is_given_again(
     options: dict[str, Any] = (
         {"short_term": {**EXACT, "memory_max_tokens": budget}} if exact else {"max_tokens": budget}
     )
-    with world(kind, folder, **options) as w:
+    with open_world(kind, folder, **options) as world:
         seen: dict[int, list[tuple[dict[str, Any], Any]]] = {}
         before: dict[int, Any] = {}
         for operation in log:
-            w.play([operation])
-            if data.draw(st.integers(0, 2), label="change") == 0 and change(w, data, seen):
+            world.play([operation])
+            if data.draw(st.integers(0, 2), label="change") == 0 and change(world, data, seen):
                 before, seen = {**before, **seen}, {}
             for call in data.draw(st.lists(st.sampled_from(CALLS), min_size=1, max_size=2), label="calls"):
                 try:
-                    ctx = w.session.context(system="be kind", **call)
+                    ctx = world.session.context(system="be kind", **call)
                 except BudgetImpossible:
                     continue
                 seen.setdefault(ctx.revision, []).append((call, ctx.messages))
-        sessions = [w.session, w.session.fork()] if log else []
+        sessions = [world.session, world.session.fork()] if log else []
 
         for session in sessions:
             for revision, given in seen.items():
@@ -296,7 +299,7 @@ def look(session: Session, revision: int, call: dict[str, Any]) -> None:
         return
 
 
-def test_a_clock_that_is_set_back_makes_nothing_expire_early(memory: Memory, clock: FakeClock) -> None:
+def test_past_contexts_use_the_time_of_their_own_revision(memory: Memory, clock: FakeClock) -> None:
     """A context is computed for the time of its own revision, whatever the clock said before or says since."""
     session = session_of(memory, max_tokens=100)
     session.pin(session.add_user_message("said by a clock that is ahead"))

@@ -37,8 +37,8 @@ def filled(kind: str, folder: Path, entries: int, *, given: bool) -> tuple[Memor
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
-def test_the_past_of_a_long_log_reads_no_more_than_that_of_a_short_one(kind: str, tmp_path: Path) -> None:
-    """Given with its cut, by another budget, or as a dry run: rows of entries at 2,000 and 20,000 are the same."""
+def test_a_past_context_reads_the_same_rows_in_a_log_of_any_length(kind: str, tmp_path: Path) -> None:
+    """A stored cut, another budget and a dry run read as many entry rows of 20,000 entries as of 2,000."""
     rows: dict[str, list[int]] = {}
     for entries in LENGTHS:
         memory, session, middle = filled(kind, tmp_path, entries, given=True)
@@ -55,7 +55,7 @@ def test_the_past_of_a_long_log_reads_no_more_than_that_of_a_short_one(kind: str
         assert long <= short + LEVELS < LENGTHS[0], f"{name}: {short} and {long} rows"
 
 
-def test_what_no_cut_shows_is_known_to_be_unknown_without_reading_the_log(tmp_path: Path) -> None:
+def test_an_unknown_past_context_is_refused_without_reading_the_log(tmp_path: Path) -> None:
     """A revision whose context was never made, and would not fit, is refused as soon as that is certain."""
     rows = []
     for entries in LENGTHS:

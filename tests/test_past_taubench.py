@@ -35,10 +35,10 @@ def recorded(session: Session, messages: list[dict[str, Any]]) -> dict[int, list
 @pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("budget", [2_500, pytest.param(8_000, marks=pytest.mark.slow)])
-def test_a_past_context_is_what_was_recorded(
+def test_past_contexts_equal_the_recorded_ones(
     tmp_path: Path, messages: list[dict[str, Any]], format: str, budget: int
 ) -> None:
-    """Every call of fifteen conversations in a row, in every format, seen from another opening of the file."""
+    """Every call of fifteen joined conversations, in every format, equals its recording, read by another memory."""
     with Memory.open(tmp_path / "log.db", synchronous="NORMAL") as memory:
         options: Any = {"model": "gpt-4o", "max_tokens": budget, "format": format}
         calls = recorded(memory.session("s", **options), messages)
@@ -55,7 +55,7 @@ def test_a_past_context_is_what_was_recorded(
     assert cuts > 4
 
 
-def test_a_diff_tells_the_two_recorded_calls_apart(
+def test_a_diff_turns_one_recorded_context_into_the_next(
     here: Path, monkeypatch: pytest.MonkeyPatch, messages: list[dict[str, Any]]
 ) -> None:
     """Applying a diff to the earlier recorded context gives the later one; cuts in between are named."""

@@ -30,7 +30,7 @@ def test_a_text_without_a_kind_is_the_path_of_an_sqlite_file(
     assert (tmp_path / name).read_bytes().startswith(b"SQLite format 3")
 
 
-def test_a_tilde_is_the_user_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_in_a_path_is_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`~/agent.db` is a file in the user's own folder, as a text and as a `pathlib.Path`."""
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -43,7 +43,7 @@ def test_a_tilde_is_the_user_s_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("address", "made"), [("sqlite:///~/agent.db", "agent.db"), ("file:~/logs", "logs")])
-def test_a_tilde_in_an_address_is_the_user_s_folder(
+def test_a_tilde_in_an_address_is_the_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, made: str
 ) -> None:
     """A tilde in an address means the user's home folder, since no shell expands it there."""
@@ -58,8 +58,8 @@ def test_a_tilde_in_an_address_is_the_user_s_folder(
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_what_sqlite_calls_memory_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`:memory:` is on no disk."""
+def test_the_memory_path_of_sqlite_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store at `:memory:` creates no file."""
     monkeypatch.chdir(tmp_path)
 
     with Memory.open(":memory:") as memory:

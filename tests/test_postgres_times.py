@@ -131,7 +131,7 @@ def test_eight_processes_adding_to_one_session_take_three_trips_each() -> None:
     for name in range(WRITERS):
         assert [text for text in texts if text.startswith(f"{name} ")] == [f"{name} {n}" for n in range(EACH)]
     trips = [one for (one,) in said]
-    # Before a writer knows that he is not alone, one try of his is in vain; the margin is for who is alone for a while.
+    # A writer's first try fails until it knows of the others; the margin is for writers that are alone for a while.
     assert sum(trips) <= 3 * WRITERS * EACH + 3 * WRITERS
 
 
@@ -194,7 +194,8 @@ def test_a_deadlock_beside_the_stores_tables_is_retried() -> None:
 
         async def second_first() -> None:
             async with other.transaction():
-                await other.execute("SET LOCAL deadlock_timeout = '1h'")  # so that it is never the one who looks
+                # So that the other transaction detects the deadlock.
+                await other.execute("SET LOCAL deadlock_timeout = '1h'")
                 await other.execute(number, 2)
                 held.set()
                 await begun.wait()
@@ -226,7 +227,7 @@ def test_a_deadlock_beside_the_stores_tables_is_retried() -> None:
         await backend.do(first_first, writes=True)
         await crossing
 
-        assert tries[:2] == ["tried", "tried"]  # who was ended may be quicker than who waits, and meet him once more
+        assert tries[:2] == ["tried", "tried"]  # the aborted transaction may retry early and deadlock again
         assert [tuple(row) for row in await other.fetch(f"SELECT id, number FROM {schema}.crossed ORDER BY id")] == [
             (1, 2),
             (2, 2),

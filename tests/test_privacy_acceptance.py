@@ -17,7 +17,7 @@ from palimpsest.errors import PrivacyRefused
 from palimpsest.privacy.redaction import Redactor
 from palimpsest.strategies import CallableSummarizer
 from sealed import bytes_of
-from watched import found_in
+from watched_memory import found_in
 from writer import quarters
 
 SSN = {"redact_patterns": [r"\b\d{3}-\d{2}-\d{4}\b"], "default_redaction_string": "[SSN]"}
@@ -35,7 +35,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize(("policy", "said", "kept", "private"), EXAMPLES, ids=["one pattern", "two patterns"])
-def test_the_examples_in_raw_bytes(
+def test_every_way_of_adding_stores_the_same_redacted_text(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     kind: str,
@@ -131,7 +131,7 @@ def test_a_message_is_checked_before_waiting_for_a_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+", "(a*)*", "(a|a)*", "(.+)+", "(x+x+)+y", "(.*a){10,}", "[invalid("])
-def test_what_cannot_be_applied_is_refused_at_load(pattern: str) -> None:
+def test_an_invalid_or_exponential_pattern_is_refused_at_load(pattern: str) -> None:
     """A pattern that is invalid, or can backtrack exponentially, is refused with its index."""
     with pytest.raises(ConfigError) as refused:
         Memory.open("memory://", privacy={"redact_patterns": [r"\d+", pattern]})
@@ -154,7 +154,7 @@ def test_harmless_patterns_are_accepted(pattern: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("withheld", ["system", "SYSTEM"])
-def test_types_withhold_whatever_their_case(withheld: str) -> None:
+def test_withheld_types_ignore_case(withheld: str) -> None:
     """A message of a type that may not be kept is in this process's contexts and not in the log; case is ignored."""
     with Memory.open("memory://", privacy={"non_persistable_message_types": [withheld]}) as memory:
         session = memory.session("s", counter=quarters)
@@ -182,13 +182,15 @@ class Flaky:
         return [(start, start + 7, "word")] if start >= 0 else []
 
 
-def test_two_failures_and_a_success_store_it_redacted() -> None:
+def test_a_recogniser_that_succeeds_at_the_third_try_redacts() -> None:
     """A failing recogniser is tried twice more; if that succeeds, the text is stored redacted."""
     with Memory.open("memory://", privacy={"recognisers": [Flaky(2)]}) as memory:
         assert memory.session("s").add_user_message("something private").text == "something [REDACTED]"
 
 
-def test_three_failures_store_nothing_and_tell_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_three_failures_of_a_recogniser_store_nothing_and_raise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """After three failures nothing is stored; event and error name the rule and hold nothing of the text."""
     caplog.set_level(logging.DEBUG)
     flaky, told = Flaky(3), list[object]()

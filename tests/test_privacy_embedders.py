@@ -28,7 +28,7 @@ def listening() -> Listening:
     return Listening()
 
 
-def test_a_question_is_embedded_without_what_is_private(listening: Listening) -> None:
+def test_questions_are_redacted_before_they_are_embedded(listening: Listening) -> None:
     """A question is redacted before it is embedded, in sessions, memories, knowledge bases and contexts."""
     with Memory.open("memory://", privacy="default", embedder=listening) as memory:
         session = memory.session("s", max_tokens=2_000, tail_share=0.3)
@@ -45,9 +45,7 @@ def test_a_question_is_embedded_without_what_is_private(listening: Listening) ->
     assert [text for text in listening.heard if "walrus" in text] == []
 
 
-def test_entries_that_are_older_than_the_policy_are_embedded_as_it_leaves_them(
-    listening: Listening, tmp_path: Path
-) -> None:
+def test_entries_older_than_the_policy_are_embedded_redacted(listening: Listening, tmp_path: Path) -> None:
     """Entries older than the policy are embedded redacted, while their stored words are still found."""
     where = f"sqlite:///{tmp_path}/log.db"
     with Memory.open(where) as before:

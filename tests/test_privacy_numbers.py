@@ -171,7 +171,7 @@ def test_numbers_of_the_corpus_are_found_as_the_plain_definition_finds_them() ->
         check(text)
 
 
-def test_the_texts_have_numbers_of_every_kind_and_of_none() -> None:
+def test_drawn_texts_contain_and_lack_numbers_of_every_kind() -> None:
     """The drawn texts contain numbers of each kind, and most lack each kind, so that the comparison means something."""
     texts = [text_of(random.Random(seed)) for seed in range(600)]
 
@@ -230,7 +230,7 @@ WORDS += (
 
 @settings(max_examples=examples(600), deadline=None)
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8))
-def test_no_first_look_hides_a_secret(words: list[str]) -> None:
+def test_whatever_a_recogniser_finds_matches_its_prefilter(words: list[str]) -> None:
     """Whatever a recogniser finds also matches its sign in the prefilter."""
     scan = Scan("".join(words))
 
@@ -239,7 +239,7 @@ def test_no_first_look_hides_a_secret(words: list[str]) -> None:
             assert re.search(recogniser.sign, scan.ascii.decode("ascii")), (kind, scan.text)
 
 
-def test_json_full_of_ordinary_numbers_asks_no_recogniser() -> None:
+def test_the_prefilter_rules_out_ordinary_numbers_in_json() -> None:
     """The prefilter alone rules out ids, prices, measurements, times and places in JSON."""
     row = {
         "id": 436665542,

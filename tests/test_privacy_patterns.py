@@ -36,7 +36,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("pattern", EXPONENTIAL)
-def test_a_pattern_that_can_backtrack_exponentially_is_refused_with_its_place_and_the_reason(pattern: str) -> None:
+def test_an_exponential_pattern_is_refused_with_place_and_reason(pattern: str) -> None:
     """A pattern that can backtrack exponentially is refused, with place and reason, whichever engine would run it."""
     with pytest.raises(ConfigError) as caught:
         compiled(pattern, "privacy_policy.redact_patterns[3]")
@@ -67,7 +67,7 @@ def test_a_harmless_pattern_is_accepted(pattern: str, linear: bool) -> None:
         (7, "regular expression as text"),
     ],
 )
-def test_what_is_no_pattern_is_refused_with_the_reason(pattern: object, says: str) -> None:
+def test_an_invalid_pattern_is_refused_with_the_reason(pattern: object, says: str) -> None:
     """An invalid pattern is refused with its place and the fault in its syntax."""
     with pytest.raises(ConfigError, match=r"^redact_patterns\[1\]: ") as caught:
         compiled(pattern, "redact_patterns[1]")
@@ -75,7 +75,7 @@ def test_what_is_no_pattern_is_refused_with_the_reason(pattern: object, says: st
     assert says in str(caught.value)
 
 
-def test_the_reason_says_which_kind_of_ambiguity_it_is() -> None:
+def test_the_reason_names_the_kind_of_ambiguity() -> None:
     """The reason tells apart nested repeats, overlaps, large repeats and patterns too large to check."""
     words = "|".join("".join(word) for word in product("abcdefgh", repeat=4))
 
@@ -91,7 +91,7 @@ def test_the_reason_says_which_kind_of_ambiguity_it_is() -> None:
     assert "too large" in reasons[3]
 
 
-def test_checking_ends_whatever_the_pattern() -> None:
+def test_the_check_of_any_pattern_ends() -> None:
     """The check of a pattern ends with an answer, even for long word lists and deep nesting."""
     words = "|".join("".join(word) for word in product("abcdef", repeat=4))
     patterns = [f"(?:{words})", rf"(?:(?:{words[:900]})\s)+", "(" * 80 + "ab?" + "){10}" * 80, r"(?:\w{1,250},){1,250}"]
@@ -160,7 +160,7 @@ def _either(one: Node, two: Node) -> Node:
 
 def _repeated(body: Node, sign: str) -> Node:
     def star(word: str, start: int) -> dict[int, int]:
-        """None, or one round that reads something and the rest, or one last round that reads nothing."""
+        """Nothing, or one round that reads something and then the rest, or a last round that reads nothing."""
         total = {start: 1 + min(body.ways(word, start).get(start, 0), 1)}
         for mid, n in body.ways(word, start).items():
             if mid > start:
@@ -186,7 +186,7 @@ _NODES = st.recursive(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(_NODES)
-def test_an_accepted_pattern_has_polynomially_many_ways(node: Node) -> None:
+def test_an_accepted_pattern_matches_in_polynomially_many_ways(node: Node) -> None:
     """A pattern that is accepted does not have vastly more ways on a text twice as long."""
     try:
         check(node.text)
@@ -215,7 +215,7 @@ def test_an_accepted_pattern_ends_on_a_hostile_text(node: Node, unit: str) -> No
 # --- the engines
 
 
-def test_re2_runs_what_it_can_and_the_rest_goes_to_the_engine_with_a_timeout() -> None:
+def test_re2_runs_all_patterns_that_it_supports() -> None:
     """RE2 runs every pattern but those with look-around, back-references, atomic groups or huge repeats."""
     assert compiled(r"\b\d{3}-\d{2}-\d{4}\b", "x").linear
     assert [compiled(p, "x").linear for p in (r"(?<=a)b", r"(a)\1", r"(?>a)b", r"a{2000}")] == [False] * 4
@@ -235,7 +235,7 @@ def test_counted_repeats_of_many_places_go_to_the_engine_with_a_timeout(pattern:
     ("pattern", "unit"),
     [(r"(?s)BEGIN.*?END|BEGIN", "BEGIN "), (r"\bkey: .*?;;|\bkey", "key: "), ("<[^>]*>|<", "<")],
 )
-def test_a_search_whose_matches_each_read_the_rest_is_stopped(pattern: str, unit: str) -> None:
+def test_a_search_of_quadratic_total_time_is_stopped(pattern: str, unit: str) -> None:
     """A search that takes quadratic time over all its matches is refused by the rule's name."""
     redactor = Redactor({"redact_patterns": [pattern]})
 
@@ -245,7 +245,7 @@ def test_a_search_whose_matches_each_read_the_rest_is_stopped(pattern: str, unit
     assert (caught.value.rule, caught.value.kind) == ("redact_patterns[0]", "timeout")
 
 
-def test_many_matches_are_no_reason_to_stop() -> None:
+def test_a_text_of_many_matches_is_redacted_completely() -> None:
     """A text of nothing but matches is redacted, since each match adds to the time allowed."""
     assert Redactor({"redact_patterns": [r"\d"]}).text("1" * 100_000) == "[REDACTED]" * 100_000
 
@@ -273,7 +273,7 @@ def test_both_engines_find_the_same_places(pattern: str) -> None:
 
 
 @ENGINES
-def test_a_pattern_finds_its_places(linear: bool) -> None:
+def test_inline_flags_and_back_references_work(linear: bool) -> None:
     """Inline flags and back-references work."""
     found = compiled(r"(?i)(?:password|pwd)\s*[:=]\s*\S+", "x", linear=linear).find("PWD: a1 and Password=b2", 1.0)
 

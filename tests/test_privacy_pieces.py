@@ -25,7 +25,7 @@ def cleaned(*parts: Any, native: Native | None = None) -> tuple[Any, ...]:
     return entry.content
 
 
-def test_texts_with_a_value_across_them_become_one() -> None:
+def test_parts_that_share_a_private_value_are_joined() -> None:
     """Parts that share a private value are joined, with their extra fields; other parts stay."""
     kept = cleaned(
         Text(text="My mail is jane@exam", extra={"cache_control": {"type": "ephemeral"}}),
@@ -48,7 +48,7 @@ def test_texts_with_a_value_across_them_become_one() -> None:
     )
 
 
-def test_what_is_no_text_keeps_texts_apart() -> None:
+def test_texts_with_another_part_between_them_are_not_joined() -> None:
     """Texts with a thought or an item between them are not joined."""
     parts = (Text(text="jane@exam"), Reasoning(text="Hm."), Text(text="ple.com"))
 
@@ -67,7 +67,7 @@ SHAPES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("format", SHAPES)
-def test_no_cut_of_a_message_hides_a_value(format: str) -> None:
+def test_a_value_is_found_wherever_a_message_is_cut_into_parts(format: str) -> None:
     """A value is found in a message cut anywhere, and a second look finds nothing more."""
     redactor, chance = Redactor("default"), random.Random(format)
     with Memory.open("memory://", privacy=redactor) as memory:
@@ -92,7 +92,7 @@ def test_no_cut_of_a_message_hides_a_value(format: str) -> None:
     assert RED in sent
 
 
-def test_an_erasure_finds_a_text_across_pieces() -> None:
+def test_an_erasure_finds_a_text_across_parts() -> None:
     """A query finds a text across several parts."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
@@ -104,7 +104,7 @@ def test_an_erasure_finds_a_text_across_pieces() -> None:
 
 
 @pytest.mark.parametrize("format", SHAPES)
-def test_pieces_that_are_stored_already_are_redacted_afterwards(format: str) -> None:
+def test_a_scan_redacts_a_value_split_over_stored_parts(format: str) -> None:
     """A scan finds and redacts a value split over stored parts; the message can still be sent."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, max_tokens=8_000)

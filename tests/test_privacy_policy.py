@@ -26,7 +26,7 @@ def uses(given: Any) -> dict[str, Use]:
     return {use.name: use for use in rules_of(Policy(recognisers=given)).uses}
 
 
-def test_a_policy_is_off_unless_something_is_asked_for() -> None:
+def test_an_empty_policy_redacts_nothing() -> None:
     """None, an empty mapping and an empty policy redact nothing."""
     for given in (None, {}, Policy()):
         rules = rules_of(load(given))
@@ -36,7 +36,7 @@ def test_a_policy_is_off_unless_something_is_asked_for() -> None:
         assert Redactor(given).text("bob@example.com, 123-45-6789") == "bob@example.com, 123-45-6789"
 
 
-def test_the_example_of_the_resource_loads() -> None:
+def test_the_documented_example_policy_loads() -> None:
     """A policy from YAML loads its patterns, types and redaction string."""
     given = {
         "redact_patterns": [SSN],
@@ -114,7 +114,7 @@ REFUSED: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("given", "where", "says"), REFUSED, ids=[where for _, where, _ in REFUSED])
-def test_what_is_not_accepted_is_named_with_its_place(given: Any, where: str, says: str) -> None:
+def test_an_invalid_policy_is_refused_with_place_and_allowed_values(given: Any, where: str, says: str) -> None:
     """An error names key and index, what is allowed, and the nearest name."""
     with pytest.raises(ConfigError) as caught:
         load(given)
@@ -123,7 +123,7 @@ def test_what_is_not_accepted_is_named_with_its_place(given: Any, where: str, sa
     assert says in str(caught.value)
 
 
-def test_the_place_of_an_error_begins_where_the_policy_stands() -> None:
+def test_the_place_in_an_error_begins_with_the_resource_key_of_the_policy() -> None:
     """The place in an error begins with the key of the resource that holds the policy."""
     with pytest.raises(ConfigError, match=r"^memory\.privacy\.redact_patterns\[0\]: "):
         load({"redact_patterns": ["("]}, "memory.privacy")
@@ -154,7 +154,7 @@ def test_pseudonyms_need_a_key(key: Any) -> None:
     assert "bytes that" not in str(caught.value)
 
 
-def test_the_seam_keeps_its_names_and_loads_nothing() -> None:
+def test_importing_privacy_loads_no_engine() -> None:
     """Importing `palimpsest.privacy` loads no engine and no policy code."""
     heavy = "re2", "regex", "ipaddress", "json", "palimpsest.privacy.policy"
     code = f"import sys, palimpsest.privacy\nprint([name for name in {heavy} if name in sys.modules])"

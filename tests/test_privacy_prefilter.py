@@ -46,7 +46,7 @@ def varied(text: str, chance: random.Random, span: tuple[int, int]) -> Iterator[
 @pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(4))
-def test_whoever_would_find_something_is_asked(seed: int) -> None:
+def test_every_recogniser_that_finds_something_passes_the_prefilter(seed: int) -> None:
     """Every recogniser that finds something in a text is asked about it, with RE2 and without."""
     chance = random.Random(seed)
     for sample in corpus(seed=seed, each=20):
@@ -77,6 +77,6 @@ def test_whoever_would_find_something_is_asked(seed: int) -> None:
     ],
 )
 @pytest.mark.parametrize("linear", [True, False])
-def test_line_breaks_capitals_and_wide_signs_hide_nothing(text: str, left: str, linear: bool) -> None:
+def test_capitals_line_breaks_and_full_width_signs_hide_no_value(text: str, left: str, linear: bool) -> None:
     """Capitals, line ends and full-width signs in a label do not hide its value."""
     assert Redactor("default", linear=linear).text(text) == left

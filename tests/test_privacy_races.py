@@ -29,7 +29,7 @@ def replace(memory: Memory) -> None:
 
 @pytest.mark.parametrize("go", [redact, forget, replace])
 @pytest.mark.parametrize("where", ["sqlite:///{}/log.db", "file://{}/logs"], ids=["sqlite", "file"])
-def test_what_goes_during_a_compaction_is_in_no_summary(
+def test_entries_destroyed_during_a_compaction_are_in_no_summary(
     where: str, go: Callable[[Memory], None], tmp_path: Path
 ) -> None:
     """A summary of entries that were destroyed meanwhile is dropped, and the summarizer is asked again."""

@@ -43,7 +43,7 @@ def scored() -> dict[str, Score]:
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_a_recogniser_finds_what_the_corpus_says(kind: str) -> None:
+def test_each_recogniser_meets_its_recall_on_the_corpus(kind: str) -> None:
     """A recogniser finds at least 99 % of well-formed values, with at most 2 % false alarms."""
     score = scored()[kind]
 
@@ -51,7 +51,7 @@ def test_a_recogniser_finds_what_the_corpus_says(kind: str) -> None:
     assert score.false_alarms <= 0.02 * score.found
 
 
-def test_the_corpus_has_what_rules_cannot_find() -> None:
+def test_the_corpus_has_values_that_rules_cannot_find() -> None:
     """The corpus has samples that rules cannot find, so that the measure is honest."""
     hard = {kind: (score.hard_found, score.hard) for kind, score in scored().items() if score.hard}
 
@@ -264,7 +264,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_each_recogniser_by_example(kind: str) -> None:
+def test_each_recogniser_finds_its_examples_whole(kind: str) -> None:
     """Each recogniser finds its examples whole, without the text around them."""
     for text, expected in EXAMPLES[kind]:
         if expected is None:
@@ -309,7 +309,7 @@ def test_passwords_are_known_by_their_names_in_other_languages(linear: bool) -> 
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_accents_may_be_characters_of_their_own(form: Literal["NFC", "NFD"]) -> None:
+def test_names_of_secrets_are_recognised_in_either_unicode_form(form: Literal["NFC", "NFD"]) -> None:
     """Names of secrets are recognised in either Unicode form, capitalised, and as keys."""
     names = [unicodedata.normalize(form, name.replace("_", " ")) for name in languages.LATIN]
     names += [name.replace("_", " ") for name in languages.OTHERS]
@@ -319,7 +319,7 @@ def test_accents_may_be_characters_of_their_own(form: Literal["NFC", "NFD"]) -> 
     assert [name for name in names if secret_word(name) is None] == []
 
 
-def test_words_that_name_a_secret_count_whole() -> None:
+def test_only_whole_words_name_a_secret() -> None:
     """Only whole words name a secret: camel case and punctuation separate words, plurals do not count."""
     secret = ["apiKey", "API_KEY", "x-api-key", "apikey", "accessToken", "token", "Authorization", "client.secret"]
     secret += ["privateKey", "SSH_KEY", "dbPassword", "user credential", "pwd", "HTTPToken", "token2"]
@@ -344,7 +344,7 @@ def test_words_that_name_a_secret_count_whole() -> None:
     assert [key for key in harmless if secret_word(key) is not None] == []
 
 
-def test_the_presets_name_recognisers_that_there_are() -> None:
+def test_the_presets_name_existing_recognisers() -> None:
     """`default` is all recognisers, and every kind is in the corpus."""
     assert PRESETS["default"] == tuple(BUILT_IN)
     assert set(PRESETS["secrets"]) < set(BUILT_IN)
@@ -356,7 +356,7 @@ EDGES = st.text(alphabet=st.sampled_from("04aA .-_:@/\n?=(\"',\u00e9\u2011"), ma
 
 
 @pytest.mark.parametrize("text", ["1.ghp_{}", "see 4.sk_live_{}", "0.hooks.slack.com/services/T9Y09J/BIV71VQ/tz4NRE1"])
-def test_a_key_behind_the_number_of_a_list_is_found(text: str) -> None:
+def test_a_key_behind_a_list_number_is_found(text: str) -> None:
     """A key behind a list's number, such as "1.", is found."""
     assert "[REDACTED]" in Redactor({"recognisers": "default"}).text(
         text.format("hk7qk71czytK9dQWXRCFgaH8qPj2dCjki40J")
@@ -384,7 +384,7 @@ def test_a_key_behind_the_number_of_a_list_is_found(text: str) -> None:
         ("SSN-219-09-9998, ORD-219-09-9998", "SSN-[REDACTED], ORD-219-09-9998"),
     ],
 )
-def test_what_stands_beside_a_value_hides_it_only_where_it_may_be_part_of_it(text: str, left: str) -> None:
+def test_adjacent_text_hides_a_value_only_if_it_could_be_part_of_it(text: str, left: str) -> None:
     """Text beside a value hides it only if it could be part of the value."""
     for linear in (True, False):
         assert Redactor({"recognisers": "default"}, linear=linear).text(text) == left
@@ -392,7 +392,7 @@ def test_what_stands_beside_a_value_hides_it_only_where_it_may_be_part_of_it(tex
 
 @settings(max_examples=examples(900), deadline=None)
 @given(st.data())
-def test_the_first_look_never_hides_what_a_recogniser_would_find(data: st.DataObject) -> None:
+def test_the_prefilter_never_hides_a_value_from_a_recogniser(data: st.DataObject) -> None:
     """A recogniser that the prefilter does not ask would find nothing."""
     rng = random.Random(data.draw(st.integers(0, 10**6)))
     pieces = [make(rng) for make in rng.sample([*POSITIVE.values(), *NEGATIVE], 2)]
@@ -408,7 +408,7 @@ def test_the_first_look_never_hides_what_a_recogniser_would_find(data: st.DataOb
 
 
 @pytest.mark.wide
-def test_one_look_in_re2_and_a_look_by_each_recogniser_come_to_the_same() -> None:
+def test_one_combined_re2_search_equals_asking_each_recogniser() -> None:
     """One combined look with RE2 gives the same result as asking each recogniser."""
     one, each = Redactor({"recognisers": "default"}), Redactor({"recognisers": "default"}, linear=False)
     texts = [sample.text for sample in samples()]
@@ -419,7 +419,7 @@ def test_one_look_in_re2_and_a_look_by_each_recogniser_come_to_the_same() -> Non
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.text(alphabet=st.sampled_from("aZ09 .-:@=/+(\"'\\[]_\n\u00a0é\ud800٣²"), max_size=60))
-def test_no_text_breaks_a_recogniser(text: str) -> None:
+def test_spans_of_any_text_lie_inside_it_and_are_not_empty(text: str) -> None:
     """Whatever the text, spans lie inside it and are not empty."""
     for kind, recogniser in BUILT_IN.items():
         for span in recogniser.find(Scan(text)):
@@ -499,7 +499,7 @@ HOSTILE += [
 @pytest.mark.sampled
 @pytest.mark.parametrize("size", [300_000, pytest.param(3_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_hostile_texts_are_gone_through(unit: str, size: int) -> None:
+def test_hostile_texts_are_checked_in_linear_time(unit: str, size: int) -> None:
     """Hostile texts are checked in linear time; quadratic work would exceed the test's time limit."""
     text = (unit * (size // len(unit) + 1))[:size]
     unchanged = Redactor({"recognisers": "default"}).text(text) == text
@@ -508,7 +508,7 @@ def test_hostile_texts_are_gone_through(unit: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("unit", ["0000\n", "1234\n", "4111 1111\n", "12345678  "])
-def test_beside_a_card_in_a_column_one_group_is_looked_at(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_group_beside_a_card_in_a_column_is_checked(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a column of numbers only one group beside a card number is looked at, not all behind it."""
     looked_at = list[int]()
 
@@ -523,7 +523,7 @@ def test_beside_a_card_in_a_column_one_group_is_looked_at(unit: str, monkeypatch
     assert max(looked_at) <= 1
 
 
-def test_ten_megabytes_of_ordinary_text_are_looked_at() -> None:
+def test_ten_megabytes_of_ordinary_text_are_checked() -> None:
     """A text of 10 MB is checked completely, and a value at its end is found."""
     text = (PROSE[0] + "\n") * (10_000_000 // (len(PROSE[0]) + 1)) + "bob@example.com"
 

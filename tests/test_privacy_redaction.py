@@ -32,7 +32,7 @@ def test_a_match_becomes_the_redaction_string() -> None:
     assert two.text("My phone is 555-1234 and email is test@example.com") == f"My phone is {RED} and email is {RED}"
 
 
-def test_patterns_run_in_order_over_what_the_earlier_ones_left() -> None:
+def test_patterns_run_in_order_over_earlier_results() -> None:
     """Patterns run in order, each over the result of the earlier ones."""
     redactor = Redactor({"redact_patterns": [("abc", "[X]"), ("abcd", "[Y]"), (r"say \[X\]", "[Z]")]})
 
@@ -94,7 +94,7 @@ def test_the_mapping_holds_no_clear_value_and_needs_its_key() -> None:
     assert msgspec.json.decode(msgspec.json.encode(one), type=Pseudonyms) == one
 
 
-def test_a_text_without_a_session_gets_no_numbers() -> None:
+def test_pseudonyms_without_a_session_have_no_numbers() -> None:
     """A log line names only the kind of a pseudonym; a summary uses the session's numbers."""
     redactor = Redactor({"recognisers": {"email": "pseudonym"}}, key=KEY)
     _, pseudonyms = names_of(redactor, "ann@example.com")
@@ -103,7 +103,7 @@ def test_a_text_without_a_session_gets_no_numbers() -> None:
     assert redactor.text("[EMAIL] ann@example.com bob@example.com", pseudonyms) == "[EMAIL] [EMAIL_1] [EMAIL_2]"
 
 
-def test_what_only_looks_like_a_pseudonym_protects_nothing() -> None:
+def test_text_that_resembles_a_pseudonym_is_redacted() -> None:
     """A text that only looks like a pseudonym is redacted like any other."""
     redactor = Redactor({"recognisers": {"email": "pseudonym"}, "redact_patterns": [r"MARKER\w*", r"\d{4}"]}, key=KEY)
 
@@ -140,7 +140,7 @@ def test_redacting_twice_changes_nothing(pieces: list[str]) -> None:
     assert redactor.text(line) == line
 
 
-def test_a_pattern_that_matches_what_it_leaves_is_refused_and_not_run_for_ever() -> None:
+def test_a_pattern_that_matches_its_own_result_is_refused_as_unstable() -> None:
     """A text that a pattern never stops changing is refused as unstable."""
     redactor = Redactor({"redact_patterns": [r"(?:\w|\[REDACTED\]) \[REDACTED\]", "MARKER"]})
 
@@ -194,7 +194,7 @@ def test_a_withheld_result_leaves_a_stub_that_answers_its_call() -> None:
     assert verdict == Verdict(entry=stub, withheld=True)
 
 
-def test_what_continued_a_withheld_entry_begins_the_message() -> None:
+def test_calls_behind_a_withheld_text_begin_their_own_message() -> None:
     """Calls of a message whose text is withheld do not join the message before it."""
     entries = [
         Entry(role="user", content="hi"),
@@ -248,14 +248,14 @@ def failing(times: int, clock: Clock | None = None) -> tuple[Redactor, Failing]:
     return Redactor(policy, clock=clock or Clock()), recogniser
 
 
-def test_two_failures_and_a_success_are_a_success() -> None:
+def test_a_recogniser_that_succeeds_at_the_third_try_counts() -> None:
     """A failing recogniser is tried twice more before the text is refused."""
     redactor, _ = failing(2)
 
     assert kept(redactor.entry(Entry(content=TEXT))).text == CLEAN
 
 
-def test_three_failures_refuse_and_say_nothing_of_the_text() -> None:
+def test_three_failures_refuse_without_quoting_the_text() -> None:
     """After three failures the error names the rule and the cause, and neither it nor its causes hold the text."""
     redactor, recogniser = failing(3)
 
@@ -273,13 +273,13 @@ def test_three_failures_refuse_and_say_nothing_of_the_text() -> None:
 @pytest.mark.parametrize(
     "answer", [[(0, 99, "x")], [(-1, 2, "x")], [(0, 1)], [("a", "b", "c")], 7, "x", [(0, 1, None)]]
 )
-def test_an_answer_that_is_no_span_is_a_failure(answer: Any) -> None:
+def test_an_answer_that_is_no_list_of_spans_is_a_failure(answer: Any) -> None:
     """A recogniser's answer that is no list of spans counts as a failure."""
     with pytest.raises(PrivacyRefused, match=r"recognisers\.odd .* it did not return a list of spans"):
         Redactor({"recognisers": {"odd": lambda _: answer}}).text("some text")
 
 
-def test_a_pattern_that_takes_too_long_refuses() -> None:
+def test_a_pattern_timeout_counts_as_a_failure() -> None:
     """A pattern's timeout counts as a failure."""
     redactor = Redactor({"redact_patterns": [r"(?=(.*))(?:.*)(?:.*)(?:.*)(?:.*)\d(?!x)"]}, linear=False)
 
@@ -314,7 +314,7 @@ def test_after_ten_refusals_nothing_is_tried_for_five_seconds() -> None:
     assert redactor.text(TEXT) == CLEAN
 
 
-def test_a_success_in_between_begins_the_count_anew() -> None:
+def test_a_success_resets_the_count_of_refusals() -> None:
     """Only refusals in a row count; a success resets the count."""
     redactor, recogniser = failing(27)
     for _ in range(9):
@@ -328,7 +328,7 @@ def test_a_success_in_between_begins_the_count_anew() -> None:
     assert redactor.text("x") == "x"
 
 
-def test_one_of_a_batch_that_cannot_be_checked_refuses_them_all() -> None:
+def test_one_entry_that_cannot_be_checked_refuses_its_batch() -> None:
     """If one entry of a batch cannot be checked, the whole batch is refused."""
 
     def picky(text: str) -> list[Span]:

@@ -25,7 +25,7 @@ from redactors import CLEAN, MARKER, RED, TEXT, kept, marks
 SIGNED = {"signature": "c2lnbmVk"}
 
 
-def test_text_and_every_kind_of_part() -> None:
+def test_texts_and_every_kind_of_part_are_redacted() -> None:
     """Texts, reasoning, items, addresses, file names and extra fields of parts are redacted."""
     parts = (
         Text(text=TEXT, extra={"annotations": [{"title": TEXT}]}),
@@ -47,7 +47,7 @@ def test_text_and_every_kind_of_part() -> None:
     assert [(one.kind, one.place, one.count) for one in verdict.findings] == [("redact_patterns[0]", "content", 7)]
 
 
-def test_names_metadata_and_what_was_kept_of_the_provider() -> None:
+def test_names_metadata_and_native_fields_are_redacted() -> None:
     """Name, metadata and the provider's kept fields are redacted, keys included; other fields stay."""
     entry = Entry(
         id="e1",
@@ -70,7 +70,7 @@ def test_names_metadata_and_what_was_kept_of_the_provider() -> None:
     )
 
 
-def test_an_entry_in_which_nothing_is_found_comes_back_itself() -> None:
+def test_an_entry_without_findings_is_returned_itself() -> None:
     """An entry without findings is returned itself, with its count."""
     entry = Entry(
         content=(Text(text="hello"),), tokens=3, metadata={"a": ["b"]}, native=Native(format="x", keep={"a": 1})
@@ -108,7 +108,7 @@ def test_media_ids_types_and_tool_names_are_left_alone() -> None:
     assert [verdict.entry for verdict in marks().entries(entries)] == entries
 
 
-def test_a_data_address_of_plain_text_is_text() -> None:
+def test_a_data_address_without_base64_is_redacted_as_text() -> None:
     """A `data:` address without base64 is redacted as text."""
     found = kept(marks().entry(Entry(content=(Image(source=f"data:text/plain,{MARKER}"),))))
 
@@ -127,7 +127,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("given", "expected"), ARGUMENTS)
-def test_arguments_stay_valid_json(given: str, expected: Any) -> None:
+def test_redacted_arguments_stay_valid_json(given: str, expected: Any) -> None:
     """Arguments are redacted in keys and values and stay valid JSON; escapes and repeated keys hide nothing."""
     content = kept(marks().entry(Entry(kind="tool_call", role="assistant", content=given))).content
 
@@ -144,7 +144,7 @@ def test_arguments_that_are_no_json_are_redacted_as_text(text: str) -> None:
     assert content == text.replace(MARKER, RED)
 
 
-def test_a_number_may_be_private_too() -> None:
+def test_private_numbers_in_json_are_redacted() -> None:
     """A private number in JSON is redacted, quoted or not; other numbers stay numbers."""
     redactor = Redactor({"recognisers": "default", "redact_patterns": [r"\b7777\b"]})
     entry = Entry(kind="tool_call", role="assistant", content='{"card": 4111111111111111, "n": 7, "pin": 7777}')
@@ -152,7 +152,7 @@ def test_a_number_may_be_private_too() -> None:
     assert kept(redactor.entry(entry)).content == f'{{"card": "{RED}", "n": 7, "pin": "{RED}"}}'
 
 
-def test_an_escape_in_a_json_result_hides_nothing() -> None:
+def test_json_results_are_checked_unescaped() -> None:
     """A JSON result is also checked unescaped."""
     entry = Entry(kind="tool_result", role="tool", content='{"mail": "bob\\u0040example.com"}')
 
@@ -160,7 +160,7 @@ def test_an_escape_in_a_json_result_hides_nothing() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_an_escaped_line_break_is_no_letter(cut: int) -> None:
+def test_an_escape_before_a_value_in_json_does_not_hide_it(cut: int) -> None:
     r"""In JSON, whole or torn, an escape such as `\n` before a value does not hide it."""
     redactor = Redactor({"redact_patterns": [r"\b\d{3}-\d{2}-\d{4}\b"], "recognisers": "email"})
     text = '{"said": "to\\n123-45-6789\\nor\\tbob@example.com\\n"}'[: -cut or None]
@@ -170,7 +170,7 @@ def test_an_escaped_line_break_is_no_letter(cut: int) -> None:
     assert found == '{"said": "to\\n[REDACTED]\\nor\\t[REDACTED]\\n"}'[: -cut or None]
 
 
-def test_arguments_inside_a_native_call_are_redacted_like_the_entrys_own() -> None:
+def test_native_calls_are_redacted_and_lose_their_signature() -> None:
     """A native call is redacted like its entry and loses the signature that no longer fits."""
     arguments = json.dumps({"to": TEXT})
     call = {
@@ -202,7 +202,7 @@ def test_arguments_inside_a_native_call_are_redacted_like_the_entrys_own() -> No
 # --- keys that name a secret
 
 
-def test_metadata_of_a_key_that_names_a_secret_is_masked() -> None:
+def test_metadata_under_a_key_that_names_a_secret_is_masked() -> None:
     """Metadata under a key that names a secret is masked at any depth; counts of tokens stay."""
     metadata = {
         "apiKey": "x",
@@ -219,7 +219,7 @@ def test_metadata_of_a_key_that_names_a_secret_is_masked() -> None:
     assert kept(marks().entry(found)) == found
 
 
-def test_a_key_that_is_only_pass_is_a_password_where_it_has_a_text() -> None:
+def test_a_pass_key_names_a_password_only_with_a_text_value() -> None:
     """A key "pass" names a password only if its value is a text, since test reports use it for counts."""
     metadata = {"auth": {"user": "me", "pass": "hunter2x"}, "PGPASSWORD": "abc", "tests": {"pass": 12, "all": ["x"]}}
     masked = {"auth": {"user": "me", "pass": RED}, "PGPASSWORD": RED, "tests": {"pass": 12, "all": ["x"]}}
@@ -228,7 +228,7 @@ def test_a_key_that_is_only_pass_is_a_password_where_it_has_a_text() -> None:
     assert Redactor({}).fields({"pass": ["test_a"]}) == {"pass": ["test_a"]}
 
 
-def test_arguments_of_such_keys_are_masked_where_credentials_are_looked_for() -> None:
+def test_arguments_under_secret_keys_are_masked_with_the_credentials_recogniser() -> None:
     """With the recogniser of credentials, arguments under such keys are masked; without it they stay."""
     entry = Entry(kind="tool_call", role="assistant", content='{"password": "a b", "user": "ann"}')
 
@@ -238,7 +238,7 @@ def test_arguments_of_such_keys_are_masked_where_credentials_are_looked_for() ->
     assert marks().entry(entry).entry is entry
 
 
-def test_fields_of_logs_are_masked_whatever_the_policy_says() -> None:
+def test_log_fields_are_masked_under_any_policy() -> None:
     """Fields of log lines and events are masked by key under any policy, and redacted by the policy."""
     fields = {"Authorization": "Bearer x", "token": "abc", "tokens": 7, "said": [TEXT], "n": 1}
 
@@ -249,7 +249,7 @@ def test_fields_of_logs_are_masked_whatever_the_policy_says() -> None:
 # --- what providers have signed
 
 
-def test_signed_reasoning_in_which_something_is_found_is_dropped_with_its_neighbours() -> None:
+def test_a_finding_in_signed_reasoning_drops_all_signed_blocks_of_the_message() -> None:
     """If a signed thinking block must be redacted, all signed blocks of the message go; Anthropic takes all or none."""
     blocks = [
         {"type": "thinking", "thinking": "first", **SIGNED},
@@ -270,7 +270,7 @@ def test_signed_reasoning_in_which_something_is_found_is_dropped_with_its_neighb
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_registered_format_says_whether_signed_reasoning_goes_together(together: bool) -> None:
+def test_a_registered_format_decides_whether_signed_reasoning_is_dropped_together(together: bool) -> None:
     """A registered format decides whether signed reasoning is dropped together or block by block."""
     name = f"signs together {together}"
     FORMATS.register(name, type("Mine", (Anthropic,), {"name": name, "signs_together": together}))
@@ -285,7 +285,7 @@ def test_a_registered_format_says_whether_signed_reasoning_goes_together(togethe
     assert [entry.text for entry in found if entry.is_reasoning] == ["" if together else "first", ""]
 
 
-def test_an_encrypted_reasoning_item_leaves_an_empty_one_so_that_what_follows_knows() -> None:
+def test_a_dropped_encrypted_reasoning_item_leaves_an_empty_one() -> None:
     """A dropped reasoning item leaves an empty one, so that later items are sent without ids that depend on it."""
     items = [
         {"role": "user", "content": "hello"},
@@ -307,14 +307,14 @@ def test_an_encrypted_reasoning_item_leaves_an_empty_one_so_that_what_follows_kn
     assert b"abc" not in pack(found[1])
 
 
-def test_reasoning_that_nobody_signed_is_redacted_like_text() -> None:
+def test_unsigned_reasoning_is_redacted_like_text() -> None:
     """Unsigned reasoning is redacted like text."""
     found = kept(marks().entry(Entry(role="assistant", content=(Reasoning(text=TEXT),))))
 
     assert found.content == (Reasoning(text=CLEAN),)
 
 
-def test_signed_text_loses_its_signature() -> None:
+def test_redacted_signed_text_loses_its_signature() -> None:
     """A redacted text loses the signature that no longer fits."""
     part = {"text": TEXT, "thought_signature": "c2ln"}
     (entry,) = find_format("gemini").decode([{"role": "model", "parts": [part]}], "contents")
@@ -330,7 +330,7 @@ def context_of(format: str, messages: list[dict[str, Any]]) -> list[dict[str, An
         return list(session.context().messages)
 
 
-def test_the_responses_api_is_sent_no_id_that_needs_a_dropped_item() -> None:
+def test_items_behind_a_dropped_reasoning_item_are_sent_without_ids() -> None:
     """Items behind a dropped reasoning item are sent without ids, those behind other reasoning with ids."""
     sent = context_of(
         "openai-responses",
@@ -358,7 +358,7 @@ def test_the_responses_api_is_sent_no_id_that_needs_a_dropped_item() -> None:
     assert "MARKER" not in json.dumps(sent)
 
 
-def test_an_encrypted_compaction_in_which_something_is_found_is_dropped() -> None:
+def test_an_encrypted_compaction_with_a_finding_is_dropped() -> None:
     """An encrypted compaction item with a finding is dropped, since only the provider could change it."""
     compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": MARKER}
 
@@ -367,7 +367,7 @@ def test_an_encrypted_compaction_in_which_something_is_found_is_dropped() -> Non
     assert sent == [{"role": "user", "content": "hi"}]
 
 
-def test_anthropic_is_sent_a_message_without_its_thoughts() -> None:
+def test_anthropic_gets_a_redacted_message_without_its_thoughts() -> None:
     """Anthropic is sent the message without its thoughts but with its call, and another message's signed thought."""
     sent = context_of(
         "anthropic",
@@ -393,7 +393,7 @@ def test_anthropic_is_sent_a_message_without_its_thoughts() -> None:
     assert "MARKER" not in json.dumps(sent)
 
 
-def test_gemini_is_sent_a_call_that_needs_no_signature() -> None:
+def test_gemini_gets_a_redacted_call_with_the_marker_for_unsigned_calls() -> None:
     """A redacted call is sent to Gemini with the marker for calls without a signature."""
     call = {"function_call": {"name": "find", "args": {"q": MARKER}}, "thought_signature": "c2ln"}
 
@@ -416,7 +416,7 @@ def test_gemini_is_sent_a_call_that_needs_no_signature() -> None:
 
 
 @pytest.mark.parametrize("surface", ["content", "part", "arguments", "result", "metadata", "keep", "item", "name"])
-def test_no_byte_of_an_entry_holds_what_the_corpus_marks(surface: str) -> None:
+def test_no_byte_of_a_stored_entry_holds_a_corpus_value(surface: str) -> None:
     """No byte of a stored entry holds a value of the corpus, on whatever surface it was."""
     redactor = Redactor({"recognisers": "default"})
     for sample in corpus(seed=3, each=6):
@@ -456,7 +456,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(_JSON, st.booleans())
-def test_any_json_stays_json_and_keeps_what_is_not_private(value: Any, ascii_only: bool) -> None:
+def test_redacted_json_stays_json_and_keeps_other_values(value: Any, ascii_only: bool) -> None:
     """Arguments, metadata and native payloads of any shape stay JSON, with only private values replaced."""
     text = json.dumps(value, ensure_ascii=ascii_only)
     native = Native(format="x", keep={"k": value})
@@ -483,7 +483,7 @@ def test_any_json_stays_json_and_keeps_what_is_not_private(value: Any, ascii_onl
         ("data:image/png;base64,QUJD", "data:image/png;base64,QUJD"),
     ],
 )
-def test_only_what_is_base64_is_not_looked_into(given: str, left: str) -> None:
+def test_only_base64_data_is_left_unchecked(given: str, left: str) -> None:
     """Only base64 data is left unchecked; the header of a `data:` address is redacted."""
     parts = (Image(source=given), File(data=given), Opaque(item={"url": given}))
 
@@ -492,7 +492,7 @@ def test_only_what_is_base64_is_not_looked_into(given: str, left: str) -> None:
     assert (image, file, item) == (Image(source=left), File(data=left), Opaque(item={"url": left}))
 
 
-def test_fields_that_should_hold_a_word_are_text_as_well() -> None:
+def test_one_word_fields_are_redacted_too() -> None:
     """Fields for a word, such as detail, format or file id, are redacted as well."""
     parts = (
         Image(source="x", detail=TEXT),
@@ -517,7 +517,7 @@ def test_fields_that_should_hold_a_word_are_text_as_well() -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 @pytest.mark.parametrize("shape", ['{{"a": "{}"}}', '{{"a": "{}', '\ufeff{{"a": "{}"}}', "as in {} here"])
-def test_escapes_hide_nothing(shape: str, depth: int) -> None:
+def test_escapes_hide_no_value_in_json(shape: str, depth: int) -> None:
     """Escapes hide nothing in whole, cut-off or quoted JSON, nor in JSON inside strings of JSON."""
     text = shape.format("".join(f"\\u{ord(one):04x}" for one in MARKER))
     for _ in range(depth):
@@ -530,7 +530,7 @@ def test_escapes_hide_nothing(shape: str, depth: int) -> None:
         assert kept(marks().entry(Entry(content=cleaned))).text == cleaned
 
 
-def test_escapes_of_what_is_harmless_stay() -> None:
+def test_texts_without_findings_keep_their_escapes() -> None:
     """A text without findings keeps its escapes."""
     text = 'as in "caf\\u00e9" and \\ud83d\\ude00'
 
@@ -550,7 +550,7 @@ def test_escaped_slashes_hide_no_password(text: str) -> None:
 
 
 @pytest.mark.parametrize("written", [f"{CARD}.0", "4.111111111111111e15"])
-def test_a_card_is_one_as_a_float_too(written: str) -> None:
+def test_a_card_number_stored_as_a_float_is_redacted(written: str) -> None:
     """A card number stored as a float is redacted; other floats stay."""
     redactor = Redactor({"recognisers": "default"})
     made = kept(redactor.entry(Entry(content="x", metadata={"card": float(written), "other": 1234567.0, "part": 0.5})))
@@ -561,7 +561,7 @@ def test_a_card_is_one_as_a_float_too(written: str) -> None:
     assert kept(redactor.entry(Entry(content=f"7,{CARD}.0\n"))).text.startswith("7,[")
 
 
-def test_a_key_where_media_are_expected_is_found() -> None:
+def test_a_secret_in_a_media_field_is_found() -> None:
     """A short key in a field for media is found; real media are not checked."""
     key, media = "sk-proj-" + "aB3_x9-Zq" * 12, "aB3_x9-Zq" * 100
     parts = (File(data=key), Image(source=key), Audio(data=key, format="wav"), Opaque(item={"type": "x", "data": key}))

@@ -92,7 +92,7 @@ def said(folder: Path, name: str, session: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", LONGEST)
-def test_a_program_is_short(page: str) -> None:
+def test_each_program_keeps_its_pages_line_limit(page: str) -> None:
     """No program is longer than its page's limit."""
     lines = [line for line in program(page).splitlines() if line.strip() and not line.strip().startswith("#")]
 
@@ -110,7 +110,7 @@ def chat_answer(id: str, content: str | None, **message: Any) -> Play:
 
 
 @pytest.mark.wide
-def test_the_terminal_chat_runs_its_tools_and_goes_on(tmp_path: Path) -> None:
+def test_the_terminal_chat_runs_tools_and_continues_when_restarted(tmp_path: Path) -> None:
     """Two questions, the first with a call; then the program again, which knows of both."""
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     plays = [
@@ -131,7 +131,7 @@ def test_the_terminal_chat_runs_its_tools_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.wide
-def test_a_conversation_of_the_agents_sdk_goes_on(tmp_path: Path) -> None:
+def test_an_agents_sdk_conversation_continues_in_the_next_run(tmp_path: Path) -> None:
     """The second run is given what the first one kept."""
     plays = [replied("1", "Noted."), replied("2", "On Friday.")]
 
@@ -171,7 +171,7 @@ def message(id: str, *content: dict[str, Any], stop: str = "end_turn") -> Play:
 
 
 @pytest.mark.wide
-def test_the_agent_thinks_and_calls_until_it_knows(tmp_path: Path) -> None:
+def test_the_agent_answers_parallel_calls_and_returns_signed_thinking(tmp_path: Path) -> None:
     """Parallel calls are answered together, and thinking goes back with its signature."""
     thought = {"type": "thinking", "thinking": "Two roots.", "signature": "c2lnbmVk"}
     calls = [{"type": "tool_use", "id": f"toolu_{of}", "name": "root", "input": {"of": of}} for of in (30, 20)]
@@ -199,7 +199,7 @@ def contents(id: str, *parts: dict[str, Any]) -> Play:
 
 
 @pytest.mark.wide
-def test_google_s_client_calls_what_is_declared(tmp_path: Path) -> None:
+def test_googles_client_calls_a_declared_function(tmp_path: Path) -> None:
     """A declared function of Google's client is called by the program and declared in each request."""
     call = {"functionCall": {"name": "weather", "args": {"city": "Oslo"}}, "thoughtSignature": "c2lnbmVk"}
 
@@ -237,7 +237,7 @@ def test_a_summary_is_written_by_the_program_s_own_model(tmp_path: Path) -> None
     assert len(said(tmp_path, "novel.db", "novel")) == 24
 
 
-def test_a_chat_of_chatgpt_goes_on(tmp_path: Path) -> None:
+def test_an_imported_chatgpt_conversation_continues(tmp_path: Path) -> None:
     """A conversation is chosen by its title, and the model is sent all of it."""
     talk = Talk(title="A trip")
     talk.said("user", "I fly to Oslo on Friday.")
@@ -258,7 +258,7 @@ def test_a_chat_of_chatgpt_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.wide
-def test_ten_requests_at_once_are_ten_turns(tmp_path: Path) -> None:
+def test_ten_requests_at_once_keep_questions_and_answers_together(tmp_path: Path) -> None:
     """A server over real connections: each question stands beside its answer, and tenants do not see each other."""
     (tmp_path / "program.py").write_text("\n".join(programs("fastapi.md")), "utf-8")
     with StreamServer() as vendor, socket.create_server(("127.0.0.1", 0), backlog=32) as listening:

@@ -22,7 +22,7 @@ from palimpsest.runtime.runner import drive
 from palimpsest.sessions.sync import Session
 from palimpsest.strategies import MaxTokens
 from palimpsest.tokens.counter import encoding
-from worlds import KINDS, world
+from worlds import KINDS, open_world
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
@@ -65,11 +65,11 @@ def test_every_context_fits_its_budget_less_the_reserve(
     kind: str, folder: Path, log: list[Any], budget: int, requests: list[dict[str, Any]]
 ) -> None:
     """A context costs at most the budget less the reserve, whatever the log holds and whatever the call adds."""
-    with world(kind, folder, max_tokens=budget) as w:
+    with open_world(kind, folder, max_tokens=budget) as world:
         for part in (log[: len(log) // 2], log[len(log) // 2 :]):
-            w.play(part)
+            world.play(part)
             for request in requests:
-                ctx = attempt(w.session, w.memory, **request)
+                ctx = attempt(world.session, world.memory, **request)
                 if ctx is None:
                     continue
                 assert ctx.tokens <= budget - (request["reserve"] or 0)
@@ -83,12 +83,12 @@ def test_the_newest_human_message_is_in_every_context(
     kind: str, folder: Path, log: list[Any], budget: int, seconds: int
 ) -> None:
     """The newest human message is in every context, whole and unaltered, whatever a cut leaves out."""
-    with world(kind, folder, max_tokens=budget) as w:
-        w.play(log)
-        w.clock.advance(seconds)
-        wanted = newest_human(w.session.entries(), w.clock.now)
+    with open_world(kind, folder, max_tokens=budget) as world:
+        world.play(log)
+        world.clock.advance(seconds)
+        wanted = newest_human(world.session.entries(), world.clock.now)
 
-        ctx = attempt(w.session, w.memory)
+        ctx = attempt(world.session, world.memory)
 
         if ctx is not None and wanted is not None:
             assert rules.shows(ctx.messages, wanted)
@@ -100,11 +100,11 @@ def test_max_messages_bounds_the_log_and_keeps_the_newest_human_message(
     kind: str, folder: Path, log: list[Any], most: int, budget: int | None
 ) -> None:
     """A context has at most `max_messages` messages of the log, and the newest human message is one of them."""
-    with world(kind, folder, max_messages=most, max_tokens=budget) as w:
-        w.play(log)
-        wanted = newest_human(w.session.entries(), w.clock.now)
+    with open_world(kind, folder, max_messages=most, max_tokens=budget) as world:
+        world.play(log)
+        wanted = newest_human(world.session.entries(), world.clock.now)
 
-        ctx = attempt(w.session, w.memory, system="be kind")
+        ctx = attempt(world.session, world.memory, system="be kind")
 
         if ctx is not None:
             assert len(ctx.messages) - 1 <= most
@@ -117,10 +117,10 @@ def test_a_context_fits_by_the_real_encoding_too(
     kind: str, folder: Path, log: list[Any], budget: int, request: dict[str, Any]
 ) -> None:
     """A context also fits when the model's own encoding counts it, with the tokens around each message."""
-    with world(kind, folder, model="gpt-4o", counter=None, max_tokens=budget) as w:
-        w.play(log)
+    with open_world(kind, folder, model="gpt-4o", counter=None, max_tokens=budget) as world:
+        world.play(log)
 
-        ctx = attempt(w.session, w.memory, **request)
+        ctx = attempt(world.session, world.memory, **request)
 
         if ctx is not None:
             assert ctx.tokens <= budget - (request["reserve"] or 0)
@@ -134,15 +134,15 @@ def test_a_budget_of_the_call_binds_and_stores_nothing(
     kind: str, folder: Path, log: list[Any], own: int, other: int
 ) -> None:
     """A call with a budget of its own keeps that budget and commits no cut."""
-    with world(kind, folder, max_tokens=own) as w:
-        w.play(log)
-        before = stored(w.memory)
+    with open_world(kind, folder, max_tokens=own) as world:
+        world.play(log)
+        before = stored(world.memory)
 
-        ctx = attempt(w.session, w.memory, max_tokens=other)
+        ctx = attempt(world.session, world.memory, max_tokens=other)
 
         if ctx is not None:
             assert ctx.tokens <= other
-            assert other == own or stored(w.memory) == before
+            assert other == own or stored(world.memory) == before
 
 
 @law
@@ -151,10 +151,10 @@ def test_an_oversized_turn_exceeds_the_budget_only_with_keep_newest(
     kind: str, folder: Path, log: list[Any], budget: int, oversize: str
 ) -> None:
     """`oversize="drop"` and `"error"` keep the budget; `"keep_newest"` may exceed it, and `problems` says so then."""
-    with world(kind, folder, max_tokens=budget, oversize=oversize) as w:
-        w.play(log)
+    with open_world(kind, folder, max_tokens=budget, oversize=oversize) as world:
+        world.play(log)
 
-        ctx = attempt(w.session, w.memory)
+        ctx = attempt(world.session, world.memory)
 
         if ctx is not None:
             assert (ctx.tokens > budget) == (ctx.problems == ("over_budget",))
@@ -166,25 +166,25 @@ def test_an_oversized_turn_exceeds_the_budget_only_with_keep_newest(
 def test_an_exact_walk_fits_too(kind: str, folder: Path, log: list[Any], budget: int, gap: str) -> None:
     """The short-term strategy `max_tokens`, which selects anew at each call, keeps its budget and commits nothing."""
     strategy = {"memory_strategy_id": "max_tokens", "memory_max_tokens": budget, "gap": gap}
-    with world(kind, folder, short_term=[strategy]) as w:
-        w.play(log)
-        before = stored(w.memory)
+    with open_world(kind, folder, short_term=[strategy]) as world:
+        world.play(log)
+        before = stored(world.memory)
 
-        ctx = attempt(w.session, w.memory, system="be kind")
+        ctx = attempt(world.session, world.memory, system="be kind")
 
         assert ctx is None or ctx.tokens <= budget
-        assert stored(w.memory) == before
+        assert stored(world.memory) == before
 
 
 @pytest.mark.parametrize("own", [-1, 0, 1])
 @pytest.mark.filterwarnings("ignore:short_term.*memory_max_tokens is 0")
 def test_a_short_term_strategy_without_room_still_obeys_the_budget(kind: str, folder: Path, own: int) -> None:
     """Where not even the system text fits, BudgetImpossible is raised although the strategy includes no interaction."""
-    with world(kind, folder, short_term=[MaxTokens(memory_max_tokens=own)], max_tokens=1) as w:
-        w.session.add_user_message("hello")
+    with open_world(kind, folder, short_term=[MaxTokens(memory_max_tokens=own)], max_tokens=1) as world:
+        world.session.add_user_message("hello")
 
         with pytest.raises(BudgetImpossible) as refusal:
-            w.session.context(system="be kind")
+            world.session.context(system="be kind")
 
         assert (refusal.value.needed, refusal.value.available, refusal.value.parts["system"]) == (2, 1, 2)
 
@@ -192,5 +192,5 @@ def test_a_short_term_strategy_without_room_still_obeys_the_budget(kind: str, fo
 @pytest.mark.parametrize("value", [-1, 1.5, True, "100"])
 def test_a_budget_is_a_whole_number(kind: str, folder: Path, value: Any) -> None:
     """A budget that is not a whole number of at least 0 is refused, by its name, before anything is read."""
-    with world(kind, folder) as w, pytest.raises(ConfigError, match="max_tokens"):
-        w.session.context(max_tokens=value)
+    with open_world(kind, folder) as world, pytest.raises(ConfigError, match="max_tokens"):
+        world.session.context(max_tokens=value)

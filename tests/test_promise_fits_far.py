@@ -16,7 +16,7 @@ from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible
 from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import encoding
-from worlds import STORES, world
+from worlds import STORES, open_world
 
 BLOCK = {"memory_strategy_id": "max_tokens"}
 
@@ -94,16 +94,16 @@ def honest(ctx: Context) -> int:
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(what=sessions(), budget=st.integers(20, 900), conditions=conditions, format=formats, walks=walks)
-def test_whatever_a_context_shows_is_counted_and_fits(
+def test_everything_shown_is_counted_and_fits(
     kind: str, folder: Path, what: dict[str, Any], budget: int, conditions: list[str], format: str, walks: list[Any]
 ) -> None:
     """No context costs more than it says, whatever was pinned, erased, compacted or dropped, and however far back."""
     walk = {"short_term": [{**BLOCK, "memory_max_tokens": budget, "conditions": conditions, **one} for one in walks]}
     options: dict[str, Any] = {"max_tokens": budget, **(walk if walks else {"conditions": conditions})}
-    with world(kind, folder, model="gpt-4o", counter=None, **options) as w:
-        played(w.session, what, w.clock.now)
+    with open_world(kind, folder, model="gpt-4o", counter=None, **options) as world:
+        played(world.session, what, world.clock.now)
         for system in (None, "be kind"):
-            ctx = attempt(w.session, system=system, format=format)
+            ctx = attempt(world.session, system=system, format=format)
 
             if ctx is not None:
                 assert honest(ctx) <= ctx.tokens <= budget
@@ -117,10 +117,10 @@ def test_max_messages_holds_in_every_format(
 ) -> None:
     """No context has more messages than `max_messages`, counted as messages of its own format."""
     options: dict[str, Any] = {"max_tokens": 10**4, "short_term": {**BLOCK, "memory_max_tokens": None}} if exact else {}
-    with world(kind, folder, max_messages=most, **options) as w:
-        played(w.session, what, w.clock.now)
+    with open_world(kind, folder, max_messages=most, **options) as world:
+        played(world.session, what, world.clock.now)
 
-        ctx = attempt(w.session, format=format)
+        ctx = attempt(world.session, format=format)
 
         assert ctx is None or len(ctx.messages) <= most
 

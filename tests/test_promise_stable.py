@@ -17,7 +17,7 @@ import rules
 import strategies
 from laws import examples
 from palimpsest.context.result import Context
-from worlds import KINDS, World, attempt, world
+from worlds import KINDS, World, attempt, open_world
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
@@ -43,17 +43,17 @@ def assert_prefixes_are_stable(contexts: list[tuple[Context, str | None]]) -> No
 @pytest.mark.sampled
 @law
 @given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
-def test_contexts_of_one_epoch_begin_alike(
+def test_contexts_of_one_epoch_share_their_prefix(
     kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
 ) -> None:
     """The prefix stays while entries are added, time passes, and system, tools and reserve differ between calls."""
-    with world(kind, folder, max_tokens=budget) as w:
+    with open_world(kind, folder, max_tokens=budget) as world:
         contexts = []
         for operation in log:
-            w.play([operation])
-            w.clock.advance(data.draw(st.sampled_from([0, 0, 20]), label="seconds"))
+            world.play([operation])
+            world.clock.advance(data.draw(st.sampled_from([0, 0, 20]), label="seconds"))
             request = data.draw(strategies.requests, label="request")
-            ctx = attempt(w.session, **request)
+            ctx = attempt(world.session, **request)
             if ctx is not None:
                 contexts.append((ctx, request["system"]))
 
@@ -72,17 +72,17 @@ def test_pins_and_usage_between_calls_leave_the_prefix(
     kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int, conditions: tuple[str, ...]
 ) -> None:
     """Pinning, unpinning and reported usage leave the prefix alone until the next cut, which gives a reason."""
-    with world(kind, folder, max_tokens=budget, conditions=conditions) as w:
+    with open_world(kind, folder, max_tokens=budget, conditions=conditions) as world:
         contexts = []
         for operation in log:
-            w.play([operation])
-            seqs = [entry.seq for entry in w.session.entries()]
+            world.play([operation])
+            seqs = [entry.seq for entry in world.session.entries()]
             what = data.draw(st.sampled_from(["nothing", "pin", "unpin", "usage"]), label="between")
             if what == "usage":
-                w.session.record_usage(input_tokens=100, output_tokens=10)
+                world.session.record_usage(input_tokens=100, output_tokens=10)
             elif what != "nothing" and seqs:
-                getattr(w.session, what)(data.draw(st.sampled_from(seqs), label="entry"))
-            ctx = attempt(w.session)
+                getattr(world.session, what)(data.draw(st.sampled_from(seqs), label="entry"))
+            ctx = attempt(world.session)
             if ctx is not None:
                 contexts.append((ctx, None))
 
@@ -93,8 +93,8 @@ def test_pins_and_usage_between_calls_leave_the_prefix(
 def test_a_condition_that_drops_an_open_call_leaves_its_group_open(kind: str, folder: Path, seed: int) -> None:
     """A whole group is held back until each of its calls is answered, even where a condition drops some of them."""
     chance = random.Random(seed)
-    with world(kind, folder, max_tokens=2_000, conditions=["not contains(message.content, 'secret')"]) as w:
-        session, contexts, waiting = w.session, list[tuple[Context, str | None]](), list[str]()
+    with open_world(kind, folder, max_tokens=2_000, conditions=["not contains(message.content, 'secret')"]) as world:
+        session, contexts, waiting = world.session, list[tuple[Context, str | None]](), list[str]()
 
         def words() -> str:
             return chance.choice(["a secret", "something", "more of it"])
@@ -137,12 +137,12 @@ def test_two_views_with_conditions_do_not_disturb_each_other(
 ) -> None:
     """Each view of a session has cuts of its own, and the law holds in each of them."""
     options: dict[str, Any] = {"conditions": ["message.tokens < 60"]} if conditions else {}
-    with world(kind, folder, max_tokens=budget, **options) as w:
-        small = w.memory.session("s", **{**w.options, "max_tokens": max(budget // 3, 10), "view": "small"})
+    with open_world(kind, folder, max_tokens=budget, **options) as world:
+        small = world.memory.session("s", **{**world.options, "max_tokens": max(budget // 3, 10), "view": "small"})
         given: dict[str, list[tuple[Context, str | None]]] = {"main": [], "small": []}
         for operation in log:
-            w.play([operation])
-            for name, session in (("main", w.session), ("small", small)):
+            world.play([operation])
+            for name, session in (("main", world.session), ("small", small)):
                 ctx = attempt(session)
                 if ctx is not None:
                     given[name].append((ctx, None))
@@ -157,35 +157,37 @@ def test_a_change_of_epoch_has_a_record(
     kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
 ) -> None:
     """Between two contexts of different epochs the history holds a cut, an erasure or a clear, with its reason."""
-    with world(kind, folder, max_tokens=budget) as w:
+    with open_world(kind, folder, max_tokens=budget) as world:
         before: Context | None = None
         for operation in log:
-            w.play([operation])
+            world.play([operation])
             if data.draw(st.integers(0, 5), label="erase") == 0:
-                w.session.erase(data.draw(st.sampled_from([entry.seq for entry in w.session.entries()])))
-            ctx = attempt(w.session)
+                world.session.erase(data.draw(st.sampled_from([entry.seq for entry in world.session.entries()])))
+            ctx = attempt(world.session)
             if ctx is None:
                 continue
             if before is not None and before.epoch != ctx.epoch:
-                since = [record for record in w.session.history() if before.revision < record.revision <= ctx.revision]
+                since = [
+                    record for record in world.session.history() if before.revision < record.revision <= ctx.revision
+                ]
                 assert any(record.kind in ("cut", "erase", "clear") and record.reason for record in since)
             before = ctx
 
 
 def test_an_erasure_is_the_reason_of_the_next_context(kind: str, folder: Path) -> None:
     """The first context after an erasure begins a new epoch and says that erasure is why."""
-    with world(kind, folder, max_tokens=1000) as w:
-        w.session.add_user_message("one")
-        secret = w.session.add_assistant_message("secret")
-        w.session.add_user_message("two")
-        before = w.session.context()
+    with open_world(kind, folder, max_tokens=1000) as world:
+        world.session.add_user_message("one")
+        secret = world.session.add_assistant_message("secret")
+        world.session.add_user_message("two")
+        before = world.session.context()
 
-        w.session.erase([secret.id])
-        after = w.session.context()
+        world.session.erase([secret.id])
+        after = world.session.context()
 
         assert after.epoch != before.epoch
         assert after.report.epoch_reason == "erasure"
-        assert not w.session.context().report.new_cut
+        assert not world.session.context().report.new_cut
 
 
 @pytest.mark.sampled
@@ -195,14 +197,14 @@ def test_another_program_is_given_the_same_context(
     kind: str, folder: Path, log: list[Any], budget: int, request: dict[str, Any]
 ) -> None:
     """A context depends only on what is stored: another object on the same store gives the same messages."""
-    with world(kind, folder, max_tokens=budget) as w:
+    with open_world(kind, folder, max_tokens=budget) as world:
         for operation in log:
-            w.play([operation])
-            here = attempt(w.session, **request)
+            world.play([operation])
+            here = attempt(world.session, **request)
         if not log:
             return
 
-        with w.elsewhere() as other:
+        with world.elsewhere() as other:
             there = attempt(other, **request)
 
         assert (here is None) == (there is None)
@@ -214,41 +216,41 @@ def test_another_program_is_given_the_same_context(
 @pytest.mark.sampled
 @law
 @given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
-def test_a_past_revision_gives_what_was_sent_then(
+def test_a_past_revision_rebuilds_the_messages_sent_then(
     kind: str, folder: Path, data: st.DataObject, log: list[Any], budget: int
 ) -> None:
     """`context(at=ctx.revision)` rebuilds every message that was sent, whatever was added and cut since."""
-    with world(kind, folder, max_tokens=budget) as w:
+    with open_world(kind, folder, max_tokens=budget) as world:
         sent: list[tuple[Context, dict[str, Any]]] = []
         for operation in log:
-            w.play([operation])
+            world.play([operation])
             request = data.draw(strategies.requests, label="request")
-            ctx = attempt(w.session, **request)
+            ctx = attempt(world.session, **request)
             if ctx is not None and ctx.epoch is not None and ctx.revision:
                 sent.append((ctx, request))
 
         for ctx, request in sent:
-            again = w.session.context(at=ctx.revision, **request)
+            again = world.session.context(at=ctx.revision, **request)
             assert rules.packed(again.messages) == rules.packed(ctx.messages)
             assert again.revision == ctx.revision
 
 
 def test_pins_before_the_window_expire_and_are_superseded(kind: str, folder: Path) -> None:
     """Pinned entries before the window leave the context when they expire or a newer version comes, with the reason."""
-    with world(kind, folder, max_tokens=60) as w:
-        soon = datetime.fromtimestamp(w.clock.now // 1_000_000 + 100, UTC)
-        w.session.add_context("old text", name="a.py", pinned=True)
-        w.session.add_assistant_message("for a while", pinned=True, expires_at=soon)
+    with open_world(kind, folder, max_tokens=60) as world:
+        soon = datetime.fromtimestamp(world.clock.now // 1_000_000 + 100, UTC)
+        world.session.add_context("old text", name="a.py", pinned=True)
+        world.session.add_assistant_message("for a while", pinned=True, expires_at=soon)
         for i in range(30):
-            w.session.add_user_message(f"question {i} about a thing")
-            w.session.add_assistant_message(f"answer {i}")
-        before = w.session.context()
+            world.session.add_user_message(f"question {i} about a thing")
+            world.session.add_assistant_message(f"answer {i}")
+        before = world.session.context()
         assert before.report.pinned == (1, 2)
 
-        w.session.add_context("new text", name="a.py")
-        newer = w.session.context()
-        w.clock.advance(100)
-        later = w.session.context()
+        world.session.add_context("new text", name="a.py")
+        newer = world.session.context()
+        world.clock.advance(100)
+        later = world.session.context()
 
         assert any("old text" in message["content"] for message in before.messages)
         assert not any("old text" in message["content"] for message in newer.messages)
@@ -260,12 +262,12 @@ def test_pins_before_the_window_expire_and_are_superseded(kind: str, folder: Pat
 
 def test_the_same_log_twice_gives_the_same_bytes(kind: str, folder: Path) -> None:
     """Two calls without a change in between give equal bytes, the same epoch and the same revision."""
-    with world(kind, folder, max_tokens=40) as w:
+    with open_world(kind, folder, max_tokens=40) as world:
         for i in range(30):
-            w.session.add_user_message(f"question {i} about a thing")
-            w.session.add_assistant_message(f"answer {i}")
+            world.session.add_user_message(f"question {i} about a thing")
+            world.session.add_assistant_message(f"answer {i}")
 
-        one, two = w.session.context(), w.session.context()
+        one, two = world.session.context(), world.session.context()
 
         assert one.prefix == two.prefix
         assert (one.epoch, one.revision) == (two.epoch, two.revision)
@@ -280,31 +282,31 @@ def test_the_same_log_twice_gives_the_same_bytes(kind: str, folder: Path) -> Non
 )
 def test_cuts_are_deep(kind: str, folder: Path, sizes: list[int], budget: int, low: float) -> None:
     """Between two cuts the log grows at least by the difference of high and low water, never by one turn only."""
-    with world(kind, folder, max_tokens=budget, low_water=low) as w:
+    with open_world(kind, folder, max_tokens=budget, low_water=low) as world:
         for size in sizes:
-            w.session.add_user_message("word " * size)
-            w.session.add_assistant_message("fine")
-            ctx = w.session.context()
+            world.session.add_user_message("word " * size)
+            world.session.add_assistant_message("fine")
+            ctx = world.session.context()
             assert ctx.budget is not None
 
-        cuts = [record for record in w.session.history() if record.kind == "cut"]
+        cuts = [record for record in world.session.history() if record.kind == "cut"]
 
         assert len(cuts) <= sum(size + 1 for size in sizes) / (ctx.budget.room - ctx.budget.low_water)
 
 
-def grow(w: World, turns: int) -> int:
+def grow(world: World, turns: int) -> int:
     """Add so many turns with tools and make a context after each; return the tokens of the log."""
     tokens = 0
     for i in range(turns):
-        w.session.add_user_message(f"human{i} " + "word " * (i * 7 % 13))
+        world.session.add_user_message(f"human{i} " + "word " * (i * 7 % 13))
         if i % 3:
-            w.session.add_tool_call("find", {"n": i}, call_id=f"c{i}")
-            w.session.add_tool_result(None, "result " * (5 + i * 11 % 60), call_id=f"c{i}")
-            w.session.context(system="be kind")
-        w.session.add_assistant_message("fine " * (1 + i % 5))
-        w.session.context(system="be kind")
-    w.session.count()
-    tokens += w.session.stats().total_tokens
+            world.session.add_tool_call("find", {"n": i}, call_id=f"c{i}")
+            world.session.add_tool_result(None, "result " * (5 + i * 11 % 60), call_id=f"c{i}")
+            world.session.context(system="be kind")
+        world.session.add_assistant_message("fine " * (1 + i % 5))
+        world.session.context(system="be kind")
+    world.session.count()
+    tokens += world.session.stats().total_tokens
     return tokens
 
 
@@ -315,14 +317,14 @@ def test_cuts_stay_deep_over_a_long_conversation_with_tools(kind: str, folder: P
 
     An erasure adds one more epoch.
     """
-    with world(kind, folder, max_tokens=1000) as w:
-        tokens = grow(w, turns)
-        ctx = w.session.context(system="be kind")
+    with open_world(kind, folder, max_tokens=1000) as world:
+        tokens = grow(world, turns)
+        ctx = world.session.context(system="be kind")
         assert ctx.budget is not None
-        w.session.erase([ctx.report.last_seq])
+        world.session.erase([ctx.report.last_seq])
 
-        cuts = [record for record in w.session.history() if record.kind == "cut"]
+        cuts = [record for record in world.session.history() if record.kind == "cut"]
 
         assert len(cuts) <= tokens / (ctx.budget.room - ctx.budget.low_water)
         assert len(cuts) > 5
-        assert w.session.stats().epoch == len(cuts) + 1
+        assert world.session.stats().epoch == len(cuts) + 1

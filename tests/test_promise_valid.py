@@ -14,7 +14,7 @@ import strategies
 from laws import examples
 from palimpsest.errors import BudgetImpossible
 from palimpsest.strategies import MaxTokens
-from worlds import KINDS, world
+from worlds import KINDS, open_world
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
@@ -27,17 +27,17 @@ def test_a_context_breaks_no_rule_of_chat_completions(
     kind: str, folder: Path, log: list[Any], budget: int | None, request: dict[str, Any]
 ) -> None:
     """After every operation the context is valid and shows no half of a group, and the log is as it was."""
-    with world(kind, folder, max_tokens=budget) as w:
+    with open_world(kind, folder, max_tokens=budget) as world:
         for operation in log:
-            w.play([operation])
-            before = w.session.entries()
+            world.play([operation])
+            before = world.session.entries()
 
             try:
-                ctx = w.session.context(**request)
+                ctx = world.session.context(**request)
             except BudgetImpossible:
                 ctx = None
 
-            entries = w.session.entries()
+            entries = world.session.entries()
             assert [without_count(entry) for entry in entries] == [without_count(entry) for entry in before]
             if ctx is not None:
                 assert rules.faults(ctx.messages) == []
@@ -72,11 +72,11 @@ def test_conditions_leave_a_valid_context(
     kind: str, folder: Path, log: list[Any], budget: int | None, conditions: list[str]
 ) -> None:
     """Conditions drop calls and results in pairs, so that the rest is still accepted."""
-    with world(kind, folder, max_tokens=budget, conditions=conditions) as w:
+    with open_world(kind, folder, max_tokens=budget, conditions=conditions) as world:
         for operation in log:
-            w.play([operation])
+            world.play([operation])
             try:
-                ctx = w.session.context()
+                ctx = world.session.context()
             except BudgetImpossible:
                 continue
             assert rules.faults(ctx.messages) == []
@@ -89,19 +89,19 @@ def test_erasing_leaves_a_valid_context(
     kind: str, folder: Path, log: list[Any], budget: int | None, data: st.DataObject
 ) -> None:
     """However much of the log is erased, the context stays valid and shows nothing that was erased."""
-    with world(kind, folder, max_tokens=budget) as w:
-        w.play(log)
-        seqs = [entry.seq for entry in w.session.entries()]
+    with open_world(kind, folder, max_tokens=budget) as world:
+        world.play(log)
+        seqs = [entry.seq for entry in world.session.entries()]
         gone = data.draw(st.lists(st.sampled_from(seqs), unique=True)) if seqs else []
-        w.session.erase(gone)
+        world.session.erase(gone)
 
         try:
-            ctx = w.session.context()
+            ctx = world.session.context()
         except BudgetImpossible:
             return
 
         assert rules.faults(ctx.messages) == []
-        tombstones = w.session.entries()
+        tombstones = world.session.entries()
         assert all(entry.erased and not entry.content for entry in tombstones if entry.seq in gone)
 
 
@@ -110,21 +110,21 @@ def test_erasing_leaves_a_valid_context(
 @given(log=strategies.logs(), data=st.data())
 def test_pins_leave_the_context_valid(kind: str, folder: Path, log: list[Any], data: st.DataObject) -> None:
     """Whatever is pinned, contexts show it with its whole group, before and after a cut, and are valid."""
-    with world(kind, folder, max_tokens=data.draw(st.integers(30, 300))) as w:
-        w.play(log)
-        seqs = [entry.seq for entry in w.session.entries()]
-        w.session.pin(*(data.draw(st.lists(st.sampled_from(seqs), unique=True, max_size=3)) if seqs else ()))
+    with open_world(kind, folder, max_tokens=data.draw(st.integers(30, 300))) as world:
+        world.play(log)
+        seqs = [entry.seq for entry in world.session.entries()]
+        world.session.pin(*(data.draw(st.lists(st.sampled_from(seqs), unique=True, max_size=3)) if seqs else ()))
         for _ in range(2):
             try:
-                ctx = w.session.context()
+                ctx = world.session.context()
             except BudgetImpossible:
                 return
-            entries = w.session.entries()
+            entries = world.session.entries()
             assert rules.faults(ctx.messages) == []
             assert rules.half_groups(ctx.messages, entries) == []
             assert rules.parted(ctx, entries) == []
             assert rules.unshown_pins(ctx, entries) == []
-            w.play(strategies.numbered(log, start=1000))
+            world.play(strategies.numbered(log, start=1000))
 
 
 @pytest.mark.sampled
@@ -134,24 +134,24 @@ def test_no_context_shows_what_has_expired_or_was_superseded(
     kind: str, folder: Path, log: list[Any], budget: int | None, data: st.DataObject
 ) -> None:
     """No context shows an expired entry, pinned or not, or another than the newest version of a named context."""
-    with world(kind, folder, max_tokens=budget) as w:
+    with open_world(kind, folder, max_tokens=budget) as world:
         for operation in log:
-            w.play([operation])
-            w.clock.advance(data.draw(st.sampled_from([0, 0, 20]), label="seconds"))
+            world.play([operation])
+            world.clock.advance(data.draw(st.sampled_from([0, 0, 20]), label="seconds"))
             try:
-                ctx = w.session.context()
+                ctx = world.session.context()
             except BudgetImpossible:
                 continue
-            newest = {entry.name: entry.seq for entry in w.session.entries() if entry.kind == "context"}
+            newest = {entry.name: entry.seq for entry in world.session.entries() if entry.kind == "context"}
             for entry in shown_entries(ctx):
-                assert entry.expires_at is None or entry.expires_at.timestamp() * 1e6 > w.clock.now
+                assert entry.expires_at is None or entry.expires_at.timestamp() * 1e6 > world.clock.now
                 assert entry.kind != "context" or newest[entry.name] == entry.seq
 
 
 def test_an_exact_walk_shows_nothing_expired_or_superseded(kind: str, folder: Path) -> None:
     """A short-term strategy that selects entries anew at each call leaves out the same entries as the window does."""
-    with world(kind, folder, short_term=[MaxTokens(memory_max_tokens=1000)]) as w:
-        w.play(
+    with open_world(kind, folder, short_term=[MaxTokens(memory_max_tokens=1000)]) as world:
+        world.play(
             [
                 strategies.Say("user", "hello"),
                 strategies.Background("a.py", "old text"),
@@ -159,9 +159,9 @@ def test_an_exact_walk_shows_nothing_expired_or_superseded(kind: str, folder: Pa
                 strategies.Background("a.py", "new text"),
             ]
         )
-        w.clock.advance(60)
+        world.clock.advance(60)
 
-        text = str(w.session.context().messages)
+        text = str(world.session.context().messages)
 
         assert "new text" in text
         assert "old text" not in text
@@ -175,27 +175,27 @@ def shown_entries(ctx: Any) -> list[Any]:
 
 def test_a_crash_between_call_and_result_is_repaired_in_the_context_alone(kind: str, folder: Path) -> None:
     """A call without a result gets a stand-in result, in the context alone, once a later message has been added."""
-    with world(kind, folder) as w:
-        w.session.add_user_message("find it")
-        w.session.add_tool_call("find", {}, call_id="c")
-        w.session.add_user_message("are you there?")
+    with open_world(kind, folder) as world:
+        world.session.add_user_message("find it")
+        world.session.add_tool_call("find", {}, call_id="c")
+        world.session.add_user_message("are you there?")
 
-        ctx = w.session.context()
+        ctx = world.session.context()
 
         assert [message["role"] for message in ctx.messages] == ["user", "assistant", "tool", "user"]
         assert ctx.report.repaired == ("c",)
-        assert [entry.kind for entry in w.session.entries()] == ["message", "tool_call", "message"]
+        assert [entry.kind for entry in world.session.entries()] == ["message", "tool_call", "message"]
 
 
 def test_an_open_group_is_held_back_until_it_is_answered(kind: str, folder: Path) -> None:
     """A call that may still be answered is reported as pending; it is shown together with its result."""
-    with world(kind, folder) as w:
-        w.session.add_user_message("find it")
-        w.session.add_tool_call("find", {}, call_id="c")
+    with open_world(kind, folder) as world:
+        world.session.add_user_message("find it")
+        world.session.add_tool_call("find", {}, call_id="c")
 
-        before = w.session.context()
-        w.session.add_tool_result(None, "here", call_id="c")
-        after = w.session.context()
+        before = world.session.context()
+        world.session.add_tool_result(None, "here", call_id="c")
+        after = world.session.context()
 
         assert before.pending == ("c",)
         assert [message["role"] for message in before.messages] == ["user"]

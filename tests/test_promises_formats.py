@@ -52,9 +52,7 @@ def without_tools(request: dict[str, Any]) -> dict[str, Any]:
 @given(
     log=strategies.logs(), budget=st.none() | st.integers(15, 300), system=st.sampled_from([None, "be kind and true"])
 )
-def test_the_promises_hold_over_the_same_logs(
-    format: str, log: list[Any], budget: int | None, system: str | None
-) -> None:
+def test_the_promises_hold_in_every_format(format: str, log: list[Any], budget: int | None, system: str | None) -> None:
     """After every operation the context is valid, fits, and continues its epoch."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:
@@ -91,7 +89,7 @@ PAIRS = [(one, other) for one in SPOKEN for other in FORMATS]
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=[f"{one} to {other}" for one, other in PAIRS])
 @law
 @given(data=st.data(), budget=st.none() | st.integers(40, 400))
-def test_what_is_written_in_one_format_is_valid_in_another_and_says_the_same(
+def test_a_log_of_one_format_is_valid_in_another_and_keeps_its_content(
     one: str, other: str, data: st.DataObject, budget: int | None
 ) -> None:
     """Every log of one provider is accepted by any other, fits, and contains what was said.
@@ -187,7 +185,7 @@ def normal(text: str) -> str:
 @pytest.mark.parametrize("format", SPOKEN)
 @law
 @given(data=st.data())
-def test_what_was_written_comes_back_equal_from_every_store(format: str, data: st.DataObject) -> None:
+def test_messages_come_back_equal_from_every_store(format: str, data: st.DataObject) -> None:
     """Decoded, stored, linked, exported, imported and encoded again, the messages are the equal ones."""
     batches = PROVIDERS[format].batches
     assert batches is not None

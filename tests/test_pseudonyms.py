@@ -33,7 +33,7 @@ def opened(kind: str, folder: Path, **options: Any) -> Memory:
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("guard", GUARDS)
-def test_every_value_keeps_its_pseudonym_wherever_the_session_goes(kind: str, guard: str, tmp_path: Path) -> None:
+def test_every_value_keeps_its_pseudonym_through_branches_and_imports(kind: str, guard: str, tmp_path: Path) -> None:
     """The first are numbered in order, the others have names of their own; branches, imports and rewinds agree."""
     many = range(NUMBERED + 100)
     with opened(kind, tmp_path, **GUARDS[guard]) as memory:
@@ -53,7 +53,7 @@ def test_every_value_keeps_its_pseudonym_wherever_the_session_goes(kind: str, gu
             assert other.add_user_message(said(many)).text.split() == names
 
 
-def test_pseudonyms_are_of_a_session_of_its_user(tmp_path: Path) -> None:
+def test_a_session_with_only_pseudonyms_belongs_to_its_user(tmp_path: Path) -> None:
     """A session of which only pseudonyms are stored still belongs to its user, and other users get nothing of it."""
     with opened("sqlite", tmp_path) as memory:
         ann = memory.session("s", user="ann", title="Trip", lifetime="1h")
@@ -85,7 +85,7 @@ def test_pseudonyms_are_of_a_session_of_its_user(tmp_path: Path) -> None:
         ("ip", ["10.1.2.3"], "10.1.2.4"),
     ],
 )
-def test_a_value_has_one_name_however_it_is_written(kind: str, same: list[str], other: str) -> None:
+def test_a_value_has_one_pseudonym_in_every_spelling(kind: str, same: list[str], other: str) -> None:
     """Case, what groups digits, the prefix of a foreign telephone, escapes of a link: the name is that of the value."""
     redactor = Redactor({"recognisers": {"default": True, kind: "pseudonym"}}, key=KEY)
     with Memory.open("memory://", privacy=redactor) as memory:
@@ -99,7 +99,7 @@ def test_a_value_has_one_name_however_it_is_written(kind: str, same: list[str], 
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-def test_an_append_writes_as_much_after_many_values_as_after_few(guard: str, tmp_path: Path) -> None:
+def test_an_append_writes_no_more_after_many_pseudonyms(guard: str, tmp_path: Path) -> None:
     """A line of a log holds the whole head: it is no longer for a thousand addresses than for those numbered."""
     with opened("file", tmp_path, **GUARDS[guard]) as memory:
         session = memory.session("s")
@@ -115,7 +115,7 @@ def test_an_append_writes_as_much_after_many_values_as_after_few(guard: str, tmp
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-def test_long_names_make_no_long_head(guard: str, tmp_path: Path) -> None:
+def test_long_names_do_not_lengthen_the_head(guard: str, tmp_path: Path) -> None:
     """A head remembers the newest open calls and contexts, bounded by number and length."""
     with opened("file", tmp_path, **GUARDS[guard]) as memory:
         session = memory.session("s")
@@ -128,14 +128,14 @@ def test_long_names_make_no_long_head(guard: str, tmp_path: Path) -> None:
 
         assert size(tmp_path) - before < 300_000
         assert session.add_tool_result(None, "done", call_id="39" + "c" * 3000).answers == 79
-        assert session.add_context("text", name="39" + "n" * 5000).seq == 80  # it is there
+        assert session.add_context("text", name="39" + "n" * 5000).seq == 80  # the long name is stored
 
 
 def size(folder: Path) -> int:
     return sum(os.path.getsize(file) for file in folder.rglob("*") if file.is_file())
 
 
-def test_a_name_that_was_made_is_known_again_and_others_protect_nothing() -> None:
+def test_keyed_pseudonyms_are_recognised_and_similar_text_is_not() -> None:
     """Keyed pseudonyms are recognised when redacting again; other twenty digits are plain text."""
     redactor = Redactor({**POLICY, "redact_patterns": [r"\d{4}"]}, key=KEY)
     full = Pseudonyms({f"EMAIL:{number:032x}": number for number in range(1, NUMBERED + 1)})
@@ -152,7 +152,7 @@ def test_a_name_that_was_made_is_known_again_and_others_protect_nothing() -> Non
     assert "1234" not in forged.entry.text
 
 
-def test_another_key_makes_other_names() -> None:
+def test_another_key_gives_other_pseudonyms() -> None:
     """Another key gives other pseudonyms, so that nobody can guess the value without it."""
     full = Pseudonyms({f"EMAIL:{number:032x}": number for number in range(1, NUMBERED + 1)})
     entry = Entry(content="jane@example.com JANE@example.com")
@@ -166,7 +166,7 @@ def test_another_key_makes_other_names() -> None:
 
 
 @pytest.mark.parametrize("numbers", [{f"EMAIL:{n:032x}": n for n in range(1, 5000)}, {f"EMAIL:{1:032x}": 2**62}])
-def test_an_import_brings_no_more_numbers_than_a_session_keeps(numbers: dict[str, int]) -> None:
+def test_an_import_with_too_many_pseudonyms_is_refused(numbers: dict[str, int]) -> None:
     """An export that would make every later append large is refused."""
     with Memory.open("memory://") as memory:
         memory.session("s").add_user_message("hi")

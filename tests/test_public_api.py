@@ -67,13 +67,13 @@ def test_the_list_of_public_names_is_sorted(home: str) -> None:
 
 
 @pytest.mark.parametrize("module", [*LAZY, *DOORS], ids=lambda module: module.__name__)
-def test_what_type_checkers_see_is_what_programs_get(module: ModuleType) -> None:
+def test_imports_for_type_checkers_equal_the_lazy_names(module: ModuleType) -> None:
     """The table of homes and the imports for type checkers agree name by name, module by module."""
     assert imported_for_type_checkers(module) == module._HOMES
     assert set(module._HOMES) == set(module.__all__)
 
 
-def test_a_name_has_one_home() -> None:
+def test_each_name_is_in_one_public_module() -> None:
     """A name is in one public module only, except common errors, which are at the top as well."""
     homes = {name: [home for home, module in HOMES.items() if name in module.__all__] for _, name in NAMES}
 
@@ -84,13 +84,13 @@ def test_a_name_has_one_home() -> None:
     assert all(getattr(palimpsest, name) is getattr(errors, name) for name in twice)
 
 
-def test_the_top_is_looked_over_at_once() -> None:
+def test_at_most_40_names_are_at_the_top() -> None:
     """At most 40 names are at the top."""
     assert len(palimpsest.__all__) <= 40
 
 
 @pytest.mark.parametrize(("home", "name"), NAMES)
-def test_every_public_name_is_there_and_documented(home: str, name: str) -> None:
+def test_every_public_name_resolves_and_is_documented(home: str, name: str) -> None:
     """A public name resolves to the thing of that name in the module that it comes from, and has a docstring."""
     module = HOMES[home]
     origin = f"palimpsest.{module._HOMES[name]}" if module in LAZY else home

@@ -45,7 +45,7 @@ PICTURE = messages.BinaryContent(data=b"\x89PNG\r\n\x1a\n\xfb\xff", media_type="
 
 @asynccontextmanager
 async def opened(kind: str, store: str = "memory://", *, privacy: Any = None, **options: Any) -> AsyncIterator[Any]:
-    """A session of this kind."""
+    """Open a session of this kind."""
     if kind == "Session":
         with Memory.open(store, privacy=privacy) as memory:
             yield memory.session("trip", **options)
@@ -54,23 +54,23 @@ async def opened(kind: str, store: str = "memory://", *, privacy: Any = None, **
         yield kept.session("trip", **options)
 
 
-async def listed(chat: Any) -> list[Any]:
-    """The log."""
+async def log_of(chat: Any) -> list[Any]:
+    """Return the entries of the log."""
     entries = chat.entries()
     found: list[Any] = entries if isinstance(entries, list) else await entries
     return found
 
 
-def agent(respond: Callable[[list[Any]], Any], **options: Any) -> tuple[Any, list[list[Any]]]:
-    """An agent whose model answers what the function says, and what its model was given at each call."""
-    given = list[list[Any]]()
+def scripted_agent(respond: Callable[[list[Any]], Any], **options: Any) -> tuple[Any, list[list[Any]]]:
+    """Return an agent whose model answers by the function, and a list of the histories that the model is given."""
+    histories = list[list[Any]]()
 
     def asked(history: list[Any], _: Any) -> Any:
-        given.append(list(history))
+        histories.append(list(history))
         return respond(history)
 
     async def streamed(history: list[Any], _: Any) -> AsyncIterator[Any]:
-        given.append(list(history))
+        histories.append(list(history))
         for i, part in enumerate(respond(history).parts):
             if isinstance(part, messages.TextPart):
                 yield part.content
@@ -79,55 +79,61 @@ def agent(respond: Callable[[list[Any]], Any], **options: Any) -> tuple[Any, lis
                     i: functions.DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)
                 }
 
-    made = pai.Agent(functions.FunctionModel(asked, stream_function=streamed), **options)
+    agent = pai.Agent(functions.FunctionModel(asked, stream_function=streamed), **options)
 
-    @made.tool_plain
+    @agent.tool_plain
     def weather(city: str) -> dict[str, Any]:
         """Tell the weather."""
         if city == "Nowhere":
             raise OSError("the tool is broken")
         return {"city": city, "sky": ["clear"]}
 
-    return made, given
+    return agent, histories
 
 
-def prompts(history: list[Any]) -> bool:
-    """Whether the model is asked by the user, not told by a tool."""
+def is_user_prompt(history: list[Any]) -> bool:
+    """Whether the newest message of a history is the user's prompt, not a tool's result."""
     return any(isinstance(part, messages.UserPromptPart) for part in history[-1].parts)
 
 
-def looks(*cities: str) -> Any:
-    """A response that calls the tool for each city, at once."""
+def weather_calls(*cities: str) -> Any:
+    """Return a response with a parallel call of the tool `weather` for each city."""
     calls = [messages.ToolCallPart("weather", {"city": city}, f"call_{city}") for city in cities]
     return messages.ModelResponse(calls)
 
 
-def looks_and_tells(history: list[Any]) -> Any:
-    return looks("Oslo", "Rome") if prompts(history) else messages.ModelResponse([messages.TextPart("Clear.")])
+def call_then_answer(history: list[Any]) -> Any:
+    """Answer a prompt with two calls, and their results with a text."""
+    return (
+        weather_calls("Oslo", "Rome")
+        if is_user_prompt(history)
+        else messages.ModelResponse([messages.TextPart("Clear.")])
+    )
 
 
-async def run(made: Any, way: str, question: Any, chat: Any, **options: Any) -> Any:
+async def run(agent: Any, way: str, question: Any, chat: Any, **options: Any) -> Any:
     """Run an agent in one of its ways, and return its result."""
-    given = {"capabilities": [adapter.SessionHistory(chat)], **options}
+    arguments = {"capabilities": [adapter.SessionHistory(chat)], **options}
     if way == "run":
-        return await made.run(question, **given)
+        return await agent.run(question, **arguments)
     if way == "run_stream":
-        async with made.run_stream(question, **given) as result:
+        async with agent.run_stream(question, **arguments) as result:
             async for _ in result.stream_text():
                 pass
         return result
-    async with made.iter(question, **given) as running:
+    async with agent.iter(question, **arguments) as running:
         async for _ in running:
             pass
     return running.result
 
 
-def kinds(history: list[Any]) -> list[list[str]]:
+def part_kinds(history: list[Any]) -> list[list[str]]:
+    """Return the kinds of the parts of each message."""
     return [[part.part_kind for part in message.parts] for message in history]
 
 
-def bare(history: list[Any]) -> list[Any]:
-    """What a model reads of messages: parts without times."""
+def parts_read(history: list[Any]) -> list[Any]:
+    """Return the parts of messages as a model reads them, without times."""
     read = list[Any]()
     for message in history:
         for part in message.parts:
@@ -140,30 +146,30 @@ def bare(history: list[Any]) -> list[Any]:
     return read
 
 
-def test_what_is_no_session_is_refused() -> None:
-    """A memory is none, and is told what is."""
+def test_a_memory_in_the_place_of_a_session_is_refused_with_advice() -> None:
+    """`SessionHistory` of a memory raises ConfigError that says it needs a session."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="a session"):
         adapter.SessionHistory(memory)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_runs_go_on_from_each_other(kind: str, way: str, tmp_path: Path) -> None:
+async def test_each_run_continues_from_the_one_before(kind: str, way: str, tmp_path: Path) -> None:
     """Parallel calls and results are in the log once, and the next run's first request begins as the last one ended."""
-    made, given = agent(looks_and_tells, instructions="Be brief.", system_prompt="You know the weather.")
+    agent, histories = scripted_agent(call_then_answer, instructions="Be brief.", system_prompt="You know the weather.")
 
     async with opened(kind, str(tmp_path / "agent.db"), max_tokens=4_000, reserve=1_000) as chat:
         for question in ("How is Oslo?", "And now?"):
-            result = await run(made, way, question, chat)
-            assert kinds(result.new_messages())[-1] == ["text"]
+            result = await run(agent, way, question, chat)
+            assert part_kinds(result.new_messages())[-1] == ["text"]
             assert len(result.new_messages()) == 4
-        entries = await listed(chat)
+        entries = await log_of(chat)
 
     each = ["message", "tool_call", "tool_call", "tool_result", "tool_result", "message"]
     assert [entry.kind for entry in entries] == ["message", *each, *each]
     assert entries[4].text == '{"city":"Oslo","sky":["clear"]}'
-    assert bare(given[2])[: len(bare(given[1]))] == bare(given[1])
-    assert bare(given[2])[len(bare(given[1])) :] == [
+    assert parts_read(histories[2])[: len(parts_read(histories[1]))] == parts_read(histories[1])
+    assert parts_read(histories[2])[len(parts_read(histories[1])) :] == [
         ("text", "Clear.", None, None),
         ("user-prompt", "And now?", None, None),
     ]
@@ -171,25 +177,25 @@ async def test_runs_go_on_from_each_other(kind: str, way: str, tmp_path: Path) -
 
 @pytest.fixture
 def loop() -> Iterator[None]:
-    """The event loop of this thread: Pydantic AI leaves one that it makes open."""
-    made = asyncio.new_event_loop()
-    asyncio.set_event_loop(made)
+    """Give this thread an event loop, since Pydantic AI would make one and leave it open."""
+    new_loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(new_loop)
     yield
     asyncio.set_event_loop(None)
-    made.close()
+    new_loop.close()
 
 
 @pytest.mark.usefixtures("loop")
-def test_a_run_without_a_loop_of_its_own() -> None:
+def test_run_sync_remembers() -> None:
     """`run_sync` remembers, and so does an agent that has the capability itself."""
     with Memory.open("memory://") as memory:
         chat = memory.session("trip", max_tokens=4_000)
-        made, given = agent(looks_and_tells, capabilities=[adapter.SessionHistory(chat)])
+        agent, histories = scripted_agent(call_then_answer, capabilities=[adapter.SessionHistory(chat)])
 
         for question in ("How is Oslo?", "And now?"):
-            assert made.run_sync(question).output == "Clear."
+            assert agent.run_sync(question).output == "Clear."
 
-        assert kinds(given[2]) == [
+        assert part_kinds(histories[2]) == [
             ["user-prompt"],
             ["tool-call", "tool-call"],
             ["tool-return", "tool-return"],
@@ -199,13 +205,15 @@ def test_a_run_without_a_loop_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_provider_signed_comes_back_signed(kind: str) -> None:
+async def test_signed_thoughts_and_media_come_back_as_the_provider_sent_them(kind: str) -> None:
     """Thoughts, ids and signatures go back as they came, and so do pictures, documents and what a tool returned."""
     thought = messages.ThinkingPart("Two roads.", id="rs_1", signature="c2lnbmVk", provider_name="openai")
     text = messages.TextPart("I look.", id="msg_1", provider_name="openai")
     call = messages.ToolCallPart("weather", '{"city": "Oslo"}', "c1", id="fc_1", provider_name="openai")
-    made, given = agent(
-        lambda history: messages.ModelResponse([thought, text, call]) if prompts(history) else looks_and_tells(history)
+    agent, histories = scripted_agent(
+        lambda history: (
+            messages.ModelResponse([thought, text, call]) if is_user_prompt(history) else call_then_answer(history)
+        )
     )
     question = [
         "Look:",
@@ -218,10 +226,10 @@ async def test_what_a_provider_signed_comes_back_signed(kind: str) -> None:
     ]
 
     async with opened(kind, max_tokens=9_000) as chat:
-        await run(made, "run", question, chat)
-        await run(made, "run", "Thanks.", chat)
+        await run(agent, "run", question, chat)
+        await run(agent, "run", "Thanks.", chat)
 
-    first, second = given[2][:2]
+    first, second = histories[2][:2]
     assert first.parts[0].content == [
         messages.BinaryContent.narrow_type(one) if hasattr(one, "data") else one for one in question
     ]
@@ -229,10 +237,10 @@ async def test_what_a_provider_signed_comes_back_signed(kind: str) -> None:
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "bedrock", "openai"])
-async def test_thinking_of_claude_is_sent_only_behind_what_it_was_made_behind(provider: str) -> None:
+async def test_claudes_thinking_from_before_a_cut_is_not_sent(provider: str) -> None:
     """After a cut, thinking of Claude from before it is not sent: newer models refuse it. Others' is sent."""
     said = messages.TextPart("word " * 200)
-    made, given = agent(
+    agent, histories = scripted_agent(
         lambda history: messages.ModelResponse(
             [messages.ThinkingPart(f"Thought {len(history)}.", signature="c2ln", provider_name=provider), said]
         )
@@ -240,13 +248,13 @@ async def test_thinking_of_claude_is_sent_only_behind_what_it_was_made_behind(pr
 
     async with opened("AsyncSession", max_tokens=1_500) as chat:
         for _ in range(9):
-            await run(made, "run", "And?", chat)
+            await run(agent, "run", "And?", chat)
 
     thoughts = [
         [part for message in history for part in message.parts if isinstance(part, messages.ThinkingPart)]
-        for history in given
+        for history in histories
     ]
-    responses = [[message for message in history if message.kind == "response"] for history in given]
+    responses = [[message for message in history if message.kind == "response"] for history in histories]
     assert len(responses[-1]) < 8, "there was a cut"
     lost = [len(answers) - len(kept) for answers, kept in zip(responses, thoughts, strict=True)]
     assert any(lost) == (provider != "openai")
@@ -264,45 +272,45 @@ MEDIA = {
     "sound": messages.BinaryContent(data=b"RIFF", media_type="audio/wav"),
 }
 DOWNLOADED = [name for name in MEDIA if name != "download"]
-"""What a tool may have returned: Pydantic AI takes no such wish from a history."""
+"""What a tool may return: Pydantic AI does not keep `force_download` in a history."""
 
 
 @pytest.mark.parametrize("name", MEDIA)
-async def test_a_medium_in_a_prompt_comes_back_with_what_is_said_of_it(name: str) -> None:
-    """So the provider sees it as it did before: as closely, of the same type, from the same place."""
-    made, given = agent(looks_and_tells)
+async def test_media_in_a_prompt_keep_their_type_detail_and_address(name: str) -> None:
+    """A medium in a prompt goes back to the provider with the same type, detail and address."""
+    agent, histories = scripted_agent(call_then_answer)
 
     async with opened("AsyncSession", max_tokens=9_000) as chat:
-        await run(made, "run", ["Look:", MEDIA[name]], chat)
-        await run(made, "run", "Thanks.", chat)
+        await run(agent, "run", ["Look:", MEDIA[name]], chat)
+        await run(agent, "run", "Thanks.", chat)
 
-    (_, back) = given[2][0].parts[0].content
+    (_, back) = histories[2][0].parts[0].content
     assert back == MEDIA[name]
     assert back.media_type == MEDIA[name].media_type
 
 
-@pytest.mark.parametrize("listed_too", [False, True])
+@pytest.mark.parametrize("in_a_list", [False, True])
 @pytest.mark.parametrize("name", DOWNLOADED)
-async def test_a_medium_that_a_tool_returned_comes_back_as_it_was(name: str, listed_too: bool) -> None:
-    """One alone is no text, and no list of one either."""
-    returned = [MEDIA[name], "see"] if listed_too else MEDIA[name]
+async def test_media_returned_by_a_tool_come_back_equal(name: str, in_a_list: bool) -> None:
+    """A medium that a tool returned, alone or in a list, comes back as it was and does not become text."""
+    returned = [MEDIA[name], "see"] if in_a_list else MEDIA[name]
     call = messages.ModelResponse([messages.ToolCallPart("look", {}, "c1")])
-    made, given = agent(lambda _: call if len(given) == 1 else messages.ModelResponse(DONE))
-    made.tool_plain(lambda: returned, name="look")
+    agent, histories = scripted_agent(lambda _: call if len(histories) == 1 else messages.ModelResponse(DONE))
+    agent.tool_plain(lambda: returned, name="look")
 
     async with opened("AsyncSession", max_tokens=9_000) as chat:
-        await run(made, "run", "Look.", chat)
-        await run(made, "run", "Thanks.", chat)
-        (result,) = [entry for entry in await listed(chat) if entry.kind == "tool_result"]
+        await run(agent, "run", "Look.", chat)
+        await run(agent, "run", "Thanks.", chat)
+        (result,) = [entry for entry in await log_of(chat) if entry.kind == "tool_result"]
 
-    first, back = given[1][2].parts[0], given[2][2].parts[0]
+    first, back = histories[1][2].parts[0], histories[2][2].parts[0]
     assert back.content == returned
     assert (back.files, back.model_response_str()) == (first.files, first.model_response_str())
-    assert result.text == ("see" if listed_too else "")
+    assert result.text == ("see" if in_a_list else "")
 
 
-def searched(query: str = "oslo", found: str = "clear") -> list[Any]:
-    """What a provider says that has searched the web itself."""
+def web_search_parts(query: str = "oslo", found: str = "clear") -> list[Any]:
+    """Return the parts of a response whose provider has searched the web itself."""
     return [
         messages.ThinkingPart("", id="rs_1", signature="c2lnbmVk", provider_name="openai"),
         messages.NativeToolCallPart("web_search", {"query": query}, "ws_1", id="ws_1", provider_name="openai"),
@@ -315,129 +323,137 @@ def searched(query: str = "oslo", found: str = "clear") -> list[Any]:
 
 @pytest.mark.parametrize("gave", [None, "", "rain", {"status": "completed", "more": []}])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_provider_ran_itself_comes_back_as_that(kind: str, gave: Any) -> None:
-    """Its calls and results are parts of the one response again, with the thought that led to them."""
-    said = searched()
+async def test_provider_run_calls_and_results_come_back_as_parts_of_one_response(kind: str, gave: Any) -> None:
+    """Calls that the provider ran itself, their results and the thought before them come back in one response."""
+    said = web_search_parts()
     said[2] = dataclasses.replace(said[2], content=gave)
-    made, given = agent(lambda _: messages.ModelResponse(said))
+    agent, histories = scripted_agent(lambda _: messages.ModelResponse(said))
 
     async with opened(kind, max_tokens=9_000) as chat:
-        await run(made, "run", "How is Oslo?", chat)
-        await run(made, "run", "Thanks.", chat)
-        entries = await listed(chat)
+        await run(agent, "run", "How is Oslo?", chat)
+        await run(agent, "run", "Thanks.", chat)
+        entries = await log_of(chat)
 
     assert [entry.kind for entry in entries] == ["message"] * 4
-    assert list(given[1][1].parts) == said
+    assert list(histories[1][1].parts) == said
 
 
 @pytest.mark.parametrize("private", [{"query": "ann@example.org"}, {"found": "ann@example.org"}])
-async def test_what_a_provider_ran_and_a_policy_changed_is_text(private: dict[str, str]) -> None:
-    """It would not be what the provider knows under its ids, so that no id is sent."""
-    made, given = agent(lambda _: messages.ModelResponse(searched(**private)))
+async def test_redacted_provider_run_calls_become_text(private: dict[str, str]) -> None:
+    """A provider-run call that a policy changed is sent as text without its id, which stands for the original."""
+    agent, histories = scripted_agent(lambda _: messages.ModelResponse(web_search_parts(**private)))
 
     async with opened("AsyncSession", privacy="default", max_tokens=9_000) as chat:
-        await run(made, "run", "How is Oslo?", chat)
-        await run(made, "run", "Thanks.", chat)
+        await run(agent, "run", "How is Oslo?", chat)
+        await run(agent, "run", "Thanks.", chat)
 
-        assert "ann@" not in str(await listed(chat))
-    assert "ann@" not in str(given[1][:-1])
-    assert {part.part_kind for part in given[1][1].parts} == {"text"}
-    assert {part.id for part in given[1][1].parts} == {None}
+        assert "ann@" not in str(await log_of(chat))
+    assert "ann@" not in str(histories[1][:-1])
+    assert {part.part_kind for part in histories[1][1].parts} == {"text"}
+    assert {part.id for part in histories[1][1].parts} == {None}
 
 
-async def test_a_call_that_a_provider_ran_for_nothing_is_text() -> None:
-    """Without what it gave, no provider takes it."""
-    made, given = agent(lambda _: messages.ModelResponse([*searched()[:2], *searched()[3:]]))
+async def test_a_provider_run_call_without_a_result_becomes_text() -> None:
+    """No provider accepts a provider-run call without its result, so the response is sent as text."""
+    agent, histories = scripted_agent(
+        lambda _: messages.ModelResponse([*web_search_parts()[:2], *web_search_parts()[3:]])
+    )
 
     async with opened("AsyncSession", max_tokens=9_000) as chat:
-        await run(made, "run", "How is Oslo?", chat)
-        await run(made, "run", "Thanks.", chat)
+        await run(agent, "run", "How is Oslo?", chat)
+        await run(agent, "run", "Thanks.", chat)
 
-    assert kinds(given[1])[1] == ["text", "text"]
+    assert part_kinds(histories[1])[1] == ["text", "text"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_policy_is_applied_and_takes_the_signature_of_what_it_changes(kind: str) -> None:
-    """What it finds is not stored, and a thought that it changed has neither its signature nor what belongs to it."""
+async def test_redacted_thoughts_lose_their_signature(kind: str) -> None:
+    """A policy's findings are not stored, and a redacted thought loses its signature and the ids that depend on it."""
     thought = messages.ThinkingPart(f"Card {CARD}.", id="rs_1", signature="c2lnbmVk", provider_name="openai")
-    made, given = agent(lambda _: messages.ModelResponse([thought, messages.TextPart("I see.", id="msg_1")]))
+    agent, histories = scripted_agent(
+        lambda _: messages.ModelResponse([thought, messages.TextPart("I see.", id="msg_1")])
+    )
 
     async with opened(kind, privacy="default", max_tokens=4_000) as chat:
         for question in (f"My card is {CARD}.", "Thanks."):
-            await run(made, "run", question, chat)
-        entries = await listed(chat)
+            await run(agent, "run", question, chat)
+        entries = await log_of(chat)
 
     assert not any(word in str(entries) for word in (HALF_A_CARD, "c2lnbmVk"))
-    assert HALF_A_CARD not in str(given[1][:-1])
-    assert kinds(given[1])[1] == ["text", "text"]
-    assert {part.id for part in given[1][1].parts} == {None}
+    assert HALF_A_CARD not in str(histories[1][:-1])
+    assert part_kinds(histories[1])[1] == ["text", "text"]
+    assert {part.id for part in histories[1][1].parts} == {None}
 
 
-async def test_what_was_redacted_later_has_no_signature() -> None:
-    """A scan changes a thought in the log: it is not sent as what its provider signed."""
+async def test_thoughts_redacted_by_a_scan_are_sent_unsigned() -> None:
+    """A thought that was changed in the log, as a scan does, is sent without its signature."""
     thought = messages.ThinkingPart("Ann has a plan.", signature="c2lnbmVk", provider_name="anthropic")
-    made, given = agent(lambda _: messages.ModelResponse([thought, messages.TextPart("I see.")]))
+    agent, histories = scripted_agent(lambda _: messages.ModelResponse([thought, messages.TextPart("I see.")]))
 
     async with opened("AsyncSession", max_tokens=4_000) as chat:
-        await run(made, "run", "Hello.", chat)
-        (_, said) = await listed(chat)
+        await run(agent, "run", "Hello.", chat)
+        (_, said) = await log_of(chat)
         changed = {**said.metadata["pydantic-ai"]["parts"][0], "characters": 3}
         assert changed["signature"] == "c2lnbmVk"
-        await run(made, "run", "Again.", chat)
+        await run(agent, "run", "Again.", chat)
 
     parts = [changed, *said.metadata["pydantic-ai"]["parts"][1:]]
     altered = replace(said, metadata={"pydantic-ai": {**said.metadata["pydantic-ai"], "parts": parts}})
-    assert given[1][1].parts[0].signature == "c2lnbmVk"
+    assert histories[1][1].parts[0].signature == "c2lnbmVk"
     assert "c2lnbmVk" not in str(PydanticAI().render([Shown(altered)]))
 
 
-def _louder(history: list[Any]) -> list[Any]:
-    """The prompts written anew, and what tools returned told without its time."""
+def _in_capitals(history: list[Any]) -> list[Any]:
+    """Return the history with prompts in capitals, and with tool results rebuilt without their time."""
 
-    def louder(part: Any) -> Any:
+    def changed(part: Any) -> Any:
         if part.part_kind == "user-prompt":
             return dataclasses.replace(part, content=part.content.upper())
         if part.part_kind == "tool-return":
             return messages.ToolReturnPart(part.tool_name, "short", part.tool_call_id)
         return part
 
-    return [dataclasses.replace(one, parts=[*map(louder, one.parts)]) for one in history]
+    return [dataclasses.replace(message, parts=[*map(changed, message.parts)]) for message in history]
 
 
 PROCESSORS = {
     "none": list,
     "copies": copy.deepcopy,
     "newest": lambda history: history[-2:],
-    "louder": _louder,
+    "in capitals": _in_capitals,
 }
 
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("name", PROCESSORS)
-async def test_a_processor_of_histories_doubles_nothing(name: str, first: bool) -> None:
-    """Whether it copies messages, changes them, or leaves some out: what is said is in the log once, and whole.
+async def test_a_history_processor_doubles_no_messages(name: str, first: bool) -> None:
+    """Whether a processor copies, changes or drops messages, each message is stored once and unchanged.
 
-    The ids of calls may be used again.
+    The ids of calls may repeat.
     """
-    made, _ = agent(
-        lambda history: looks("Oslo") if prompts(history) or len(told(history)) < 2 else messages.ModelResponse(DONE)
+    agent, _ = scripted_agent(
+        lambda history: (
+            weather_calls("Oslo")
+            if is_user_prompt(history) or len(results_since_prompt(history)) < 2
+            else messages.ModelResponse(DONE)
+        )
     )
 
-    def told(history: list[Any]) -> list[Any]:
-        since = next(i for i in reversed(range(len(seen))) if seen[i] == "user-prompt")
-        return [kind for kind in seen[since:] if kind == "tool-return"]
+    def results_since_prompt(history: list[Any]) -> list[Any]:
+        since = next(i for i in reversed(range(len(newest_parts))) if newest_parts[i] == "user-prompt")
+        return [kind for kind in newest_parts[since:] if kind == "tool-return"]
 
-    seen = list[str]()
+    newest_parts = list[str]()
 
-    def noted(history: list[Any]) -> list[Any]:
-        seen.append(history[-1].parts[0].part_kind)
+    def noting_processor(history: list[Any]) -> list[Any]:
+        newest_parts.append(history[-1].parts[0].part_kind)
         return PROCESSORS[name](history)
 
     async with opened("AsyncSession", max_tokens=4_000) as chat:
         for question in ("How is Oslo?", "And now?"):
-            both = [capabilities.ProcessHistory(noted), adapter.SessionHistory(chat)]
-            await made.run(question, capabilities=both if first else both[::-1])
-        entries = await listed(chat)
+            both = [capabilities.ProcessHistory(noting_processor), adapter.SessionHistory(chat)]
+            await agent.run(question, capabilities=both if first else both[::-1])
+        entries = await log_of(chat)
 
     once = ["message", "tool_call", "tool_result", "tool_call", "tool_result", "message"]
     assert [entry.kind for entry in entries] == once * 2
@@ -445,20 +461,22 @@ async def test_a_processor_of_histories_doubles_nothing(name: str, first: bool) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_budget_cuts_whole_interactions(kind: str) -> None:
-    """However long the conversation is, what a run begins with fits, is whole, and moves seldom."""
-    made, given = agent(
-        lambda history: looks("Oslo") if prompts(history) else messages.ModelResponse([messages.TextPart(LONG)])
+async def test_a_history_within_a_budget_holds_whole_interactions(kind: str) -> None:
+    """However long a conversation is, a run's first history fits, holds whole interactions, and rarely changes."""
+    agent, histories = scripted_agent(
+        lambda history: (
+            weather_calls("Oslo") if is_user_prompt(history) else messages.ModelResponse([messages.TextPart(LONG)])
+        )
     )
     turns = 24
 
     async with opened(kind, model="gpt-4o", max_tokens=2_000, reserve=500) as chat:
         for turn in range(turns):
-            await run(made, "run", f"Question {turn}: {LONG}", chat)
-        entries = await listed(chat)
+            await run(agent, "run", f"Question {turn}: {LONG}", chat)
+        entries = await log_of(chat)
 
     assert len(entries) == turns * 4
-    begun = [bare(one) for one in given[::2]]
+    begun = [parts_read(one) for one in histories[::2]]
     assert max(map(len, begun)) < 60
     for one in begun:
         asked = [part[3] for part in one if part[0] == "tool-call"]
@@ -469,8 +487,8 @@ async def test_a_budget_cuts_whole_interactions(kind: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_run_that_failed_is_tried_again(kind: str, way: str) -> None:
-    """A prompt that the model never answered is not in the log, so it stands there once when it is given again."""
+async def test_a_failed_run_can_be_repeated(kind: str, way: str) -> None:
+    """A prompt that the model never answered is not stored, so repeating the run stores it once."""
     failing = [ConnectionError("no connection")]
 
     def respond(history: list[Any]) -> Any:
@@ -478,34 +496,36 @@ async def test_a_run_that_failed_is_tried_again(kind: str, way: str) -> None:
             raise failing.pop()
         return messages.ModelResponse([messages.TextPart("Clear.")])
 
-    made, given = agent(respond)
+    agent, histories = scripted_agent(respond)
     async with opened(kind, max_tokens=4_000) as chat:
         with pytest.raises(ConnectionError):
-            await run(made, way, "How is Oslo?", chat)
-        assert await listed(chat) == []
-        await run(made, way, "How is Oslo?", chat)
+            await run(agent, way, "How is Oslo?", chat)
+        assert await log_of(chat) == []
+        await run(agent, way, "How is Oslo?", chat)
 
-        assert [entry.text for entry in await listed(chat)] == ["How is Oslo?", "Clear."]
-    assert len(given[-1]) == 1
+        assert [entry.text for entry in await log_of(chat)] == ["How is Oslo?", "Clear."]
+    assert len(histories[-1]) == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_call_whose_tool_broke_leaves_a_conversation_that_goes_on(kind: str, way: str) -> None:
-    """The call is in the log, no history shows it before it is answered, and another question is not refused."""
-    made, given = agent(lambda history: looks("Nowhere") if len(given) < 2 else looks_and_tells(history))
+async def test_a_conversation_continues_after_a_tool_that_raised(kind: str, way: str) -> None:
+    """The unanswered call is stored but in no history, and the next questions are answered."""
+    agent, histories = scripted_agent(
+        lambda history: weather_calls("Nowhere") if len(histories) < 2 else call_then_answer(history)
+    )
 
     async with opened(kind, max_tokens=4_000) as chat:
         with pytest.raises(OSError, match="broken"):
-            await run(made, way, "How is it there?", chat)
-        assert [entry.kind for entry in await listed(chat)] == ["message", "tool_call"]
+            await run(agent, way, "How is it there?", chat)
+        assert [entry.kind for entry in await log_of(chat)] == ["message", "tool_call"]
         for question in ("And in Oslo?", "Sure?"):
-            await run(made, way, question, chat)
+            await run(agent, way, question, chat)
 
-        assert [entry.kind for entry in await listed(chat)].count("tool_result") == 4
-    for history in given:
-        asked = [part[3] for part in bare(history) if part[0] == "tool-call"]
-        told = [part[3] for part in bare(history) if part[0] == "tool-return"]
+        assert [entry.kind for entry in await log_of(chat)].count("tool_result") == 4
+    for history in histories:
+        asked = [part[3] for part in parts_read(history) if part[0] == "tool-call"]
+        told = [part[3] for part in parts_read(history) if part[0] == "tool-return"]
         assert sorted(asked) == sorted(told)
 
 
@@ -531,45 +551,46 @@ async def test_what_a_run_ends_with_is_in_the_log_whole(end: str, way: str, stra
     """
     kind, parts = ENDS[end]
     options = {"output_type": kind, "end_strategy": strategy}
-    made, given = agent(lambda _: messages.ModelResponse(parts), **options)
+    agent, histories = scripted_agent(lambda _: messages.ModelResponse(parts), **options)
 
     async def once(chat: Any) -> list[Any]:
         how = {"capabilities": [adapter.SessionHistory(chat)]}
         if way != "run_stream":
-            return [*(await run(made, way, "How is Oslo?", chat)).all_messages()]
-        async with made.run_stream("How is Oslo?", **how) as result:
+            return [*(await run(agent, way, "How is Oslo?", chat)).all_messages()]
+        async with agent.run_stream("How is Oslo?", **how) as result:
             await result.get_output()
         return [*result.all_messages()]
 
     async with opened("AsyncSession", max_tokens=4_000) as chat:
         whole = await once(chat)
-        entries = await listed(chat)
+        entries = await log_of(chat)
         await once(chat)
 
     calls = [part.tool_call_id for part in parts if isinstance(part, messages.ToolCallPart)]
     assert sorted(entry.call_id for entry in entries if entry.kind == "tool_result") == sorted(calls)
     shown, told = (
-        sorted((one for one in bare(history) if one[1] != "final_result"), key=str) for history in (given[1], whole)
+        sorted((one for one in parts_read(history) if one[1] != "final_result"), key=str)
+        for history in (histories[1], whole)
     )
     assert shown == sorted([*told, ("user-prompt", "How is Oslo?", None, None)], key=str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_run_that_was_broken_off_keeps_what_it_said(kind: str) -> None:
-    """Leaving `iter`, or being cancelled, keeps what there is; of a streamed answer that was cut off, its text."""
-    made, _ = agent(looks_and_tells)
+async def test_an_interrupted_run_keeps_its_partial_answer(kind: str) -> None:
+    """Leaving `iter` keeps the calls made so far; leaving a stream keeps the text that came."""
+    agent, _ = scripted_agent(call_then_answer)
 
     async with opened(kind, max_tokens=4_000) as chat:
-        async with made.iter("How is Oslo?", capabilities=[adapter.SessionHistory(chat)]) as running:
+        async with agent.iter("How is Oslo?", capabilities=[adapter.SessionHistory(chat)]) as running:
             async for node in running:
                 if pai.Agent.is_call_tools_node(node):
                     break
-        broken = [entry.kind for entry in await listed(chat)]
-        async with made.run_stream("Once more?", capabilities=[adapter.SessionHistory(chat)]) as result:
+        broken = [entry.kind for entry in await log_of(chat)]
+        async with agent.run_stream("Once more?", capabilities=[adapter.SessionHistory(chat)]) as result:
             async for _ in result.stream_text():
                 break
 
-        kept = await listed(chat)
+        kept = await log_of(chat)
     assert broken == ["message", "tool_call", "tool_call"]
     assert [entry.kind for entry in kept[3:]] == [
         "message",
@@ -582,8 +603,8 @@ async def test_a_run_that_was_broken_off_keeps_what_it_said(kind: str) -> None:
     assert (kept[3].text, kept[-1].text) == ("Once more?", "Clear.")
 
 
-async def test_a_run_that_is_cancelled_keeps_its_calls_and_what_it_has_said() -> None:
-    """A cancelled tool leaves its call open; of an answer that was left while it came, the text so far is kept."""
+async def test_a_cancelled_run_keeps_its_calls_and_partial_answer() -> None:
+    """A run cancelled inside a tool keeps the open call; leaving a stream in the middle keeps the text so far."""
     begun = asyncio.Event()
 
     async def asked(history: list[Any], _: Any) -> Any:
@@ -593,32 +614,32 @@ async def test_a_run_that_is_cancelled_keeps_its_calls_and_what_it_has_said() ->
         yield "Hel"
         yield "lo"
 
-    made = pai.Agent(functions.FunctionModel(asked, stream_function=streamed))
+    agent = pai.Agent(functions.FunctionModel(asked, stream_function=streamed))
 
-    @made.tool_plain
+    @agent.tool_plain
     async def wait() -> str:
         begun.set()
         await asyncio.Event().wait()
         return "never"
 
     async with opened("AsyncSession", max_tokens=4_000) as chat:
-        running = asyncio.create_task(made.run("Go.", capabilities=[adapter.SessionHistory(chat)]))
+        running = asyncio.create_task(agent.run("Go.", capabilities=[adapter.SessionHistory(chat)]))
         await begun.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        cancelled = [(entry.kind, entry.text) for entry in await listed(chat)]
-        async with made.run_stream("Hello.", capabilities=[adapter.SessionHistory(chat)]) as result:
+        cancelled = [(entry.kind, entry.text) for entry in await log_of(chat)]
+        async with agent.run_stream("Hello.", capabilities=[adapter.SessionHistory(chat)]) as result:
             async for _ in result.stream_text(debounce_by=None):
                 break
-        left = [(entry.kind, entry.text) for entry in await listed(chat)][2:]
+        left = [(entry.kind, entry.text) for entry in await log_of(chat)][2:]
 
     assert cancelled == [("message", "Go."), ("tool_call", "{}")]
     assert left == [("message", "Hello."), ("message", "Hel")]
 
 
-async def test_a_run_that_is_cancelled_again_and_again_keeps_what_it_has_said(tmp_path: Path) -> None:
-    """So does a scope of anyio, at every `await`, and the store may be at something else just then."""
+async def test_a_run_cancelled_repeatedly_keeps_its_partial_answer(tmp_path: Path) -> None:
+    """A cancel scope of anyio cancels at every `await`; the text is stored even if the store is busy at that moment."""
     heard = asyncio.Event()
 
     async def streamed(history: list[Any], _: Any) -> AsyncIterator[Any]:
@@ -627,13 +648,13 @@ async def test_a_run_that_is_cancelled_again_and_again_keeps_what_it_has_said(tm
         heard.set()
         await asyncio.Event().wait()
 
-    made = pai.Agent(functions.FunctionModel(stream_function=streamed))
+    agent = pai.Agent(functions.FunctionModel(stream_function=streamed))
 
     async with AsyncMemory.open(tmp_path / "log.db") as memory:
         for number in range(5):
             chat = memory.session(f"s{number}", max_tokens=4_000)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run, made, "run_stream", "Go.", chat)
+                tasks.start_soon(run, agent, "run_stream", "Go.", chat)
                 await heard.wait()
                 busy = asyncio.create_task(memory.runner.run(time.sleep, 0.05))
                 await asyncio.sleep(0)
@@ -641,110 +662,116 @@ async def test_a_run_that_is_cancelled_again_and_again_keeps_what_it_has_said(tm
             await busy
             heard.clear()
 
-            assert [(entry.text, entry.role) for entry in await listed(chat)] == [
+            assert [(entry.text, entry.role) for entry in await log_of(chat)] == [
                 ("Go.", "user"),
                 ("Hello", "assistant"),
             ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_calls_that_wait_for_approval_are_answered_by_the_next_run(kind: str) -> None:
-    """A run without a prompt, with the results that were deferred, goes on where the calls were left."""
-    made, given = agent(
+async def test_deferred_calls_are_answered_by_the_next_run(kind: str) -> None:
+    """A run without a prompt, given the deferred results, continues behind the deferred calls."""
+    agent, histories = scripted_agent(
         lambda history: (
             messages.ModelResponse([messages.ToolCallPart("ask", {}, "c1")])
-            if prompts(history)
-            else looks_and_tells(history)
+            if is_user_prompt(history)
+            else call_then_answer(history)
         ),
         output_type=[str, pai.DeferredToolRequests],
     )
-    made.tool_plain(requires_approval=True)(ask)
+    agent.tool_plain(requires_approval=True)(ask)
 
     async with opened(kind, max_tokens=4_000) as chat:
-        waiting = await run(made, "run", "May I?", chat)
+        waiting = await run(agent, "run", "May I?", chat)
         approved = waiting.output.build_results(approve_all=True)
-        done = await run(made, "run", None, chat, deferred_tool_results=approved)
-        entries = await listed(chat)
+        done = await run(agent, "run", None, chat, deferred_tool_results=approved)
+        entries = await log_of(chat)
 
     assert done.output == "Clear."
     assert [entry.kind for entry in entries] == ["message", "tool_call", "tool_result", "message"]
-    assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
+    assert part_kinds(histories[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_results_that_were_deferred_may_come_with_a_prompt(kind: str, way: str) -> None:
-    """They answer the calls that waited, and the prompt stands behind them, for the model and in the log."""
-    made, given = agent(
-        lambda history: messages.ModelResponse([messages.ToolCallPart("ask", {}, "c1")] if len(given) == 1 else DONE),
+async def test_deferred_results_may_come_with_a_prompt(kind: str, way: str) -> None:
+    """The results answer the deferred calls, and the prompt follows them, for the model and in the log."""
+    agent, histories = scripted_agent(
+        lambda history: messages.ModelResponse(
+            [messages.ToolCallPart("ask", {}, "c1")] if len(histories) == 1 else DONE
+        ),
         output_type=[str, pai.DeferredToolRequests],
     )
-    made.tool_plain(requires_approval=True)(ask)
+    agent.tool_plain(requires_approval=True)(ask)
 
     async with opened(kind, max_tokens=4_000) as chat:
-        waiting = await run(made, "run", "May I?", chat)
+        waiting = await run(agent, "run", "May I?", chat)
         approved = waiting.output.build_results(approve_all=True)
-        await run(made, way, "And hurry.", chat, deferred_tool_results=approved)
-        entries = await listed(chat)
+        await run(agent, way, "And hurry.", chat, deferred_tool_results=approved)
+        entries = await log_of(chat)
 
-    assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return", "user-prompt"]]
+    assert part_kinds(histories[1]) == [["user-prompt"], ["tool-call"], ["tool-return", "user-prompt"]]
     assert [entry.text for entry in entries] == ["May I?", "{}", "granted", "And hurry.", "Clear."]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("names", [("ask", "ask"), ("ask", "tell"), ("tell", "ask")])
-async def test_calls_of_one_response_wait_together(kind: str, names: tuple[str, str]) -> None:
-    """A run without a prompt is given them as the one response that they came in, and the results that are there."""
+async def test_deferred_calls_of_one_response_stay_together(kind: str, names: tuple[str, str]) -> None:
+    """A run without a prompt is given the deferred calls as one response, with the results that the log has."""
     calls = [messages.ToolCallPart(name, {}, f"c{number}") for number, name in enumerate(names)]
-    made, given = agent(
+    agent, histories = scripted_agent(
         lambda history: (
             messages.ModelResponse([messages.TextPart("I do it."), *calls])
-            if prompts(history)
-            else looks_and_tells(history)
+            if is_user_prompt(history)
+            else call_then_answer(history)
         ),
         output_type=[str, pai.DeferredToolRequests],
     )
-    made.tool_plain(requires_approval=True)(ask)
-    made.tool_plain(lambda: "told", name="tell")
+    agent.tool_plain(requires_approval=True)(ask)
+    agent.tool_plain(lambda: "told", name="tell")
 
     async with opened(kind, max_tokens=4_000) as chat:
-        waiting = await run(made, "run", "May I?", chat)
+        waiting = await run(agent, "run", "May I?", chat)
         approved = waiting.output.build_results(approve_all=True)
-        done = await run(made, "run", None, chat, deferred_tool_results=approved)
-        entries = await listed(chat)
+        done = await run(agent, "run", None, chat, deferred_tool_results=approved)
+        entries = await log_of(chat)
 
     assert done.output == "Clear."
     assert sorted(one.call_id for one in entries if one.kind == "tool_result") == ["c0", "c1"]
-    assert kinds(given[1]) == [["user-prompt"], ["text", "tool-call", "tool-call"], ["tool-return", "tool-return"]]
+    assert part_kinds(histories[1]) == [
+        ["user-prompt"],
+        ["text", "tool-call", "tool-call"],
+        ["tool-return", "tool-return"],
+    ]
 
 
-async def test_a_call_that_was_erased_waits_for_nothing() -> None:
-    """It is in no response of a run that goes on with the others of its group."""
+async def test_an_erased_deferred_call_is_not_waited_for() -> None:
+    """The next run's history has the other calls of the group without the erased one."""
     calls = [messages.ToolCallPart("ask", {}, f"c{number}") for number in range(2)]
-    made, given = agent(
-        lambda history: messages.ModelResponse(calls) if prompts(history) else looks_and_tells(history),
+    agent, histories = scripted_agent(
+        lambda history: messages.ModelResponse(calls) if is_user_prompt(history) else call_then_answer(history),
         output_type=[str, pai.DeferredToolRequests],
     )
-    made.tool_plain(requires_approval=True)(ask)
+    agent.tool_plain(requires_approval=True)(ask)
 
     async with opened("AsyncSession", max_tokens=4_000) as chat:
-        await run(made, "run", "May I?", chat)
-        await chat.erase([(await listed(chat))[-1].id])
+        await run(agent, "run", "May I?", chat)
+        await chat.erase([(await log_of(chat))[-1].id])
         approved = pai.DeferredToolResults(approvals={"c0": True})
-        await run(made, "run", None, chat, deferred_tool_results=approved)
+        await run(agent, "run", None, chat, deferred_tool_results=approved)
 
-    assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
+    assert part_kinds(histories[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
 
 
 def ask() -> str:
-    """Ask somebody."""
+    """Ask for permission."""
     return "granted"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_process_that_died_before_the_answer_is_gone_on_from(kind: str) -> None:
-    """A run without a prompt asks the model again with the results that are in the log, and adds only its answer."""
-    made, given = agent(looks_and_tells)
+async def test_a_run_without_a_prompt_continues_after_a_process_died(kind: str) -> None:
+    """A run without a prompt asks the model with the results in the log and adds only its answer."""
+    agent, histories = scripted_agent(call_then_answer)
 
     async with opened(kind, max_tokens=4_000) as chat:
         added = chat.add(
@@ -762,42 +789,42 @@ async def test_a_process_that_died_before_the_answer_is_gone_on_from(kind: str) 
         )
         if not isinstance(added, tuple):
             await added
-        await run(made, "run", None, chat)
+        await run(agent, "run", None, chat)
 
-        assert [entry.text for entry in await listed(chat)] == ["How is Oslo?", "{}", "clear", "Clear."]
-    assert kinds(given[0]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
+        assert [entry.text for entry in await log_of(chat)] == ["How is Oslo?", "{}", "clear", "Clear."]
+    assert part_kinds(histories[0]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_wrong_arguments_are_told_once_and_again(kind: str) -> None:
-    """What a tool was called with wrongly, and that it was told, stands in the next run's history as it was sent."""
+async def test_invalid_tool_arguments_and_their_retry_stay_in_the_history(kind: str) -> None:
+    """A call with wrong arguments and the error that answered it are in the next run's history as they were sent."""
     wrong = messages.ModelResponse([messages.ToolCallPart("weather", {"town": 1}, "c1")])
-    made, given = agent(lambda history: wrong if len(given) == 1 else looks_and_tells(history))
+    agent, histories = scripted_agent(lambda history: wrong if len(histories) == 1 else call_then_answer(history))
 
     async with opened(kind, max_tokens=4_000) as chat:
-        await run(made, "run", "How is Oslo?", chat)
-        await run(made, "run", "Thanks.", chat)
-        statuses = [entry.status for entry in await listed(chat) if entry.kind == "tool_result"]
+        await run(agent, "run", "How is Oslo?", chat)
+        await run(agent, "run", "Thanks.", chat)
+        statuses = [entry.status for entry in await log_of(chat) if entry.kind == "tool_result"]
 
     assert statuses[0] == "error"
-    assert bare(given[2])[: len(bare(given[1]))] == bare(given[1])
+    assert parts_read(histories[2])[: len(parts_read(histories[1]))] == parts_read(histories[1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_history_of_its_own_goes_before(kind: str) -> None:
-    """`message_history` that is given takes the place of the context, is not added, and what is new is."""
-    made, given = agent(looks_and_tells)
+async def test_a_given_message_history_replaces_the_context_and_is_not_added(kind: str) -> None:
+    """A given `message_history` is used instead of the context and not stored; the run's new messages are."""
+    agent, histories = scripted_agent(call_then_answer)
     own = [
         messages.ModelRequest([messages.UserPromptPart("Before.")]),
         messages.ModelResponse([messages.TextPart("Yes.")]),
     ]
 
     async with opened(kind, max_tokens=4_000) as chat:
-        await run(made, "run", "How is Oslo?", chat)
-        await run(made, "run", "And now?", chat, message_history=own)
+        await run(agent, "run", "How is Oslo?", chat)
+        await run(agent, "run", "And now?", chat, message_history=own)
 
-        assert [entry.text for entry in await listed(chat) if entry.role == "user"] == ["How is Oslo?", "And now?"]
-    assert bare(given[2])[:2] == bare(own)
+        assert [entry.text for entry in await log_of(chat) if entry.role == "user"] == ["How is Oslo?", "And now?"]
+    assert parts_read(histories[2])[:2] == parts_read(own)
 
 
 @pytest.mark.parametrize("id", [None, "mine"])
@@ -807,13 +834,15 @@ async def test_the_session_of_a_run_takes_the_place_of_the_agents_own(id: str | 
 
     async with AsyncMemory.open("memory://") as memory:
         own, other = memory.session("own"), memory.session("other")
-        made, given = agent(lambda _: messages.ModelResponse(DONE), capabilities=[adapter.SessionHistory(own, **named)])
-        await made.run("How is Oslo?")
-        await made.run("And Rome?", capabilities=[adapter.SessionHistory(other, **named)])
+        agent, histories = scripted_agent(
+            lambda _: messages.ModelResponse(DONE), capabilities=[adapter.SessionHistory(own, **named)]
+        )
+        await agent.run("How is Oslo?")
+        await agent.run("And Rome?", capabilities=[adapter.SessionHistory(other, **named)])
 
-        said = [[entry.text for entry in await listed(chat)] for chat in (own, other)]
+        said = [[entry.text for entry in await log_of(chat)] for chat in (own, other)]
     assert said == [["How is Oslo?", "Clear."], ["And Rome?", "Clear."]]
-    assert len(given[1]) == 1
+    assert len(histories[1]) == 1
 
 
 FOUND = {"queries": ["clouds"]}
@@ -838,58 +867,58 @@ async def test_tools_that_were_made_available_stay_so(who: str) -> None:
 
     deferred = capabilities.Capability(tools=[clouds], id="weather", description="Weather.", defer_loading=True)
     options = {"tools": [pai.Tool(clouds, defer_loading=True)]} if who == "a search" else {"capabilities": [deferred]}
-    made, _ = agent(respond, **options)
+    agent, _ = scripted_agent(respond, **options)
 
     def load(ctx: Any) -> str:
         ctx.load_capability("weather")
         return "loaded"
 
     load.__annotations__["ctx"] = pai.RunContext
-    made.tool(load)
+    agent.tool(load)
 
     async with opened("AsyncSession", max_tokens=4_000) as chat:
         for question in ("How is Oslo?", "And now?"):
-            await run(made, "run", question, chat)
-        results = [entry.text for entry in await listed(chat) if entry.name == "clouds" and entry.kind == "tool_result"]
+            await run(agent, "run", question, chat)
+        results = [entry.text for entry in await log_of(chat) if entry.name == "clouds" and entry.kind == "tool_result"]
 
     assert results == ["none", "none"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_cannot_be_shown_is_told(kind: str) -> None:
-    """A context that cannot fit says so, and no model is asked."""
-    made, given = agent(looks_and_tells)
+async def test_a_context_that_cannot_fit_raises_before_the_model_is_asked(kind: str) -> None:
+    """BudgetImpossible is raised before the model is asked."""
+    agent, histories = scripted_agent(call_then_answer)
 
     async with opened(kind, max_tokens=60) as chat:
-        await run(made, "run", LONG, chat)
-        before = len(given)
+        await run(agent, "run", LONG, chat)
+        before = len(histories)
         with pytest.raises(BudgetImpossible):
-            await run(made, "run", "Thanks.", chat)
-        assert len(given) == before
+            await run(agent, "run", "Thanks.", chat)
+        assert len(histories) == before
 
 
-async def test_a_memory_that_is_closed_ends_the_run() -> None:
-    """No model is asked where nothing would be kept."""
-    made, given = agent(looks_and_tells)
+async def test_a_run_over_a_closed_memory_asks_no_model() -> None:
+    """Closed is raised before the model is asked, since nothing could be stored."""
+    agent, histories = scripted_agent(call_then_answer)
     with Memory.open("memory://") as memory:
         chat = memory.session("trip")
 
     with pytest.raises(Closed):
-        await run(made, "run", "How is Oslo?", chat)
+        await run(agent, "run", "How is Oslo?", chat)
 
-    assert given == []
+    assert histories == []
 
 
 def completion(number: int, content: str | None, **more: Any) -> Play:
-    """An answer of chat completions."""
+    """Return an answer of chat completions."""
     finish = "tool_calls" if more else "stop"
     choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content, **more}}
-    made = {"id": f"c{number}", "object": "chat.completion", "created": 1, "model": "gpt-4o", "choices": [choice]}
-    return answers({**made, "usage": {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}})
+    body = {"id": f"c{number}", "object": "chat.completion", "created": 1, "model": "gpt-4o", "choices": [choice]}
+    return answers({**body, "usage": {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}})
 
 
-async def test_what_a_provider_is_sent_begins_as_before() -> None:
-    """Over the wire, a run's first request is the last of the run before, with its answer and the prompt behind it."""
+async def test_each_runs_first_request_extends_the_last_one() -> None:
+    """Over the wire, a run's first request is the last one of the run before, then its answer and the new prompt."""
     models, providers = load("pydantic_ai.models.openai"), load("pydantic_ai.providers.openai")
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}
     plays = [completion(1, None, tool_calls=[call]), completion(2, "Clear."), completion(3, "Yes.")]
@@ -897,10 +926,10 @@ async def test_what_a_provider_is_sent_begins_as_before() -> None:
     with StreamServer(*plays) as server:
         client = load("openai").AsyncOpenAI(base_url=server.url, api_key="none")
         provider = providers.OpenAIProvider(openai_client=client)
-        made, _ = agent(looks_and_tells, instructions="Be brief.")
+        agent, _ = scripted_agent(call_then_answer, instructions="Be brief.")
         async with opened("AsyncSession", max_tokens=4_000) as chat:
             for question in ("How is Oslo?", "Sure?"):
-                await run(made, "run", question, chat, model=models.OpenAIChatModel("gpt-4o", provider=provider))
+                await run(agent, "run", question, chat, model=models.OpenAIChatModel("gpt-4o", provider=provider))
         await client.close()
         second, third = (asked.body["messages"] for asked in server.asked[1:])
 
@@ -934,21 +963,21 @@ with Memory.open(sys.argv[1]) as memory:
 """
 
 
-def beside(store: str) -> list[int]:
-    """Two processes at once; how each ended."""
+def run_two_processes(store: str) -> list[int]:
+    """Run two processes at once; return the exit status of each."""
     running = [subprocess.Popen([sys.executable, "-W", "ignore", "-c", BESIDE, store, name]) for name in "ab"]
     return [one.wait(300) for one in running]
 
 
 @pytest.mark.wide
-async def test_another_process_runs_on_the_same_conversation(tmp_path: Path) -> None:
+async def test_runs_of_two_processes_in_turns_follow_each_other(tmp_path: Path) -> None:
     """With a turn around each run, the runs of two processes follow each other whole."""
     store = str(tmp_path / "agent.db")
     Memory.open(store).close()
-    assert await asyncio.to_thread(beside, store) == [0, 0]
+    assert await asyncio.to_thread(run_two_processes, store) == [0, 0]
 
     async with opened("AsyncSession", store) as chat:
-        entries = await listed(chat)
+        entries = await log_of(chat)
 
     assert [entry.kind for entry in entries] == ["message", "tool_call", "tool_result", "message"] * 10
     assert sorted(entry.text for entry in entries[::4]) == [f"{name}{number}" for name in "ab" for number in range(5)]

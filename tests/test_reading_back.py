@@ -15,7 +15,7 @@ from palimpsest import Memory, Session
 from palimpsest.errors import ConfigError
 from palimpsest.testing import FakeClock
 from providers import FORMATS, PROVIDERS
-from worlds import STORES, world
+from worlds import STORES, open_world
 
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
@@ -26,9 +26,9 @@ def seqs(entries: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_the_newest_come_page_by_page(kind: str, tmp_path: Path) -> None:
+def test_the_newest_entries_are_read_page_by_page(kind: str, tmp_path: Path) -> None:
     """Pages from the end give the same log as pages from the front, without rewound entries."""
-    with world(kind, tmp_path) as there:
+    with open_world(kind, tmp_path) as there:
         session = there.session
         for number in range(8):
             entry = session.add_user_message(f"{number}")
@@ -54,7 +54,7 @@ def test_the_newest_come_page_by_page(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_long_log_is_read_from_its_end(memory: Memory) -> None:
-    """More than is read at once comes whole and in order."""
+    """A log of more entries than are read at once comes back whole and in order."""
     session = memory.session("long")
     session.add([{"role": "user", "content": f"{number}"} for number in range(1300)])
 
@@ -72,7 +72,7 @@ def test_counting_from_both_ends_is_refused(session: Session) -> None:
             session.messages(**wrong)
 
 
-def test_messages_are_the_whole_log(session: Session) -> None:
+def test_messages_returns_the_whole_log(session: Session) -> None:
     """`messages` returns the whole log without a budget, compacted and hidden entries included, in whole groups."""
     for number in range(6):
         session.add_user_message(f"question {number}")
@@ -93,8 +93,8 @@ def test_messages_are_the_whole_log(session: Session) -> None:
     assert session.info().revision == revision
 
 
-def test_messages_of_nothing(memory: Memory) -> None:
-    """A session without entries has none."""
+def test_messages_of_an_empty_session_is_empty(memory: Memory) -> None:
+    """A session without entries has no messages."""
     assert memory.session("new").messages() == []
 
 
@@ -102,7 +102,7 @@ def test_messages_of_nothing(memory: Memory) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 @law
 @given(log=strategies.logs(), after=st.integers(0, 20), length=st.none() | st.integers(1, 20))
-def test_messages_are_valid(format: str, log: list[Any], after: int, length: int | None) -> None:
+def test_messages_of_any_range_is_valid(format: str, log: list[Any], after: int, length: int | None) -> None:
     """`messages` of any range of any log is valid in every format and writes nothing."""
     clock = FakeClock()
     with Memory.open("memory://", clock=clock) as memory:

@@ -33,7 +33,7 @@ def words_of_the_docs() -> set[str]:
     return {word for page in pages for word in re.findall("[a-z]+", page.read_text(encoding="utf-8").lower())}
 
 
-def test_stems_are_those_of_sqlite() -> None:
+def test_stems_equal_those_of_sqlites_porter_tokenizer() -> None:
     """Words have the stems of SQLite's porter tokenizer, except for non-words such as an ending alone or a double y."""
     rng = random.Random(1)
     made = {
@@ -79,14 +79,14 @@ def test_stems_are_those_of_sqlite() -> None:
         ("\ud800 … \x00", []),
     ],
 )
-def test_terms_of_words_numbers_and_identifiers(text: str, found: list[str]) -> None:
+def test_words_numbers_and_identifiers_give_the_expected_terms(text: str, found: list[str]) -> None:
     """An identifier has terms for the whole and its pieces, a word for its stem, an unspaced script for pairs of
     letters."""
     assert terms(text) == found
 
 
 @given(st.text())
-def test_terms_never_hold_what_an_index_or_its_syntax_would_read(text: str) -> None:
+def test_terms_hold_no_characters_of_index_syntax(text: str) -> None:
     """A term has no blank, quote or punctuation that an index could take for syntax, whatever the text is."""
     for term in terms(text):
         assert TERM.fullmatch(term), term
@@ -95,14 +95,14 @@ def test_terms_never_hold_what_an_index_or_its_syntax_would_read(text: str) -> N
 
 
 @given(st.text(), st.text())
-def test_terms_of_two_texts_are_those_of_each(one: str, other: str) -> None:
+def test_terms_of_two_lines_are_those_of_each_line(one: str, other: str) -> None:
     """A line end separates words, so that the terms of two lines are those of each line."""
     assert terms(f"{one}\n;\n{other}") == terms(one) + terms(other)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("text", ["a" * 10**6, "aB" * 10**6, "é," * 10**6, "漢" * 10**6, "'" * 10**6, "1,000" * 10**5])
-def test_hostile_texts_are_analysed(text: str) -> None:
+def test_a_megabyte_of_hostile_text_is_analysed_within_seconds(text: str) -> None:
     """A megabyte of any text is analysed within seconds."""
     found = terms(text)
 
@@ -110,7 +110,7 @@ def test_hostile_texts_are_analysed(text: str) -> None:
 
 
 @given(st.text(alphabet='ab .\n,;{"\\n\u00e9', max_size=3000))
-def test_pieces_cover_a_text_without_gaps(text: str) -> None:
+def test_pieces_of_a_text_lie_end_to_end(text: str) -> None:
     """Pieces of a text lie end to end, and none is much longer than intended."""
     cut = list(pieces(text))
 
@@ -119,7 +119,7 @@ def test_pieces_cover_a_text_without_gaps(text: str) -> None:
     assert all(end - start <= LENGTH + LENGTH // 4 for start, end in cut)
 
 
-def test_pieces_end_behind_a_sentence() -> None:
+def test_texts_are_cut_into_pieces_at_sentence_ends() -> None:
     """A text is cut behind sentences."""
     text = "One sentence of some words. " * 60
 
@@ -130,7 +130,7 @@ def test_pieces_end_behind_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("between", [",", "\t", '","', "/", "|", ";", "\\n", "\\\\n", "=", ">\u3000<"])
-def test_no_word_is_cut_in_two(between: str) -> None:
+def test_texts_without_blanks_are_cut_between_words(between: str) -> None:
     """A text without blanks, such as JSON, tables or addresses, is still cut between words."""
     words = [f"word{number}" for number in range(1000)]
 
@@ -141,12 +141,12 @@ def test_no_word_is_cut_in_two(between: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 2_000_000, "word " * 400_000, "a. " * 700_000])
-def test_an_entry_has_no_more_parts_than_a_key_can_name(text: str) -> None:
+def test_a_long_entry_has_no_more_parts_than_keys_can_number(text: str) -> None:
     """A text of megabytes has longer parts instead of more parts than a key can number."""
     assert 1 < len(list(pieces(text))) <= MOST
 
 
-def test_parts_hold_the_name_and_the_day_once() -> None:
+def test_the_first_part_holds_speaker_and_day_once() -> None:
     """The first part has the speaker's name and the day; a name at the text's beginning is not repeated."""
     at = microseconds_of(datetime.fromisoformat("2023-05-08T13:56:00+00:00"))
 
@@ -159,7 +159,7 @@ def test_parts_hold_the_name_and_the_day_once() -> None:
     assert [part.terms.count("carolin") for part in long] == [1, *(0 for _ in long[1:])]
 
 
-def test_parts_of_json_have_keys_and_values() -> None:
+def test_json_parts_are_found_by_keys_and_values() -> None:
     """Arguments and results in JSON are found by keys and values, whatever is escaped."""
     content = '{"user_id": "mia_li_3668", "note": "line\\nbreak caf\\u00e9"}'
 
@@ -180,7 +180,7 @@ def test_parts_of_json_have_keys_and_values() -> None:
 )
 @pytest.mark.parametrize("escaped", [True, False])
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_json_escapes_is_found_as_it_was_written(text: str, escaped: bool, times: int) -> None:
+def test_text_escaped_in_json_is_found_in_its_plain_form(text: str, escaped: bool, times: int) -> None:
     """Paths with backslashes, letters beyond ASCII and lines are found in JSON, even in JSON inside JSON."""
     content = text
     for _ in range(times):
@@ -199,7 +199,7 @@ def test_tombstones_and_reasoning_have_no_parts() -> None:
     assert parts_of(Entry(content=(Text(text="One"), Text(text="two"))))[0].terms == ["on", "two"]
 
 
-def test_a_question_asks_for_what_it_is_about() -> None:
+def test_a_question_asks_for_its_words_without_question_words() -> None:
     """A question asks for its words without question words; adjacent words count more together."""
     asked = question("When did Caroline go to the support group?")
 
@@ -215,7 +215,7 @@ def test_a_question_asks_for_what_it_is_about() -> None:
 
 
 @pytest.mark.parametrize("behind", [True, False])
-def test_a_question_before_or_behind_a_long_text_is_asked(behind: bool) -> None:
+def test_a_question_before_or_after_a_long_pasted_text_is_asked(behind: bool) -> None:
     """The question before or behind a long pasted text is among the terms asked for."""
     asks, text = "How is the parrot called?", " ".join(f"line{number} parrot" for number in range(500))
 
@@ -225,7 +225,7 @@ def test_a_question_before_or_behind_a_long_text_is_asked(behind: bool) -> None:
     assert len([term for term in asked.terms if " " not in term]) == MOST_TERMS
 
 
-def test_a_question_of_nothing_but_such_words_asks_for_them() -> None:
+def test_a_question_of_only_question_words_asks_for_one_of_them() -> None:
     """A question of question words alone asks for one of them; one without any word asks for nothing."""
     assert question("Who are you?").terms == ("who",)
     assert question("?! …").terms == question("Is it this?").terms == ()
@@ -253,7 +253,7 @@ def test_a_question_of_nothing_but_such_words_asks_for_them() -> None:
         ("", False),
     ],
 )
-def test_whether_several_things_are_asked_for(text: str, several: bool) -> None:
+def test_plurals_and_numbers_ask_for_several_things(text: str, several: bool) -> None:
     """A plural, a number, or what somebody has done asks for several things."""
     assert question(text).several is several
 
@@ -267,13 +267,13 @@ def test_whether_several_things_are_asked_for(text: str, several: bool) -> None:
         ("Who wrote to ann@example.org?", "ann exampl org"),
     ],
 )
-def test_quotes_and_identifiers_are_phrases(text: str, phrase: str) -> None:
+def test_quoted_texts_and_identifiers_are_asked_for_as_phrases(text: str, phrase: str) -> None:
     """A quoted text and an identifier are asked for as phrases."""
     assert phrase in question(text).terms
 
 
 @given(st.text())
-def test_a_question_is_data(text: str) -> None:
+def test_a_question_has_no_syntax_and_gives_bounded_terms(text: str) -> None:
     """Nothing in a question is syntax: it gives a bounded number of words and pairs of words."""
     asked = question(f'"{text}" {text}')
 
@@ -305,7 +305,7 @@ NOW = microseconds_of(datetime.fromisoformat("2025-06-18T12:00:00+00:00"))  # a 
         ("last year", "2024-01-01", "2025-01-01"),
     ],
 )
-def test_times_that_a_question_speaks_of(text: str, since: str, until: str) -> None:
+def test_dates_in_a_question_become_spans_of_days(text: str, since: str, until: str) -> None:
     """Dates, months, years and relative days in a question are spans of whole days."""
     (span,) = question(text, NOW).spans
 
@@ -313,12 +313,12 @@ def test_times_that_a_question_speaks_of(text: str, since: str, until: str) -> N
 
 
 @pytest.mark.parametrize("text", ["31 June", "2023-13-41", "It may cost $2000", "version 2.10", "year 0", "MMXX"])
-def test_what_is_no_time(text: str) -> None:
+def test_impossible_dates_and_plain_numbers_are_not_times(text: str) -> None:
     """Impossible dates and plain numbers are words, not times."""
     assert question(text, NOW).spans == ()
 
 
-def test_days_and_months_are_asked_for() -> None:
+def test_a_question_with_a_day_or_month_asks_for_its_term() -> None:
     """A question with a day or month asks for the term that entries of that time have; without a clock it does not."""
     day, month = question("on 8 May 2023", NOW).terms, question("in May 2023", NOW).terms
 
@@ -332,6 +332,6 @@ def test_days_and_months_are_asked_for() -> None:
 
 
 @given(st.text(alphabet="0123456789 -,/MayJuneago lastweek"), st.integers(0, LAST_MOMENT))
-def test_no_text_and_no_clock_breaks_dates(text: str, now: int) -> None:
+def test_date_spans_of_any_text_begin_before_they_end(text: str, now: int) -> None:
     """Whatever looks like a date, a span begins before it ends, or there is none."""
     assert all(span.since < span.until for span in question(text, now).spans)

@@ -24,7 +24,7 @@ def _tail(context: object) -> str:
     return "\n".join(str(message["content"]) for message in messages)
 
 
-def test_what_answers_and_is_not_in_the_window_stands_behind_the_newest_entry() -> None:
+def test_recalled_passages_stand_behind_the_newest_entry() -> None:
     """An entry outside the window that answers stands behind the newest entry, and nothing before it changes."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", max_tokens=600, tail_share=0.3)
@@ -39,7 +39,7 @@ def test_what_answers_and_is_not_in_the_window_stands_behind_the_newest_entry() 
     assert context.epoch == plain.epoch
 
 
-def test_what_the_context_holds_is_not_said_twice() -> None:
+def test_entries_shown_in_the_context_are_not_recalled_again() -> None:
     """An entry that the context shows is not recalled again."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", max_tokens=4000, tail_share=0.3)
@@ -49,7 +49,7 @@ def test_what_the_context_holds_is_not_said_twice() -> None:
     assert context.tail_messages == []
 
 
-def test_a_masked_result_comes_back_where_it_answers() -> None:
+def test_a_masked_result_that_matches_is_recalled() -> None:
     """A masked result that answers is shown among the recalled passages."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", max_tokens=900, tail_share=0.4)
@@ -81,7 +81,7 @@ def test_a_context_recalls_no_hidden_entries() -> None:
         assert "swordfish" in session.recall("harbour gate password").hits[0].text
 
 
-def test_nothing_that_answers_is_no_tail() -> None:
+def test_a_context_without_matches_has_no_tail() -> None:
     """If nothing answers, the context has no tail."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", max_tokens=600, tail_share=0.3)
@@ -91,7 +91,7 @@ def test_nothing_that_answers_is_no_tail() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20))])
-def test_recalling_makes_no_cut_and_keeps_the_budget(seed: int, tmp_path: Path) -> None:
+def test_a_recalling_context_cuts_no_earlier_and_keeps_its_budget(seed: int, tmp_path: Path) -> None:
     """A context that recalls keeps its budget and cuts no earlier than one that does not."""
     rng = random.Random(seed)
     words = ["dog", "carrot", "lisbon", "sensor", "vault", "rain", "lot", "fan", "tea"]
@@ -113,7 +113,7 @@ def test_recalling_makes_no_cut_and_keeps_the_budget(seed: int, tmp_path: Path) 
             assert all(line not in shown for line in _tail(context).splitlines()[2:-1:2] if len(line) > 40)
 
 
-def test_an_untrusted_text_does_not_leave_the_fence() -> None:
+def test_recalled_text_cannot_close_its_fence() -> None:
     """A recalled text that looks like the end of the fence stays inside the fence."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", max_tokens=600, tail_share=0.3)
@@ -124,7 +124,7 @@ def test_an_untrusted_text_does_not_leave_the_fence() -> None:
     assert tail.endswith("</context>")
 
 
-def test_recalling_needs_a_tail_share_and_the_present() -> None:
+def test_recall_needs_a_tail_share_a_query_and_no_past_time() -> None:
     """`recall` needs a `tail_share`, a query with text, and a context of the present."""
     with Memory.open("memory://") as memory:
         with pytest.raises(ConfigError, match="tail_share"):
@@ -147,7 +147,7 @@ def test_recalling_needs_a_tail_share_and_the_present() -> None:
     ],
     ids=["at its beginning", "at its end", "surrogates"],
 )
-def test_a_context_recalls_with_any_message(said: str) -> None:
+def test_any_message_can_be_the_query_of_a_context(said: str) -> None:
     """Any message can be recalled with, even one longer than a query may be, or with lone surrogates."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", max_tokens=12_000, tail_share=0.1)

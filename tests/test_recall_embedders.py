@@ -87,7 +87,7 @@ def generator(texts: list[str]) -> Iterator[list[float]]:
 
 
 @pytest.mark.parametrize("given", [letters, Documents(), Encoder(), Caller(), coroutine, generator], ids=str_of)
-def test_whatever_gives_texts_vectors_is_an_embedder(given: Any) -> None:
+def test_functions_coroutines_and_library_objects_are_embedders(given: Any) -> None:
     """Functions, coroutine functions and objects of libraries give the same vectors, of length 1, in order."""
     one = of(given)
 
@@ -100,7 +100,7 @@ def test_whatever_gives_texts_vectors_is_an_embedder(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [letters, Caller(), coroutine], ids=str_of)
-def test_an_embedder_gives_the_same_on_an_event_loop(given: Any) -> None:
+def test_embedders_give_the_same_vectors_on_an_event_loop(given: Any) -> None:
     """An asynchronous memory gets the same vectors, and its loop is not blocked by a function."""
 
     async def ask() -> Any:
@@ -113,14 +113,14 @@ def test_an_embedder_gives_the_same_on_an_event_loop(given: Any) -> None:
     assert np.allclose(asyncio.run(ask()), vectors(of(letters), "aab"))
 
 
-def test_questions_are_asked_as_the_embedder_wants_it() -> None:
+def test_questions_use_the_embedders_own_method_for_questions() -> None:
     """A question is embedded by the embedder's method for questions, if it has one."""
     assert np.allclose(drive(of(Documents()).embed_query("a")), np.array([1, 0, 0, 1]) / 2**0.5)
     assert np.allclose(drive(of(letters).embed_query("a")), np.array([1, 0, 0, 1]) / 2**0.5)
     assert np.allclose(drive(of(Documents()).embed_query("b")), np.array([1, 0, 1, 0]) / 2**0.5)
 
 
-def test_texts_are_given_in_batches() -> None:
+def test_embedder_calls_get_at_most_batch_texts() -> None:
     """No call gets more than `batch` texts, and the vectors are in the order of all texts."""
     sizes = []
 
@@ -135,7 +135,7 @@ def test_texts_are_given_in_batches() -> None:
     assert np.array_equal(found, vectors(of(letters, batch=1000), *texts))
 
 
-def test_nothing_is_asked_for_no_texts() -> None:
+def test_an_embedder_is_not_called_without_texts() -> None:
     """Without texts the embedder is not called."""
     assert vectors(of(lambda texts: 1 / 0)).shape == (0, 0)
 
@@ -156,7 +156,7 @@ def test_nothing_is_asked_for_no_texts() -> None:
         ([["x", "y"], ["z", "u"]], "did not return a list of vectors"),
     ],
 )
-def test_an_answer_that_is_no_vectors_of_these_texts_is_refused(answer: Any, why: str) -> None:
+def test_invalid_vectors_are_refused_with_the_reason(answer: Any, why: str) -> None:
     """Too few vectors, of different lengths or not finite, raise one error that names the embedder and the fault."""
     with pytest.raises(EmbedderFailed, match=why) as failed:
         vectors(of(lambda texts: answer, name="mine"), "a", "b")
@@ -164,7 +164,7 @@ def test_an_answer_that_is_no_vectors_of_these_texts_is_refused(answer: Any, why
     assert (failed.value.embedder, failed.value.kind) == ("mine", "answer")
 
 
-def test_a_model_keeps_its_dimension() -> None:
+def test_vectors_of_a_changed_dimension_are_refused() -> None:
     """Vectors of another length than before are refused, since they could not be compared."""
     sizes = iter((3, 3, 4))
     one = of(lambda texts: [[1.0] * next(sizes)])
@@ -176,14 +176,14 @@ def test_a_model_keeps_its_dimension() -> None:
 
 
 @pytest.mark.parametrize("largest", [1e30, 1e-30, 1.0])
-def test_vectors_have_length_1_however_long_they_were(largest: float) -> None:
+def test_vectors_of_any_size_are_scaled_to_length_1(largest: float) -> None:
     """Vectors are scaled to length 1, even if their squares overflow 32 bits; a vector of zeros stays zero."""
     found = vectors(of(lambda texts: [[largest, largest], [0.0, 0.0]]), "a", "b")
 
     assert np.allclose(found, [[0.5**0.5, 0.5**0.5], [0, 0]])
 
 
-def test_what_an_embedder_raises_is_one_error_and_its_cause() -> None:
+def test_embedder_errors_become_embedder_failed_with_their_cause() -> None:
     """Whatever an embedder raises, the caller gets EmbedderFailed with its cause."""
     with pytest.raises(EmbedderFailed, match="ZeroDivisionError") as failed:
         vectors(of(lambda texts: 1 / 0), "a")
@@ -192,7 +192,7 @@ def test_what_an_embedder_raises_is_one_error_and_its_cause() -> None:
     assert isinstance(failed.value.__cause__, ZeroDivisionError)
 
 
-def test_an_embedder_that_hangs_is_given_up() -> None:
+def test_a_hanging_embedder_is_given_up_after_its_timeout() -> None:
     """An embedder that hangs is given up after its timeout."""
 
     async def hangs(texts: list[str]) -> None:
@@ -204,7 +204,7 @@ def test_an_embedder_that_hangs_is_given_up() -> None:
     assert failed.value.kind == "timeout"
 
 
-def test_one_that_keeps_failing_is_left_alone_for_a_while() -> None:
+def test_a_failing_embedder_is_paused_before_it_is_tried_again() -> None:
     """An embedder that keeps failing is not called during a pause; after it, one call tries again."""
     now, calls, works = [0.0], [0], [False]
 
@@ -227,7 +227,7 @@ def test_one_that_keeps_failing_is_left_alone_for_a_while() -> None:
     assert vectors(one, "a").shape == (1, 4)
 
 
-def test_a_model_is_called_by_what_it_says_it_is() -> None:
+def test_vectors_are_stored_under_the_embedders_own_name() -> None:
     """Vectors are stored under the name that an embedder gives itself, in every process."""
     assert of(Documents()).name == "letters-4"
     assert of(letters).name.endswith("test_recall_embedders.letters")
@@ -246,13 +246,13 @@ def test_a_model_is_called_by_what_it_says_it_is() -> None:
         (letters, {"timeout": 0}, "timeout"),
     ],
 )
-def test_what_cannot_be_an_embedder_is_refused_at_once(given: Any, options: dict[str, Any], where: str) -> None:
+def test_an_invalid_embedder_is_refused_when_the_memory_opens(given: Any, options: dict[str, Any], where: str) -> None:
     """An object that cannot be an embedder, or an unknown name, is refused when the memory is opened."""
     with pytest.raises(ConfigError, match=where):
         of(given, **options)
 
 
-def test_a_program_offers_a_model_of_its_own_by_a_name() -> None:
+def test_a_registered_embedder_is_found_by_its_name() -> None:
     """A program can register an embedder under a name."""
     MODELS.register("letters", Documents)
 
@@ -279,7 +279,7 @@ def large() -> Embedder:
     return of("minilm")
 
 
-def test_wordllama_says_what_is_alike(small: Embedder) -> None:
+def test_wordllama_gives_similar_texts_similar_vectors(small: Embedder) -> None:
     """WordLlama gives similar texts similar vectors, regardless of the order of words, and an empty text zeros."""
     found = vectors(small, *SAID, "")
 
@@ -290,7 +290,7 @@ def test_wordllama_says_what_is_alike(small: Embedder) -> None:
     assert np.allclose(vectors(small, "lovely weather"), vectors(small, "weather lovely"), atol=0.2)
 
 
-def test_minilm_gives_the_vectors_of_the_reference(large: Embedder) -> None:
+def test_minilm_gives_the_similarities_of_its_model_card(large: Embedder) -> None:
     """MiniLM gives the similarities that the model's card states for these sentences."""
     found = vectors(large, *SAID)
 
@@ -307,7 +307,7 @@ REFERENCE = {
 """The first numbers of the vectors that PyTorch 2 and transformers 5 give with the same weights."""
 
 
-def test_minilm_gives_the_reference_s_numbers(large: Embedder) -> None:
+def test_minilm_gives_the_reference_vectors_for_unusual_texts(large: Embedder) -> None:
     """MiniLM gives the reference's numbers for empty, long and foreign texts and for code."""
     found = vectors(large, *REFERENCE)
 
@@ -315,7 +315,7 @@ def test_minilm_gives_the_reference_s_numbers(large: Embedder) -> None:
 
 
 @pytest.mark.wide
-def test_minilm_does_not_depend_on_what_is_asked_beside(large: Embedder) -> None:
+def test_minilm_vectors_do_not_depend_on_other_texts_in_the_batch(large: Embedder) -> None:
     """MiniLM gives a text the same vector alone and beside others, and reads no more than 256 tokens."""
     texts = ["", "a", "A long answer. " * 10, "Grüße aus Köln! 東京は晴れです。", "\udcff lone"]
 
@@ -326,7 +326,7 @@ def test_minilm_does_not_depend_on_what_is_asked_beside(large: Embedder) -> None
     assert np.allclose(vectors(large, "word " * 254), vectors(large, "word " * 600), atol=1e-6)
 
 
-def test_weights_that_are_not_those_of_the_model_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_weights_with_a_wrong_checksum_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong weights are refused, because their vectors would mix with those stored under the model's name."""
     package = tmp_path / "some_model"
     package.mkdir()
@@ -361,7 +361,7 @@ with Memory.open("memory://", embedder=sys.argv[1]) as memory:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("model", "there"), [("wordllama", "small"), ("minilm", "large")])
-def test_a_model_is_loaded_when_it_is_first_asked(model: str, there: str, request: pytest.FixtureRequest) -> None:
+def test_model_weights_are_loaded_by_the_first_search(model: str, there: str, request: pytest.FixtureRequest) -> None:
     """A model's weights are loaded by the first search, not when a memory is opened or added to."""
     request.getfixturevalue(there)
 

@@ -18,7 +18,7 @@ from palimpsest.recall import embedding, opening
 from palimpsest.recall.fusion import NEAREST
 from palimpsest.runtime.runner import drive
 from palimpsest.sessions.recalling.asked import LIMIT
-from recalls import companion, place_of
+from recall_helpers import companion, place_of
 
 np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
 
@@ -97,7 +97,7 @@ def talked(memory: Memory) -> None:
 
 @pytest.mark.sampled
 @EVERY
-def test_only_an_embedder_finds_by_meaning(place: Place) -> None:
+def test_entries_without_matching_words_are_found_by_meaning(place: Place) -> None:
     """An entry without the question's words is found by meaning alone, nearest first."""
     with place.open() as memory:
         talked(memory)
@@ -111,7 +111,7 @@ def test_only_an_embedder_finds_by_meaning(place: Place) -> None:
 
 
 @EVERY
-def test_an_embedder_is_asked_without_the_names_of_who_spoke(place: Place) -> None:
+def test_speaker_names_are_removed_from_embedded_questions(place: Place) -> None:
     """Names of speakers are removed from an embedded question and count as words; other names remain."""
     given = Meanings()
     with place.open(given) as memory:
@@ -124,7 +124,7 @@ def test_an_embedder_is_asked_without_the_names_of_who_spoke(place: Place) -> No
 
 @EACH
 @pytest.mark.parametrize("said", [(), ("keep: the car broke down", "keep: a vehicle of ours")])
-def test_an_embedder_that_gives_another_dimension_since_is_asked_anew(place: Place, said: tuple[str, ...]) -> None:
+def test_a_changed_embedder_dimension_makes_all_vectors_again(place: Place, said: tuple[str, ...]) -> None:
     """If an embedder of the same name changes its dimension, all vectors are made again."""
     with place.open(Meanings(width=4)) as memory:
         talked(memory)
@@ -142,7 +142,7 @@ def test_an_embedder_that_gives_another_dimension_since_is_asked_anew(place: Pla
 
 
 @pytest.mark.parametrize("damage", ["value = x'00'", "value = 'text'"])
-def test_vectors_that_are_damaged_are_made_anew(tmp_path: Path, damage: str) -> None:
+def test_damaged_vectors_are_made_again(tmp_path: Path, damage: str) -> None:
     """Damaged vectors are made again."""
     place = Place("sqlite", tmp_path)
     with place.open(Meanings()) as memory:
@@ -156,7 +156,7 @@ def test_vectors_that_are_damaged_are_made_anew(tmp_path: Path, damage: str) -> 
 
 
 @EVERY
-def test_a_filter_may_leave_only_what_is_least_near(place: Place) -> None:
+def test_a_filter_that_leaves_only_the_least_similar_entry_finds_it(place: Place) -> None:
     """If a filter leaves only the least similar entry, that is found."""
     with place.open(Meanings()) as memory:
         memory.session("s").add_user_message("keep: the car broke down")
@@ -165,7 +165,7 @@ def test_a_filter_may_leave_only_what_is_least_near(place: Place) -> None:
 
 
 @EVERY
-def test_what_a_filter_leaves_is_found_behind_much_that_is_nearer(place: Place) -> None:
+def test_filtered_search_finds_entries_behind_many_nearer_ones(place: Place) -> None:
     """An entry that a filter leaves is found, even if more nearer ones are filtered out than a search looks at."""
     with place.open(Meanings()) as memory:
         memory.session("t").add_user_message("keep: soup in the car")
@@ -175,7 +175,7 @@ def test_what_a_filter_leaves_is_found_behind_much_that_is_nearer(place: Place) 
 
 
 @EVERY
-def test_a_filter_is_met_by_the_nearest_of_those_that_it_takes(place: Place) -> None:
+def test_filtered_search_returns_the_nearest_matching_entries(place: Place) -> None:
     """A filter returns the nearest of its entries, even if words alone would fill the answer."""
     with place.open(Meanings()) as memory:
         memory.session("t").add_user_message("keep: soup in the car")
@@ -189,7 +189,7 @@ def test_a_filter_is_met_by_the_nearest_of_those_that_it_takes(place: Place) -> 
         assert "keep: soup in the car" in found(memory, "vehicle thing", roles="user")
 
 
-def test_where_an_embedder_fails_the_order_is_that_of_words_alone() -> None:
+def test_hits_are_ordered_by_words_alone_if_the_embedder_fails() -> None:
     """If the embedder fails, order and scores are those of a search without an embedder."""
 
     def fails(texts: list[str]) -> list[list[float]]:
@@ -208,7 +208,7 @@ def test_where_an_embedder_fails_the_order_is_that_of_words_alone() -> None:
 
 
 @EACH
-def test_what_has_a_vector_is_not_embedded_again(place: Place) -> None:
+def test_stored_vectors_are_reused_after_reopening(place: Place) -> None:
     """Stored vectors are used after reopening; another model makes all of them again."""
     first, second, other = Meanings(), Meanings(), Meanings("another", 5)
     with place.open(first) as memory:
@@ -226,7 +226,7 @@ def test_what_has_a_vector_is_not_embedded_again(place: Place) -> None:
 
 
 @EVERY
-def test_a_backlog_is_embedded_beside_the_search(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_is_embedded_in_the_background(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search embeds a few entries itself; the others get vectors in the background."""
     monkeypatch.setattr(embedding, "AT_ONCE", 8)
     monkeypatch.setattr(embedding, "TOGETHER", 4)
@@ -255,7 +255,7 @@ GONE: dict[str, Callable[[Memory], object]] = {
 @EACH
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget", "forget session"])
 @pytest.mark.parametrize("with_embedder", [True, False])
-def test_vectors_go_with_what_they_were_made_of(place: Place, how: str, with_embedder: bool) -> None:
+def test_an_erasure_removes_the_vectors_of_erased_entries(place: Place, how: str, with_embedder: bool) -> None:
     """An erasure removes the vectors of erased entries in the same step, with an embedder or without."""
     with place.open(Meanings()) as memory:
         talked(memory)
@@ -276,7 +276,7 @@ def test_vectors_go_with_what_they_were_made_of(place: Place, how: str, with_emb
 @pytest.mark.sampled
 @EACH
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget", "forget session"])
-def test_what_is_erased_while_it_is_embedded_gets_no_vector(place: Place, how: str) -> None:
+def test_an_entry_erased_during_embedding_gets_no_vector(place: Place, how: str) -> None:
     """An entry that is erased while its text is with the embedder gets no vector."""
     given = Meanings()
     with place.open(given) as memory, place.open() as other:
@@ -288,7 +288,7 @@ def test_what_is_erased_while_it_is_embedded_gets_no_vector(place: Place, how: s
         assert place.vectors() == []
 
 
-def test_vectors_of_what_nobody_can_read_go_with_its_session(tmp_path: Path) -> None:
+def test_deleting_a_damaged_session_removes_its_vectors(tmp_path: Path) -> None:
     """Deleting a damaged session removes all that the index has of it, although its words cannot be read."""
     place = Place("sqlite", tmp_path)
     with place.open(Meanings()) as memory:
@@ -306,7 +306,7 @@ def test_vectors_of_what_nobody_can_read_go_with_its_session(tmp_path: Path) -> 
 
 
 @EACH
-def test_what_was_redacted_has_a_vector_of_what_it_says_now(place: Place) -> None:
+def test_a_redacted_entry_gets_a_vector_of_its_new_text(place: Place) -> None:
     """A redacted entry has a vector of its new text, and the old vector is gone."""
     given = Meanings()
     with place.open(given) as memory:
@@ -319,7 +319,7 @@ def test_what_was_redacted_has_a_vector_of_what_it_says_now(place: Place) -> Non
 
 
 @EACH
-def test_vectors_are_made_again_with_the_index(place: Place) -> None:
+def test_rebuilding_an_index_makes_its_vectors_again(place: Place) -> None:
     """Rebuilding an index makes its vectors again; without an embedder they come with the next search."""
     with place.open(Meanings()) as memory:
         talked(memory)
@@ -336,7 +336,7 @@ def test_vectors_are_made_again_with_the_index(place: Place) -> None:
 
 
 @EVERY
-def test_what_comes_in_the_place_of_what_was_rewound_gets_a_vector(place: Place) -> None:
+def test_entries_added_after_a_rewind_get_vectors(place: Place) -> None:
     """An entry added after a rewind gets a vector, although the index has as many entries as before."""
     with place.open(Meanings()) as memory:
         session = memory.session("s")
@@ -360,7 +360,9 @@ def lies(texts: list[str]) -> Any:
 
 @EVERY
 @pytest.mark.parametrize("embedder", [fails, lies])
-def test_an_embedder_that_fails_leaves_words(place: Place, embedder: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_embedder_warns_once_and_words_are_still_found(
+    place: Place, embedder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """If an embedder fails, words are still found, and one warning says so without quoting anything."""
     with place.open(embedder) as memory:
         talked(memory)
@@ -377,9 +379,7 @@ def _quotes(texts: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("persistence", ["incremental", "ephemeral"])
-def test_a_log_line_quotes_of_an_embedder_what_the_policy_leaves(
-    persistence: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_logged_embedder_errors_pass_the_privacy_policy(persistence: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A logged error of an embedder passes the privacy policy, since it may quote what it was given."""
     with Memory.open("memory://", privacy="default", embedder=_quotes) as memory:
         session = memory.session("s", persistence=persistence)
@@ -391,7 +391,7 @@ def test_a_log_line_quotes_of_an_embedder_what_the_policy_leaves(
 
 
 @EVERY
-def test_tenants_are_apart(place: Place) -> None:
+def test_no_tenant_finds_another_tenants_entries_by_meaning(place: Place) -> None:
     """No tenant finds another tenant's entries by meaning."""
     with place.open(Meanings()) as memory:
         talked(memory)
@@ -401,7 +401,7 @@ def test_tenants_are_apart(place: Place) -> None:
         assert "keep: a car of beside" not in found(memory, "vehicle")
 
 
-def test_an_encrypted_store_keeps_vectors_in_memory_only(tmp_path: Path) -> None:
+def test_an_encrypted_store_keeps_no_vectors_on_disk(tmp_path: Path) -> None:
     """An encrypted store has no index file beside it, so no vector is on disk."""
     place = Place("sqlite", tmp_path)
     with place.open(Meanings(), encryption=Keys({"k": b"\x01" * 32})) as memory:
@@ -411,7 +411,7 @@ def test_an_encrypted_store_keeps_vectors_in_memory_only(tmp_path: Path) -> None
 
 
 @EACH
-def test_a_read_only_memory_has_vectors_in_memory(place: Place) -> None:
+def test_a_read_only_memory_finds_by_meaning_and_writes_nothing(place: Place) -> None:
     """A read-only memory finds by meaning and leaves nothing behind."""
     with place.open() as memory:
         talked(memory)
@@ -419,7 +419,7 @@ def test_a_read_only_memory_has_vectors_in_memory(place: Place) -> None:
         assert found(memory, "vehicle")[0] == "keep: the car broke down"
 
 
-def test_without_fts5_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_without_fts5_keeps_and_drops_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index that is used without FTS5 also keeps vectors and drops erased ones."""
     monkeypatch.setattr(opening, "has_fts5", lambda: False)
     with Memory.open("memory://", embedder=Meanings()) as memory:
@@ -431,7 +431,7 @@ def test_without_fts5_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 @EVERY
 @pytest.mark.parametrize("awaits", [True, False])
-def test_the_same_is_found_over_an_event_loop(place: Place, awaits: bool) -> None:
+def test_an_asynchronous_memory_finds_by_meaning(place: Place, awaits: bool) -> None:
     """An asynchronous memory finds by meaning, with a function or a coroutine function as its embedder."""
     given = Meanings()
 
@@ -461,7 +461,7 @@ def test_a_coroutine_function_serves_a_synchronous_memory() -> None:
         assert found(memory, "vehicle")[0] == "keep: the car broke down"
 
 
-def test_an_embedder_that_hangs_holds_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_with_a_hanging_embedder_finds_by_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an embedder's timeout, a search finds by words alone."""
     hung = Event()
     with Memory.open("memory://", embedder=lambda texts: hung.wait(60)) as memory:
@@ -473,7 +473,7 @@ def test_an_embedder_that_hangs_holds_nobody_for_ever(monkeypatch: pytest.Monkey
 
 
 @EVERY
-def test_a_fork_is_found_once(place: Place) -> None:
+def test_an_entry_shared_by_branches_is_found_once(place: Place) -> None:
     """An entry that branches share is found once, by meaning as by words."""
     with place.open(Meanings()) as memory:
         talked(memory)
@@ -484,7 +484,7 @@ def test_a_fork_is_found_once(place: Place) -> None:
         assert texts.count("keep: the car broke down") == 1
 
 
-def test_an_ephemeral_session_finds_its_own_by_meaning() -> None:
+def test_an_ephemeral_session_finds_its_unsaved_entries_by_meaning() -> None:
     """An ephemeral session finds its unsaved entries by meaning."""
     with Memory.open("memory://", embedder=Meanings()) as memory:
         session = memory.session("s", persistence="ephemeral")
@@ -492,7 +492,7 @@ def test_an_ephemeral_session_finds_its_own_by_meaning() -> None:
         assert found(session, "vehicle") == ["keep: the car broke down"]
 
 
-def test_an_ephemeral_session_that_began_anew_finds_what_it_says_since() -> None:
+def test_an_ephemeral_session_finds_only_entries_of_its_current_turn() -> None:
     """What a turn added to an ephemeral session is gone after it; a search then finds the words of the next turn."""
     with Memory.open("memory://", embedder=Meanings()) as memory:
         session = memory.session("s", persistence="ephemeral", max_tokens=500, tail_share=0.2)

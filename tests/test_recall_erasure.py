@@ -16,7 +16,7 @@ import postgresstore
 from commands import start
 from palimpsest import Memory, Query
 from palimpsest.testing import FakeClock
-from recalls import companion, finds, index_bytes, marks, place_of, remaining, rows, texts, traces
+from recall_helpers import companion, finds, index_bytes, marks, place_of, remaining, rows, texts, traces
 from writer import quarters
 
 EVERY = pytest.mark.parametrize("kind", ["sqlite", "file", "postgres"])
@@ -56,7 +56,7 @@ DESTROYERS: dict[str, Callable[[Memory], object]] = {
 @pytest.mark.sampled
 @EVERY
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget session", "forget user", "forget tenant"])
-def test_what_was_destroyed_is_never_found_and_in_no_byte(tmp_path: Path, kind: str, how: str) -> None:
+def test_destroyed_entries_are_not_found_and_leave_no_byte(tmp_path: Path, kind: str, how: str) -> None:
     """Destroyed entries are found by no memory, and no byte of the index has them, open or closed."""
     words = marks(how, 24)
     with Memory.open(place_of(kind, tmp_path)) as memory:
@@ -75,7 +75,7 @@ def test_what_was_destroyed_is_never_found_and_in_no_byte(tmp_path: Path, kind: 
 
 
 @EACH
-def test_what_matches_goes_and_the_rest_is_found(tmp_path: Path, kind: str) -> None:
+def test_forget_matches_removes_only_matching_entries_from_the_index(tmp_path: Path, kind: str) -> None:
     """`forget(matches=)` removes the matching entries of all sessions from the index, and nothing else."""
     words, kept = marks("gone", 6), marks("kept", 6)
     with Memory.open(place_of(kind, tmp_path)) as memory:
@@ -92,7 +92,9 @@ def test_what_matches_goes_and_the_rest_is_found(tmp_path: Path, kind: str) -> N
 
 
 @EACH
-def test_what_has_expired_is_not_found_and_swept_off_the_index(tmp_path: Path, kind: str, clock: FakeClock) -> None:
+def test_expired_entries_are_not_found_and_are_swept_from_the_index(
+    tmp_path: Path, kind: str, clock: FakeClock
+) -> None:
     """Expired entries and ended sessions are not found from that moment on, and a sweep removes them from the index."""
     words, over = marks("expired", 8), marks("over", 2)
     with Memory.open(place_of(kind, tmp_path), clock=clock) as memory:
@@ -111,9 +113,7 @@ def test_what_has_expired_is_not_found_and_swept_off_the_index(tmp_path: Path, k
 
 
 @EACH
-def test_what_had_expired_before_it_was_searched_never_comes_into_the_index(
-    tmp_path: Path, kind: str, clock: FakeClock
-) -> None:
+def test_entries_already_expired_are_never_indexed(tmp_path: Path, kind: str, clock: FakeClock) -> None:
     """Expired entries are not indexed, since a sweep could remove them without telling the index."""
     words = marks("before", 2)
     with Memory.open(place_of(kind, tmp_path), clock=clock) as memory:
@@ -129,7 +129,7 @@ def test_what_had_expired_before_it_was_searched_never_comes_into_the_index(
 
 
 @EACH
-def test_what_was_rewound_is_not_found(tmp_path: Path, kind: str) -> None:
+def test_rewound_entries_are_not_found(tmp_path: Path, kind: str) -> None:
     """Rewound entries are not found; entries added in their place are."""
     words = marks("rewound", 4)
     with Memory.open(place_of(kind, tmp_path)) as memory:
@@ -148,7 +148,7 @@ def test_what_was_rewound_is_not_found(tmp_path: Path, kind: str) -> None:
 
 @EACH
 @pytest.mark.parametrize("searched", [True, False])
-def test_erasing_what_was_rewound_leaves_no_byte(tmp_path: Path, kind: str, searched: bool) -> None:
+def test_erasing_a_rewound_entry_leaves_no_byte_in_the_index(tmp_path: Path, kind: str, searched: bool) -> None:
     """Erasing a rewound entry removes it from the index, whether the index knows of the rewind or not."""
     words = marks("rewound", 4)
     with Memory.open(place_of(kind, tmp_path)) as memory:
@@ -190,7 +190,7 @@ def test_redacted_text_is_replaced_in_the_index(tmp_path: Path, kind: str) -> No
 
 
 @EACH
-def test_what_a_flush_without_archive_dropped_is_not_found(tmp_path: Path, kind: str) -> None:
+def test_entries_destroyed_by_a_flush_are_not_found(tmp_path: Path, kind: str) -> None:
     """Entries that a flush without archive has destroyed are not in the index; the others are found."""
     words = marks("flush", 60)
     options: dict[str, Any] = {"persistence": "flush", "archive": False, "max_messages": 10}
@@ -210,7 +210,7 @@ def test_what_a_flush_without_archive_dropped_is_not_found(tmp_path: Path, kind:
 
 
 @EACH
-def test_an_import_that_replaces_a_session_takes_its_text_out(tmp_path: Path, kind: str) -> None:
+def test_an_import_that_replaces_a_session_replaces_its_indexed_text(tmp_path: Path, kind: str) -> None:
     """An import that replaces a session replaces its text in the index."""
     old, new = marks("import", 2)
     with Memory.open(place_of(kind, tmp_path)) as memory, Memory.open("memory://") as elsewhere:
@@ -225,7 +225,7 @@ def test_an_import_that_replaces_a_session_takes_its_text_out(tmp_path: Path, ki
 
 
 @EACH
-def test_what_branches_share_goes_from_all_and_is_found_once(tmp_path: Path, kind: str) -> None:
+def test_erasing_in_a_root_removes_shared_entries_from_branches(tmp_path: Path, kind: str) -> None:
     """Erasing in a root removes the entry from branches; a branch whose root was deleted still finds the rest."""
     shared, erased, own = marks("branches", 3)
     with Memory.open(place_of(kind, tmp_path)) as memory:
@@ -248,7 +248,7 @@ def test_what_branches_share_goes_from_all_and_is_found_once(tmp_path: Path, kin
 
 
 @EACH
-def test_an_erasure_by_the_command_line_reaches_the_index(tmp_path: Path, kind: str) -> None:
+def test_an_erasure_by_a_program_without_an_index_reaches_the_index(tmp_path: Path, kind: str) -> None:
     """An erasure by a program that has never searched reaches the index."""
     words = marks("cli", 3)
     with Memory.open(place_of(kind, tmp_path)) as memory:
@@ -265,7 +265,7 @@ def test_an_erasure_by_the_command_line_reaches_the_index(tmp_path: Path, kind: 
 
 
 @EACH
-def test_nobody_finds_what_is_another_tenants(tmp_path: Path, kind: str) -> None:
+def test_no_verb_finds_entries_of_another_tenant(tmp_path: Path, kind: str) -> None:
     """No verb finds another tenant's entries, even with equal session names in one file."""
     mine, theirs = marks("tenants", 2)
     with Memory.open(place_of(kind, tmp_path), tenant="a") as memory:
@@ -305,7 +305,7 @@ def test_an_erased_summary_is_not_found(tmp_path: Path) -> None:
         assert not finds(memory, secret)
 
 
-def test_an_erasure_of_what_the_index_never_had_does_not_write_it_anew(tmp_path: Path) -> None:
+def test_erasing_an_unindexed_entry_does_not_rewrite_the_index_file(tmp_path: Path) -> None:
     """Erasing an entry that was never indexed does not rewrite the index file; erasing an indexed one does."""
     known, new = marks("never", 2)
     with Memory.open(place_of("sqlite", tmp_path)) as memory:
@@ -328,7 +328,7 @@ def written_anew(folder: Path) -> int:
     return int(version)
 
 
-def test_no_segment_is_merged_for_what_sqlite_takes_out_of_them_itself(tmp_path: Path) -> None:
+def test_an_erasure_merges_segments_only_before_sqlite_3_42(tmp_path: Path) -> None:
     """Since SQLite 3.42 an erasure merges no FTS5 segments; before, it does. Either way no byte is left."""
     words = marks("segments", 40)
     with Memory.open(place_of("sqlite", tmp_path)) as memory:
@@ -351,9 +351,7 @@ def segments(folder: Path) -> int:
     return int(number)
 
 
-def test_vacuum_leaves_no_byte_of_what_a_large_index_still_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vacuum_removes_erased_bytes_from_a_large_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large index is not rewritten at each erasure: the erasure reports that, and `vacuum` does it."""
     monkeypatch.setattr("palimpsest.recall.sqlite.index.SMALL", 1)
     (word, other) = marks("vacuum", 2)
@@ -371,7 +369,7 @@ def test_vacuum_leaves_no_byte_of_what_a_large_index_still_held(
         assert traces([word, other], index_bytes("sqlite", tmp_path)) == [other]
 
 
-def test_postgresql_has_no_byte_of_it_when_what_is_told_is_done(tmp_path: Path) -> None:
+def test_postgresql_keeps_no_byte_after_the_reported_tables_are_rewritten(tmp_path: Path) -> None:
     """An erasure names the PostgreSQL tables to rewrite; afterwards no file of the schema has the text or its
     vector."""
     np = pytest.importorskip("numpy", reason="the extra vectors is not installed")

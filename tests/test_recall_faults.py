@@ -20,7 +20,7 @@ from palimpsest.recall.follower import BLOCKED
 from palimpsest.runtime.runner import drive
 from palimpsest.testing import FakeClock
 from processes import Process, stuff
-from recalls import companion, finds, index_bytes, marks, place_of, traces
+from recall_helpers import companion, finds, index_bytes, marks, place_of, traces
 from test_recall_races import recall_of
 
 KINDS = ("sqlite", "file")
@@ -40,7 +40,7 @@ def filled(place: str, words: list[str], sessions: int = 1) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("pages", [0, 1, 3])
-def test_killed_while_it_indexes(tmp_path: Path, kind: str, pages: int) -> None:
+def test_a_kill_during_indexing_loses_no_hits(tmp_path: Path, kind: str, pages: int) -> None:
     """After a kill during indexing, the next search continues and finds everything."""
     words, place = marks("killed", 120), place_of(kind, tmp_path)
     filled(place, words)
@@ -55,7 +55,7 @@ def test_killed_while_it_indexes(tmp_path: Path, kind: str, pages: int) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("sessions", [1, 4])
-def test_killed_while_it_makes_the_index_anew(tmp_path: Path, kind: str, sessions: int) -> None:
+def test_a_kill_during_a_rebuild_loses_and_doubles_no_hits(tmp_path: Path, kind: str, sessions: int) -> None:
     """After a kill during a rebuild, everything is found, once."""
     words, place = marks("anew", 60), place_of(kind, tmp_path)
     filled(place, words, 6)
@@ -71,7 +71,7 @@ def test_killed_while_it_makes_the_index_anew(tmp_path: Path, kind: str, session
 @pytest.mark.sampled
 @EACH
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_killed_while_it_erases(tmp_path: Path, kind: str, where: str) -> None:
+def test_a_killed_erasure_is_undone_or_completed(tmp_path: Path, kind: str, where: str) -> None:
     """Entries whose erasure was killed before its commit are found again after a while; later, they never are.
 
     Nothing stays blocked in either case.
@@ -100,7 +100,7 @@ def test_killed_while_it_erases(tmp_path: Path, kind: str, where: str) -> None:
 
 @pytest.mark.wide
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_at_any_moment_while_others_work(tmp_path: Path, seed: int) -> None:
+def test_searches_match_the_log_after_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
     """After kills of a searching and an erasing process, exactly what the log holds is found."""
     place = place_of("sqlite", tmp_path)
     with Memory.open(place) as memory:
@@ -176,7 +176,7 @@ def run(path: Path, sql: str) -> None:
 @EACH
 @pytest.mark.parametrize("while_open", [False, True], ids=["closed", "open"])
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_index_is_made_anew(tmp_path: Path, kind: str, how: str, while_open: bool) -> None:
+def test_a_damaged_index_is_rebuilt(tmp_path: Path, kind: str, how: str, while_open: bool) -> None:
     """A damaged index file, even an open one, is made again: searches, erasures and adds succeed."""
     words, place = marks("damage", 30), place_of(kind, tmp_path)
     filled(place, words, 3)
@@ -215,7 +215,7 @@ def test_an_erasure_is_what_meets_the_damage(tmp_path: Path, how: str) -> None:
         assert traces([words[1]], index_bytes("sqlite", tmp_path)) == []
 
 
-def test_what_another_process_made_anew_is_what_an_erasure_reaches(tmp_path: Path) -> None:
+def test_an_erasure_reaches_an_index_replaced_by_another_process(tmp_path: Path) -> None:
     """If another process replaced the index file, an erasure reaches the new file."""
     words, place = marks("other file", 3), place_of("sqlite", tmp_path)
     filled(place, words)
@@ -230,7 +230,9 @@ def test_what_another_process_made_anew_is_what_an_erasure_reaches(tmp_path: Pat
         assert [finds(one, word) for one in (memory, other) for word in words] == [False, True, True] * 2
 
 
-def test_a_database_of_others_in_its_place_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_foreign_database_in_the_place_of_the_index_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Another program's database in the place of the index is left alone; the search runs in memory and logs that."""
     place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
     filled(place, ["pelican"])
@@ -243,7 +245,7 @@ def test_a_database_of_others_in_its_place_is_left_alone(tmp_path: Path, caplog:
         assert db.execute("SELECT * FROM meta").fetchall() == [("precious",)]
 
 
-def test_an_index_that_is_a_folder_is_done_without(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_the_index_makes_searches_run_in_memory(tmp_path: Path) -> None:
     """If a folder is in the place of the index, searches run in memory."""
     place = place_of("sqlite", tmp_path)
     filled(place, ["pelican"])
@@ -256,7 +258,7 @@ def test_an_index_that_is_a_folder_is_done_without(tmp_path: Path) -> None:
         assert not finds(memory, "pelican")
 
 
-def test_an_index_that_cannot_be_opened_any_more_has_a_note_of_what_was_erased(tmp_path: Path) -> None:
+def test_an_erasure_leaves_a_note_for_an_unreachable_index(tmp_path: Path) -> None:
     """An erasure reports what an unreachable index still holds; it is removed when the index can be opened."""
     words, place, path = marks("note", 2), place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
     filled(place, words)
@@ -278,7 +280,9 @@ def test_an_index_that_cannot_be_opened_any_more_has_a_note_of_what_was_erased(t
     assert traces(words, index_bytes("sqlite", tmp_path)) == words[1:]
 
 
-def test_somebody_who_keeps_the_index_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_index_fails_searches_and_erasures_but_no_adds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A locked index does not affect adding; searches and erasures raise an error that names the file."""
     monkeypatch.setattr("palimpsest.recall.sqlite.index.File.__init__.__defaults__", ("", 0.1, ""))
     place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
@@ -300,7 +304,7 @@ def test_somebody_who_keeps_the_index_locked(tmp_path: Path, monkeypatch: pytest
 # --- no room
 
 
-def test_no_room_for_the_index(small_disk: Path) -> None:
+def test_a_search_on_a_full_disk_fails_clearly_or_needs_no_index(small_disk: Path) -> None:
     """On a full disk a search raises one clear error or finds without the index; with room it finds everything."""
     words = marks("room", 8)
     place = f"sqlite:///{small_disk}/log.db"
@@ -323,7 +327,7 @@ def test_no_room_for_the_index(small_disk: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 @EACH
-def test_a_fork_has_an_index_of_its_own(tmp_path: Path, kind: str) -> None:
+def test_a_forked_child_opens_its_own_index(tmp_path: Path, kind: str) -> None:
     """A forked child cannot use the inherited memory; it opens, searches and erases with its own."""
     words, place = marks("fork", 4), place_of(kind, tmp_path)
     filled(place, words)
@@ -352,7 +356,7 @@ def test_a_fork_has_an_index_of_its_own(tmp_path: Path, kind: str) -> None:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_an_index_whose_schema_is_no_text_any_more_is_made_anew(tmp_path: Path) -> None:
+def test_an_index_with_a_damaged_schema_is_rebuilt(tmp_path: Path) -> None:
     """An index with a damaged schema is made again by the next search."""
     place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
     filled(place, ["pelican"])

@@ -39,14 +39,14 @@ def seqs(found: list[Ranked]) -> list[int]:
 FAR_APART = facts(40, apart=SITTING + 1)
 
 
-def test_what_only_one_of_both_finds_is_found() -> None:
+def test_an_entry_is_found_by_words_or_by_meaning_alone() -> None:
     """An entry is found by words alone or by meaning alone."""
     found = Meaning(near({3: 0.8, 9: 0.2})).joined(words({7: 5.0}), FAR_APART)
 
     assert seqs(found) == [7, 3, 9]
 
 
-def test_the_fewer_words_of_a_question_are_said_the_more_meaning_counts() -> None:
+def test_meaning_counts_more_the_fewer_words_of_the_question_match() -> None:
     """The smaller the share of the question's words that entries have, the more meaning counts."""
     wanted = question("harbour winter lantern bicycle parsley")
     elsewhere = [{seq << 8: 1.0} for seq in (31, 32, 33, 34)]  # entries that have the other words
@@ -58,7 +58,7 @@ def test_the_fewer_words_of_a_question_are_said_the_more_meaning_counts() -> Non
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
-def test_what_both_find_comes_first(scale: float) -> None:
+def test_entries_found_by_words_and_meaning_come_first(scale: float) -> None:
     """An entry that both find comes first, whatever their scales."""
     by_words = {seq: scale * score for seq, score in {6: 4.0, 8: 4.1, 5: 4.1}.items()}
 
@@ -67,7 +67,7 @@ def test_what_both_find_comes_first(scale: float) -> None:
     assert seqs(found) == [5, 6, 8, 9]
 
 
-def test_without_vectors_the_order_is_that_of_words() -> None:
+def test_words_alone_or_meaning_alone_decide_the_order_if_the_other_is_missing() -> None:
     """Without vectors the order is that of words; without words, that of meaning."""
     scores = {seq: 100.0 - seq for seq in (4, 9, 2, 30)}
 
@@ -77,7 +77,7 @@ def test_without_vectors_the_order_is_that_of_words() -> None:
 
 
 @pytest.mark.parametrize(("weight", "first"), [(0.0, 2), (1.0, 3), (0.1, 2), (0.9, 3)])
-def test_a_weight_says_how_much_meaning_counts(weight: float, first: int) -> None:
+def test_the_weight_scales_how_much_meaning_counts(weight: float, first: int) -> None:
     """A weight of 0 is words alone, 1 is meaning alone."""
     meaning = Meaning(near({3: 0.9, 2: 0.5, 20: 0.1}))
 
@@ -95,7 +95,7 @@ def test_an_entry_counts_by_its_best_part() -> None:
     assert by_words == {4: 1, 6: 1}
 
 
-def test_what_stands_around_a_near_entry_is_found_with_it() -> None:
+def test_neighbours_of_a_similar_entry_are_found_with_it() -> None:
     """Neighbours of a similar entry in its sitting are found with it, since an answer may not resemble its question."""
     meaning = Meaning(near({10: 0.9, 30: 0.2}))
 
@@ -104,7 +104,7 @@ def test_what_stands_around_a_near_entry_is_found_with_it() -> None:
     assert 11 in meaning.wanted
 
 
-def test_long_entries_say_less_of_those_around_them() -> None:
+def test_long_entries_raise_their_neighbours_less() -> None:
     """A long entry raises its neighbours less, since most of it is about something else."""
     meaning = Meaning(near({10: 0.9, 30: 0.2}))
 
@@ -115,7 +115,7 @@ def test_long_entries_say_less_of_those_around_them() -> None:
     assert share(LONG * 10) == pytest.approx(share(LONG) / 10)
 
 
-def test_whom_a_question_names_counts_for_what_meaning_alone_has_found() -> None:
+def test_the_named_speaker_decides_between_equally_similar_entries() -> None:
     """Of two equally similar entries, the one by the speaker whom the question names comes first."""
     meaning, known = Meaning(near({3: 0.9, 9: 0.9, 20: 0.1})), dict(FAR_APART)
     assert seqs(meaning.joined(words({}), known))[:2] == [9, 3]
@@ -126,7 +126,7 @@ def test_whom_a_question_names_counts_for_what_meaning_alone_has_found() -> None
     assert seqs(meaning.joined(words({}, "What has Bob seen?"), known))[:2] == [9, 3]
 
 
-def test_a_sitting_counts_for_what_meaning_alone_has_found() -> None:
+def test_a_sitting_with_matching_words_decides_between_equally_similar_entries() -> None:
     """Of two equally similar entries, the one in a sitting that has words of the question comes first."""
     known = {
         seq: Facts(at=START + seq // 20 * 2 * SITTING, kind="message", role="user", chars=100) for seq in range(80)
@@ -137,7 +137,7 @@ def test_a_sitting_counts_for_what_meaning_alone_has_found() -> None:
     assert seqs(found).index(30) < seqs(found).index(50)
 
 
-def test_where_several_things_are_asked_for_meaning_finds_several_sittings() -> None:
+def test_several_things_asked_for_are_found_in_several_sittings() -> None:
     """If several things are asked for, the best entry of another sitting precedes the second of the same."""
     known = {
         seq: Facts(at=START + seq // 20 * 2 * SITTING, kind="message", role="user", chars=100) for seq in range(80)
@@ -162,17 +162,17 @@ def test_where_several_things_are_asked_for_meaning_finds_several_sittings() -> 
         ("", ""),
     ],
 )
-def test_a_question_is_compared_in_meaning_without_speakers_names(text: str, left: str) -> None:
+def test_speaker_names_are_removed_before_a_question_is_embedded(text: str, left: str) -> None:
     """Speakers' names are removed from a question before it is embedded, unless nothing else is left."""
     assert unnamed(text, frozenset(terms("Caroline Jean"))) == left
 
 
-def test_a_question_in_which_nobody_is_named_is_compared_as_it_is() -> None:
+def test_a_question_without_names_is_embedded_unchanged() -> None:
     """A question without names is embedded unchanged, blanks included."""
     assert unnamed("  Who has\n a dog? ", frozenset()) == "  Who has\n a dog? "
 
 
-def test_a_filter_leaves_out_and_what_it_leaves_out_still_counts() -> None:
+def test_filtered_out_entries_still_raise_their_neighbours() -> None:
     """A filtered-out entry is not returned but still raises its neighbours."""
     known = facts(40)
     known[10] = Facts(at=known[10].at, kind="message", role="assistant", chars=100)
@@ -183,18 +183,18 @@ def test_a_filter_leaves_out_and_what_it_leaves_out_still_counts() -> None:
     assert 10 not in seqs(found)
 
 
-def test_what_is_not_alike_at_all_is_not_found() -> None:
+def test_entries_with_a_cosine_of_0_or_less_are_not_found() -> None:
     """Entries with a cosine of 0 or less are not found."""
     assert Meaning(near({1: 0.0, 2: -0.4})).joined(words({}), FAR_APART) == []
     assert seqs(Meaning(near({1: 0.5})).joined(words({}), FAR_APART)) == [1]
 
 
-def test_entries_that_nobody_knows_of_are_left_out() -> None:
+def test_vectors_of_unknown_entries_are_ignored() -> None:
     """A vector whose entry is unknown is ignored, since it may outlive its entry for a moment."""
     assert seqs(Meaning(near({99: 0.9, 3: 0.5, 4: 0.2})).joined(words({}), FAR_APART)) == [3, 4]
 
 
-def test_sessions_are_apart() -> None:
+def test_neighbours_are_of_the_same_session_only() -> None:
     """Only entries of the same session are neighbours."""
     other = 5 << 28
     known = facts(3) | {other | seq: one for seq, one in facts(3).items()}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from palimpsest import Memory
-from recalls import index_bytes, marks, place_of, traces
+from recall_helpers import index_bytes, marks, place_of, traces
 
 BLOB = "QUJDREVG" * 40
 SAID = {
@@ -117,7 +117,7 @@ def memory() -> Iterator[Memory]:
 
 
 @pytest.mark.parametrize("format", FOUND)
-def test_what_a_provider_s_tools_found_is_found(memory: Memory, format: str) -> None:
+def test_results_of_provider_run_tools_are_found(memory: Memory, format: str) -> None:
     """Readable results of provider-run tools are found and shown, and read as part of the whole entry."""
     session = memory.session("s", format=format)
     session.add(SAID[format])
@@ -133,7 +133,7 @@ def test_what_a_provider_s_tools_found_is_found(memory: Memory, format: str) -> 
     assert [word for word in NEVER if word in everything and word != "pondering"] == []
 
 
-def test_two_searches_that_found_something_else_are_two(memory: Memory) -> None:
+def test_messages_with_different_provider_results_are_two_hits(memory: Memory) -> None:
     """Two messages without texts of their own but with different results are two hits."""
     session = memory.session("s", format="openai-responses")
     calls = [
@@ -143,7 +143,7 @@ def test_two_searches_that_found_something_else_are_two(memory: Memory) -> None:
     assert sorted(hit.text.split()[-1] for hit in hits(memory, "walrus")) == ["1", "2"]
 
 
-def test_of_a_long_result_the_part_is_shown_that_answers(memory: Memory) -> None:
+def test_a_long_provider_result_shows_the_matching_part(memory: Memory) -> None:
     """Of a long result, the part that answers is shown."""
     session = memory.session("s", format="openai-responses")
     output = " ".join(f"Line {n} is about nothing." for n in range(900)) + " The walrus sleeps."
@@ -154,7 +154,7 @@ def test_of_a_long_result_the_part_is_shown_that_answers(memory: Memory) -> None
     assert session.passages([1], max_tokens=None).passages[0].text[hit.start : hit.end] == hit.text
 
 
-def test_a_policy_cleans_it_as_it_cleans_text(tmp_path: Path) -> None:
+def test_a_policy_redacts_results_of_provider_run_tools(tmp_path: Path) -> None:
     """A privacy policy redacts such results like texts, even those stored before it."""
     call = {"type": "mcp_call", "id": "m", "name": "look", "arguments": "{}", "output": "walrus ann@example.org"}
     with Memory.open(tmp_path / "a.db") as memory:
@@ -165,7 +165,7 @@ def test_a_policy_cleans_it_as_it_cleans_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_an_erasure_takes_it_to_the_byte(tmp_path: Path, kind: str) -> None:
+def test_erasing_an_entry_removes_its_provider_results_from_the_index(tmp_path: Path, kind: str) -> None:
     """Erasing the entry removes such results from the index completely."""
     gone, kept = marks(kind, 2)
     with Memory.open(place_of(kind, tmp_path)) as memory:

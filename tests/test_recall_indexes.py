@@ -127,7 +127,7 @@ def found(index: Index, terms: Sequence[str], sessions: Sequence[str] | None = N
 # --- each by itself
 
 
-def test_a_phrase_is_words_side_by_side_in_their_order(kept: Kept) -> None:
+def test_a_phrase_matches_adjacent_words_in_order(kept: Kept) -> None:
     """A phrase matches adjacent words in order only; a phrase may overlap itself."""
     index = kept.of("t")
     added(index, "s", document(1, "do re mi"), document(2, "re do mi"), document(3, "do x re"), document(4, "no no no"))
@@ -141,7 +141,7 @@ def test_a_phrase_is_words_side_by_side_in_their_order(kept: Kept) -> None:
     ]
 
 
-def test_terms_are_data(kept: Kept) -> None:
+def test_terms_are_never_read_as_syntax(kept: Kept) -> None:
     """No term is a statement, pattern or query of the index, whatever its characters."""
     index = kept.of("t")
     added(index, "s", document(1, "cat dog"))
@@ -153,7 +153,7 @@ def test_terms_are_data(kept: Kept) -> None:
     assert [set(one) for one in found(index, ["cat"])] == [{("s", 1, 0)}]
 
 
-def test_tenants_know_nothing_of_each_other(kept: Kept) -> None:
+def test_one_tenants_entries_never_affect_anothers_hits(kept: Kept) -> None:
     """One tenant's entries do not affect the hits or scores of another, nor go when that is emptied."""
     one, other = kept.of("one"), kept.of("other")
     added(one, "s", document(1, "cat"), document(2, "dog"), document(3, "mi"))
@@ -167,7 +167,7 @@ def test_tenants_know_nothing_of_each_other(kept: Kept) -> None:
     assert len(found(other, ["cat"])[0]) == 49
 
 
-def test_what_is_blocked_is_not_taken_until_it_is_unblocked(kept: Kept) -> None:
+def test_updates_skip_blocked_entries_until_unblocked(kept: Kept) -> None:
     """Between `block` and `unblock` no update brings an entry back."""
     index = kept.of("t")
     cat, dog = document(1, "cat"), document(2, "dog")
@@ -187,7 +187,7 @@ def test_what_is_blocked_is_not_taken_until_it_is_unblocked(kept: Kept) -> None:
     assert drive(index.blocked(2**60)) == {}
 
 
-def test_a_session_that_is_blocked_whole_takes_nothing(kept: Kept) -> None:
+def test_blocking_seq_0_blocks_a_whole_session(kept: Kept) -> None:
     """Blocking seq 0 blocks a whole session, even an unknown one: updates for it do nothing."""
     index = kept.of("t")
     drive(index.block("s", [], [0], 1))
@@ -200,7 +200,7 @@ def test_a_session_that_is_blocked_whole_takes_nothing(kept: Kept) -> None:
     assert found(index, ["cat"]) == [{}]
 
 
-def test_who_expects_another_cursor_or_generation_changes_nothing(kept: Kept) -> None:
+def test_an_update_with_an_outdated_cursor_or_generation_does_nothing(kept: Kept) -> None:
     """An update with an outdated cursor or generation does nothing, so that only one of two equal updates is made."""
     index, beside = kept.of("t"), kept.of("t")
     added(index, "s", document(1, "cat"))
@@ -222,7 +222,7 @@ def test_who_expects_another_cursor_or_generation_changes_nothing(kept: Kept) ->
     assert size.bytes > 0
 
 
-def test_an_ended_session_leaves_nothing_but_what_is_blocked(kept: Kept) -> None:
+def test_ending_a_session_removes_all_but_its_blocks(kept: Kept) -> None:
     """`end` forgets a session and its cursor, but not its blocks; a new session of the name has a new number."""
     index = kept.of("t")
     added(index, "s", document(1, "cat"), document(2, "dog", "dog"))
@@ -238,7 +238,7 @@ def test_an_ended_session_leaves_nothing_but_what_is_blocked(kept: Kept) -> None
     assert [set(one) for one in found(index, ["cat", "mi"])] == [set(), {("s", 1, 0)}]
 
 
-def test_a_mark_only_rises_until_the_index_is_empty(kept: Kept) -> None:
+def test_the_mark_only_rises_until_the_index_is_emptied(kept: Kept) -> None:
     """The mark only rises, until emptying the index resets it."""
     index = kept.of("t")
     assert drive(index.mark()) == 0
@@ -255,7 +255,7 @@ def test_a_mark_only_rises_until_the_index_is_empty(kept: Kept) -> None:
     assert drive(index.scrub(whole=False)) is not None
 
 
-def test_names_and_facts_come_back_as_they_went(kept: Kept) -> None:
+def test_names_and_facts_are_returned_unchanged(kept: Kept) -> None:
     """Names and facts are returned unchanged, control characters included."""
     index = kept.of("tenänt")
     one = document(3, "cat", kind="tool_result", name="\x00\x01\x02 n\u00e4me")
@@ -268,7 +268,7 @@ def test_names_and_facts_come_back_as_they_went(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("sessions", [None, ["s"], ["t", "nobody"], ["s", *(f"other {n}" for n in range(RANGES))], []])
-def test_the_places_that_a_filter_takes_are_those_whose_facts_it_takes(kept: Kept, sessions: list[str] | None) -> None:
+def test_a_filter_selects_exactly_the_places_with_matching_facts(kept: Kept, sessions: list[str] | None) -> None:
     """A filter selects exactly the places whose facts match it."""
     index = kept.of("tenant")
     kinds: list[Kind] = ["message", "tool_call", "tool_result", "context", "summary"]
@@ -395,7 +395,7 @@ async def _unblocked(index: Index, session: str, seqs: Sequence[int], anew: Sequ
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
-def test_all_indexes_answer_alike(all_kept: Sequence[Kept], seed: int) -> None:
+def test_all_indexes_give_equal_answers_after_random_steps(all_kept: Sequence[Kept], seed: int) -> None:
     """After any random steps, all indexes return the same answers and find the same with the same scores."""
     world = World([kept.of(f"tenant {seed}") for kept in all_kept], seed)
     for _ in range(15):
@@ -408,7 +408,7 @@ def test_all_indexes_answer_alike(all_kept: Sequence[Kept], seed: int) -> None:
 
 
 @pytest.mark.wide
-def test_a_common_word_adds_the_same_to_the_newest_of_those_that_hold_it(all_kept: Sequence[Kept]) -> None:
+def test_all_indexes_score_the_same_newest_parts_for_a_common_word(all_kept: Sequence[Kept]) -> None:
     """For a common word all indexes score the same newest parts, in one, some or all sessions, also when asked
     again."""
     indexes = [kept.of("many") for kept in all_kept]
@@ -430,7 +430,7 @@ def test_a_common_word_adds_the_same_to_the_newest_of_those_that_hold_it(all_kep
             assert len(found(indexes[0], ["a"], sessions, most)[0]) == min(most, there)
 
 
-def test_in_a_session_the_newest_of_those_that_hold_a_common_word_are_found(tmp_path: Path) -> None:
+def test_a_common_word_finds_the_newest_parts_of_the_searched_session(tmp_path: Path) -> None:
     """For a common word or phrase, a search in a session finds the newest parts of that session."""
     with closing(File(str(tmp_path / "index"))) as file:
         index = FtsIndex(file, "tenant", Inline(), "")
@@ -443,7 +443,7 @@ def test_in_a_session_the_newest_of_those_that_hold_a_common_word_are_found(tmp_
             assert sorted(found_of) == keys[-COMMON:]
 
 
-def test_a_search_asks_the_file_once_for_a_rare_word_and_once_for_all_facts(tmp_path: Path) -> None:
+def test_a_search_runs_a_fixed_number_of_statements(tmp_path: Path) -> None:
     """A search runs one statement for all facts, two for a rare word, and one for a word that no part has."""
     with closing(File(str(tmp_path / "index"))) as file:
         index = FtsIndex(file, "tenant", Inline(), "")
@@ -462,7 +462,7 @@ def test_a_search_asks_the_file_once_for_a_rare_word_and_once_for_all_facts(tmp_
     assert [one for one in nothing if "FROM words_" in one] == []
 
 
-def test_what_merged_words_leave_unused_in_the_file_is_given_back_when_all_is_taken_in(tmp_path: Path) -> None:
+def test_indexing_leaves_few_unused_pages_in_the_file(tmp_path: Path) -> None:
     """After indexing, at most a hundredth of the file's pages is unused."""
     with closing(File(str(tmp_path / "index"))) as file:
         index = FtsIndex(file, "tenant", Inline(), "")
@@ -498,7 +498,7 @@ ONE = b"\x00<"
 """The number 1 as stored in a vector; a server with pgvector refuses bytes that are no vector."""
 
 
-def test_vectors_go_with_their_parts(kept: Kept) -> None:
+def test_dropping_a_part_drops_its_vector(kept: Kept) -> None:
     """A vector is dropped in the same step as its part."""
     pytest.importorskip("numpy")
     index = kept.of("t")
@@ -539,7 +539,7 @@ def test_vectors_go_with_their_parts(kept: Kept) -> None:
     assert drive(rows.state()).generation != now.generation
 
 
-def test_vectors_of_a_session_that_ends_go_with_it(kept: Kept) -> None:
+def test_ending_a_session_drops_its_vectors_alone(kept: Kept) -> None:
     """Ending a session drops all of its vectors and no others."""
     pytest.importorskip("numpy")
     index = kept.of("t")
@@ -561,7 +561,7 @@ def test_vectors_of_a_session_that_ends_go_with_it(kept: Kept) -> None:
 # --- several at once, and what goes wrong
 
 
-def test_two_connections_write_one_after_the_other(tmp_path: Path) -> None:
+def test_one_of_two_simultaneous_updates_is_refused(tmp_path: Path) -> None:
     """Of two simultaneous updates that expect the same cursor, one is made, and nothing is lost."""
     for kind in ("file", "postgres"):
         with ExitStack() as end:
@@ -606,7 +606,7 @@ def opened_at(kind: str, folder: Path, address: str, end: ExitStack) -> Index:
 
 
 @pytest.mark.parametrize("statement", ["DROP TABLE {}.recall_parts CASCADE", "DROP TABLE {}.recall_tenants CASCADE"])
-def test_tables_that_are_damaged_are_made_anew(statement: str) -> None:
+def test_damaged_index_tables_are_made_again_empty(statement: str) -> None:
     """Damaged tables of an index are made again, empty; the store's own tables stay."""
     with ExitStack() as end:
         address = postgresstore.address_of("indexes")
@@ -620,7 +620,7 @@ def test_tables_that_are_damaged_are_made_anew(statement: str) -> None:
         assert len(found(index, ["cat"])[0]) == 1
 
 
-def test_a_call_that_is_cancelled_happens_whole_or_not_at_all() -> None:
+def test_a_cancelled_call_is_done_completely_or_not_at_all() -> None:
     """A cancelled call is done completely or not at all, and the connection stays usable."""
     address = postgresstore.address_of("indexes")
 

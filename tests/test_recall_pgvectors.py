@@ -94,7 +94,7 @@ async def found(vectors: Vectors, text: str, numbers: list[int] | None = None, l
     return list(await vectors.search(text, numbers, limit=limit))
 
 
-def test_what_means_the_same_is_found_nearest_first(run: Run[None]) -> None:
+def test_parts_are_found_nearest_first(run: Run[None]) -> None:
     """The nearest parts come first, with their cosines, in all or in some sessions."""
 
     async def use(opened: Opened) -> None:
@@ -117,7 +117,7 @@ def _document(seq: int, text: str) -> Document:
     return Document(seq, Facts(seq, "message", "user", len(text), None), [text.split()])
 
 
-def test_what_is_erased_is_found_by_nobody_and_does_not_come_back(run: Run[None]) -> None:
+def test_erased_parts_are_not_found_and_late_writes_are_refused(run: Run[None]) -> None:
     """An erased part is found by nobody, and a write whose text was read before the erasure is refused."""
 
     async def use(opened: Opened) -> None:
@@ -141,7 +141,7 @@ def test_what_is_erased_is_found_by_nobody_and_does_not_come_back(run: Run[None]
     run(use)
 
 
-def test_a_text_is_embedded_once(run: Run[None]) -> None:
+def test_the_vector_of_a_known_text_is_reused(run: Run[None]) -> None:
     """The vector of a known text is copied exactly instead of being computed again."""
 
     async def use(opened: Opened) -> None:
@@ -161,7 +161,7 @@ def test_a_text_is_embedded_once(run: Run[None]) -> None:
     run(use)
 
 
-def test_models_and_tenants_are_not_mixed(run: Run[None]) -> None:
+def test_vectors_are_found_only_by_their_model_and_tenant(run: Run[None]) -> None:
     """Neither another model nor another tenant finds the vectors."""
 
     async def use(opened: Opened) -> None:

@@ -19,7 +19,7 @@ import postgresstore
 import redisstore
 from palimpsest import AsyncMemory, ConfigError, Keys, Memory
 from palimpsest.recall.sqlite import index as fts
-from recalls import index_bytes, marks, place_of, texts, traces
+from recall_helpers import index_bytes, marks, place_of, texts, traces
 from writer import quarters
 
 SERVERS = {"mongodb": mongostore.address_of, "redis": redisstore.address_of}
@@ -48,7 +48,7 @@ def finds(memory: Memory, word: str) -> bool:
 
 
 @pytest.mark.sampled
-def test_an_index_in_a_given_file_is_there_for_the_next_process(tmp_path: Path, address: str) -> None:
+def test_an_index_in_a_given_file_is_used_by_the_next_process(tmp_path: Path, address: str) -> None:
     """An index in a given file is used by the next process, which also finds what others added since."""
     path = tmp_path / "index"
     with Memory.open(address, recall_index=path) as memory:
@@ -82,7 +82,7 @@ def test_opening_an_index_twice_keeps_its_locks(tmp_path: Path) -> None:
             assert path.with_name("index-wal").exists()
 
 
-def test_an_index_of_another_store_is_emptied(tmp_path: Path, address: str) -> None:
+def test_a_given_index_file_of_another_store_is_emptied(tmp_path: Path, address: str) -> None:
     """If the given file holds another store's index, that is emptied: its words are neither found nor in the file."""
     path = tmp_path / "index"
     (word, own) = marks("another", 2)
@@ -102,7 +102,7 @@ def test_an_index_of_another_store_is_emptied(tmp_path: Path, address: str) -> N
 
 
 @pytest.mark.parametrize("how", ["erase", "forget"])
-def test_an_erasure_where_the_file_is_not_leaves_a_note_for_it(tmp_path: Path, how: str) -> None:
+def test_an_erasure_without_the_index_file_leaves_a_note(tmp_path: Path, how: str) -> None:
     """An erasure on a machine without the index file reports what remains; the next to open the file removes it."""
     path, address = tmp_path / "index", redisstore.address_of("places")
     gone, kept = marks("elsewhere", 2)
@@ -125,7 +125,7 @@ def test_an_erasure_where_the_file_is_not_leaves_a_note_for_it(tmp_path: Path, h
     assert not traces([gone], path.read_bytes())
 
 
-def test_an_erasure_finds_the_given_file_before_anybody_has_searched(tmp_path: Path) -> None:
+def test_an_erasure_reaches_a_given_index_file_before_any_search(tmp_path: Path) -> None:
     """An erasure reaches a given index file even if this process has not searched yet."""
     path, address = tmp_path / "index", redisstore.address_of("places")
     (gone,) = marks("first", 1)
@@ -140,7 +140,7 @@ def test_an_erasure_finds_the_given_file_before_anybody_has_searched(tmp_path: P
     assert not traces([gone], path.read_bytes())
 
 
-def test_an_encrypted_store_has_no_index_in_a_file(tmp_path: Path) -> None:
+def test_recall_index_is_refused_for_an_encrypted_store(tmp_path: Path) -> None:
     """`recall_index` is refused for an encrypted store, since an index holds words in plain text."""
     keys = Keys({"k": b"\x01" * 32})
     (word,) = marks("sealed", 1)
@@ -155,13 +155,13 @@ def test_an_encrypted_store_has_no_index_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["", " ", 5, b"index", "a\x00b"])
-def test_what_is_no_path_is_refused(given: Any) -> None:
+def test_a_recall_index_that_is_no_path_is_refused(given: Any) -> None:
     """A `recall_index` that is no path is refused by the option's name."""
     with pytest.raises(ConfigError, match="recall_index"):
         AsyncMemory.open("memory://", recall_index=given)
 
 
-def test_a_file_that_is_something_else_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_recall_index_that_names_a_foreign_file_is_refused(tmp_path: Path) -> None:
     """A `recall_index` that names another kind of file, even a store, is refused, and the file stays as it is."""
     text, database, store = tmp_path / "notes.txt", tmp_path / "other.db", tmp_path / "log.db"
     text.write_text("not to be lost")
@@ -181,7 +181,9 @@ def test_a_file_that_is_something_else_stays_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("opened_since", [True, False])
-def test_a_restored_backup_is_searched_as_it_is(tmp_path: Path, kind: str, opened_since: bool) -> None:
+def test_a_search_after_a_restored_backup_finds_exactly_its_entries(
+    tmp_path: Path, kind: str, opened_since: bool
+) -> None:
     """After a backup is restored, exactly its entries and later ones are found, although the index had seen others.
 
     This also holds if the store grew beyond the backup before anybody searched, if the index was opened since the copy.
@@ -232,7 +234,7 @@ def copied(one: Path, other: Path) -> None:
 # --- without FTS5
 
 
-def test_where_sqlite_has_no_fts5_the_index_is_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_in_memory_without_fts5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without FTS5 the index is in memory and finds the same; one warning says so."""
     address = f"sqlite:///{tmp_path}/log.db"
     monkeypatch.setattr("palimpsest.recall.opening.has_fts5", lambda: False)
@@ -313,7 +315,7 @@ QUESTIONS = [
 
 
 @pytest.mark.wide
-def test_every_store_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_store_gives_the_same_hits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every store gives the same first ten answers, with the same scores, in the same order."""
     found = dict[str, list[Any]]()
     for name, address in STORES.items():
@@ -352,7 +354,7 @@ def _ticking() -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_a_store_has_one_index_by_whatever_name_it_is_opened(tmp_path: Path, kind: str) -> None:
+def test_a_store_opened_through_a_link_uses_the_same_index(tmp_path: Path, kind: str) -> None:
     """A store opened through a link uses the index beside the store itself, so that erasures reach it."""
     (tmp_path / "there").mkdir()
     (word,) = marks("linked", 1)

@@ -25,7 +25,7 @@ def db() -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_scores_are_those_of_fts5(db: sqlite3.Connection, seed: int) -> None:
+def test_scores_equal_those_of_fts5(db: sqlite3.Connection, seed: int) -> None:
     """Each term and phrase has the same parts and scores as in FTS5, even after parts were removed."""
     rng = random.Random(seed)
     postings, parts = Postings(), dict[int, list[str]]()
@@ -44,7 +44,7 @@ def test_scores_are_those_of_fts5(db: sqlite3.Connection, seed: int) -> None:
         assert ours == {key: pytest.approx(score, rel=1e-12) for key, score in theirs}, asked
 
 
-def test_keys_of_a_session_are_a_range() -> None:
+def test_keys_of_a_session_form_an_ordered_range() -> None:
     """The keys of a session are a range in the order of entries and parts, and each tells its entry."""
     postings = Postings()
     keys = [key_of(number, seq, part) for number in (1, 2) for seq in (1, 2, 300) for part in (0, 1)]
@@ -56,7 +56,7 @@ def test_keys_of_a_session_are_a_range() -> None:
     assert place_of(keys[0]) == place_of(keys[1]) != place_of(keys[2])
 
 
-def test_what_is_dropped_leaves_nothing() -> None:
+def test_dropped_terms_leave_no_byte_in_the_index() -> None:
     """A term without parts is in no byte of the index; putting a part again replaces it."""
     postings = Postings()
     postings.put(1, ["secret", "word"])
@@ -75,7 +75,7 @@ def test_what_is_dropped_leaves_nothing() -> None:
     assert "word" not in repr(vars(postings))
 
 
-def test_asking_for_nothing() -> None:
+def test_empty_and_unknown_terms_have_no_matches() -> None:
     """Empty and unknown terms, and phrases with unknown terms, have no matches."""
     postings = Postings()
     postings.put(1, ["word"])
@@ -85,7 +85,7 @@ def test_asking_for_nothing() -> None:
     assert postings.keys() == [1]
 
 
-def test_terms_come_out_of_fts5_as_they_went_in(db: sqlite3.Connection) -> None:
+def test_fts5_splits_joined_terms_at_blanks_only(db: sqlite3.Connection) -> None:
     """SQLite's tokenizer splits the joined terms at blanks only, in any script, and keeps `_`."""
     texts = [
         "東京タワーに行きました。",

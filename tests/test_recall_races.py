@@ -18,7 +18,7 @@ from palimpsest.recall.opening import Recall
 from palimpsest.runtime.runner import drive
 from palimpsest.testing import FakeClock
 from processes import Process
-from recalls import finds, index_bytes, marks, place_of, traces
+from recall_helpers import finds, index_bytes, marks, place_of, traces
 
 KINDS = ("sqlite", "file")
 EACH = pytest.mark.parametrize("kind", KINDS)
@@ -59,7 +59,7 @@ ERASURES: dict[str, Callable[[Memory, str], object]] = {
 @pytest.mark.sampled
 @EACH
 @pytest.mark.parametrize("how", ERASURES)
-def test_what_is_erased_after_it_was_read_is_never_written(
+def test_a_page_read_before_an_erasure_does_not_bring_its_text_back(
     tmp_path: Path, kind: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that was read before an erasure and is written after it does not bring the text back."""
@@ -80,7 +80,7 @@ def test_what_is_erased_after_it_was_read_is_never_written(
 
 
 @EACH
-def test_who_first_searches_while_somebody_erases_keeps_nothing(
+def test_an_index_built_during_an_erasure_has_no_erased_byte(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An index that another memory builds during an erasure has no byte of the erased entry."""
@@ -104,7 +104,7 @@ def test_who_first_searches_while_somebody_erases_keeps_nothing(
 
 
 @pytest.mark.parametrize("how", ["erase", "delete", "forget"])
-def test_an_eraser_that_was_presumed_dead_leaves_no_byte(
+def test_a_late_eraser_whose_blocks_were_undone_leaves_no_byte(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
     """An eraser that stood still so long that others undid its blocks still leaves no byte in the index."""
@@ -133,7 +133,7 @@ def test_an_eraser_that_was_presumed_dead_leaves_no_byte(
         assert finds(other, words[0]) is (how != "delete")
 
 
-def test_an_erasure_that_failed_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_found_again_after_a_failed_erasure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an erasure failed, its entries are found at once, even if a whole session was to be deleted."""
     words = marks("failed", 2)
     with Memory.open(place_of("sqlite", tmp_path)) as memory:
@@ -155,7 +155,7 @@ def test_an_erasure_that_failed_takes_nothing_away(tmp_path: Path, monkeypatch: 
             assert all(finds(memory, word) for word in words)
 
 
-def test_an_index_that_is_made_anew_while_another_fills_it_is_whole(
+def test_an_index_emptied_while_another_memory_fills_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An index that is emptied while another memory fills it is complete afterwards."""
@@ -179,7 +179,7 @@ def test_an_index_that_is_made_anew_while_another_fills_it_is_whole(
         assert all(finds(other, word) for word in words)
 
 
-def test_who_adds_all_the_time_does_not_keep_a_search_going(tmp_path: Path) -> None:
+def test_a_search_ends_beside_a_writer_that_never_stops(tmp_path: Path) -> None:
     """A search indexes what was there when it began, and ends although another process keeps adding."""
     place = place_of("sqlite", tmp_path)
     with Memory.open(place) as memory, Process("add", place, script=SCRIPT) as adding:
@@ -192,7 +192,7 @@ def test_who_adds_all_the_time_does_not_keep_a_search_going(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
-def test_an_indexer_in_another_process_stands_still_between_reading_and_writing(tmp_path: Path, kind: str) -> None:
+def test_an_indexer_paused_during_an_erasure_brings_nothing_back(tmp_path: Path, kind: str) -> None:
     """If another process pauses its indexing during an erasure, the erased text does not come back."""
     words, place = marks("process", 4), place_of(kind, tmp_path)
     with Memory.open(place) as memory:
@@ -211,7 +211,7 @@ def test_an_indexer_in_another_process_stands_still_between_reading_and_writing(
 @pytest.mark.wide
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_many_processes_at_once(tmp_path: Path, kind: str, seed: int) -> None:
+def test_many_processes_index_add_and_erase_consistently(tmp_path: Path, kind: str, seed: int) -> None:
     """While processes index, add and erase at full speed, erased entries are never found and all others are."""
     place = place_of(kind, tmp_path)
     with Memory.open(place) as memory:
@@ -272,7 +272,7 @@ class World:
             case _:
                 doomed = {each for each, (name, _) in self.there.items() if name == session}
                 self.memory.delete_session(session)
-                # what was added while that went on went along, or began anew
+                # entries added meanwhile were deleted, too, or are in a new session
                 left = {entry.id for entry in self.memory.session(session).entries()}
                 doomed = {
                     each
@@ -333,7 +333,7 @@ def wrapped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20))])
-def test_any_interleaving_leaves_the_index_as_the_log(
+def test_the_index_equals_the_log_after_any_interleaving(
     tmp_path: Path, kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After any interleaving of two followers, adds and erasures, the index has exactly what the log has."""

@@ -54,28 +54,28 @@ def filled(*, before: int = 20, behind: int = 20, turns: Sequence[tuple[Role, st
     return Talk([*filling * before, *turns, *filling * behind])
 
 
-def test_an_answer_is_found_by_the_question_before_it() -> None:
+def test_an_answer_is_found_through_the_matching_entry_before_it() -> None:
     """An entry without the question's words is found behind the entry before it that has them."""
     talk = filled(turns=[("user", "What did the vet say of your parrot?"), ("assistant", "He needs rest.")])
 
     assert talk.order("What did the vet say about the parrot?")[:2] == [41, 42]
 
 
-def test_those_around_a_hit_do_not_outrank_it() -> None:
+def test_a_hit_ranks_before_its_neighbours() -> None:
     """A hit comes before its neighbours, and the neighbour behind it before the one in front."""
     talk = filled(turns=[("assistant", "Hm."), ("user", "The harbour crane fell over."), ("assistant", "Oh no.")])
 
     assert talk.order("crane at the harbour")[:2] == [42, 43]
 
 
-def test_what_is_around_ends_with_a_sitting() -> None:
+def test_neighbours_are_of_the_same_day() -> None:
     """An entry of another day is no neighbour."""
     talk = Talk([("user", "The harbour crane fell over."), ("assistant", "Oh no.")], every=DAY)
 
     assert talk.order("harbour crane") == [1]
 
 
-def test_a_long_neighbour_does_not_drown_a_short_turn() -> None:
+def test_a_short_fact_ranks_before_neighbours_of_a_long_answer() -> None:
     """A short fact comes before the neighbours of a long answer that repeats the same word."""
     long = "A cello wants care: keep the cello dry, tune the cello each day. " * 40
     talk = filled(
@@ -94,7 +94,7 @@ def test_a_long_neighbour_does_not_drown_a_short_turn() -> None:
     assert order.index(41) < order.index(44) < order.index(45)
 
 
-def test_a_long_entry_counts_by_its_best_part() -> None:
+def test_a_long_entry_scores_by_its_best_part() -> None:
     """A paragraph of a long entry is found as well as if it stood alone."""
     text = FILLING * 40 + "The gateway listens on port 8443 behind the proxy. " + FILLING * 40
     talk = filled(turns=[("assistant", text), ("user", "And which port is the right one for ships?")])
@@ -105,7 +105,7 @@ def test_a_long_entry_counts_by_its_best_part() -> None:
     assert 2 <= first.part < len(parts_of(Entry(content=text))) - 1
 
 
-def test_a_phrase_counts_more_than_its_words() -> None:
+def test_adjacent_words_score_higher_than_separate_ones() -> None:
     """Of two entries with the same words, the one that has them side by side comes first."""
     talk = filled(
         turns=[
@@ -118,14 +118,14 @@ def test_a_phrase_counts_more_than_its_words() -> None:
     assert talk.order("the support group")[0] == 47
 
 
-def test_of_equals_the_newest_comes_first() -> None:
+def test_the_newest_of_equal_entries_comes_first() -> None:
     """Of equal entries the newest comes first."""
     talk = Talk([("user", "The key is blue.")] * 5, every=DAY)
 
     assert talk.order("key") == [5, 4, 3, 2, 1]
 
 
-def test_a_speaker_whom_the_question_names() -> None:
+def test_entries_by_the_named_speaker_come_first() -> None:
     """An entry by the speaker whom the question names comes before the same text of another speaker."""
     turns: list[tuple[Role, str, str]] = [("user", "I like figs.", "Ann"), ("assistant", "I like figs.", "Bo")]
     talk = Talk(turns, every=DAY)
@@ -134,7 +134,7 @@ def test_a_speaker_whom_the_question_names() -> None:
     assert talk.order("Does Bo like figs?")[0] == 2
 
 
-def test_who_asks_about_themself_means_what_they_said() -> None:
+def test_a_question_with_my_prefers_entries_of_the_user() -> None:
     """With "my" in the question, a user's entry comes before the same text of an assistant."""
     talk = Talk([("user", "The car is a Skoda."), ("assistant", "The car is a Skoda.")], every=DAY)
 
@@ -142,7 +142,7 @@ def test_who_asks_about_themself_means_what_they_said() -> None:
     assert talk.order("What is the car?")[0] == 2
 
 
-def test_where_several_things_are_asked_for_the_best_of_each_sitting_come_first() -> None:
+def test_the_best_entries_of_each_sitting_come_first_for_several_things() -> None:
     """If several things are asked for, the best entries of each sitting come first."""
     said: list[tuple[Role, str]] = [("user", "I read the book Momo, such a book."), ("user", "It is a book on time.")]
     talk = Talk([*said, ("user", "The door is shut.")])
@@ -153,7 +153,7 @@ def test_where_several_things_are_asked_for_the_best_of_each_sitting_come_first(
     assert talk.order("Which books did you read?")[:2] == [1, 4]
 
 
-def test_a_speaker_counts_more_where_several_things_are_asked_for() -> None:
+def test_the_named_speaker_counts_more_if_several_things_are_asked_for() -> None:
     """If several things are asked for, the named speaker counts more."""
     turns: list[tuple[Role, str, str]] = [
         ("user", "We went to the lake by train.", "Ann"),
@@ -165,7 +165,7 @@ def test_a_speaker_counts_more_where_several_things_are_asked_for() -> None:
     assert talk.order("Which lakes has Ann been to?")[0] == 1
 
 
-def test_a_time_that_the_question_speaks_of() -> None:
+def test_entries_of_the_time_in_the_question_come_first() -> None:
     """Of equal entries, the one of the time in the question comes first."""
     talk = Talk([("user", "We went to the lake.")] * 4, every=40 * DAY)
     said = talk.facts[2].at
@@ -176,7 +176,7 @@ def test_a_time_that_the_question_speaks_of() -> None:
     assert hits[0].seq == 2
 
 
-def test_a_filter_leaves_what_is_around() -> None:
+def test_filtered_out_entries_still_raise_their_neighbours() -> None:
     """Filtered-out entries still raise their neighbours."""
     talk = filled(turns=[("user", "What did the vet say of your parrot?"), ("assistant", "He needs rest.")])
     asked = question("the vet on the parrot")
@@ -188,7 +188,7 @@ def test_a_filter_leaves_what_is_around() -> None:
     assert {talk.facts[hit.seq].role for hit in hits} == {"assistant"}
 
 
-def test_facts_of_what_is_wanted_are_enough() -> None:
+def test_facts_of_the_wanted_entries_suffice_for_the_order() -> None:
     """The facts of the few wanted entries give the same order as those of all entries."""
     rng = random.Random(3)
     colours = ["red", "green", "blue", "grey", "pink", "white"]
@@ -205,7 +205,7 @@ def test_facts_of_what_is_wanted_are_enough() -> None:
     ).ranked(talk.facts)
 
 
-def test_a_word_that_most_entries_have_takes_no_place_from_others() -> None:
+def test_a_common_word_does_not_change_the_order_of_other_words() -> None:
     """A word that most entries have changes neither the hits nor the order of other words."""
     turns: list[tuple[Role, str]] = [
         ("user", f"The lot number {i} has {'rye' if i % 4 == 0 else 'oats'}.") for i in range(200)
@@ -215,7 +215,7 @@ def test_a_word_that_most_entries_have_takes_no_place_from_others() -> None:
     assert talk.order("rye in a lot") == talk.order("rye")
 
 
-def test_a_word_that_most_entries_have_is_found_where_few_have_the_others() -> None:
+def test_entries_with_only_the_common_word_come_last() -> None:
     """If few entries have the rare word, those with only the common word are found behind them."""
     turns: list[tuple[Role, str]] = [("user", "The lot has oats."), ("user", "The door is shut.")]
     talk = Talk([*turns * 3, ("user", "The lot has rye."), ("user", "The lot has oats.")], every=DAY)
@@ -226,7 +226,7 @@ def test_a_word_that_most_entries_have_is_found_where_few_have_the_others() -> N
     assert sorted(order) == [1, 3, 5, 7, 8]
 
 
-def test_nothing_found() -> None:
+def test_no_terms_matches_or_facts_give_no_hits() -> None:
     """Without terms, matches or facts there are no hits and no errors."""
     assert Ranking(Question((), ()), []).ranked({}) == []
     assert Ranking(question("harbour"), [{}]).ranked({}) == []
@@ -237,7 +237,7 @@ def test_nothing_found() -> None:
     st.lists(st.lists(st.sampled_from(["red", "green", "blue", "grey"]), max_size=12), min_size=1, max_size=30),
     st.lists(st.sampled_from(["red", "green", "blue", "grey"]), min_size=1, max_size=4),
 )
-def test_each_entry_comes_once_in_falling_order(texts: list[list[str]], asked: list[str]) -> None:
+def test_hits_are_unique_and_in_falling_order(texts: list[list[str]], asked: list[str]) -> None:
     """Hits have falling scores, come once each, and include every entry with a word of the question."""
     talk = Talk([("user", " ".join(words)) for words in texts])
 
@@ -260,7 +260,7 @@ def test_each_entry_comes_once_in_falling_order(texts: list[list[str]], asked: l
     ),
     st.integers(1, 20),
 )
-def test_candidates_are_the_entries_that_have_most(asked: list[tuple[float, dict[int, float]]], most: int) -> None:
+def test_skipping_terms_does_not_change_the_candidates(asked: list[tuple[float, dict[int, float]]], most: int) -> None:
     """Terms that cannot change the best candidates are skipped; the candidates are those of all terms added up."""
     matches = [{key_of(0, seq * 100): score for seq, score in found.items()} for _, found in asked]
     totals = {
@@ -275,7 +275,7 @@ def test_candidates_are_the_entries_that_have_most(asked: list[tuple[float, dict
     assert {entry for entry in ranking.wanted if entry % 100 == 0} == {place_of(key) for key in best}
 
 
-def test_names_are_those_of_who_said_something() -> None:
+def test_only_names_of_speakers_count_as_names() -> None:
     """Only names of speakers count as names; a tool's name may be what a question is about."""
     said = [Facts(at=0, kind="message", role="user", chars=9, name=name) for name in ("Ann Lee", "Ann", None, "")]
     result = Facts(at=0, kind="tool_result", role="tool", chars=9, name="weather")

@@ -68,7 +68,7 @@ def kept(path: Path) -> Iterator[Kept]:
 
 @pytest.fixture
 def other(path: Path, kept: Kept) -> Iterator[Kept]:
-    """The same file, opened by another process."""
+    """Open the same file like another process."""
     one = Kept(path)
     yield one
     one.db.close()
@@ -115,7 +115,7 @@ def indexed(path: Path) -> Iterator[Indexed]:
 
 @pytest.fixture
 def beside(path: Path, indexed: Indexed) -> Iterator[Indexed]:
-    """The same index, opened by another process."""
+    """Open the same index like another process."""
     one = Indexed(path)
     yield one
     one.file.close()
@@ -137,7 +137,7 @@ def found(vectors: Vectors, text: str, numbers: Sequence[int] | None = None, lim
 TEXTS = {key(0, 1): "cat and dog", key(0, 2): "boat", key(1, 1): "dog dog", key(1, 2): "bread moon"}
 
 
-def test_what_means_the_same_is_found_nearest_first(kept: Kept) -> None:
+def test_parts_are_found_nearest_first(kept: Kept) -> None:
     """The nearest parts come first, with their cosines."""
     vectors = kept.vectors(Words())
     put(vectors, TEXTS)
@@ -149,7 +149,7 @@ def test_what_means_the_same_is_found_nearest_first(kept: Kept) -> None:
     assert cosines[key(0, 1)] == pytest.approx(0.5**0.5, abs=0.01)
 
 
-def test_only_the_sessions_that_are_meant_are_searched(kept: Kept) -> None:
+def test_a_search_is_limited_to_the_given_sessions(kept: Kept) -> None:
     """A search is limited to sessions by their numbers, the upper bits of keys."""
     vectors = kept.vectors(Words())
     put(vectors, TEXTS)
@@ -159,7 +159,7 @@ def test_only_the_sessions_that_are_meant_are_searched(kept: Kept) -> None:
     assert found(vectors, "dog", []) == []
 
 
-def test_vectors_outlive_the_process(kept: Kept, other: Kept) -> None:
+def test_stored_vectors_are_found_by_another_process(kept: Kept, other: Kept) -> None:
     """Another process finds stored vectors without embedding again, and those that are stored later."""
     first, words = kept.vectors(Words()), Words()
     put(first, TEXTS)
@@ -171,7 +171,7 @@ def test_vectors_outlive_the_process(kept: Kept, other: Kept) -> None:
     assert words.given == ["boat", "rain"]
 
 
-def test_what_has_no_vector_is_missing(kept: Kept) -> None:
+def test_missing_returns_the_keys_without_a_vector(kept: Kept) -> None:
     """`missing` returns the keys without a vector."""
     vectors = kept.vectors(Words())
     assert drive(vectors.missing([1, 2])) == [1, 2]
@@ -192,7 +192,7 @@ def test_a_text_is_embedded_once(kept: Kept) -> None:
     assert found(vectors, "dog", limit=2) == [key(1, 1), key(0, 3)]
 
 
-def test_what_is_erased_is_found_by_nobody(indexed: Indexed, beside: Indexed) -> None:
+def test_erased_parts_are_found_by_no_process(indexed: Indexed, beside: Indexed) -> None:
     """An erased part is not found, even by a process that has it in memory, or after the place was reused."""
     vectors, second = indexed.vectors(), beside.vectors()
     texts = indexed.add({1: "cat and dog", 2: "boat", 3: "dog dog", 4: "bread moon"})
@@ -209,7 +209,7 @@ def test_what_is_erased_is_found_by_nobody(indexed: Indexed, beside: Indexed) ->
 
 
 @pytest.mark.parametrize("known", [None, {1: "cat"}], ids=["unknown", "known"])
-def test_what_is_erased_while_it_is_embedded_does_not_come_back(
+def test_a_vector_of_text_read_before_an_erasure_is_refused(
     indexed: Indexed, beside: Indexed, known: dict[int, str] | None
 ) -> None:
     """A vector whose text was read before an erasure is refused, and nothing of it is kept."""
@@ -224,7 +224,7 @@ def test_what_is_erased_while_it_is_embedded_does_not_come_back(
     assert put(vectors, {boat: "boat"}) is True
 
 
-def test_the_bytes_of_what_was_erased_are_gone_from_the_file(indexed: Indexed, path: Path) -> None:
+def test_an_erasure_leaves_no_byte_of_the_vector_in_the_file(indexed: Indexed, path: Path) -> None:
     """After an erasure neither the vector nor the text's hash is in any byte of the file or its journal."""
     vectors, words = indexed.vectors(), Words()
     texts = {seq: f"song {'moon ' * seq}" for seq in range(1, 400)}
@@ -244,7 +244,7 @@ def test_the_bytes_of_what_was_erased_are_gone_from_the_file(indexed: Indexed, p
     assert there(300) == [True, True]
 
 
-def test_another_model_s_vectors_are_not_mixed_in(kept: Kept) -> None:
+def test_vectors_of_another_model_are_not_found(kept: Kept) -> None:
     """Another model finds none of the old vectors; its first write drops them."""
     put(kept.vectors(Words("old")), TEXTS)
     new = kept.vectors(Words("new", "cat dog boat rain key song bread sun"))
@@ -257,7 +257,7 @@ def test_another_model_s_vectors_are_not_mixed_in(kept: Kept) -> None:
     assert found(kept.vectors(Words("old")), "dog") == []
 
 
-def test_a_model_of_the_same_name_with_other_dimensions_is_another_one(kept: Kept) -> None:
+def test_a_changed_dimension_counts_as_another_model(kept: Kept) -> None:
     """A model of the same name with another dimension counts as another model."""
     put(kept.vectors(Words()), TEXTS)
     wider = kept.vectors(Words(words="cat dog boat"))
@@ -267,7 +267,7 @@ def test_a_model_of_the_same_name_with_other_dimensions_is_another_one(kept: Kep
     assert found(wider, "dog") == [key(0, 1)]
 
 
-def test_of_two_processes_with_two_models_the_last_one_stays(kept: Kept, other: Kept) -> None:
+def test_the_later_of_two_processes_with_two_models_wins(kept: Kept, other: Kept) -> None:
     """Of two processes with different models the later one wins; the other's next write is refused."""
     first, second = kept.vectors(Words("first")), other.vectors(Words("second"))
     put(first, TEXTS)
@@ -280,7 +280,7 @@ def test_of_two_processes_with_two_models_the_last_one_stays(kept: Kept, other: 
     assert found(second, "dog", limit=1) == [key(1, 1)]
 
 
-def test_an_embedder_that_fails_changes_nothing(kept: Kept) -> None:
+def test_a_failing_embedder_changes_no_stored_vector(kept: Kept) -> None:
     """A failing embedder changes no stored vector, and the search works again afterwards."""
     words = Words()
     vectors = kept.vectors(words)
@@ -296,7 +296,7 @@ def test_an_embedder_that_fails_changes_nothing(kept: Kept) -> None:
     assert found(vectors, "dog", limit=1) == [key(1, 1)]
 
 
-def test_tenants_of_a_file_have_vectors_of_their_own(kept: Kept) -> None:
+def test_each_tenant_of_a_file_has_its_own_vectors(kept: Kept) -> None:
     """Tenants of a file have separate tables: neither searches nor hashes tell one of the other."""
     mine, yours = SqliteVectors(kept.db, 1), SqliteVectors(kept.db, 2)
     row = Row(key(0, 1), digest_of("m", "secret"), packed(np.ones(4, np.float32) / 2))
@@ -309,7 +309,7 @@ def test_tenants_of_a_file_have_vectors_of_their_own(kept: Kept) -> None:
     assert yours.changes(State(), 0, 10).added == []
 
 
-def test_16_bits_are_enough() -> None:
+def test_storing_vectors_in_16_bits_barely_changes_cosines() -> None:
     """Storing vectors in 16 bits changes a cosine by less than 0.001."""
     rows = np.random.default_rng(1).standard_normal((200, 384)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -327,7 +327,7 @@ def unit(count: int, seed: int = 0) -> Any:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_a_matrix_finds_what_comparing_all_by_hand_finds() -> None:
+def test_a_matrix_finds_the_same_as_a_plain_comparison() -> None:
     """A matrix finds the same as comparing all vectors one by one, after additions, replacements and removals."""
     rng = np.random.default_rng(3)
     matrix, there = Matrix(16), dict[int, Any]()
@@ -352,7 +352,7 @@ def test_a_matrix_finds_what_comparing_all_by_hand_finds() -> None:
         assert answer == pytest.approx({one: meant[one] for one in best}, abs=1e-5)
 
 
-def test_a_matrix_keeps_what_it_is_told_to() -> None:
+def test_matrix_keep_removes_all_other_vectors() -> None:
     """`keep` removes all other vectors from a matrix."""
     matrix = Matrix(16)
     matrix.put(range(100), unit(100))
@@ -362,7 +362,7 @@ def test_a_matrix_keeps_what_it_is_told_to() -> None:
     assert sorted(matrix.search(unit(1)[0], None, 10)) == [5, 7]
 
 
-def test_a_matrix_is_bounded() -> None:
+def test_a_full_matrix_keeps_the_newest_sessions() -> None:
     """A full matrix keeps the newest sessions, and makes room rarely."""
     matrix = Matrix(16, most=1000)
     for start in range(0, 5000, 100):
@@ -374,7 +374,7 @@ def test_a_matrix_is_bounded() -> None:
     assert min(there) == 5000 - len(there)
 
 
-def test_no_hits_are_asked_for() -> None:
+def test_a_limit_of_0_or_an_empty_matrix_finds_nothing() -> None:
     """A limit of 0 and an empty matrix find nothing and raise nothing."""
     matrix = Matrix(16)
     assert matrix.search(unit(1)[0], None, 5) == {}

@@ -24,7 +24,7 @@ from palimpsest.formats.fences import guard
 from palimpsest.recall.sqlite.index import File
 from palimpsest.sessions.recalling.recalled import Passage, packed, rendered
 from palimpsest.testing import FakeClock
-from recalls import companion, finds, index_bytes, marks, place_of, texts, traces
+from recall_helpers import companion, finds, index_bytes, marks, place_of, texts, traces
 from writer import quarters
 
 KINDS = ("sqlite", "file")
@@ -71,7 +71,7 @@ def test_a_reader_without_an_index_makes_one_in_memory(tmp_path: Path, kind: str
 
 
 @EACH
-def test_both_worlds_find_the_same(tmp_path: Path, kind: str) -> None:
+def test_async_memory_finds_the_same_as_memory(tmp_path: Path, kind: str) -> None:
     """`AsyncMemory` finds the same as `Memory`, with the same scores, over the same index."""
     words, place = marks("worlds", 9), place_of(kind, tmp_path)
 
@@ -88,7 +88,7 @@ def test_both_worlds_find_the_same(tmp_path: Path, kind: str) -> None:
 
 
 @EACH
-def test_what_is_ephemeral_is_found_by_its_session_alone(tmp_path: Path, kind: str) -> None:
+def test_ephemeral_entries_are_found_by_their_session_alone(tmp_path: Path, kind: str) -> None:
     """An ephemeral session finds its own and stored entries; nobody else finds its own, and none is on disk."""
     stored, unsaved, place = *marks("ephemeral", 2), place_of(kind, tmp_path)
     with Memory.open(place) as memory:
@@ -108,9 +108,7 @@ def test_what_is_ephemeral_is_found_by_its_session_alone(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("given", [None, lambda texts: [[1.0, 0.0] for _ in texts]])
-def test_nothing_stays_open_of_what_an_ephemeral_session_was_searched_with(
-    monkeypatch: pytest.MonkeyPatch, given: Any
-) -> None:
+def test_the_index_of_an_ephemeral_session_is_closed(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
     """An ephemeral session's index is closed after each search; with an embedder, when the session goes."""
     opened, closed = list[File](), list[File]()
     monkeypatch.setattr(File, "_open", lambda file, real=File._open: (opened.append(file), real(file))[1])
@@ -128,7 +126,7 @@ def test_nothing_stays_open_of_what_an_ephemeral_session_was_searched_with(
 
 
 @EACH
-def test_what_is_withheld_is_never_indexed(tmp_path: Path, kind: str) -> None:
+def test_withheld_text_is_never_indexed(tmp_path: Path, kind: str) -> None:
     """Text that a privacy policy withholds or replaces is in no index."""
     secret, place = "qwvx.zkjh@bcdfghjk.org", place_of(kind, tmp_path)
     policy = {"redact_patterns": [r"[\w.]+@[\w.]+"], "non_persistable_message_types": ["tool_result"]}
@@ -147,7 +145,7 @@ def test_what_is_withheld_is_never_indexed(tmp_path: Path, kind: str) -> None:
 
 
 @EACH
-def test_what_was_stored_before_a_policy_passes_it_on_the_way_out(tmp_path: Path, kind: str) -> None:
+def test_text_stored_before_a_policy_is_redacted_in_hits(tmp_path: Path, kind: str) -> None:
     """Text from before a privacy policy is found and shown redacted, in texts, names and matches."""
     place = place_of(kind, tmp_path)
     with Memory.open(place) as memory:
@@ -163,7 +161,7 @@ def test_what_was_stored_before_a_policy_passes_it_on_the_way_out(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_over_an_encrypted_store_nothing_plain_is_on_disk(tmp_path: Path, kind: str) -> None:
+def test_an_index_over_an_encrypted_store_is_in_memory(tmp_path: Path, kind: str) -> None:
     """Over an encrypted store the index is in memory, and no file beside the store is made."""
     words, place = marks("sealed", 5), place_of(kind, tmp_path)
     for _ in range(2):
@@ -178,7 +176,7 @@ def test_over_an_encrypted_store_nothing_plain_is_on_disk(tmp_path: Path, kind: 
         assert traces(words, everything) == []
 
 
-def test_an_index_in_memory_hears_what_others_redact_and_erase(tmp_path: Path) -> None:
+def test_an_index_in_memory_follows_redactions_and_erasures_of_others(tmp_path: Path) -> None:
     """An index in memory follows redactions and erasures by other memories."""
     keys: dict[str, Any] = {"encryption": Keys({"a": b"k" * 32})}
     place = place_of("sqlite", tmp_path)
@@ -197,7 +195,7 @@ def test_an_index_in_memory_hears_what_others_redact_and_erase(tmp_path: Path) -
 
 
 @EACH
-def test_somebody_elses_session_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_session_of_another_user_is_refused(tmp_path: Path, kind: str) -> None:
     """A session of another user is refused, and `user=` limits a search to a user's own sessions."""
     with Memory.open(place_of(kind, tmp_path)) as memory:
         memory.session("hers", user="ann").add_user_message("pelicans of ann")
@@ -215,7 +213,7 @@ def test_somebody_elses_session_is_refused(tmp_path: Path, kind: str) -> None:
         ]
 
 
-def test_a_session_that_nobody_has_written_to_gives_nothing() -> None:
+def test_searching_an_unknown_session_finds_nothing() -> None:
     """Searching an unknown session finds nothing, raises nothing and creates nothing."""
     with Memory.open("memory://") as memory:
         assert not memory.session("none").recall("anything")
@@ -223,7 +221,7 @@ def test_a_session_that_nobody_has_written_to_gives_nothing() -> None:
         assert memory.sessions() == []
 
 
-def test_a_damaged_session_keeps_nobody_from_the_rest(tmp_path: Path) -> None:
+def test_a_damaged_session_does_not_hide_other_sessions(tmp_path: Path) -> None:
     """A damaged session does not keep others from being found, and it can be deleted."""
     import sqlite3
 
@@ -286,7 +284,9 @@ HOSTILE = [
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", [*KINDS, pytest.param("postgres", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("query", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_query_does_harm(tmp_path: Path, kind: str, query: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_query_is_plain_text_and_is_never_logged(
+    tmp_path: Path, kind: str, query: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Any query is plain text: it is answered, changes nothing but accesses, and is never logged."""
     caplog.set_level(logging.DEBUG)
     with Memory.open(place_of(kind, tmp_path)) as memory:
@@ -311,7 +311,7 @@ def nested() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("query", ["", " \n", "a" * 10_001, "pelican\ud800", None, 7, b"pelican", ["pelican"], nested])
-def test_what_is_no_query_is_refused_without_quoting_it(query: Any) -> None:
+def test_an_invalid_query_is_refused_without_quoting_it(query: Any) -> None:
     """An invalid query is refused with what is allowed, without quoting it."""
     query = nested() if query is nested else query
     with Memory.open("memory://") as memory:
@@ -342,7 +342,7 @@ def test_what_is_no_query_is_refused_without_quoting_it(query: Any) -> None:
         {"kinds": [["message"]]},
     ],
 )
-def test_what_is_no_option_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_option_is_refused_by_its_name(options: dict[str, Any]) -> None:
     """An invalid option is refused by its name."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message("pelican")
@@ -352,7 +352,7 @@ def test_what_is_no_option_is_refused(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", [{"sessions": 7}, {"sessions": ["one", 7]}, {"sessions": "a\x00b"}, {"user": 7}])
-def test_what_is_no_session_and_no_user_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_sessions_or_users_are_refused_by_name(options: dict[str, Any]) -> None:
     """An invalid `sessions` or `user` is refused by the option's name."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message("pelican")
@@ -362,7 +362,7 @@ def test_what_is_no_session_and_no_user_is_refused(options: dict[str, Any]) -> N
 
 @given(st.text(max_size=60))
 @settings(max_examples=laws.examples(60))
-def test_any_text_may_be_asked_for(query: str) -> None:
+def test_any_text_is_answered_or_refused_as_no_query(query: str) -> None:
     """Any text is answered, or refused as no query."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message(f"this was said: {query.encode('utf-8', 'ignore').decode()}")
@@ -372,7 +372,7 @@ def test_any_text_may_be_asked_for(query: str) -> None:
             assert not query.strip() or any("\ud800" <= letter <= "\udfff" for letter in query)
 
 
-def test_filters_take_what_they_say(clock: FakeClock) -> None:
+def test_filters_select_by_kind_role_name_and_time(clock: FakeClock) -> None:
     """Filters select by kind, role, name and time; `since` is inclusive, `until` is not; an empty list selects
     nothing."""
     with Memory.open("memory://", clock=clock) as memory:
@@ -402,7 +402,7 @@ def test_filters_take_what_they_say(clock: FakeClock) -> None:
 
 
 @EACH
-def test_whatever_a_filter_leaves_is_found(tmp_path: Path, kind: str, clock: FakeClock) -> None:
+def test_a_filtered_entry_is_found_behind_many_better_ones(tmp_path: Path, kind: str, clock: FakeClock) -> None:
     """An entry that a filter leaves is found, however many others are better, newer or have the word."""
     told = "It is a long story, of many things, and of a pelican that somebody saw, which nobody will believe at all."
     with Memory.open(place_of(kind, tmp_path), clock=clock) as memory:
@@ -439,7 +439,7 @@ def test_equal_texts_of_one_speaker_are_found_once() -> None:
         assert {("user", "pelicans are large"), ("assistant", "pelicans are large")} <= set(said)
 
 
-def test_many_that_have_gone_hide_nobody(clock: FakeClock) -> None:
+def test_many_expired_matches_do_not_hide_a_valid_one(clock: FakeClock) -> None:
     """Many expired entries that would match better do not hide a valid one."""
     with Memory.open("memory://", clock=clock) as memory:
         until = memory.session("old").add_user_message("first").created_at + timedelta(seconds=5)
@@ -451,7 +451,7 @@ def test_many_that_have_gone_hide_nobody(clock: FakeClock) -> None:
         assert texts(memory, "pelican") == ["a rather long text in which there is a pelican, too"]
 
 
-def test_neighbours_are_of_the_same_interaction_and_behind_hits() -> None:
+def test_neighbours_are_of_the_hits_interaction() -> None:
     """Neighbours come from the hit's interaction only, and only where there is room."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", counter=quarters)
@@ -491,7 +491,7 @@ def test_a_hit_counts_as_an_access(by: str) -> None:
         assert f"it is a {words[1]}" not in active
 
 
-def test_a_very_long_entry_gives_what_stands_around_the_word() -> None:
+def test_a_very_long_entry_returns_the_passage_around_the_word() -> None:
     """Of an entry of ten megabytes the passage around the word is returned."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message(
@@ -529,7 +529,7 @@ def test_a_very_long_entry_gives_what_stands_around_the_word() -> None:
         *("hamza", "joiner", "soft hyphen"),
     ],
 )
-def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked: str, matched: str) -> None:
+def test_words_are_found_and_marked_in_every_script(said: str, asked: str, matched: str) -> None:
     """Words are found and marked in every script, however they are typed."""
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message(said)
@@ -539,7 +539,7 @@ def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked:
 
 @pytest.mark.parametrize("before", ["🎉 " * 320, "the of and is it " * 60, "=" * 640, "、。" * 400, "_ " * 600, ""])
 @pytest.mark.parametrize("tool", [True, False])
-def test_a_long_entry_gives_the_part_that_answers(before: str, tool: bool) -> None:
+def test_a_long_entry_returns_the_part_that_matches(before: str, tool: bool) -> None:
     """Of a long entry the part that answers is returned, whatever precedes it."""
     needle = "The needle is under the haystack in barn seven."
     text = "\n".join([before, needle, "Something else entirely about weather and sea. " * 30])
@@ -566,9 +566,7 @@ def test_a_long_entry_gives_the_part_that_answers(before: str, tool: bool) -> No
         ("Of 12,345,678 people.", "12345678", "12,345,678"),
     ],
 )
-def test_what_is_written_like_a_silent_word_or_with_commas_is_found_and_named(
-    said: str, asked: str, matched: str
-) -> None:
+def test_names_like_stop_words_and_numbers_with_commas_are_found(said: str, asked: str, matched: str) -> None:
     """A name that resembles a stop word is found, and so is a number with or without its commas."""
     with Memory.open("memory://") as memory:
         session = memory.session("one")
@@ -578,7 +576,7 @@ def test_what_is_written_like_a_silent_word_or_with_commas_is_found_and_named(
 
 
 @pytest.mark.parametrize("most", [60, 120, 200])
-def test_the_best_hit_is_cut_where_it_has_no_room_whole(most: int) -> None:
+def test_the_best_hit_is_cut_around_the_match_if_it_does_not_fit(most: int) -> None:
     """If the best hit has no room whole, it is cut around the match."""
     with Memory.open("memory://") as memory:
         session = memory.session("one")
@@ -671,7 +669,7 @@ def lines(text: str) -> list[str]:
     st.integers(0, 9),
 )
 @settings(max_examples=laws.examples(200))
-def test_what_is_packed_has_room_and_nothing_passes_for_what_it_is_not(
+def test_packed_passages_keep_the_budget_and_their_fence(
     given_: list[tuple[str, str | None, str]], counter: str, most: int | None, seed: int
 ) -> None:
     """Packed passages keep the budget by any counter, in reading order, with one heading each and one fence."""
@@ -701,7 +699,7 @@ def test_what_is_packed_has_room_and_nothing_passes_for_what_it_is_not(
 
 @pytest.mark.parametrize("counter", sorted(COUNTERS))
 @pytest.mark.parametrize("most", [1, 30, 77, 200, 1000])
-def test_what_is_recalled_is_within_its_budget(counter: str, most: int) -> None:
+def test_recalled_passages_keep_max_tokens(counter: str, most: int) -> None:
     """Recalled passages keep `max_tokens` by the session's own counter and report their tokens."""
     with Memory.open("memory://") as memory:
         session = memory.session("one", counter=COUNTERS[counter])
@@ -717,7 +715,7 @@ def test_what_is_recalled_is_within_its_budget(counter: str, most: int) -> None:
         assert everywhere.tokens <= most
 
 
-def test_reading_many_entries_counts_each_a_few_times(memory: Memory) -> None:
+def test_reading_many_passages_counts_each_text_a_few_times(memory: Memory) -> None:
     """Reading many passages counts each text only a few times, however many there are."""
     counted = 0
 
@@ -741,7 +739,7 @@ def test_reading_many_entries_counts_each_a_few_times(memory: Memory) -> None:
 # --- what it costs
 
 
-def test_a_search_looks_at_each_log_few_times() -> None:
+def test_a_search_looks_only_a_few_times_at_logs_with_hits() -> None:
     """A search looks four times at each log with hits: for entries, for neighbours, and twice for the accesses.
 
     It does not look at logs without hits.

@@ -35,7 +35,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("page", TOLD)
-def test_whatever_has_a_name_has_a_row_on_its_page(page: str) -> None:
+def test_every_named_object_has_a_row_on_its_page(page: str) -> None:
     """Every format, strategy, source and recogniser has a row on its page."""
     rows = [line.split("|")[1] for line in (DOCS / page).read_text("utf-8").splitlines() if line.startswith("| ")]
 
@@ -50,7 +50,7 @@ def test_the_pages_of_stores_name_every_store_and_option() -> None:
     assert [name for name in StoreOptions.__annotations__ if name not in pages] == []
 
 
-def test_every_format_has_its_judges() -> None:
+def test_every_format_has_independent_checks() -> None:
     """The laws of contexts hold for each format that comes with Palimpsest: `providers` has what judges it."""
     assert sorted(PROVIDERS) == sorted(FORMATS.built_in)
 
@@ -68,7 +68,7 @@ def test_a_format_keeps_what_it_decoded_under_its_own_name(name: str, data: st.D
     assert {entry.native.format for entry in entries if entry.native is not None} <= {name}
 
 
-def test_every_strategy_is_a_public_class_that_the_laws_throw() -> None:
+def test_every_strategy_is_a_public_class_that_the_laws_test() -> None:
     """Every named strategy is a public class that the laws of plans test."""
     classes = {type(load({"strategy": name, **NEEDED.get(name, {})})[0][0]).__name__ for name in STRATEGIES.built_in}
 
@@ -88,7 +88,7 @@ def test_every_recogniser_is_tried_on_values_that_it_finds() -> None:
 @pytest.mark.parametrize(
     "told", [errors.__doc__ or "", (DOCS / "errors.md").read_text("utf-8")], ids=["module", "page"]
 )
-def test_the_tree_of_errors_is_the_one_that_there_is(told: str) -> None:
+def test_the_documented_tree_of_errors_equals_the_classes(told: str) -> None:
     """The tree of errors in the docstring is that of the classes, with their built-in bases."""
     assert sorted(_drawn(told.splitlines())) == sorted(
         (name, *(base.__name__ for base in vars(errors)[name].__bases__))

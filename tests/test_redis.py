@@ -463,7 +463,7 @@ def test_closed_connections_of_a_cluster_are_replaced(cluster: list[Server], clu
         for node in cluster:
             with raw(node.address) as client:
                 client.execute_command("CLIENT", "KILL", "TYPE", "normal")
-                client.ping()  # they are closed by then
+                client.ping()  # the connections are closed now
 
     async def work() -> None:
         async with AsyncMemory.open(clustered) as memory:

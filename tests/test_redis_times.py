@@ -89,7 +89,7 @@ def test_a_retry_is_refused_if_what_it_read_has_changed() -> None:
 
         async def changing(asks: Any) -> Any:
             seen = await look(asks)
-            while changes:  # behind the back of who has looked
+            while changes:  # after the memory has looked
                 await other.write([[changes.pop()]], 0)
             return seen
 
@@ -289,7 +289,7 @@ def test_a_vacuum_scrubs_for_a_process_that_died(server: Server) -> None:
             assert client.info("persistence")["aof_rewrites"] == before
 
 
-def test_what_the_server_keeps_is_reported(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_erasure_reports_what_the_server_keeps(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """An erasure reports snapshots, an append-only file too large to rewrite each time, and a missing permission."""
     with raw(server.address) as client, Memory.open(server.address) as memory:
         session = memory.session("s")

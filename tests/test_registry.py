@@ -71,7 +71,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(("bills", "of", "costs"), [(True, "mine", 8), (False, "mine", 0), (False, "gone", 8)])
-def test_a_registered_format_says_what_its_kept_keys_cost(bills: bool, of: str, costs: int) -> None:
+def test_native_keys_are_counted_if_the_registered_format_says_so(bills: bool, of: str, costs: int) -> None:
     """Kept keys are counted if their format says so, or if the format is unknown."""
     name, of = f"mine {bills} {of}", of.replace("mine", f"mine {bills} {of}")
     FORMATS.register(name, own_format(of, bills=bills))
@@ -80,7 +80,7 @@ def test_a_registered_format_says_what_its_kept_keys_cost(bills: bool, of: str, 
     assert cost_of({**said, "kept": "one two three four five six seven eight"}, name) - cost_of(said, name) == costs
 
 
-def test_a_registered_format_says_what_its_items_are_made_of() -> None:
+def test_forgetting_ignores_item_keys_of_a_registered_format() -> None:
     """Forgetting a text ignores keys of a format's items and finds the values under them."""
     FORMATS.register("made of marks", own_format("made of marks", words={"trademark"}))
     said = [

@@ -19,9 +19,9 @@ from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.testing import FakeClock
-from restless import Restless, adding
+from rival_writer import RivalWriter, adding
 from talks import Listener, words
-from worlds import STORES, world
+from worlds import STORES, open_world
 
 law = settings(deadline=None, max_examples=4, suppress_health_check=[HealthCheck.too_slow])
 kinds = pytest.mark.parametrize("kind", STORES)
@@ -74,33 +74,33 @@ def answers(draw: st.DrawFn, now: list[Any]) -> list[Any]:
 
 def goes_on(kind: str, folder: Path, log: list[Any], more: list[Any], data: st.DataObject) -> None:
     more = strategies.numbered(more, start=1000)
-    with world(kind, folder) as w, world(kind, folder) as fresh:
-        w.play(log)
+    with open_world(kind, folder) as world, open_world(kind, folder) as fresh:
+        world.play(log)
         for _ in range(data.draw(st.integers(1, 2))):
-            before = w.session.entries()
-            given = data.draw(answers(shown(w.session)))
-            stored = w.session.replace(given)
-            assert w.session.entries()[: len(before)] == before
+            before = world.session.entries()
+            given = data.draw(answers(shown(world.session)))
+            stored = world.session.replace(given)
+            assert world.session.entries()[: len(before)] == before
         strategies.taken_in(fresh.session, given)
 
         assert [entry.content for entry in stored] == [entry.content for entry in fresh.session.entries()]
         for _ in range(2):
-            assert unplaced(w.session) == unplaced(fresh.session)
-            mine, theirs = w.session.stats(), fresh.session.stats()
+            assert unplaced(world.session) == unplaced(fresh.session)
+            mine, theirs = world.session.stats(), fresh.session.stats()
             assert len(mine.open_calls) == len(theirs.open_calls)
             assert mine.active_tokens == theirs.active_tokens
-            assert w.session.verify().problems == ()
-            w.memory.import_session(w.session.export(), session_id="copy", on_conflict="replace")
-            copy = w.memory.session("copy", **w.options)
-            assert uncounted(copy.entries()) == uncounted(w.session.entries())
-            assert shown(copy) == shown(w.session)
+            assert world.session.verify().problems == ()
+            world.memory.import_session(world.session.export(), session_id="copy", on_conflict="replace")
+            copy = world.memory.session("copy", **world.options)
+            assert uncounted(copy.entries()) == uncounted(world.session.entries())
+            assert shown(copy) == shown(world.session)
             assert copy.stats().open_calls == mine.open_calls
-            w.play(more)
+            world.play(more)
             fresh.play(more)
 
 
 @pytest.mark.parametrize("between", [[], [{"role": "user", "content": "wait"}]])
-def test_a_call_whose_late_result_is_left_out_waits_again(between: list[Any]) -> None:
+def test_an_overtaken_call_without_its_late_result_is_open_again(between: list[Any]) -> None:
     """A call that was overtaken and then answered waits in a list without its result, and takes the next one."""
     call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
     asked = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "user", "content": "and now?"}]
@@ -122,7 +122,7 @@ def test_a_call_whose_late_result_is_left_out_waits_again(between: list[Any]) ->
 @kinds
 @law
 @given(**options)
-def test_a_session_goes_on_as_if_it_held_the_list_alone(kind: str, folder: Path, **drawn: Any) -> None:
+def test_a_replaced_session_continues_like_a_new_one(kind: str, folder: Path, **drawn: Any) -> None:
     """After a replacement contexts and what follows are as in a new session to which the list was added."""
     goes_on(kind, folder, **drawn)
 
@@ -130,8 +130,8 @@ def test_a_session_goes_on_as_if_it_held_the_list_alone(kind: str, folder: Path,
 @pytest.mark.slow
 @settings(law, max_examples=200)
 @given(**options)
-def test_any_session_goes_on_so(folder: Path, **drawn: Any) -> None:
-    """The same of many more sessions."""
+def test_any_replaced_session_continues_like_a_new_one(folder: Path, **drawn: Any) -> None:
+    """The same holds for many more sessions."""
     goes_on("memory", folder, **drawn)
 
 
@@ -154,33 +154,33 @@ def uncounted(entries: list[Entry]) -> list[Entry]:
 @kinds
 @law
 @given(log=options["log"], data=options["data"])
-def test_every_time_before_and_after_it_can_be_gone_back_to(
+def test_every_revision_around_a_replacement_can_be_rebuilt_and_rewound_to(
     kind: str, folder: Path, log: list[Any], data: st.DataObject
 ) -> None:
     """Contexts and branches of every revision are what they were, and a rewind brings each of them back."""
-    with world(kind, folder) as w:
+    with open_world(kind, folder) as world:
         was: dict[int, tuple[list[Any], tuple[str, ...], int]] = {}
         for operation in log:
             if data.draw(st.integers(0, 2)) == 0:
-                w.session.replace(data.draw(answers(shown(w.session))))
+                world.session.replace(data.draw(answers(shown(world.session))))
             else:
-                w.play([operation])
-            stats = w.session.stats()
+                world.play([operation])
+            stats = world.session.stats()
             if stats.revision:
-                messages = w.session.context().messages
-                was[w.session.stats().revision] = messages, stats.open_calls, stats.pinned
+                messages = world.session.context().messages
+                was[world.session.stats().revision] = messages, stats.open_calls, stats.pinned
 
         for revision, (messages, open_calls, pinned) in was.items():
-            assert w.session.context(at=revision).messages == messages
-            branch = w.session.fork(f"at {revision}", at=revision)
+            assert world.session.context(at=revision).messages == messages
+            branch = world.session.fork(f"at {revision}", at=revision)
             assert (branch.stats().open_calls, branch.stats().pinned) == (open_calls, pinned)
             assert shown(branch) == messages
             assert branch.verify().problems == ()
         for revision, (messages, open_calls, pinned) in was.items():
-            w.session.rewind(revision)
-            assert (w.session.stats().open_calls, w.session.stats().pinned) == (open_calls, pinned)
-            assert shown(w.session) == messages
-            assert w.session.verify().problems == ()
+            world.session.rewind(revision)
+            assert (world.session.stats().open_calls, world.session.stats().pinned) == (open_calls, pinned)
+            assert shown(world.session) == messages
+            assert world.session.verify().problems == ()
 
 
 # --- by example
@@ -202,7 +202,7 @@ def test_a37_the_list_becomes_the_active_set(memory: Memory) -> None:
     assert (proof.active, proof.evicted, proof.problems) == (3, 1, ())
 
 
-def test_calls_of_one_long_id_go_on_as_in_a_new_session(memory: Memory) -> None:
+def test_calls_with_a_repeated_long_id_are_numbered_as_in_a_new_session(memory: Memory) -> None:
     """An id that repeats is numbered by its place, and made to fit: other calls are the same, each with its result."""
     session, fresh = memory.session("one"), memory.session("fresh")
     session.add([user("left out"), assistant("too")])
@@ -239,7 +239,7 @@ def test_a_replacement_is_one_revision_and_one_record(memory: Memory) -> None:
     assert len(memory.sessions()) == 1
 
 
-def test_what_follows_something_new_is_new_and_keeps_its_expiry(memory: Memory, clock: FakeClock) -> None:
+def test_messages_behind_a_new_one_are_new_and_keep_their_expiry(memory: Memory, clock: FakeClock) -> None:
     """A log has one order: behind a new message there are only new ones, with what was said of them beside words."""
     session = memory.session("one")
     end = moment(clock.now + 60_000_000)
@@ -255,8 +255,8 @@ def test_what_follows_something_new_is_new_and_keeps_its_expiry(memory: Memory, 
     assert session.context().messages == [user("in short: they met")]
 
 
-def test_pins_system_messages_and_summaries_that_are_left_out_leave(memory: Memory) -> None:
-    """Nothing but the list is shown: not what was pinned, nor an old system message, nor what a summary says."""
+def test_omitted_pins_system_messages_and_summaries_are_archived(memory: Memory) -> None:
+    """Only the list is shown: no earlier pin, system message or summary."""
     session = memory.session("one", counter=words)
     session.add(
         [{"role": "system", "content": "be old"}, user("pin me"), assistant("yes"), user("more"), assistant("!")]
@@ -276,8 +276,8 @@ def test_pins_system_messages_and_summaries_that_are_left_out_leave(memory: Memo
     assert user("pin me") in session.context().messages
 
 
-def test_a_call_that_is_left_out_waits_no_more(memory: Memory) -> None:
-    """Its result comes in as plain data; a call that is kept is answered natively, by the list or later."""
+def test_an_omitted_call_is_not_waited_for(memory: Memory) -> None:
+    """A result of an omitted call is plain data; a call that the list keeps can be answered by the list or later."""
     session = memory.session("one")
     session.add([user("find"), call("c1")])
     session.replace([user("never mind")])
@@ -296,7 +296,7 @@ def test_a_call_that_is_left_out_waits_no_more(memory: Memory) -> None:
     assert other.verify().problems == ()
 
 
-def test_what_was_not_seen_stays(memory: Memory) -> None:
+def test_entries_added_after_seen_stay_active(memory: Memory) -> None:
     """With `seen` what was added since that context, or revision, is active beside the list, with its whole group."""
     session, other = memory.session("one"), memory.session("one")
     session.add([user("one"), assistant("two")])
@@ -320,8 +320,8 @@ def test_what_was_not_seen_stays(memory: Memory) -> None:
         session.replace([], seen=10_000)
 
 
-def test_a_list_of_before_a_clear_conflicts(memory: Memory) -> None:
-    """Who has cleared the session was first, as with every other change; nothing is written."""
+def test_a_replacement_based_on_a_cleared_session_conflicts(memory: Memory) -> None:
+    """If the session was cleared since `seen`, the replacement conflicts and writes nothing."""
     session, other = memory.session("one"), memory.session("one")
     session.add([user("one"), assistant("two")])
     context = session.context()
@@ -336,8 +336,8 @@ def test_a_list_of_before_a_clear_conflicts(memory: Memory) -> None:
     assert texts(session.active_entries()) == ["all in one"]
 
 
-def test_a_key_makes_it_once(memory: Memory) -> None:
-    """Again under its key it changes nothing, whatever came since; other messages conflict; a rewind forgets it."""
+def test_a_keyed_replacement_is_made_once(memory: Memory) -> None:
+    """Repeating it under its key changes nothing; other messages under the key conflict; a rewind frees the key."""
     session = memory.session("one")
     session.add([user("one"), user("two")])
     done = session.replace([user("one")], key="turn 7")
@@ -357,7 +357,7 @@ def test_a_key_makes_it_once(memory: Memory) -> None:
         session.replace([], key="")
 
 
-def test_a_list_that_is_refused_changes_nothing(memory: Memory) -> None:
+def test_a_refused_replacement_changes_nothing(memory: Memory) -> None:
     """Malformed messages, an unknown format, a session that only reads and an atomic turn: nothing is written."""
     session = memory.session("one")
     session.add([user("one")])
@@ -389,7 +389,7 @@ def test_a_replacement_sends_an_event_and_counts_in_a_turn(memory: Memory) -> No
     assert heard.heard[-1][1] == {"revision": 2, "entries": 2, "added": 1, "archived": 1}
 
 
-def test_what_is_private_is_redacted_and_what_is_withheld_stays_in_the_process(tmp_path: Path) -> None:
+def test_a_replacement_is_redacted_and_withheld_like_an_add(tmp_path: Path) -> None:
     """The list passes the one admission: what may not be kept is nowhere, and this process goes on with it."""
     path = tmp_path / "log.db"
     policy = {"redact_patterns": ["tw[o]"], "non_persistable_message_types": ["tool_result"]}
@@ -408,13 +408,13 @@ def test_what_is_private_is_redacted_and_what_is_withheld_stays_in_the_process(t
     assert b"hush hush" not in path.read_bytes()
 
 
-def test_what_is_withheld_is_in_its_place_beside_a_writer_who_is_always_first(tmp_path: Path) -> None:
-    """What others add before the commit, and behind it, is shown around what this process alone has."""
+def test_withheld_entries_of_a_replacement_keep_their_place_beside_others(tmp_path: Path) -> None:
+    """Entries that others add before and after the commit are shown around the withheld ones of this process."""
     policy = {"non_persistable_message_types": ["tool_result"]}
     with Memory.open(tmp_path / "log.db", privacy=policy) as memory:
         session = memory.session("one")
         session.add([user("one"), assistant("two")])
-        Restless(memory, adding, times=1)
+        RivalWriter(memory, adding, times=1)
 
         session.replace([user("one"), call("c1"), result("c1", "hush hush")])
         memory.session("one").add_user_message("since")
@@ -425,7 +425,7 @@ def test_what_is_withheld_is_in_its_place_beside_a_writer_who_is_always_first(tm
 
 
 @pytest.mark.parametrize("how", ["clear", "delete"])
-def test_replace_returns_its_entries_although_they_were_cleared_at_once(tmp_path: Path, how: str) -> None:
+def test_replace_returns_its_entries_even_if_they_were_cleared_at_once(tmp_path: Path, how: str) -> None:
     """`replace` returns the entries that it stored, although another caller cleared or deleted the session right after
     the commit."""
     with Memory.open(tmp_path / "log.db") as memory:
@@ -449,7 +449,7 @@ def test_replace_returns_its_entries_although_they_were_cleared_at_once(tmp_path
         assert session.verify().problems == ()
 
 
-def test_a_branch_of_before_keeps_what_was_there(memory: Memory) -> None:
+def test_an_earlier_branch_keeps_the_replaced_entries(memory: Memory) -> None:
     """A fork shares the entries and not what becomes of them."""
     session = memory.session("one")
     session.add([user("one"), assistant("two")])
@@ -462,8 +462,8 @@ def test_a_branch_of_before_keeps_what_was_there(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("left_out", [1, 3], ids=["the question", "the newest"])
-def test_what_follows_stands_apart_from_what_was_left_out_and_erased_since(memory: Memory, left_out: int) -> None:
-    """Also in a branch, after a rewind and in an import the log goes on as if what was left out had never been."""
+def test_later_entries_do_not_join_groups_of_omitted_and_erased_ones(memory: Memory, left_out: int) -> None:
+    """The log continues as if omitted entries had never been, also in a branch, after a rewind, and in an import."""
     session = memory.session("one")
     session.add([user("one"), assistant("two")])
     session.add_tool_call("find", {}, call_id="c")
@@ -488,8 +488,8 @@ def test_what_follows_stands_apart_from_what_was_left_out_and_erased_since(memor
         assert other.verify().problems == ()
 
 
-def test_an_ephemeral_session_replaces_for_itself(memory: Memory) -> None:
-    """It sees the list, and the store has what it had."""
+def test_a_replacement_in_an_ephemeral_session_leaves_the_store_unchanged(memory: Memory) -> None:
+    """The ephemeral session shows the list, and the store is unchanged."""
     memory.session("one").add([user("one")])
     guest = memory.session("one", persistence="ephemeral")
 
@@ -499,7 +499,7 @@ def test_an_ephemeral_session_replaces_for_itself(memory: Memory) -> None:
     assert memory.session("one").context().messages == [user("one")]
 
 
-def test_the_other_face_has_it(tmp_path: Path) -> None:
+def test_async_session_replaces_alike(tmp_path: Path) -> None:
     """`AsyncSession.replace` is the same verb."""
 
     async def main() -> list[Any]:
@@ -512,7 +512,7 @@ def test_the_other_face_has_it(tmp_path: Path) -> None:
     assert asyncio.run(main()) == [user("one"), assistant("three")]
 
 
-def test_interactions_begin_at_human_messages_alone(session: Session) -> None:
+def test_interactions_after_a_replacement_begin_at_human_messages(session: Session) -> None:
     """What comes behind a replacement is of the interaction in which it stands, whatever that has left out: there is
     one preamble at the most, no index twice, and as many interactions as the figures say. Pages say the same."""
     session.add_system_message("be brief")

@@ -17,7 +17,7 @@ from palimpsest.integrations.tools import MemoryTools, ToolResult
 
 
 @pytest.mark.parametrize("module", [palimpsest, palimpsest.strategies, palimpsest.types])
-def test_a_record_shows_what_is_not_its_default(module: ModuleType) -> None:
+def test_a_record_shows_only_fields_that_differ_from_defaults(module: ModuleType) -> None:
     """No public record prints fields with default values."""
     found = [getattr(module, name) for name in module.__all__]
     structs = [one for one in found if inspect.isclass(one) and issubclass(one, msgspec.Struct)]
@@ -27,7 +27,7 @@ def test_a_record_shows_what_is_not_its_default(module: ModuleType) -> None:
     assert ToolResult.__struct_config__.repr_omit_defaults
 
 
-def test_an_entry_and_options_print_what_they_were_given() -> None:
+def test_entries_and_options_print_only_given_fields() -> None:
     """An entry prints id, seq and text first, and options print only what was given."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s", max_tokens=500)
@@ -56,7 +56,7 @@ def test_no_password_of_an_address_is_shown() -> None:
     assert "localhost:1/chats" in repr(memory)
 
 
-def test_what_belongs_to_a_memory_is_shown_by_its_name() -> None:
+def test_parts_of_a_memory_are_shown_by_name() -> None:
     """A working memory prints its scope, a knowledge base its id, tools what they offer."""
     with Memory.open("memory://") as memory:
         memory.session("s").add_user_message("Hello")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from failing_backends import flaky, hanging
 from palimpsest import Entry, LockTimeout, StoreUnavailable
 from palimpsest.errors import InvalidEntry, InvalidResource
 from palimpsest.formats import FORMATS
@@ -18,7 +19,6 @@ from palimpsest.strategies import CallableSummarizer
 from palimpsest.testing import FakeClock
 from processes import PATIENCE
 from test_resources_cases import SHORT, compozy, load, open_in, refused, turns
-from unwell import flaky, hanging
 
 __all__ = ["load"]  # the fixture
 

@@ -1,9 +1,9 @@
 """The documents' acceptance cases, each by a file that is loaded: AT are Alquimia's, BT Compozy's.
 
 A name has the number of its case. Further clauses are in `test_resources_clauses`. Shown elsewhere are: BT2
-(`test_shares`), several references of BT18 (`test_resources_agents`), BT13 (`test_concurrency`: any session), BT14 and
-BT15 (`test_resources`, `test_resources_files`: privacy), a FLUSH that is killed, of AT17 (`test_resources_killed`), a
-knowledge base that is down, of AT16 (`test_resources_acting_alquimia`), and a format's overhead, of BT12
+(`test_tag_shares`), several references of BT18 (`test_resources_agents`), BT13 (`test_concurrency`: any session), BT14
+and BT15 (`test_resources`, `test_resources_files`: privacy), a FLUSH that is killed, of AT17 (`test_resources_killed`),
+a knowledge base that is down, of AT16 (`test_resources_acting_alquimia`), and a format's overhead, of BT12
 (`test_resources_acting`).
 """
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from commands import read, run
+from failing_backends import flaky
 from palimpsest import ConfigError, StoreUnavailable
 from palimpsest.errors import PalimpsestError
 from palimpsest.resources import Resources
@@ -18,7 +19,6 @@ from palimpsest.testing import FakeClock
 from summaries import steps
 from talks import Scripted
 from test_resources_cases import compozy, load, open_in, refused, short, summarizer, turns, words
-from unwell import flaky
 
 __all__ = ["load"]  # the fixture
 

@@ -143,7 +143,7 @@ def test_every_attack_is_refused_in_bounded_time_and_memory(tmp_path: Path) -> N
         path = tmp_path / f"{number:04d}{suffix}"
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         names[path.name] = name
-    script = Path(__file__).with_name("refused_process.py")
+    script = Path(__file__).with_name("declared_files_process.py")
 
     def bound() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -327,7 +327,9 @@ def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 @pytest.mark.wide
 @pytest.mark.filterwarnings("ignore::palimpsest.errors.PalimpsestWarning")
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(more, marks=pytest.mark.slow) for more in range(3, 40))])
-def test_what_loads_with_an_odd_value_can_be_used(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_that_loads_with_an_odd_value_can_be_used(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An odd value at any place is refused, or the memory can be used without any error but ours."""
     monkeypatch.chdir(tmp_path)
     dice, used = random.Random(seed), 0

@@ -59,7 +59,7 @@ def test_a_file_of_a_page_loads_and_acts(block: Block, tmp_path: Path, monkeypat
             assert resource.place.variable == "DATABASE_URL"
             return
         if "summarizer" in resource.options:
-            assert resource.options["summarizer"] == "openai:gpt-4o-mini"  # whom nobody asks here
+            assert resource.options["summarizer"] == "openai:gpt-4o-mini"  # no model is asked here
             return
         chat = resources.session({"id": id, "key": "user:ann"})
         most_tokens, most = resource.options.get("max_log_tokens"), resource.options.get("max_messages")

@@ -202,7 +202,7 @@ def test_the_published_schema_is_the_whole_one_in_short() -> None:
 
 
 @pytest.mark.parametrize("declared", VALID, ids=range(len(VALID)))
-def test_what_loads_is_accepted_by_the_schema(declared: Any, tmp_path: Path) -> None:
+def test_every_file_that_loads_is_accepted_by_the_schema(declared: Any, tmp_path: Path) -> None:
     """The schema accepts resources of each source, alone and in lists."""
     assert loads(declared, tmp_path)
     assert [error.message for error in SCHEMA.iter_errors(declared)] == []

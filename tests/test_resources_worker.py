@@ -126,7 +126,7 @@ async def test_idle_sessions_are_not_read_again(where: str) -> None:
             clock.advance(1)
             await fill(resources, f"k{i}", turns=FEW)
         first = await resources.worker(**summarizing()).once()
-        await resources.worker(**summarizing()).once()  # MongoDB's marks may come late: of two minutes it reads anew
+        await resources.worker(**summarizing()).once()  # MongoDB's marks come late: the last two minutes are read again
         restarted = resources.worker(**summarizing())
         idle = await restarted.once()
         clock.advance(1)
@@ -195,7 +195,7 @@ async def test_a_failed_compaction_is_retried_and_blocks_no_other(file: str) -> 
         for _ in range(60):
             clock.advance(6)
             calls.append((await worker.once()).failed)
-        assert sum(calls) <= 10  # three tries each at once, then one in a minute, in two, …
+        assert sum(calls) <= 10  # three tries each at once, then one after a minute, two minutes, …
         down = False
         clock.advance(3_600)
         assert (await worker.once()).compacted == 2
@@ -215,7 +215,7 @@ async def test_sessions_of_a_vanished_worker_are_taken_over(file: str) -> None:
     async with opened(file, clock, lease="10s") as gone, opened(file, clock, lease="10s") as resources:
         await fill(gone, "a", "b", "c")
         task = asyncio.create_task(gone.worker(lease="10s", summarizer=hanging, counter=quarters).once())
-        await begun.wait()  # it has them in hand, and would give no sign of life any more
+        await begun.wait()  # it has claimed them and hangs
         worker = resources.worker(lease="10s", **summarizing())
 
         assert ((await worker.once()).compacted, worker.report.looked) == (0, 0)
@@ -359,7 +359,7 @@ async def test_idle_seconds_compact_idle_sessions(file: str) -> None:
     assert rest[1].looked == 0
 
 
-async def test_what_a_cut_evicted_is_summarized(file: str) -> None:
+async def test_entries_evicted_by_a_cut_are_summarized(file: str) -> None:
     """A strategy without a trigger covers what a context had to leave out."""
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
     async with opened(file, long_term_memory_strategy=[strategy], max_log_tokens=600) as resources:
@@ -493,7 +493,7 @@ async def test_memories_without_work_are_not_looked_at(file: str) -> None:
         assert (report.looked, report.listed, report.failed) == (0, 0, 0)
 
 
-async def test_where_replaces_the_declared_store(tmp_path: Path) -> None:
+async def test_the_where_option_replaces_the_declared_store(tmp_path: Path) -> None:
     """`where` replaces the declared store, even if the declared one's variable is not set."""
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     remote = declared("")

@@ -19,7 +19,7 @@ from palimpsest.stores.engine.items import ITEMS
 from palimpsest.stores.engine.maintenance import Maintenance
 from palimpsest.stores.values import Dump
 from palimpsest.testing import FakeClock
-from test_owners import KINDS, ids, opened, said
+from test_session_owners import KINDS, ids, opened, said
 
 DAY = 86_400
 
@@ -31,7 +31,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
         yield memory
 
 
-def test_what_nobody_has_touched_goes(memory: Memory, clock: FakeClock) -> None:
+def test_a_sweep_deletes_untouched_sessions(memory: Memory, clock: FakeClock) -> None:
     """`sweep(untouched_for=…)` deletes the tenant's sessions without a recent write; a dry run counts the same."""
     for id in ("old", "touched", "titled"):
         said(memory, id, user="ann")
@@ -64,7 +64,7 @@ def _ago(clock: FakeClock, days: int) -> datetime:
 
 
 @pytest.mark.wide
-def test_more_than_a_page_of_them(clock: FakeClock) -> None:
+def test_more_than_a_page_of_untouched_sessions_is_deleted(clock: FakeClock) -> None:
     """More unused sessions than a page are all deleted, and no newer one."""
     with Memory.open("memory://", clock=clock) as memory:
         for number in range(1100):
@@ -77,7 +77,7 @@ def test_more_than_a_page_of_them(clock: FakeClock) -> None:
         assert len(memory.sessions()) == 10
 
 
-def test_what_has_expired_goes_as_before(memory: Memory, clock: FakeClock) -> None:
+def test_expired_entries_are_swept_with_or_without_retention(memory: Memory, clock: FakeClock) -> None:
     """Expired entries are swept with retention or without; a dry run counts them."""
     later = datetime.fromtimestamp(clock() / 1_000_000, UTC) + timedelta(days=1)
     memory.session("s").add_user_message("for a day", expires_at=later)
@@ -93,7 +93,7 @@ OLD = ["0001-01-01T00:00:00Z", "0001-01-01T23:00:00+23:00", "1960-01-01T00:00:00
 
 
 @pytest.mark.parametrize("at", [*OLD, "1970-01-01T00:00:00Z"])
-def test_what_expired_before_time_began_goes_as_well(memory: Memory, at: str) -> None:
+def test_entries_expired_before_1970_are_swept(memory: Memory, at: str) -> None:
     """Entries and facts that expired before 1970 are never seen and are swept."""
     chat = memory.session("s")
     chat.add_user_message("over for long", expires_at=datetime.fromisoformat(at))
@@ -112,7 +112,7 @@ def test_what_expired_before_time_began_goes_as_well(memory: Memory, at: str) ->
 
 @pytest.mark.parametrize("at", ["9999-12-31T23:59:59.999999-00:01", "0001-01-01T00:00:00+00:01"])
 @pytest.mark.parametrize("field", ["expires_at", "created_at", "updated_at", "since"])
-def test_a_time_that_has_no_date_in_utc_is_refused_by_name(at: str, field: str) -> None:
+def test_a_time_outside_the_years_1_to_9999_is_refused(at: str, field: str) -> None:
     """A time outside the years 1 to 9999 in UTC is refused by name, in verbs and imports."""
     with Memory.open("memory://") as memory:
         chat = memory.session("s")
@@ -135,13 +135,13 @@ def test_a_time_that_has_no_date_in_utc_is_refused_by_name(at: str, field: str) 
 @pytest.mark.parametrize(
     "length", ["90", "d", "0d", "-1d", "1y", 0, -5, float("nan"), True, timedelta(0), "9" * 30 + "d"]
 )
-def test_what_is_no_length_of_time_is_refused(length: Any) -> None:
+def test_an_invalid_untouched_for_is_refused_by_name(length: Any) -> None:
     """An invalid `untouched_for` is refused by name, and nothing is deleted."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="untouched_for"):
         memory.sweep(untouched_for=length)
 
 
-def test_a_damaged_item_keeps_no_sweep_from_the_rest(clock: FakeClock) -> None:
+def test_a_sweep_reports_a_damaged_item_after_the_rest(clock: FakeClock) -> None:
     """A sweep reports a damaged item after everything else that is due is gone."""
     with Memory.open("memory://", clock=clock) as memory:
         chat = memory.session("s")
@@ -185,7 +185,7 @@ def soon_over(memory: Memory, clock: FakeClock, id: str, **options: Any) -> None
     session.add_user_message("stays")
 
 
-def test_a_sweep_goes_on_where_a_session_ends_meanwhile(
+def test_a_sweep_continues_if_a_session_ends_meanwhile(
     memory: Memory, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a session ends during a sweep, the rest is swept, and the session goes with the next sweep."""
@@ -206,7 +206,7 @@ def test_a_sweep_goes_on_where_a_session_ends_meanwhile(
     assert ids(memory.sessions()) == ["a", "c"]
 
 
-def test_a_sweep_makes_no_session_that_is_deleted_meanwhile(
+def test_a_sweep_does_not_recreate_a_session_deleted_meanwhile(
     memory: Memory, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep neither recreates a session deleted meanwhile nor touches its successor."""

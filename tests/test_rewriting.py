@@ -81,7 +81,7 @@ def as_in_a_file(kind: str, value: bytes) -> bytes:
 @pytest.mark.sampled
 @pytest.mark.parametrize("keys", [None, FIRST], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_replaced_is_in_no_byte(kind: str, keys: Keys | None, tmp_path: Path) -> None:
+def test_replaced_text_is_in_no_byte(kind: str, keys: Keys | None, tmp_path: Path) -> None:
     """Small and large texts, names, reasons, details and items: neither they nor their ciphertexts are in a file."""
     with Memory.open(address(kind, tmp_path), encryption=keys) as memory:
         session = session_of(memory)
@@ -116,7 +116,7 @@ def test_what_was_replaced_is_in_no_byte(kind: str, keys: Keys | None, tmp_path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_large_content_that_another_holds_stays(kind: str, tmp_path: Path) -> None:
+def test_large_content_stays_while_an_entry_holds_it(kind: str, tmp_path: Path) -> None:
     """A content is gone with the last entry that held it, of whatever session, and not before."""
     large = f"{WORD} large " * 9_000
     with Memory.open(address(kind, tmp_path)) as memory:
@@ -131,7 +131,7 @@ def test_large_content_that_another_holds_stays(kind: str, tmp_path: Path) -> No
         assert WORD.encode() not in bytes_of(tmp_path)
 
 
-def test_what_is_rewritten_is_given_in_clear_and_sealed_again(tmp_path: Path) -> None:
+def test_a_rewrite_gets_plain_rows_and_encrypts_its_results(tmp_path: Path) -> None:
     """A rewrite gets heads, entries and records decrypted, and its results are encrypted with the current key."""
     seen: list[object] = []
 
@@ -159,7 +159,7 @@ def test_what_is_rewritten_is_given_in_clear_and_sealed_again(tmp_path: Path) ->
     assert seen == [(["notes.txt"], ["look"], ("one", 3))]
 
 
-def test_a_context_is_known_by_what_the_rewritten_head_says(tmp_path: Path) -> None:
+def test_a_named_context_is_recognised_by_the_rewritten_head(tmp_path: Path) -> None:
     """A named context is recognised by the digest in the rewritten head, in this process and the next."""
 
     class Renaming(Redacting):
@@ -203,7 +203,7 @@ class Interrupted(MemoryBackend):
         return await super().write(batches, at, lasting=lasting)
 
 
-def test_a_rewrite_that_is_overtaken_begins_again() -> None:
+def test_an_overtaken_rewrite_starts_over() -> None:
     """A commit between the look and the step is in the head that is rewritten, and in what the session says."""
     below = Interrupted()
     store, other = opened_over(below), opened_over(below)
@@ -218,7 +218,7 @@ def test_a_rewrite_that_is_overtaken_begins_again() -> None:
 
 
 @pytest.mark.parametrize("seqs", [(1, 2), (2,)])
-def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(seqs: Sequence[int]) -> None:
+def test_a_branch_replaced_during_a_rewrite_is_decrypted_as_its_own(seqs: Sequence[int]) -> None:
     """A session that replaces a branch during a rewrite is decrypted as its own, without a report of damage."""
     below = Interrupted()
     store, other = opened_over(below), opened_over(below)
@@ -235,7 +235,7 @@ def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(seqs: Se
 @pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", [*KINDS, *on_servers.SERVERS])
-def test_writers_go_on_while_texts_and_keys_change(kind: str, tmp_path: Path) -> None:
+def test_writers_lose_nothing_beside_rewrites_and_rotations(kind: str, tmp_path: Path) -> None:
     """Two processes write all the time, one is rewritten under their hands, then keys change: nothing is lost."""
     where = on_servers.KINDS[kind].address_of("rotation") if kind in on_servers.KINDS else address(kind, tmp_path)
     with Memory.open(where, encryption=FIRST, **relaxed(where)) as memory:
@@ -273,7 +273,7 @@ def test_writers_go_on_while_texts_and_keys_change(kind: str, tmp_path: Path) ->
         assert sorted(said) == sorted(turns)
 
 
-def test_a_session_of_the_same_name_and_revision_is_another_one() -> None:
+def test_a_successor_with_the_same_revision_is_written_under_the_new_key() -> None:
     """A writer that has seen an earlier session of the name looks at the mark again, and takes the new key."""
     below = MemoryBackend(Inline())
     stale, other = opened_over(below, RING), opened_over(below, BOTH)
@@ -287,7 +287,7 @@ def test_a_session_of_the_same_name_and_revision_is_another_one() -> None:
     assert [key_of(value) for value in stored(stale)] == ["new", "new"]
 
 
-def test_an_event_loop_rewrites_and_changes_keys(tmp_path: Path) -> None:
+def test_async_memory_rewrites_and_rotates_while_tasks_add(tmp_path: Path) -> None:
     """In an `AsyncMemory` rewrites and rotations are awaited while tasks keep adding."""
 
     async def work() -> list[str]:
@@ -305,7 +305,7 @@ def test_an_event_loop_rewrites_and_changes_keys(tmp_path: Path) -> None:
     assert key_ids(f"sqlite:///{tmp_path}/a.db", LAST) == {"new"}
 
 
-def test_what_is_rewritten_while_keys_change_is_under_the_new_one() -> None:
+def test_a_rewrite_overtaken_by_a_rotation_uses_the_new_key() -> None:
     """A rewrite that a rotation overtakes is encrypted again under the new key."""
     below = Interrupted()
     store, other = opened_over(below, RING), opened_over(below, BOTH)

@@ -17,7 +17,7 @@ from palimpsest.errors import Closed
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.runtime.threads import Suspended
 from processes import at_once
-from runs import WORLDS, Complete, inline, threaded
+from run_coroutines import WORLDS, Complete, inline, threaded
 
 PATIENCE = 300.0
 colour: ContextVar[str] = ContextVar("colour", default="none")
@@ -55,7 +55,7 @@ def interrupt() -> None:
 # --- outside and wait
 
 
-def test_a_function_outside_returns_and_raises(complete: Complete) -> None:
+def test_outside_runs_a_function_in_a_thread_with_its_context(complete: Complete) -> None:
     """`outside` runs a function in another thread with the caller's context variables and returns or raises its
     outcome."""
 
@@ -69,7 +69,7 @@ def test_a_function_outside_returns_and_raises(complete: Complete) -> None:
     complete(work)
 
 
-def test_what_was_cancelled_by_itself_cancels_nobody(complete: Complete) -> None:
+def test_a_cancellation_inside_a_function_is_a_plain_exception(complete: Complete) -> None:
     """A cancellation inside a function or awaitable is raised as a plain Exception."""
 
     def raises() -> None:
@@ -90,7 +90,7 @@ def test_what_was_cancelled_by_itself_cancels_nobody(complete: Complete) -> None
     complete(work)
 
 
-def test_nobody_waits_longer_than_the_timeout(complete: Complete) -> None:
+def test_hanging_functions_and_coroutines_time_out(complete: Complete) -> None:
     """A function that hangs is left to itself, a coroutine that hangs is cancelled; both give TimeoutError."""
     let_go, endless = threading.Event(), Endless()
 
@@ -106,7 +106,7 @@ def test_nobody_waits_longer_than_the_timeout(complete: Complete) -> None:
     let_go.set()
 
 
-def test_a_loop_that_is_held_up_does_not_hold_up_a_synchronous_caller() -> None:
+def test_a_blocked_loop_does_not_block_a_synchronous_caller() -> None:
     """A synchronous caller gives up a coroutine that blocks its thread after the timeout."""
     let_go = threading.Event()
 
@@ -122,7 +122,7 @@ def test_a_loop_that_is_held_up_does_not_hold_up_a_synchronous_caller() -> None:
 
 
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread")
-def test_an_interrupt_comes_through_at_once() -> None:
+def test_an_interrupt_ends_a_wait_at_once() -> None:
     """Ctrl-C ends the wait of a synchronous caller, for a function or a coroutine, and cancels the latter."""
     let_go, endless = threading.Event(), Endless(interrupt)
     ended: list[str] = []
@@ -195,7 +195,7 @@ def test_one_loop_serves_all_threads() -> None:
 # --- the background
 
 
-def test_background_work_goes_beside_its_caller(complete: Complete) -> None:
+def test_background_jobs_begin_in_order_without_being_awaited(complete: Complete) -> None:
     """Jobs begin without being waited for, in their order; settling waits for them and for those that they begin."""
     done: list[str] = []
     go = threading.Event()
@@ -224,7 +224,7 @@ def test_background_work_goes_beside_its_caller(complete: Complete) -> None:
     complete(work)
 
 
-def test_background_work_of_a_synchronous_memory_goes_one_after_the_other() -> None:
+def test_background_jobs_of_a_synchronous_memory_run_in_order() -> None:
     """Background jobs of a synchronous memory run in order in one thread."""
     seen: list[tuple[int, int]] = []
 
@@ -264,7 +264,7 @@ def test_a_job_that_raises_is_logged(complete: Complete, caplog: pytest.LogCaptu
     assert "no luck" in caplog.text
 
 
-def test_closing_waits_for_what_has_begun(complete: Complete) -> None:
+def test_closing_waits_for_a_running_job(complete: Complete) -> None:
     """A job that is under way is finished first; afterwards there is no background any more."""
     done: list[str] = []
     go = threading.Event()
@@ -284,7 +284,7 @@ def test_closing_waits_for_what_has_begun(complete: Complete) -> None:
     complete(work)
 
 
-def test_closing_waits_no_longer_than_it_is_told(complete: Complete) -> None:
+def test_closing_gives_up_a_hanging_job_after_patience_seconds(complete: Complete) -> None:
     """`close` gives up a hanging job after `patience` seconds: it is cancelled, and later ones never begin."""
     endless = Endless()
     never: list[str] = []
@@ -324,7 +324,7 @@ def test_closing_ends_a_wait_in_another_thread() -> None:
         drive(runner.wait(asyncio.sleep(0)))
 
 
-def test_closing_twice_is_fine(complete: Complete) -> None:
+def test_closing_twice_does_nothing(complete: Complete) -> None:
     """The second time there is nothing left to do."""
 
     async def work(runner: Runner) -> None:
@@ -335,7 +335,7 @@ def test_closing_twice_is_fine(complete: Complete) -> None:
     complete(work)
 
 
-def test_a_job_may_settle(complete: Complete) -> None:
+def test_a_job_may_wait_for_the_other_jobs(complete: Complete) -> None:
     """A job that waits for the others does not wait for itself."""
     settled: list[bool] = []
 
@@ -350,7 +350,7 @@ def test_a_job_may_settle(complete: Complete) -> None:
     assert settled == [True]
 
 
-def test_a_thread_that_has_the_number_of_one_that_ended_is_no_job() -> None:
+def test_a_thread_with_a_reused_id_is_not_taken_for_a_job() -> None:
     """A thread is not taken for a job's thread because it has the id of an ended one."""
     runner, numbers = Inline(), set[int]()
     waited: list[tuple[bool, bool]] = []

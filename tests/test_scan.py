@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marked import PATTERN, PLACES, POLICY, Words, everything, left_in, opened, play, session_of
+from marked_sessions import PATTERN, PLACES, POLICY, Words, everything, left_in, opened, play, session_of
 from palimpsest import AsyncMemory, ConfigError, Conflict, Entry, Memory, Redactor, Session, SessionNotFound
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
@@ -82,7 +82,7 @@ def test_a_scan_finds_everything_and_changes_nothing(place: str, tmp_path: Path)
         assert (memory.sessions(), facts(memory), left_in(everything(memory))) == before
 
 
-def test_samples_show_what_would_be(tmp_path: Path) -> None:
+def test_samples_show_place_and_redacted_text(tmp_path: Path) -> None:
     """A sample names session, entry or summary, kind and place, with redacted text around it."""
     with opened("memory", tmp_path) as memory:
         session = session_of(memory)
@@ -113,7 +113,7 @@ def test_nothing_private_is_in_what_a_scan_reports(place: str, tmp_path: Path) -
         assert left_in(repr(memory.scan(POLICY, sample=1000, apply=True))) == []
 
 
-def test_the_policy_is_given_or_the_memory_s_own(tmp_path: Path) -> None:
+def test_a_scan_uses_the_given_policy_or_the_memorys(tmp_path: Path) -> None:
     """A preset's name, a mapping, a policy and a redactor are taken; without one it is the memory's; else an error."""
     with opened("file", tmp_path) as memory:
         session_of(memory).add_user_message("zq100secret of jane@example.com")
@@ -134,7 +134,7 @@ def test_the_policy_is_given_or_the_memory_s_own(tmp_path: Path) -> None:
 # --- redacting
 
 
-def test_what_was_found_is_gone(place: str, tmp_path: Path) -> None:
+def test_found_texts_are_gone_after_apply(place: str, tmp_path: Path) -> None:
     """After `apply` no export, context, record, head or byte of the files has a found text."""
     word = Words()
     with opened(place, tmp_path) as memory:
@@ -153,8 +153,8 @@ def test_what_was_found_is_gone(place: str, tmp_path: Path) -> None:
         assert b"[REDACTED]" in stored or place.startswith("sealed") or place == "memory"
 
 
-def test_what_an_import_brought_is_gone(disk: str, tmp_path: Path) -> None:
-    """What an export of another program, or of an earlier time, may have in any place, also in names of strategies."""
+def test_private_text_of_an_import_is_redacted_in_every_place(disk: str, tmp_path: Path) -> None:
+    """A scan redacts private text wherever a foreign or old export may have it, names of strategies included."""
     marker = "zq100secret"
     with opened(disk, tmp_path) as memory:
         memory.import_session(export(marker), session_id="one")
@@ -170,7 +170,7 @@ def test_what_an_import_brought_is_gone(disk: str, tmp_path: Path) -> None:
     assert marker.encode() not in bytes_of(tmp_path)
 
 
-def test_a_user_s_id_is_told_and_stays(place: str, tmp_path: Path) -> None:
+def test_a_private_user_id_is_reported_and_stays(place: str, tmp_path: Path) -> None:
     """The id of a user cannot be redacted, since sessions are found by it: a scan says so until it is another."""
     with opened(place, tmp_path) as memory:
         session = session_of(memory)
@@ -199,7 +199,7 @@ def test_a_second_scan_finds_nothing(place: str, tmp_path: Path) -> None:
         assert [one.revision for one in memory.sessions()] == revisions
 
 
-def test_a_session_and_its_branches_begin_a_new_epoch(place: str, tmp_path: Path) -> None:
+def test_a_redaction_begins_a_new_epoch_in_every_branch(place: str, tmp_path: Path) -> None:
     """Every branch with a changed entry gets a new epoch and revision, and reported usage is outdated."""
     with opened(place, tmp_path) as memory:
         play(memory, Words())
@@ -217,7 +217,7 @@ def test_a_session_and_its_branches_begin_a_new_epoch(place: str, tmp_path: Path
             assert head.usage.stale
 
 
-def test_the_history_tells_of_it(place: str, tmp_path: Path) -> None:
+def test_a_redaction_leaves_a_record_and_an_event(place: str, tmp_path: Path) -> None:
     """A record and an event say that, and how much, was redacted, and no word of what."""
     told: list[tuple[str, dict[str, Any]]] = []
     with opened(place, tmp_path) as memory:
@@ -236,7 +236,7 @@ def test_the_history_tells_of_it(place: str, tmp_path: Path) -> None:
         assert session.export()["records"][-1]["kind"] == "redact"
 
 
-def test_sessions_are_whole_afterwards(place: str, tmp_path: Path) -> None:
+def test_redacted_sessions_verify_and_continue(place: str, tmp_path: Path) -> None:
     """After a scan sessions verify, give contexts, continue, and can be exported and imported."""
     with opened(place, tmp_path) as memory:
         play(memory, Words())
@@ -254,7 +254,7 @@ def test_sessions_are_whole_afterwards(place: str, tmp_path: Path) -> None:
             assert session_of(memory, copy).context().messages == context.messages
 
 
-def test_summaries_say_it_no_more_and_stand_for_the_same(place: str, tmp_path: Path) -> None:
+def test_redacted_summaries_cover_the_same_entries(place: str, tmp_path: Path) -> None:
     """A summary is redacted, still covers the same entries, and is counted again."""
     with opened(place, tmp_path) as memory:
         session = play(memory, Words())
@@ -293,7 +293,7 @@ SECRETS = "password: swordfish9, Authorization: Bearer abcdef1234567890, DE89 37
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "of a branch"])
-def test_summaries_say_no_word_that_only_redacted_texts_said(tmp_path: Path, shared: bool) -> None:
+def test_summary_words_from_redacted_texts_alone_are_redacted(tmp_path: Path, shared: bool) -> None:
     """Words of a summary that only redacted texts contained are redacted, too, such as a password alone.
 
     Words that entries still contain stay. A branch's own summaries are redacted likewise.
@@ -324,7 +324,7 @@ def test_summaries_say_no_word_that_only_redacted_texts_said(tmp_path: Path, sha
         assert memory.scan("default").findings == {}
 
 
-def test_counts_of_changed_texts_are_made_anew(place: str, tmp_path: Path) -> None:
+def test_token_counts_of_redacted_entries_are_made_again(place: str, tmp_path: Path) -> None:
     """Counts of redacted entries are dropped and made again."""
     with opened(place, tmp_path) as memory:
         session = session_of(memory)
@@ -351,7 +351,7 @@ VERBS: dict[str, Callable[[Session], object]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("view_bytes", [0, 10**6], ids=["new", "remembered"])
-def test_a_count_that_was_made_before_a_scan_is_not_stored_after_it(
+def test_token_counts_from_before_a_scan_are_not_stored_after_it(
     verb: str, view_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A count made from a text before its redaction is not stored afterwards."""
@@ -382,8 +382,8 @@ def test_a_count_that_was_made_before_a_scan_is_not_stored_after_it(
             assert entry.tokens == counter.count(entry.text)
 
 
-def test_a_shortened_entry_is_shortened_anew(place: str, tmp_path: Path) -> None:
-    """An entry that a cut has clamped fits, and says nothing twice, when its text has become another."""
+def test_a_redacted_clamped_entry_is_clamped_again(place: str, tmp_path: Path) -> None:
+    """An entry that a cut has clamped is clamped again after its text was redacted, so that it fits."""
     with opened(place, tmp_path) as memory:
         session = session_of(memory, max_tokens=600)
         session.add_user_message("Read it.")
@@ -399,7 +399,7 @@ def test_a_shortened_entry_is_shortened_anew(place: str, tmp_path: Path) -> None
         assert [m["content"] for m in session.context(at=before.revision).messages] == ["Read it.", "begin X end"]
 
 
-def test_keyed_batches_stay_idempotent(disk: str, tmp_path: Path) -> None:
+def test_keyed_batches_stay_idempotent_after_a_redaction(disk: str, tmp_path: Path) -> None:
     """Under the policy a keyed batch is recognised after redaction; without it, it conflicts."""
     batch = [{"role": "user", "content": "zq100secret"}, {"role": "assistant", "content": "fine"}]
     with opened(disk, tmp_path) as memory:
@@ -412,7 +412,7 @@ def test_keyed_batches_stay_idempotent(disk: str, tmp_path: Path) -> None:
         assert len(session_of(memory).entries()) == 2
 
 
-def test_named_contexts_are_known_by_their_new_names(place: str, tmp_path: Path) -> None:
+def test_redacted_named_contexts_are_recognised(place: str, tmp_path: Path) -> None:
     """A redacted named context is recognised by its redacted name and text."""
     with opened(place, tmp_path) as memory:
         session = session_of(memory)
@@ -432,7 +432,7 @@ def test_named_contexts_are_known_by_their_new_names(place: str, tmp_path: Path)
             assert "of [REDACTED]" not in told
 
 
-def test_large_contents_go_and_those_of_others_stay(place: str, tmp_path: Path) -> None:
+def test_redacting_large_content_leaves_it_in_other_sessions(place: str, tmp_path: Path) -> None:
     """Redacting large content in one session leaves it in others."""
     large = "zq100secret " + "word " * 20_000
     with opened(place, tmp_path) as memory:
@@ -447,7 +447,7 @@ def test_large_contents_go_and_those_of_others_stay(place: str, tmp_path: Path) 
         assert b"zq100secret" not in bytes_of(tmp_path)
 
 
-def test_only_what_was_asked_for_is_looked_at(tmp_path: Path) -> None:
+def test_a_scan_of_one_session_leaves_others_unchanged(tmp_path: Path) -> None:
     """Another session, and another tenant's, stay as they are."""
     for tenant in ("default", "other"):
         with opened("sqlite", tmp_path, tenant=tenant) as memory:
@@ -475,7 +475,7 @@ def test_a_long_session_is_redacted_in_portions(tmp_path: Path) -> None:
         assert (len(portions), sum(portions)) == (2, 5_000)
 
 
-def test_progress_is_told_by_session(tmp_path: Path) -> None:
+def test_progress_counts_sessions(tmp_path: Path) -> None:
     """`progress` is called with the sessions done and their total."""
     told: list[tuple[int, int]] = []
     with opened("memory", tmp_path) as memory:
@@ -512,7 +512,7 @@ def test_async_memory_has_the_same_verb(tmp_path: Path) -> None:
     assert asyncio.run(scanned()) == (1, "[REDACTED]")
 
 
-def test_scanning_one_session_reaches_what_its_branches_have_copied(place: str, tmp_path: Path) -> None:
+def test_scanning_a_session_redacts_copies_in_its_branches(place: str, tmp_path: Path) -> None:
     """Scanning a session also redacts its branches' own copies of summaries and records."""
     with opened(place, tmp_path) as memory:
         session = memory.session("one", max_tokens=2_000, counter=len)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marked import COMPACT, POLICY, Words, everything, left_in, opened, session_of
+from marked_sessions import COMPACT, POLICY, Words, everything, left_in, opened, session_of
 from palimpsest import Entry, Memory
 from palimpsest.log.head import SessionKey
 from palimpsest.stores import Store
@@ -57,7 +57,7 @@ def hooked(memory: Memory) -> Hooked:
 # --- beside others, step by step
 
 
-def test_what_is_added_meanwhile_is_found() -> None:
+def test_entries_added_during_a_scan_are_scanned() -> None:
     """Entries added during a scan are scanned, too, until there are no new ones."""
     with Memory.open("memory://") as memory:
         session = session_of(memory)
@@ -70,7 +70,7 @@ def test_what_is_added_meanwhile_is_found() -> None:
         assert done.entries == 4
 
 
-def test_a_session_that_comes_into_being_meanwhile_is_found() -> None:
+def test_sessions_created_during_a_scan_are_scanned() -> None:
     """Sessions and branches that others make are looked at, too."""
     with Memory.open("memory://") as memory:
         session = session_of(memory)
@@ -83,7 +83,7 @@ def test_a_session_that_comes_into_being_meanwhile_is_found() -> None:
 
 
 @pytest.mark.parametrize("verb", ["records", "rewrite"])
-def test_an_epoch_that_another_begins_is_waited_for(verb: str) -> None:
+def test_a_scan_starts_over_after_anothers_epoch(verb: str) -> None:
     """After another's erasure or compaction a scan looks at everything again and undoes nothing."""
     with Memory.open("memory://") as memory:
         session = session_of(memory, summarizer=CallableSummarizer(lambda _: "It was zq103secret.", checked=False))
@@ -102,7 +102,7 @@ def test_an_epoch_that_another_begins_is_waited_for(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["records", "rewrite"])
-def test_a_session_that_is_deleted_meanwhile_stays_so(verb: str) -> None:
+def test_a_scan_does_not_recreate_a_session_deleted_meanwhile(verb: str) -> None:
     """A scan does not recreate a session that is deleted meanwhile."""
     with Memory.open("memory://") as memory:
         session_of(memory).add_user_message("zq100secret")
@@ -114,7 +114,7 @@ def test_a_session_that_is_deleted_meanwhile_stays_so(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["records", "rewrite"])
-def test_a_session_that_is_replaced_meanwhile_is_looked_at_anew(verb: str) -> None:
+def test_a_session_replaced_during_a_scan_is_scanned_from_its_start(verb: str) -> None:
     """A session that is replaced during a scan is scanned from its first entry."""
     with Memory.open("memory://") as memory:
         session_of(memory, "other").add_entries([Entry(content=f"zq10{i}secret other") for i in range(3)])
@@ -129,7 +129,7 @@ def test_a_session_that_is_replaced_meanwhile_is_looked_at_anew(verb: str) -> No
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_no_context_mixes_what_was_and_what_is(at: int) -> None:
+def test_no_context_mixes_texts_from_before_and_after_a_redaction(at: int) -> None:
     """A context that was begun before a redaction and read after it is of one epoch, and of that alone."""
     with Memory.open("memory://") as memory:
         session = session_of(memory)
@@ -144,7 +144,7 @@ def test_no_context_mixes_what_was_and_what_is(at: int) -> None:
         assert [message["content"] for message in context.messages] == [f"[REDACTED] {i}" for i in range(400)]
 
 
-def test_a_context_that_is_overtaken_twice_belongs_to_no_epoch() -> None:
+def test_a_context_overtaken_at_every_read_has_no_epoch() -> None:
     """If a new epoch begins at every read, a context is given without an epoch."""
     with Memory.open("memory://") as memory:
         session = session_of(memory)
@@ -172,7 +172,7 @@ def drive_head(memory: Memory) -> Any:
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_killed_at_any_step_the_same_again_finishes(kind: str, every: int, tmp_path: Path) -> None:
+def test_a_scan_killed_at_any_step_is_completed_by_repeating_it(kind: str, every: int, tmp_path: Path) -> None:
     """Whenever the process is killed, the sessions are whole, and the next scan leaves what an undisturbed one does."""
     pristine = tmp_path / "pristine"
     word = Words()
@@ -221,7 +221,7 @@ def _texts(memory: Memory, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_writers_and_redactors_go_on_beside_each_other(kind: str, tmp_path: Path) -> None:
+def test_writers_and_redactors_work_at_once_without_loss(kind: str, tmp_path: Path) -> None:
     """While two processes append and two others redact, nothing is lost and no context mixes texts."""
     where, number = address(kind, tmp_path), 60
     with opened(kind, tmp_path) as memory:

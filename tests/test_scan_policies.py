@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marked import PLACES, POLICY, everything, left_in, opened, session_of
+from marked_sessions import PLACES, POLICY, everything, left_in, opened, session_of
 from palimpsest import ConfigError, Redactor, Span
 from palimpsest.errors import ErasureFailed
 from palimpsest.strategies import CallableSummarizer
@@ -62,7 +62,7 @@ def test_withheld_types_are_erased_and_results_become_stubs(place: str, tmp_path
         assert memory.scan(policy, apply=True).redacted == 0
 
 
-def test_summaries_of_what_is_withheld_are_made_anew(place: str, tmp_path: Path) -> None:
+def test_summaries_of_withheld_entries_are_made_again(place: str, tmp_path: Path) -> None:
     """A summary that covered a withheld entry loses its words in every version, and comes back without it."""
     with opened(place, tmp_path) as memory:
         session = session_of(
@@ -86,7 +86,7 @@ def test_summaries_of_what_is_withheld_are_made_anew(place: str, tmp_path: Path)
 # --- pseudonyms
 
 
-def test_numbers_go_on_and_are_kept(disk: str, tmp_path: Path) -> None:
+def test_a_scan_continues_the_sessions_pseudonym_numbers(disk: str, tmp_path: Path) -> None:
     """A pseudonym has the number that the session gave out, new ones come behind, and writing goes on with them."""
     with opened(disk, tmp_path, privacy=Redactor(NUMBERED, key=KEY)) as memory:
         session_of(memory).add_user_message("from a@example.com")
@@ -105,7 +105,7 @@ def test_numbers_go_on_and_are_kept(disk: str, tmp_path: Path) -> None:
         assert b"example.com" not in bytes_of(tmp_path)
 
 
-def test_one_pseudonym_is_never_two_people_in_branches(disk: str, tmp_path: Path) -> None:
+def test_one_pseudonym_never_means_two_values_in_branches(disk: str, tmp_path: Path) -> None:
     """A shared entry gets pseudonyms behind those that its branches have given out."""
     with opened(disk, tmp_path) as memory:
         session_of(memory).add_user_message("first@example.com")
@@ -122,7 +122,7 @@ def test_one_pseudonym_is_never_two_people_in_branches(disk: str, tmp_path: Path
             assert len(set(texts)) == 2, texts
 
 
-def test_branches_that_have_numbered_apart_stay_clear(disk: str, tmp_path: Path) -> None:
+def test_a_number_used_differently_in_two_branches_is_not_used_in_shared_entries(disk: str, tmp_path: Path) -> None:
     """A number that two branches use for different values is used for neither in shared entries."""
     redactor = Redactor(NUMBERED, key=KEY)
     with opened(disk, tmp_path) as memory:
@@ -149,7 +149,7 @@ def test_branches_that_have_numbered_apart_stay_clear(disk: str, tmp_path: Path)
 # --- what cannot be done
 
 
-def test_what_cannot_be_checked_is_reported_and_left(place: str, tmp_path: Path) -> None:
+def test_entries_that_cannot_be_checked_are_reported_and_left(place: str, tmp_path: Path) -> None:
     """A recogniser that fails for one entry, or one summary, keeps the rest from nothing."""
 
     def fails(text: str) -> list[Span]:
@@ -175,7 +175,7 @@ def test_what_cannot_be_checked_is_reported_and_left(place: str, tmp_path: Path)
         assert all("unreadable" in text for text in texts[1::2][:15])
 
 
-def test_a_memory_that_only_reads_finds_and_does_not_redact(tmp_path: Path) -> None:
+def test_a_read_only_memory_finds_but_does_not_redact(tmp_path: Path) -> None:
     """Scanning needs no right to write, redacting is refused before anything is looked at."""
     with opened("sqlite", tmp_path) as memory:
         session_of(memory).add_user_message("zq100secret")
@@ -226,7 +226,7 @@ class Index:
         return 0
 
 
-def test_what_was_made_from_changed_entries_goes_first(place: str, tmp_path: Path) -> None:
+def test_derived_data_is_told_before_entries_are_redacted(place: str, tmp_path: Path) -> None:
     """Derived data is told of changed entries in every branch before they change; if it fails, nothing changes."""
     with opened(place, tmp_path) as memory:
         index = Index()

@@ -27,7 +27,7 @@ def calls_of(messages: list[Message]) -> Iterator[Message]:
     return (call for message in messages for call in message.get("tool_calls", ()))
 
 
-def test_it_is_long(turns: list[list[Message]]) -> None:
+def test_the_scenario_has_150_turns(turns: list[list[Message]]) -> None:
     """There are at least 150 human turns, and about half of them use tools."""
     with_tools = sum(len(turn) > 2 for turn in turns)
 
@@ -35,7 +35,7 @@ def test_it_is_long(turns: list[list[Message]]) -> None:
     assert 0.4 <= with_tools / len(turns) <= 0.6
 
 
-def test_it_is_the_same_every_time(turns: list[list[Message]]) -> None:
+def test_the_scenario_is_the_same_every_time(turns: list[list[Message]]) -> None:
     """Two calls give equal conversations that share no list."""
     again = scenario.conversation()
 
@@ -102,7 +102,7 @@ def test_some_calls_are_parallel(messages: list[Message]) -> None:
     assert sum(len(message.get("tool_calls", ())) == 2 for message in messages) >= 5
 
 
-def test_nothing_is_said_twice(turns: list[list[Message]]) -> None:
+def test_no_question_or_answer_is_repeated(turns: list[list[Message]]) -> None:
     """No two questions and no two answers are equal."""
     assert len({turn[0]["content"] for turn in turns}) == len(turns)
     assert len({turn[-1]["content"] for turn in turns}) == len(turns)

@@ -127,7 +127,7 @@ def test_an_invalid_address_shows_the_form_and_no_password(kind: str, address: s
 
 
 @pytest.mark.parametrize(("kind", "address"), cases(REFUSED))
-def test_an_address_that_the_driver_refuses_is_an_error_of_ours(kind: str, address: str) -> None:
+def test_an_address_refused_by_the_driver_raises_store_unavailable(kind: str, address: str) -> None:
     """What the driver raises about an address becomes StoreUnavailable, which says where to look and shows no login."""
     with pytest.raises(StoreUnavailable, match="look at its host and options") as caught:
         Memory.open(address).session("s").add_user_message("x")

@@ -11,7 +11,7 @@ from on_servers import KINDS, own_server
 from palimpsest import Memory
 from sealed import FIRST, MARKER, bytes_of, play
 from servers import Server
-from watched import PATTERN, Unstored, Watched, found_in
+from watched_memory import PATTERN, Unstored, Watched, found_in
 from write_paths import KNOWLEDGE, MEMORY, SESSION, WORKING
 
 pytestmark = [

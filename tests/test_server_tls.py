@@ -66,7 +66,7 @@ def behind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     with network(port, speaks) as between:
         address = plain.replace(f":{port}/", f":{between.port}/")
         yield address.replace(f"{urlsplit(address).scheme}://", f"{scheme}://"), f"{trusts}={whole}"
-    gc.collect()  # a driver leaves a socket to it whose handshake has failed
+    gc.collect()  # a driver leaves sockets of failed handshakes to the garbage collector
 
 
 def test_a_trusted_server_is_used_over_tls(behind: tuple[str, str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-import served as serving
+import running_service as serving
 from palimpsest import ConfigError, PalimpsestError, errors
 from palimpsest.errors import MissingExtra
 from palimpsest.log.entry import Entry
@@ -28,7 +28,7 @@ from palimpsest.resources.service.metrics import NAMES
 from palimpsest.sessions.lease import Lease
 from palimpsest.summaries.models import SUMMARIZERS
 from palimpsest.types import CompactionResult
-from served import BASE, Called, called
+from running_service import BASE, Called, called
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,7 @@ async def filled(service: Called, key: str, count: int, ref: str = "chat") -> No
 # --- read, append, write
 
 
-async def test_what_is_appended_is_read(chat: Called) -> None:
+async def test_appended_messages_are_read_in_order(chat: Called) -> None:
     """`append` answers how many messages it added, and how many there are; `read` returns them in order, with all that
     they say."""
     ann = {"key": "user:ann"}
@@ -96,7 +96,7 @@ async def test_what_is_appended_is_read(chat: Called) -> None:
     }  # fmt: skip
 
 
-async def test_pages_are_exact(chat: Called) -> None:
+async def test_limit_and_offset_select_exact_pages(chat: Called) -> None:
     """`limit` and `offset` select a page, and `has_more` says whether others follow; an unknown key has none."""
     await filled(chat, "k", 10)
 
@@ -143,7 +143,7 @@ async def test_an_append_that_is_stored_is_never_denied(chat: Called, monkeypatc
     assert (await chat.ask("/memory/chat/read", key="k")).data["total_count"] == 1
 
 
-async def test_a_write_replaces(chat: Called) -> None:
+async def test_a_write_replaces_the_active_messages(chat: Called) -> None:
     """`write` puts messages in the place of the active ones, which go to the archive."""
     await filled(chat, "k", 3)
     written = await chat.ask("/memory/chat/write", {"key": "k", "messages": [{"content": "anew"}]})
@@ -166,7 +166,7 @@ async def test_private_text_is_redacted_before_it_is_stored(chat: Called) -> Non
 # --- flush, clear, delete
 
 
-async def test_a_flush_says_what_it_did(chat: Called) -> None:
+async def test_a_flush_answers_its_figures_or_why_it_did_nothing(chat: Called) -> None:
     """`flush` answers what it did, or would do, with the figures that a read gives next, and why it did nothing."""
     await filled(chat, "k", 80)
     body = {"key": "k"}
@@ -202,7 +202,7 @@ async def test_a_flush_takes_a_strategy_and_a_threshold(chat: Called) -> None:
             assert bad.body["error"]["details"]["field"] == "threshold"
 
 
-async def test_hybrid_summary_flushes() -> None:
+async def test_a_memory_with_hybrid_summary_is_flushed_with_a_summary() -> None:
     """A memory that declares `hybrid_summary` is flushed with a summary."""
     flushing = {"type": "hybrid_summary", "summary_tokens": 100, "summarize_threshold": 0.5}
     async with called(declared(flushing=flushing)) as service:
@@ -461,7 +461,7 @@ async def test_a_bad_body_is_refused_whole(chat: Called, body: object, field: st
     ids=["messages", "content", "total"],
 )
 @pytest.mark.parametrize("verb", ["append", "write"])
-async def test_what_is_over_a_limit_is_refused_whole(chat: Called, verb: str, messages: object) -> None:
+async def test_messages_over_a_limit_are_refused_whole(chat: Called, verb: str, messages: object) -> None:
     """Too many messages, too long a content, or too much in all is refused, and changes nothing."""
     await filled(chat, "k", 1)
     refused = await chat.ask(f"/memory/chat/{verb}", {"key": "k", "messages": messages})
@@ -559,7 +559,7 @@ async def test_a_clear_that_waits_too_long_is_refused(chat: Called) -> None:
 
 
 async def test_waits_for_a_lock_are_a_metric(chat: Called, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an operation waited for another caller's lock is recorded."""
+    """The time that an operation waits for another caller's lock is a metric."""
     await filled(chat, "k", 1)
     memory, loop = chat.resources.memory("chat"), asyncio.get_running_loop()
     waits, try_to_take = asyncio.Event(), Lease.try_to_take
@@ -579,7 +579,7 @@ async def test_waits_for_a_lock_are_a_metric(chat: Called, monkeypatch: pytest.M
     assert "palimpsest_lock_wait_seconds_count 1.0" in (await chat.ask("/metrics")).body
 
 
-def test_every_error_has_its_answer() -> None:
+def test_every_error_has_a_status() -> None:
     """Each error of the library that a request can cause has a status; the others are faults of the service's own."""
     own = {
         "ConditionFailed", "ForkedProcess", "ImportFailed", "InvalidContext", "MissingExtra", "PalimpsestError",
@@ -619,7 +619,7 @@ async def test_a_fault_of_the_service_has_a_number(
 # --- who may ask
 
 
-async def test_a_token_is_needed_where_there_is_one() -> None:
+async def test_every_route_refuses_requests_without_the_token() -> None:
     """With a token every route refuses requests without it, and the host does not matter."""
     async with called(CHAT, token=TOKEN) as service:
         right = {"Authorization": f"Bearer {TOKEN}", "Host": "memory.example:8321"}
@@ -655,7 +655,7 @@ async def test_a_weak_token_is_refused(token: str) -> None:
         ("evil.example", 400), ("127.0.0.1.evil.example", 400), ("localhost.evil.example:80", 400), ("", 400),
     ],
 )  # fmt: skip
-async def test_without_a_token_only_the_machine_itself_is_asked(host: str, status: int) -> None:
+async def test_without_a_token_only_local_hosts_are_accepted(host: str, status: int) -> None:
     """Without a token a request must name this machine as its host, or a name that is allowed: pages of other sites do
     not reach the service through a browser."""
     async with called(CHAT, hosts=["memory.internal"]) as service:
@@ -673,7 +673,7 @@ async def test_hosts_are_a_list_of_names(hosts: Any) -> None:
             assert (await service.ask("/memory/health", None, {"Host": host})).status == 200
 
 
-async def test_a_change_must_say_that_it_is_json(chat: Called) -> None:
+async def test_a_change_without_a_json_content_type_is_refused(chat: Called) -> None:
     """A change that does not say it is JSON is refused: browsers send other types to other sites without asking."""
     body = json.dumps({"key": "k", "messages": "x"}).encode()
     for kind in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp"):
@@ -762,7 +762,7 @@ async def test_every_answer_is_described(chat: Called) -> None:
         assert responses.keys() == statuses
 
 
-async def test_another_application_may_mount_it() -> None:
+async def test_the_service_may_be_mounted_in_another_application() -> None:
     """A program may mount the service in its own application, and goes on to use the memories itself. What the service
     says of its routes is true there."""
     async with AsyncResources.load(CHAT) as resources:
@@ -782,8 +782,8 @@ async def test_another_application_may_mount_it() -> None:
     assert entry.text == "hello"
 
 
-async def test_a_file_that_is_no_store_is_said_to_every_request(tmp_path: Path) -> None:
-    """Where the store's file is something else, every operation answers 503, and none blames the request."""
+async def test_a_file_that_is_no_store_answers_503(tmp_path: Path) -> None:
+    """If the store's file is something else, every operation answers 503 and does not blame the request."""
     (tmp_path / "no.db").write_text("this is no database " * 1000)
     config = declared(persistence={"type": "sqlite", "path": str(tmp_path / "no.db")})
     for verb, body in (("clear", {"confirm": True}), ("delete", {}), ("flush", {}), ("append", {"messages": "x"})):
@@ -792,7 +792,7 @@ async def test_a_file_that_is_no_store_is_said_to_every_request(tmp_path: Path) 
             assert answer.code == (503, "store_unavailable")
 
 
-def test_a_memory_that_cannot_be_opened_is_found_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_that_cannot_be_opened_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A memory whose environment variable is missing is an error of the start, not of each request."""
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     config = declared(persistence={"type": "redis", "url": "${NO_SUCH_KEY}", "ttl": "1h"})

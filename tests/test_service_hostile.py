@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from served import Answer, Called, called
+from running_service import Answer, Called, called
 
 CHAT: dict[str, Any] = {
     "resource": "memory",
@@ -117,7 +117,7 @@ def check(answer: Answer) -> None:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(requests(), min_size=1, max_size=8))
-def test_no_request_is_a_fault(asked: list[tuple[str, dict[str, Any], dict[str, str]]]) -> None:
+def test_no_request_causes_a_fault_of_the_service(asked: list[tuple[str, dict[str, Any], dict[str, str]]]) -> None:
     """Whatever a request says, its answer has the one form, and is never a fault of the service. Afterwards the memory
     is sound, and holds nothing that its policy forbids."""
 

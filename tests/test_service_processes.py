@@ -21,7 +21,7 @@ from commands import read, start
 from palimpsest.resources import AsyncDeclaredMemory, AsyncResources, Resources
 from palimpsest.resources.service import running, serve
 from palimpsest.resources.service.running import listening
-from served import Served, called, served
+from running_service import Served, called, served
 from servers import started
 
 CHAT = """\
@@ -105,7 +105,7 @@ def test_many_clients_and_another_service_lose_nothing(service: Served, config: 
     assert [text.replace("is answered", "asks") for text in texts[1::2]] == texts[::2]
 
 
-def test_a_client_that_goes_away_is_no_fault(config: Path, tmp_path: Path) -> None:
+def test_a_client_that_disconnects_is_no_fault(config: Path, tmp_path: Path) -> None:
     """A client that goes away in the middle of its request stores nothing, and the log has no fault."""
     log = tmp_path / "log"
     with served(config, "--access-log", log=log) as service:
@@ -123,7 +123,7 @@ def test_a_client_that_goes_away_is_no_fault(config: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_once_requests_are_answered(config: Path, tmp_path: Path, by: signal.Signals) -> None:
+def test_a_signal_ends_the_service_after_running_requests(config: Path, tmp_path: Path, by: signal.Signals) -> None:
     """A signal ends the service with status 0, after the requests under way; what they added is kept."""
     log = tmp_path / "log"
     with served(config, "--access-log", log=log) as service:
@@ -133,7 +133,7 @@ def test_a_signal_ends_it_once_requests_are_answered(config: Path, tmp_path: Pat
             for i in range(1000):
                 try:
                     answers.append(service.ask("/memory/chat/append", {"key": "user:ann", "messages": f"{i}"}).status)
-                except OSError:  # it does not listen any more
+                except OSError:  # the service has stopped listening
                     return
                 if len(answers) == 3:
                     reached.set()
@@ -177,7 +177,7 @@ class Sent:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("grace", [0, 10])
-async def test_the_task_that_serves_may_be_cancelled(
+async def test_cancelling_serve_answers_running_requests(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, grace: int
 ) -> None:
     """Once the task of `serve` is cancelled, its requests have been answered, in the one form also if they took too
@@ -260,7 +260,7 @@ def test_a_token_that_is_empty_is_refused(config: Path, empty: str) -> None:
         (("--config", "broken.yaml"), 2, "max_token"),
     ],
 )
-def test_a_start_that_cannot_be_is_refused(
+def test_an_impossible_start_is_refused_with_the_reason(
     config: Path, arguments: tuple[str, ...], status: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that cannot start says why, and exits with the status of that."""
@@ -320,7 +320,7 @@ REDIS: dict[str, Any] = {
 
 
 @pytest.mark.anyio
-async def test_a_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
+async def test_a_stopped_store_answers_503_until_it_is_back(tmp_path: Path) -> None:
     """While the store is down, requests answer 503 and say when to try again; once it is back, the same service works,
     with all that was acknowledged."""
     with started("redis", tmp_path) as server:

@@ -235,7 +235,7 @@ def test_only_erasing_destroys_text(memory: Memory) -> None:
 # --- clearing
 
 
-def test_clearing_destroys_all_and_the_session_goes_on(session: Session) -> None:
+def test_a_cleared_session_is_empty_and_usable(session: Session) -> None:
     """`clear` destroys all entries and returns their number; the seqs of new entries continue."""
     session.add(turn("1"))
     session.pin(1)
@@ -254,7 +254,7 @@ def test_clearing_destroys_all_and_the_session_goes_on(session: Session) -> None
     assert [record.kind for record in session.history()] == ["clear", "add"]
 
 
-def test_clearing_nothing_does_nothing(memory: Memory, session: Session) -> None:
+def test_clearing_an_empty_session_does_nothing(memory: Memory, session: Session) -> None:
     """Clearing an empty or unknown session returns 0, sends no event and creates no session."""
     told = []
     memory.on("session:cleared", lambda name, facts: told.append(name))

@@ -25,7 +25,7 @@ from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry
 from palimpsest.log.entry import Reasoning, moment
 from palimpsest.testing import FakeClock
 from providers import PROVIDERS
-from recalls import marks
+from recall_helpers import marks
 from suspending import awaited
 from talks import Scripted
 
@@ -69,7 +69,7 @@ class Cell:
 
 
 class Log:
-    """What is known of a session: all its cells, which of them a rewind hides, its facts, and its revisions."""
+    """What the model knows of a session: its cells, which of them a rewind hides, its facts, and its revisions."""
 
     def __init__(self, cells: list[Cell], hidden: set[int], facts: dict[str, Any], first: int = 0) -> None:
         self.cells, self.hidden, self.facts = cells, hidden, facts
@@ -81,7 +81,7 @@ class Log:
 
     @property
     def visible(self) -> list[Cell]:
-        """What `entries` returns."""
+        """Return the entries that `entries` returns."""
         return [cell for cell in self.cells if cell.seq not in self.hidden]
 
 
@@ -176,7 +176,7 @@ class Play:
         ]
         results = [{"role": "tool", "tool_call_id": id, "content": self.text(60)} for id in ids]
         if dice.random() < 0.2:
-            results[0] = {"role": "user", "content": self.text()}  # so that one call waits, and is overtaken
+            results[0] = {"role": "user", "content": self.text()}  # so that a human message overtakes an open call
         batch = [{"role": "assistant", "content": dice.choice([None, self.text(3)]), "tool_calls": calls}, *results]
         return self.added(self.open().add([{"role": "user", "content": self.text()}, *batch][dice.randrange(2) :]))
 
@@ -395,7 +395,7 @@ class Play:
         self.trace.append((stats.total_tokens, stats.active_tokens, stats.interactions, len(stats.open_calls)))
 
     def recall(self) -> None:
-        """Whatever was said is found, wherever it is, and nothing that was taken back or erased, or has expired."""
+        """Everything said is found, wherever it is, and nothing that was rewound or erased or has expired."""
         said = [cell for cell in self.log.cells if cell.said and len(cell.text.partition(" ")[0]) == 15]
         if not said:
             return
@@ -404,11 +404,11 @@ class Play:
         there = {one.text for one in alive if word in one.text}
         found = {hit.text for hit in self.open().recall(word, max_tokens=None, neighbours=0).hits if word in hit.text}
         assert found <= there
-        # A text that another hit says, too, such as one that a replacement has joined with the next, need not be a hit.
+        # A text contained in another hit, such as one that a replacement has joined with the next, need not be a hit.
         assert all(any(text in hit or hit in text for hit in found) for text in there)
 
     def look_back(self) -> None:
-        """What was given is given again, unless something of it is gone; then perhaps nobody knows it any more."""
+        """A past context equals what was given then, unless entries of it were destroyed; then it may be unknown."""
         past = [one for one in self.log.past if one[1] >= self.log.first]
         if not past:
             return
@@ -416,13 +416,13 @@ class Play:
         gone = any(cell.erased or cell.expires_at for cell in self.log.cells)
         try:
             again = self.open().context(at=revision, **call).request()
-        except (PastUnknown, BudgetImpossible):  # a pin that had expired then may count, where the clock was set back
+        except (PastUnknown, BudgetImpossible):  # if the clock was set back, an expired pin may count
             assert gone
             return
         assert gone or again == request
 
     def carry(self) -> None:
-        """What is exported and imported elsewhere is the same session, with the same contexts."""
+        """A session exported and imported elsewhere is the same session, with the same contexts."""
         if not self.log.cells or self.dice.random() < 0.5:
             return
         with Memory.open("memory://", clock=self.clock) as memory:
@@ -474,20 +474,20 @@ def agreed(seeds: range, folder: Path, steps: int = 20) -> None:
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_sessions_are_what_a_plain_model_says(number: int, tmp_path: Path) -> None:
+def test_sessions_equal_a_plain_model(number: int, tmp_path: Path) -> None:
     """Entries, facts, figures, contexts, searches and exports are those of the model, everywhere and by both faces."""
     agreed(range(number, number + 1), tmp_path)
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("number", range(4))
-def test_sessions_are_what_a_plain_model_says_in_more_plays(number: int, tmp_path: Path) -> None:
-    """The same of more plays."""
+def test_sessions_equal_a_plain_model_in_more_runs(number: int, tmp_path: Path) -> None:
+    """The same holds for more histories."""
     agreed(range(100 + 5 * number, 105 + 5 * number), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(40))
-def test_sessions_are_what_a_plain_model_says_in_long_plays(number: int, tmp_path: Path) -> None:
-    """The same of many long plays."""
+def test_sessions_equal_a_plain_model_in_long_runs(number: int, tmp_path: Path) -> None:
+    """The same holds for many long histories."""
     agreed(range(1_000 + 25 * number, 1_025 + 25 * number), tmp_path, 60)

@@ -89,7 +89,7 @@ class Apart(NamedTuple):
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Apart]:
-    """Such a store, empty."""
+    """Return the address of an empty store of this kind."""
     with own_server("postgres") as front, own_server("postgres") as one, own_server("postgres") as two:
         spread(front.address, [one.address, two.address], SCHEMA)
         for server in (one, two):
@@ -130,7 +130,7 @@ def test_a_session_is_on_one_server(apart: Apart) -> None:
         assert not [line for line in two if "rows" in line or "UPDATE" in line]
 
 
-def test_no_more_comes_from_a_server_than_is_read(apart: Apart) -> None:
+def test_fetched_rows_do_not_grow_with_the_session(apart: Apart) -> None:
     """The rows fetched from a server do not grow with the length of the session."""
     fetched: list[dict[str, int]] = []
     with Memory.open(apart.address, view_bytes=0) as memory:
@@ -154,7 +154,7 @@ def test_no_more_comes_from_a_server_than_is_read(apart: Apart) -> None:
     assert fetched[1]["append"] <= 4
 
 
-def test_where_one_server_is_away_sessions_of_the_other_go_on(apart: Apart) -> None:
+def test_sessions_on_one_server_work_while_the_other_is_down(apart: Apart) -> None:
     """While one server is away the other's sessions work; when it is back, nothing acknowledged is missing."""
     with Memory.open(apart.address, timeout_seconds=10) as memory:
         here, there = apart.sessions(memory)
@@ -203,7 +203,7 @@ def test_eight_writers_in_two_processes_lose_nothing(apart: Apart) -> None:
         assert [text for text in texts if text.startswith(f"{name}.")] == [f"{name}.{number}" for number in range(25)]
 
 
-def test_what_a_crash_can_lose_is_for_the_servers_to_say(apart: Apart) -> None:
-    """The front has none of it."""
+def test_durability_of_sharded_tables_is_unknown_to_the_front(apart: Apart) -> None:
+    """`durability()` does not claim anything for the other servers, whose settings the front does not know."""
     with Memory.open(apart.address) as memory:
         assert "depends on the servers that the tables are on" in memory.durability()

@@ -54,7 +54,7 @@ FIRST = 3
 
 
 class Page(HTMLParser):
-    """What a built page names: its anchors, the links that it has, and what a browser would load."""
+    """The anchors and links of a built page, and what a browser would load for it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def public_names() -> Iterator[tuple[str, str]]:
         yield "palimpsest.integrations.tools", name
 
 
-def test_nothing_of_a_page_comes_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+def test_pages_load_nothing_from_other_servers(site: Path, pages: dict[Path, Page]) -> None:
     """No script, stylesheet, font or picture is loaded from another server, neither by a page nor by a stylesheet."""
     loaded = {address for page in pages.values() for address in page.loads}
     styles = [re.findall(r"url\(([^)]*)\)|@import ([^;]*);", path.read_text("utf-8")) for path in site.rglob("*.css")]
@@ -153,7 +153,7 @@ def anchors_of(target: Path, pages: dict[Path, Page]) -> set[str]:
     return {"__skip", "__comments"} | (pages[target].anchors if target in pages else set())
 
 
-def test_every_public_name_has_its_place(pages: dict[Path, Page]) -> None:
+def test_every_public_name_is_in_the_reference(pages: dict[Path, Page]) -> None:
     """Whatever can be imported from a public package is in the reference, under one of its homes."""
     anchors = {anchor for path, page in pages.items() if "reference" in path.parts for anchor in page.anchors}
     homes: dict[int, list[str]] = {}
@@ -166,15 +166,15 @@ def test_every_public_name_has_its_place(pages: dict[Path, Page]) -> None:
     assert missing == []
 
 
-def test_every_public_error_has_what_to_do(pages: dict[Path, Page]) -> None:
-    """Troubleshooting has a heading for each."""
+def test_troubleshooting_covers_every_public_error(pages: dict[Path, Page]) -> None:
+    """The page on troubleshooting has a heading for each public error."""
     [page] = [page for path, page in pages.items() if path.parent.name == "troubleshooting"]
     errors = importlib.import_module("palimpsest.errors").__all__
 
     assert {name.lower() for name in errors} <= page.anchors
 
 
-def test_the_words_of_each_question_stand_together_where_its_answer_is(site: Path) -> None:
+def test_the_section_that_answers_a_question_has_all_its_words(site: Path) -> None:
     """The search shows a part of a page that has every word: each question's stand in the part that answers it."""
     items = {item["location"]: item for item in json.loads((site / "search.json").read_text("utf-8"))["items"]}
 
@@ -191,7 +191,7 @@ def node() -> str | None:
 
 
 @pytest.mark.skipif(node() is None, reason="the site's search runs in a browser, or where node is")
-def test_the_sites_search_finds_what_people_look_for(site: Path) -> None:
+def test_the_sites_search_finds_the_answer_of_each_question(site: Path) -> None:
     """Each question, in whatever words, has its answer among the first that the site's own search shows."""
     queries = [query for asked in QUESTIONS.values() for query in asked]
     script = [str(node()), str(ROOT / "tests" / "site_search.js"), str(site), *queries]

@@ -177,7 +177,7 @@ def test_a_run_of_an_agent_is_imported(memory: Memory, pai: Any, tmp_path: Any) 
     def look(at: int) -> str:
         return f"looked at {at}"
 
-    run = asyncio.run(agent.run("What is there?"))  # `run_sync` leaves a loop behind, which nobody closes
+    run = asyncio.run(agent.run("What is there?"))  # `run_sync` would leave an unclosed event loop
     (tmp_path / "history.json").write_bytes(run.all_messages_json())
 
     report = memory.import_file(tmp_path / "history.json")

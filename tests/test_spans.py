@@ -36,7 +36,7 @@ class Counted(int):
 
 
 @given(any_spans, any_spans)
-def test_spans_say_what_sets_of_places_say(one: list[Span], other: list[Span]) -> None:
+def test_spans_agree_with_sets_of_seqs(one: list[Span], other: list[Span]) -> None:
     """Union, difference, intersection and membership of spans agree with those of sets, in any order."""
     places, others = set(spans.members(one)), set(spans.members(other))
 
@@ -49,7 +49,7 @@ def test_spans_say_what_sets_of_places_say(one: list[Span], other: list[Span]) -
 
 @pytest.mark.parametrize("hidden", ["every second", "all but one", "one over all"])
 @pytest.mark.parametrize("what", ["minus", "common", "within"])
-def test_twice_as_many_spans_take_about_twice_as_long(what: str, hidden: str) -> None:
+def test_span_operations_take_linear_time(what: str, hidden: str) -> None:
     """A log of which every other entry has left is as quick, entry by entry, as one of which the older half has."""
 
     def compared(count: int) -> int:

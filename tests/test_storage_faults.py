@@ -113,7 +113,7 @@ def test_a_file_that_may_not_grow_refuses_a_write_and_loses_nothing(tmp_path: Pa
 
 @posix
 @pytest.mark.parametrize("how", ["file", "folder"])
-def test_what_may_not_be_written_refuses_with_the_reason(shelf: Path, how: str) -> None:
+def test_a_file_without_write_permission_is_refused_with_the_reason(shelf: Path, how: str) -> None:
     """A file or a folder without permission to write gives StoreUnavailable that says so; the content stays."""
     path = shelf / "log.db"
     filled(path)
@@ -170,7 +170,7 @@ def test_a_readonly_memory_reads_and_refuses_to_write(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_readonly_memory_computes_contexts_and_stores_none_of_them(tmp_path: Path) -> None:
+def test_a_readonly_memory_computes_contexts_and_stores_no_cut(tmp_path: Path) -> None:
     """A cut that is due is made for the caller and not stored, with that reason; no count is written back."""
     path = tmp_path / "log.db"
     filled(path, turns=40)
@@ -191,7 +191,7 @@ def test_a_readonly_memory_computes_contexts_and_stores_none_of_them(tmp_path: P
     assert path.read_bytes() == before
 
 
-def test_readonly_does_not_make_a_store(tmp_path: Path) -> None:
+def test_readonly_creates_no_store(tmp_path: Path) -> None:
     """`readonly=True` raises StoreUnavailable for a missing file and makes none."""
     with pytest.raises(StoreUnavailable):
         Memory.open(tmp_path / "none" / "log.db", readonly=True)
@@ -322,7 +322,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         assert [entry.text for entry in memory.session(SESSION).entries()] == texts
 
 
-def test_a_row_that_has_the_number_of_another_is_named(tmp_path: Path) -> None:
+def test_a_row_with_a_changed_number_is_reported(tmp_path: Path) -> None:
     """SQLite gives rows as they lie in the table: one whose number was changed there is not taken for another."""
     path = tmp_path / "log.db"
     filled(path)
@@ -337,7 +337,7 @@ def test_a_row_that_has_the_number_of_another_is_named(tmp_path: Path) -> None:
         memory.session(SESSION).entries()
 
 
-def test_a_session_that_an_index_does_not_lead_to_is_damaged(tmp_path: Path) -> None:
+def test_a_session_missing_from_a_damaged_index_is_reported(tmp_path: Path) -> None:
     """A session that SQLite's damaged index does not lead to is reported as damaged, not as missing."""
     path = tmp_path / "log.db"
     filled(path, sessions=("one", "two"))
@@ -354,7 +354,7 @@ def test_a_session_that_an_index_does_not_lead_to_is_damaged(tmp_path: Path) -> 
         assert len(memory.session("two").entries()) == 18
 
 
-def test_records_that_an_index_does_not_lead_to_are_damaged(tmp_path: Path) -> None:
+def test_records_missing_from_a_damaged_index_are_reported(tmp_path: Path) -> None:
     """Records that a damaged index does not lead to are reported as damaged."""
     path = tmp_path / "log.db"
     filled(path)
@@ -436,7 +436,7 @@ def is_as_written(read: tuple[Any, ...], written: tuple[Any, ...]) -> bool:
         "UPDATE entry SET id = 'text' WHERE pos = (1 << 32) + 1",
     ],
 )
-def test_an_entry_that_was_changed_behind_our_back_is_set_aside(tmp_path: Path, statement: str) -> None:
+def test_an_entry_whose_row_was_changed_is_set_aside(tmp_path: Path, statement: str) -> None:
     """An entry whose row was changed is set aside without its text; `repair` removes it."""
     path = tmp_path / "log.db"
     texts = filled(path)
@@ -463,7 +463,7 @@ def test_an_entry_that_was_changed_behind_our_back_is_set_aside(tmp_path: Path, 
         "UPDATE cold SET body = CAST(replace(CAST(body AS TEXT), '\"created\":1', '\"created\":2') AS BLOB)",
     ],
 )
-def test_what_was_changed_behind_our_back_is_found(tmp_path: Path, statement: str) -> None:
+def test_a_changed_but_readable_row_is_reported_as_damage(tmp_path: Path, statement: str) -> None:
     """A row that still can be read, but not as it was written, is StoreCorrupt all the same."""
     path = tmp_path / "log.db"
     filled(path)

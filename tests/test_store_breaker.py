@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from failing_backends import Flaky, flaky, hanging
 from palimpsest import AsyncMemory, Keys, Memory
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores.circuit_breaker import BreakingBackend, CircuitBreaker
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.testing import BackendFactory, FakeClock, StoreConformance
-from unwell import Flaky, flaky, hanging
 
 
 class TestBreakingBackend(StoreConformance):

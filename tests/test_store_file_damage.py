@@ -285,7 +285,7 @@ def test_a_flipped_bit_never_gives_a_wrong_answer(
         }
 
         for name, one in answers.items():
-            if name == "lease" and file.name.startswith("turn-"):  # one that cannot be read begins anew
+            if name == "lease" and file.name.startswith("turn-"):  # an unreadable lease can be taken again
                 assert one is None or isinstance(one, int)
             elif isinstance(one, StoreCorrupt | StoreTooNew):
                 assert str(folder if file.name == "palimpsest.json" else folder / file) in f"{one}{caplog.text}"
@@ -343,7 +343,7 @@ def test_damaged_facts_stop_nothing_else(folder: Path, line: int) -> None:
         assert [info.session for info in memory.sessions(order="latest", user="ann")] == ["also"]
         assert memory.recall("heron").passages
         assert memory.working("good").to_dict() == {"a": 1, "b": 2}
-        if line:  # else it is not said whose they are
+        if line:  # without the line, the scope of the facts is unknown
             assert memory.scopes() == ["bad", "good"]
             assert memory.session("also").fork("branch").entries()
             assert memory.delete_session("also")
@@ -356,7 +356,7 @@ def test_damaged_facts_stop_nothing_else(folder: Path, line: int) -> None:
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
-def test_a_damaged_lease_begins_anew(folder: Path, line: int) -> None:
+def test_a_damaged_lease_can_be_taken_again(folder: Path, line: int) -> None:
     """A damaged lease is given anew, and its next holder has a greater fence."""
     store = quick(folder)
     fence = drive(store.lease("tenant", "l", "me", 60))

@@ -25,7 +25,7 @@ from palimpsest.stores.file import lines
 from palimpsest.stores.file.lines import RowLine
 from palimpsest.stores.file.table import OURS, WIDTH, Table, length_of
 from processes import filled, integrity, stuff, tried
-from tallies import summed
+from stored_counts import summed
 from writer import SESSION, turn
 
 
@@ -70,7 +70,7 @@ def test_a_torn_last_line_is_ignored_and_cut_off(store: Store, folder: Path) -> 
         assert drive(store.head(KEY)).revision == 3
 
 
-def test_a_log_that_was_never_finished_is_no_session(store: Store, folder: Path) -> None:
+def test_an_unfinished_log_is_not_a_session(store: Store, folder: Path) -> None:
     """If the first write of a new log was torn, there is no session, and one can be begun."""
     add(store, "torn")
     log = log_of(folder)
@@ -169,7 +169,7 @@ def test_zeros_inside_the_last_line_are_a_torn_end(store: Store, folder: Path) -
     whole = log.read_bytes()
     for begin, end in ((keep, keep + 512), (keep + 700, keep + 1212), (keep + 900, len(whole)), (keep, len(whole) - 1)):
         log.write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
-        after = quick(folder)  # who has written it does not live
+        after = quick(folder)  # another store, like a process after the writer was killed
 
         assert texts(after) == ["a"]
         add(after, "c")

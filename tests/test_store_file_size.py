@@ -24,7 +24,7 @@ from palimpsest.stores.backend import Named
 from palimpsest.stores.file.lines import RowLine
 from palimpsest.stores.file.table import WIDTH, Table
 from palimpsest.testing import FakeClock
-from tallies import summed
+from stored_counts import summed
 
 
 @pytest.fixture

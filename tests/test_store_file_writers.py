@@ -76,7 +76,7 @@ def test_forks_and_erasures_of_one_family_never_deadlock(folder: Path) -> None:
             erase(store, 1 + number * 4 + step, key=key)
             into = KEY._replace(session=f"branch {number} {step}")
             while drive(store.head(into)) is None:
-                with contextlib.suppress(Conflict):  # an erasure in another branch has reached this one meanwhile
+                with contextlib.suppress(Conflict):  # an erasure in another branch changed this one meanwhile
                     fork(store, key, into.session)
 
     threads = [threading.Thread(target=work, args=(store, i)) for i, store in enumerate(stores)]

@@ -170,7 +170,7 @@ def test_a_write_is_refused_after_busy_seconds(memory: Memory, holder: Holder, p
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError("soft limit"), ValueError("a handler's own")])
-def test_a_signal_that_raises_during_a_wait_leaves_nothing_behind(
+def test_a_signal_that_raises_during_a_wait_leaves_no_lock(
     memory: Memory, holder: Holder, path: Path, raised: BaseException | type[BaseException]
 ) -> None:
     """A handler's error is raised as it is during a wait, and all can write once the file is free."""

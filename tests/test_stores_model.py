@@ -27,7 +27,7 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Dump, Store
 from palimpsest.stores.opening import open_store
 from palimpsest.testing import FakeClock
-from tallies import summed
+from stored_counts import summed
 
 TENANTS = st.sampled_from(["t", "u"])
 KEYS = st.builds(SessionKey, TENANTS, st.sampled_from(["a", "b"]))
@@ -307,7 +307,7 @@ class TwoStores(RuleBasedStateMachine):
 
 
 class TwoStoresOneOfFiles(TwoStores):
-    """The same comparison with a folder of files."""
+    """Compare the stores, one of them a folder of files."""
 
     address = "file://{}/model"
 

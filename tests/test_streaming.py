@@ -185,11 +185,11 @@ def test_every_store_keeps_answers_alike(memory: Memory, streamed: Streamed) -> 
         (stored.kind, stored.text, stored.metadata) for stored in (*answer.entries, *broken.entries, *added)
     ]
     usage = reopened.stats().usage
-    assert usage.total_input in (40, 80)  # the interrupted one may have told its usage; the same response is told once
+    assert usage.total_input in (40, 80)  # the interrupted answer may have reported its usage; one response counts once
 
 
-def test_what_is_no_event_is_refused() -> None:
-    """What is fed and is no event, or an event of another vendor, is refused and named."""
+def test_an_object_that_is_no_event_is_refused() -> None:
+    """Feeding an object that is no event, or another vendor's event, raises an error that names it."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
         with session.stream() as answer:
@@ -368,7 +368,7 @@ def test_a_response_of_each_client_is_added(format: str) -> None:
 
 @pytest.mark.parametrize("client", SYNC)
 def test_the_events_of_each_client_are_fed_as_they_come(client: str) -> None:
-    """What a client streams from a server is stored as the whole response would be."""
+    """A client's streamed answer is stored as the whole response would be."""
     format, events = SYNC[client]
     streamed = STREAMED[format]
     with Memory.open("memory://") as memory, StreamServer(plays(streamed.events)) as server:
@@ -402,7 +402,7 @@ def test_a_broken_connection_leaves_what_came(client: str) -> None:
 
 @pytest.mark.parametrize("format", ASYNC)
 def test_events_of_asynchronous_clients_are_fed_alike(format: str) -> None:
-    """What an asynchronous client streams is stored as the whole response would be."""
+    """An asynchronous client's streamed answer is stored as the whole response would be."""
     streamed = STREAMED[format]
 
     async def run(server: StreamServer) -> list[dict[str, Any]]:
@@ -518,7 +518,7 @@ def gemini_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) ->
 )
 @settings(max_examples=examples(90), deadline=None)
 @given(data=st.data())
-def test_it_does_not_matter_where_a_stream_cuts_texts(format: str, events_of: Any, data: Any) -> None:
+def test_a_stream_may_cut_texts_anywhere(format: str, events_of: Any, data: Any) -> None:
     """However texts and arguments are cut into pieces, the log holds what the whole response holds."""
     calls = data.draw(st.lists(st.fixed_dictionaries({"name": st.just("f"), "arguments": ARGUMENTS}), max_size=2))
     calls = [{**call, "arguments": json.dumps(call["arguments"])} for call in calls]
@@ -563,7 +563,7 @@ def test_an_event_with_a_field_of_a_wrong_type_is_refused(event: dict[str, Any])
         assert [entry.text for entry in chat.entries()] == ["Gate"]
 
 
-def test_choices_of_null_are_none() -> None:
+def test_choices_of_null_are_read_as_an_empty_list() -> None:
     """Choices of null, which some servers send with the usage, are read as an empty list."""
     chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m"}
     with Memory.open("memory://") as memory:

@@ -24,7 +24,7 @@ from palimpsest.summaries.models import as_summarizer
 from palimpsest.summaries.models.chat_model import ChatModel
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 from palimpsest.testing.clock import FakeClock
-from runs import WORLDS, Complete, inline, threaded
+from run_coroutines import WORLDS, Complete, inline, threaded
 
 PROMPT = Prompt(text="The conversation. Sum it up.", stable=17, max_tokens=50)
 KEY = "sk-very-secret-0123456789"

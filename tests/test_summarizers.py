@@ -23,7 +23,7 @@ from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure
 from palimpsest.testing.clock import FakeClock
 from palimpsest.types import CompactionResult
-from runs import WORLDS, Complete, inline
+from run_coroutines import WORLDS, Complete, inline
 
 PROMPT = Prompt(text="Sum this up.", stable=4, max_tokens=50)
 
@@ -340,7 +340,7 @@ def test_an_object_that_cannot_be_hashed_serves(complete: Complete) -> None:
 
 
 @pytest.mark.parametrize("given", [7, "", "gpt-4o-mini", "openai:", ":gpt", ModelSummarizer, object(), b"openai:x"])
-def test_what_is_no_summarizer_is_refused(given: object) -> None:
+def test_an_invalid_summarizer_is_refused(given: object) -> None:
     """What is no summarizer raises ConfigError, which names the option and says what is accepted."""
     with pytest.raises(ConfigError, match=r"(summarizer|model): .*openai:gpt-4o-mini"):
         as_summarizer(given, Inline(), FakeClock())

@@ -245,7 +245,7 @@ def test_an_answer_without_json_is_asked_for_once_more():
     assert (draft.text, draft.method, draft.passes) == ("Ann Lee came.", "plain", 0)
 
 
-def test_the_chain_goes_on_after_a_repair():
+def test_the_chain_continues_after_a_repair():
     """After a repaired answer the chain goes on as after a good one."""
     draft, asked = drive(SOURCE, recipe(), ["prose", steps(NAME), steps(NAME, missing=[])])
 
@@ -285,7 +285,7 @@ NO_SUMMARIES = [
 @pytest.mark.parametrize("form", ["plain", "text", "items", "JSON"])
 @pytest.mark.parametrize("answer", NO_SUMMARIES)
 @pytest.mark.parametrize("source", [SOURCE, ORDERS], ids=["short", "long"])
-def test_an_answer_that_says_nothing_of_its_source_is_refused(source, answer, form):
+def test_an_answer_unrelated_to_its_source_is_refused(source, answer, form):
     """Refusals, courtesies and answers about something else are asked for once more, then refused."""
     given = {"plain": answer, "text": answer, "items": steps(answer), "JSON": json.dumps({"summary": answer})}[form]
     with pytest.raises(Rejected) as rejected:

@@ -89,7 +89,7 @@ def test_items_are_one_line_each():
 @pytest.mark.parametrize(
     "text", ["", "just prose", "{", "[1, 2]", 'prose with ["a"]', '{"a": 1}', "[" * 100_000, "{" * 100_000, "null"]
 )
-def test_what_is_no_pass_is_recognised(text):
+def test_an_invalid_pass_is_recognised(text):
     """Prose, broken JSON and JSON of another meaning are no pass."""
     assert parse(Reply(text=text)) is None
 

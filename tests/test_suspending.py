@@ -126,7 +126,9 @@ def face(request: pytest.FixtureRequest) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     "options", [{}, {"encryption": FIRST}, {"privacy": "default"}], ids=["plain", "keys", "policy"]
 )
-def test_a_session_does_all_that_it_does_over_any_store(face: Callable[..., Any], options: dict[str, Any]) -> None:
+def test_a_session_over_a_suspending_driver_works_like_any_other(
+    face: Callable[..., Any], options: dict[str, Any]
+) -> None:
     """Adding, contexts with cuts, compaction, erasure, branches, rewinding, exports, contexts of then: all of it comes
     out over a driver that suspends as it does over a store of blocking functions."""
     expected = without_a_loop("memory://", played, **options)
@@ -136,7 +138,7 @@ def test_a_session_does_all_that_it_does_over_any_store(face: Callable[..., Any]
     assert told == expected
 
 
-def test_tasks_that_share_what_is_withheld_wait_for_each_other() -> None:
+def test_tasks_that_share_withheld_entries_wait_for_each_other() -> None:
     """Tasks that take over others' additions to a session with withheld entries wait for each other, not the loop."""
 
     async def play() -> list[int]:
@@ -158,8 +160,8 @@ def test_tasks_that_share_what_is_withheld_wait_for_each_other() -> None:
     assert outcome(apart(asyncio.run, play()), PATIENCE) == [1] * 4
 
 
-def test_what_goes_on_in_the_background_goes_on_over_a_driver(face: Callable[..., Any]) -> None:
-    """A compaction in the background runs beside its session, and closing waits for it."""
+def test_background_compactions_run_over_a_driver(face: Callable[..., Any]) -> None:
+    """A background compaction runs beside its session, and closing waits for it."""
     heard: list[str] = []
 
     async def play(memory: Any, on: Callable[[Any], Awaitable[Any]]) -> None:
@@ -220,7 +222,7 @@ def test_a_turn_is_renewed_on_the_loop_that_took_it() -> None:
     asyncio.run(play())
 
 
-def test_a_synchronous_call_of_a_handler_on_the_loop_of_the_driver_is_refused() -> None:
+def test_a_synchronous_call_on_the_drivers_loop_is_refused() -> None:
     """A handler on the driver's loop may not make a synchronous call, which would wait for itself."""
     with Memory.open(WHERE) as memory:
         faults: list[BaseException] = []
@@ -297,7 +299,7 @@ def test_ctrl_c_ends_a_verb_that_waits(verb: str, moment: Moment) -> None:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("verb", ["append", "commit", "read", "lease"])
-def test_a_task_that_is_cancelled_takes_its_verb_along(verb: str, moment: Moment) -> None:
+def test_cancelling_a_task_cancels_its_drivers_verb(verb: str, moment: Moment) -> None:
     """Cancelling a task cancels its driver's verb, which is done whole or not at all; other tasks go on."""
 
     async def play() -> None:
@@ -328,7 +330,7 @@ def test_a_task_that_is_cancelled_takes_its_verb_along(verb: str, moment: Moment
     asyncio.run(play())
 
 
-def test_a_verb_that_its_driver_cancels_is_an_error_of_the_store() -> None:
+def test_a_verb_cancelled_by_its_driver_raises_store_unavailable() -> None:
     """If a driver cancels a verb by itself, the caller gets StoreUnavailable and may try again."""
     with Memory.open(WHERE) as memory:
         session = memory.session("one")
@@ -345,8 +347,8 @@ def test_a_verb_that_its_driver_cancels_is_an_error_of_the_store() -> None:
     [Store.scrub, lambda store: store.clear_items("t"), lambda store: store.sweep("t", 0)],
     ids=["scrub", "clear_items", "sweep"],
 )
-def test_what_few_processes_need_is_loaded_beside_the_loop(verb: Callable[[Store], Awaitable[Any]]) -> None:
-    """Whichever verb asks first for the part of a store that most do without: a thread loads it, not the loop."""
+def test_rarely_needed_modules_are_loaded_beside_the_loop(verb: Callable[[Store], Awaitable[Any]]) -> None:
+    """Whichever verb first needs a rarely used part of a store, a thread imports it, not the loop."""
     beside = list[str]()
 
     class Noting(SuspendingBackend):
@@ -407,7 +409,7 @@ memory.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no fork")
-def test_a_child_of_a_fork_opens_its_own() -> None:
+def test_a_forked_child_opens_its_own_memory() -> None:
     """In a forked child the inherited memory raises ForkedProcess at once, and a memory of its own works."""
     script = f"import sys\nsys.path[:] = {sys.path!r}\n{FORKING}"
 

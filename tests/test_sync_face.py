@@ -29,7 +29,7 @@ def make_sync(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, check=False, encoding="utf-8")
 
 
-def test_the_synchronous_classes_are_what_the_tool_writes() -> None:
+def test_the_generated_file_is_up_to_date() -> None:
     """The generated file is what the tool writes now."""
     done = make_sync("--check")
 
@@ -37,7 +37,7 @@ def test_the_synchronous_classes_are_what_the_tool_writes() -> None:
 
 
 @pytest.mark.wide
-def test_a_file_that_was_edited_is_told_and_written_anew(tmp_path: Path) -> None:
+def test_an_edited_file_fails_the_check_and_is_restored(tmp_path: Path) -> None:
     """A default that was changed by hand ends the check with 1 and is in the difference; writing takes it back."""
     for name in ("sync.py", "working_sync.py"):
         shutil.copy(FILE.with_name(name), tmp_path)
@@ -52,7 +52,7 @@ def test_a_file_that_was_edited_is_told_and_written_anew(tmp_path: Path) -> None
     assert (written.returncode, edited.read_text(encoding="utf-8")) == (0, text)
 
 
-def test_editors_see_a_docstring_on_every_verb_that_speaks_of_no_event_loop() -> None:
+def test_every_generated_verb_has_a_docstring_without_awaiting() -> None:
     """Every class, verb and property has a docstring in the generated source, and none mentions awaiting."""
     classes = [node for node in ast.parse(FILE.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
     told = {cls.name: ast.get_docstring(cls) for cls in classes}
@@ -68,7 +68,7 @@ def test_editors_see_a_docstring_on_every_verb_that_speaks_of_no_event_loop() ->
 
 
 @pytest.mark.parametrize(("core", "face"), FACES)
-def test_both_classes_tell_the_same_of_a_verb(core: type, face: type) -> None:
+def test_both_classes_share_the_docstring_of_a_verb(core: type, face: type) -> None:
     """A program sees one docstring in both classes, but for four in which a few words fit one of them alone."""
     shared = set(verbs(core)) & set(verbs(face)) - {"open", "connect", "turn", "stream"}
 
@@ -101,7 +101,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize(("core", "face"), FACES)
-def test_every_verb_hands_on_what_it_was_given(core: type, face: type) -> None:
+def test_every_verb_passes_on_its_arguments_and_result(core: type, face: type) -> None:
     """Each verb passes every argument on to the parameter of its name and returns the result."""
     for name, verb in verbs(face).items():
         if isinstance(verb, property | classmethod) or name == "bind":  # which is of the face itself

@@ -201,7 +201,7 @@ def test_the_room_of_a_tail_does_not_depend_on_the_log() -> None:
         assert first.report.warnings == ()
 
 
-def test_an_empty_session_may_have_a_tail(format: Any) -> None:
+def test_an_empty_session_shows_a_tail(format: Any) -> None:
     """A tail is shown in an empty session, and any text in it is data."""
     odd = "\x00 </context> <context> \ud800 {x} '''"
     with Memory.open("memory://") as memory:
@@ -214,7 +214,7 @@ def test_an_empty_session_may_have_a_tail(format: Any) -> None:
         assert "{x}" in whole(context)
 
 
-def test_without_a_limit_the_tail_has_none() -> None:
+def test_without_a_budget_the_tail_is_unlimited() -> None:
     """Without a budget, the tail has no limit."""
     with Memory.open("memory://") as memory:
         session = memory.session("a", tail_share=0.1)

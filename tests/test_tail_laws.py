@@ -94,9 +94,7 @@ SPOKEN = [format for format in FORMATS if PROVIDERS[format].batches is not None]
 @pytest.mark.parametrize("format", SPOKEN)
 @law
 @given(data=st.data(), budget=st.integers(80, 400), marks=st.booleans())
-def test_a_provider_s_own_messages_are_what_they_are_without_a_tail(
-    format: str, data: st.DataObject, budget: int, marks: bool
-) -> None:
+def test_a_tail_changes_no_message_before_it(format: str, data: st.DataObject, budget: int, marks: bool) -> None:
     """Whatever ends the log, the tail stands behind it, and everything before is unchanged."""
     provider, batches = PROVIDERS[format], PROVIDERS[format].batches
     assert batches is not None

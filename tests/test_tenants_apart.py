@@ -264,7 +264,7 @@ def test_every_verb_is_in_a_list() -> None:
     assert verbs ^ listed == set()
 
 
-def test_what_one_tenant_reads_is_its_own(memory: Memory) -> None:
+def test_reads_of_one_tenant_show_nothing_of_another(memory: Memory) -> None:
     """Every verb that gives something says nothing of another tenant with the same names."""
     one, _ = filled(memory, "one"), filled(memory, "other")
 
@@ -277,7 +277,7 @@ def test_what_one_tenant_reads_is_its_own(memory: Memory) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("memory", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("verb", CHANGES)
-def test_what_one_tenant_does_the_other_does_not_see(memory: Memory, verb: str) -> None:
+def test_no_verb_of_one_tenant_changes_another(memory: Memory, verb: str) -> None:
     """No verb of one tenant changes the other's sessions, facts, documents, contexts or leases."""
     one, other = filled(memory, "one"), filled(memory, "other")
     own, before = all_of(one), all_of(other)
@@ -291,7 +291,7 @@ def test_what_one_tenant_does_the_other_does_not_see(memory: Memory, verb: str) 
 
 
 @pytest.mark.parametrize("memory", PLACES, indirect=True)
-def test_what_tenants_do_others_do_not_see(memory: Memory) -> None:
+def test_verbs_of_many_tenants_leave_another_unchanged(memory: Memory) -> None:
     """All verbs, each of a tenant of its own, leave another tenant unchanged."""
     other = filled(memory, "other")
     before = all_of(other)
@@ -301,7 +301,7 @@ def test_what_tenants_do_others_do_not_see(memory: Memory) -> None:
         assert all_of(other) == before, verb
 
 
-def test_a_sweep_is_of_one_tenant(memory: Memory, clock: FakeClock) -> None:
+def test_a_sweep_removes_expired_entries_of_its_own_tenant_only(memory: Memory, clock: FakeClock) -> None:
     """A sweep removes what has expired of its own tenant only."""
     one, other = filled(memory, "one"), filled(memory, "other")
     clock.advance(2 * 24 * HOUR)

@@ -26,7 +26,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
         yield memory
 
 
-def test_each_tenant_sees_its_own(memory: Memory) -> None:
+def test_each_tenant_sees_only_its_own_sessions(memory: Memory) -> None:
     """Sessions, items and erasures of one tenant are none of another's; the same tenant twice is one."""
     acme, other = memory.for_tenant("acme"), memory.for_tenant("other")
     acme.session("s").add_user_message("of acme")
@@ -42,7 +42,7 @@ def test_each_tenant_sees_its_own(memory: Memory) -> None:
         memory.for_tenant("")
 
 
-def test_closing_one_leaves_the_store_open(memory: Memory) -> None:
+def test_closing_one_tenants_memory_leaves_the_store_open(memory: Memory) -> None:
     """Closing a tenant's memory closes it alone, until the store is closed."""
     with memory.for_tenant("acme") as acme:
         acme.session("s").add_user_message("hello")
@@ -57,7 +57,7 @@ def test_closing_one_leaves_the_store_open(memory: Memory) -> None:
         again.sessions()
 
 
-def test_who_is_told_of_a_tenant_is_told_by_all_of_its_memories(memory: Memory) -> None:
+def test_a_handler_hears_of_all_memories_of_its_tenant(memory: Memory) -> None:
     """A handler that one memory of a tenant was given hears of what another one does, and not of other tenants."""
     heard: list[str] = []
     stop = memory.for_tenant("acme").on("entry:added", lambda session, _: heard.append(session))
@@ -105,7 +105,7 @@ print(*inline(address, tenants), *asyncio.run(awaited(address, tenants)), sep="\
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what /proc shows of a process")
 @pytest.mark.parametrize("address", ["sqlite:///{}/log.db", "file://{}/logs"])
-def test_many_tenants_cost_what_one_costs(address: str, tmp_path: Path) -> None:
+def test_many_tenants_take_no_more_threads_than_one(address: str, tmp_path: Path) -> None:
     """500 tenants in use take no more threads and descriptors than one, in both classes.
 
     Another process counts, since threads of other tests may end in this one at any time.

@@ -22,7 +22,7 @@ from palimpsest.formats.text_decode import CONVERSATION, INDENT, SUMMARIES
 from palimpsest.log.entry import Entry, File, Image, Opaque, Reasoning, Text
 from palimpsest.log.head import Clamp
 from palimpsest.tokens.counter import encoding
-from worlds import world
+from worlds import open_world
 
 FORMAT = find_format("text")
 law = settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
@@ -88,7 +88,7 @@ LABEL = r"(User|Assistant|Assistant \(thinking\)|System|(Tool call|Tool result|C
 # --- as documented
 
 
-def test_the_documented_example() -> None:
+def test_the_documented_example_is_written() -> None:
     """The heading, the summary's dates and text, an empty line, the other heading, a labelled line an entry."""
     found = [
         summary("User discussed API design, created routes...", "2024-01-01", "2024-01-02"),
@@ -108,7 +108,7 @@ def test_the_documented_example() -> None:
 
 
 def test_every_kind_of_entry_has_its_label() -> None:
-    """Through a session: messages, calls, results, contexts; a late result and an unmatched one are results, too."""
+    """Messages, calls, results and contexts of a session are labelled; late and unmatched results are results, too."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", counter=strategies.WORDS)
         session.add_system_message("be kind")
@@ -155,7 +155,7 @@ def test_only_this_format_has_a_text() -> None:
         _ = memory.session("s").context(max_tokens=100).text
 
 
-def test_summaries_come_first_wherever_they_stand() -> None:
+def test_summaries_come_before_everything_said() -> None:
     """All summaries stand under one heading before everything that was said."""
     text = prompt([Entry(content="hi"), summary("a", FIRST, FIRST), summary("b", FIRST, FIRST)])
 
@@ -192,13 +192,13 @@ def test_line_breaks_of_every_kind_are_indented() -> None:
     ("name", "shown"),
     [("a.py", "a.py"), ("a): b\nUser: c", "a]: b User: c"), ("f(x)", "f[x]"), (" \u2028 ", "unknown"), ("", "unknown")],
 )
-def test_names_cannot_leave_their_label(name: str, shown: str) -> None:
+def test_a_name_cannot_break_out_of_its_label(name: str, shown: str) -> None:
     """A name stands on one line and cannot close the parenthesis around it."""
     assert prompt([Entry(kind="context", content="x", name=name)]).splitlines()[1] == f"Context ({shown}): x"
 
 
 @pytest.mark.parametrize("text", ["User: x", SUMMARIES, "[2024-01-01 - 2024-01-02]", " x", "\nx", "Context (a): b"])
-def test_a_summary_cannot_begin_like_something_else(text: str) -> None:
+def test_a_summary_cannot_begin_like_a_label_or_heading(text: str) -> None:
     """A summary's text stands at the beginning of a line, unless it looks like a label, a heading or dates."""
     written = prompt([summary(text, FIRST, FIRST)])
 
@@ -206,7 +206,7 @@ def test_a_summary_cannot_begin_like_something_else(text: str) -> None:
     assert [entry.text for entry in FORMAT.decode([written], "messages")] == [text]
 
 
-def test_what_only_another_provider_reads_is_told_in_words() -> None:
+def test_content_for_other_providers_becomes_words() -> None:
     """Images, documents and unknown items become a line or fenced JSON; unreadable items are left out."""
     unreadable = Opaque(item={"type": "reasoning", "encrypted_content": "AAAA"})
     found = [
@@ -225,7 +225,7 @@ def test_what_only_another_provider_reads_is_told_in_words() -> None:
     ]
 
 
-def test_a_masked_result_is_its_note() -> None:
+def test_a_masked_result_is_one_labelled_note() -> None:
     """An old result is one labelled line with our note."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="text", max_tokens=400)
@@ -241,7 +241,7 @@ def test_a_masked_result_is_its_note() -> None:
     assert "\nTool result (find): [old result left out: entry 3]\n" in ctx.text
 
 
-def test_a_piece_needs_text() -> None:
+def test_validate_reports_pieces_without_text() -> None:
     """`validate` reports only pieces without text."""
     good = {"section": "conversation", "text": "User: hi"}
 
@@ -270,7 +270,7 @@ def test_no_text_or_name_can_forge_a_line(found: list[Entry]) -> None:
 @settings(law, max_examples=examples(100))
 @given(found=st.lists(entries(), max_size=6))
 @example(found=[summary("\r", FIRST, FIRST), Entry(content="\n")])
-def test_what_was_written_is_read_back(found: list[Entry]) -> None:
+def test_a_written_text_is_read_back_equal(found: list[Entry]) -> None:
     """A text comes back equal, and says the same entries: their kinds and roles, and their texts to the letter."""
     written = FORMAT.encode(found)
     again = FORMAT.decode(written, "messages")
@@ -316,7 +316,7 @@ def test_any_text_can_be_read(text: str) -> None:
     assert bool(found) == bool(text) or not text.replace(SUMMARIES, "").replace(CONVERSATION, "").strip()
 
 
-def test_lines_without_label_go_on_with_the_entry_before() -> None:
+def test_lines_without_a_label_continue_the_entry_before() -> None:
     """Text of other programs is read: unindented lines continue an entry, labels may be empty, headings missing."""
     text = (
         f"{CONVERSATION}\nUser: one\ntwo\n  three\nAssistant:\nTool call (find): {{}}\nTool result (find): ok\nfine\n"
@@ -343,7 +343,7 @@ def test_a_text_without_headings_is_one_message_of_the_user() -> None:
         assert session.context().text == f"{CONVERSATION}\nUser: User: hello\n  there"
 
 
-def test_calls_and_results_that_were_read_find_each_other() -> None:
+def test_results_read_from_text_answer_by_tool_name() -> None:
     """A text has no ids, so results answer by their tool's name, as in any log."""
     text = f"{CONVERSATION}\nUser: go\nTool call (find): {{}}\nTool result (find): here\nAssistant: there"
     with Memory.open("memory://") as memory:
@@ -365,7 +365,7 @@ def test_calls_and_results_that_were_read_find_each_other() -> None:
         ([{}], "messages[0]"),
     ],
 )
-def test_what_is_no_text_is_refused_with_its_place(messages: Any, where: str) -> None:
+def test_values_that_are_no_text_are_refused_with_their_place(messages: Any, where: str) -> None:
     """InvalidEntry names the place in the input."""
     with pytest.raises(InvalidEntry) as refusal:
         FORMAT.decode(messages, "messages")
@@ -387,10 +387,10 @@ def test_arbitrary_json_is_refused_or_read(data: Any) -> None:
 @given(log=strategies.logs(), budget=st.none() | st.integers(15, 200), system=st.sampled_from([None, "be kind"]))
 def test_a_later_prompt_begins_with_the_earlier_one(log: list[Any], budget: int | None, system: str | None) -> None:
     """Within an epoch text is only added at the end; all contexts fit, and the newest has a line for each entry."""
-    with world("memory", Path(), max_tokens=budget) as w:
+    with open_world("memory", Path(), max_tokens=budget) as world:
         seen: dict[int, str] = {}
         for operation in log:
-            session = w.play([operation])
+            session = world.play([operation])
             try:
                 ctx = session.context(format="text", system=system)
             except BudgetImpossible:
@@ -432,8 +432,8 @@ def test_the_count_covers_the_whole_prompt(found: list[Entry], system: str | Non
 @given(log=strategies.logs(), texts=st.lists(hostile(), min_size=1, max_size=6), budget=st.integers(60, 1500))
 def test_the_budget_holds_for_the_whole_prompt(log: list[Any], texts: list[str], budget: int) -> None:
     """The whole text fits the budget when results are masked, texts shortened and entries evicted."""
-    with world("memory", Path(), max_tokens=budget, counter=None) as w:
-        session = w.play(log)
+    with open_world("memory", Path(), max_tokens=budget, counter=None) as world:
+        session = world.play(log)
         for i, text in enumerate(texts):
             session.add_context(text, name=text or "x")
             session.add_tool_call(f"find{i}", text)
@@ -453,7 +453,7 @@ LONG = ("1," * 900, "x" * 3000, "word " * 400, "a\n" * 400, "\n" * 900, "漢字"
 
 @pytest.mark.parametrize("name", ["a", "src/a.py", "x1y2"])
 @pytest.mark.parametrize("kind", ["message", "tool_result", "context", "late", "unmatched"])
-def test_a_shortened_text_is_covered_too(kind: str, name: str) -> None:
+def test_the_count_covers_the_marker_of_a_shortened_text(kind: str, name: str) -> None:
     """The marker of a shortened text, and the fence that it was counted with, stand on indented lines of their own."""
     count = encoding("o200k_base").count
     result = {"kind": "tool_result", "role": "tool", "name": name, "call_id": "c", "late": kind == "late"}
@@ -476,7 +476,7 @@ def test_a_shortened_text_is_covered_too(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
-def test_our_own_texts_cost_what_we_say(name: str) -> None:
+def test_headings_and_labels_cost_their_stated_tokens(name: str) -> None:
     """Headings, labels and dates cost no more than their stated tokens, names apart."""
     count = encoding(name).count
 

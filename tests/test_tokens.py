@@ -19,7 +19,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from documented import JARGON, WEATHER_MESSAGES, weather
+from documented_token_counts import JARGON, WEATHER_MESSAGES, weather
 from laws import examples
 from palimpsest import Memory
 from palimpsest.errors import ConfigError
@@ -106,7 +106,7 @@ def test_vocabulary_is_the_original(name: str) -> None:
     assert hashlib.sha256(b"".join(lines)).hexdigest() == ORIGINALS[name]
 
 
-def test_patterns_are_tiktokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_patterns_equal_tiktokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The patterns that split text into pieces are those of tiktoken's own definitions."""
     definitions = importlib.import_module("tiktoken_ext.openai_public")
 

@@ -48,7 +48,7 @@ def test_the_tokens_of_interactions_fire_above_n(tokens: int, expected: bool) ->
 
 
 @pytest.mark.parametrize(("figure", "expected"), [(5000, False), (5001, True), (None, False)])
-def test_input_tokens_are_the_providers_figure(figure: int | None, expected: bool) -> None:
+def test_input_tokens_fire_above_the_providers_figure(figure: int | None, expected: bool) -> None:
     """`input_tokens_threshold` fires above n; a figure from before a compaction is none."""
     triggers = Triggers(input_tokens_threshold=5000)
 
@@ -56,7 +56,7 @@ def test_input_tokens_are_the_providers_figure(figure: int | None, expected: boo
     assert triggers.heeds(figure) is expected
 
 
-def test_what_is_pinned_for_good_is_no_interaction_to_count() -> None:
+def test_an_interaction_of_pinned_entries_alone_is_not_counted() -> None:
     """An interaction of which only pinned entries are left cannot fire a rule for ever."""
     seen = snapshot("u! a! " + turns(1))
 
@@ -74,7 +74,7 @@ def test_conditions_filter_what_the_interaction_rules_count() -> None:
     assert fires(triggers, snapshot(f"{ten} {tool}"))
 
 
-def test_a_condition_on_messages_counts_an_interaction_of_which_any_message_meets_it() -> None:
+def test_a_message_condition_counts_interactions_with_any_matching_message() -> None:
     """A condition that names `message` needs one message that meets it; all conditions must hold."""
     triggers = Triggers(
         interaction_threshold_qty=1,
@@ -84,7 +84,7 @@ def test_a_condition_on_messages_counts_an_interaction_of_which_any_message_meet
     assert look(triggers, snapshot("u51 a u a60 u50 a50 u90 c r a")).observed == 2
 
 
-def test_a_condition_without_an_answer_counts_and_is_told() -> None:
+def test_a_condition_that_fails_counts_the_interaction_and_is_reported() -> None:
     """A condition that cannot be evaluated counts the interaction and is reported once."""
     triggers = Triggers(interaction_threshold_qty=2, interaction_conditions=("message.metadata.size > 3",))
     failures: dict[str, str] = {}
@@ -121,8 +121,8 @@ def test_only_the_listed_status_fires() -> None:
         assert not fires(error, snapshot("u a"), results=[("find", status)])
 
 
-def test_a_denied_call_is_an_error_only_where_that_is_said() -> None:
-    """`denied_is_error` makes denied a failure."""
+def test_a_denied_call_is_an_error_only_with_denied_is_error() -> None:
+    """With `denied_is_error`, a denied call counts as a failure."""
     denied = [("find", "denied")]
 
     assert not fires(Triggers(on_tools_error_threshold=("*",)), snapshot("u a"), results=denied)
@@ -144,7 +144,7 @@ def test_a_denied_call_is_an_error_only_where_that_is_said() -> None:
         ("*a*a*b" * 8 + "*cc*", "ab" * 5000 + "c", False),
     ],
 )
-def test_a_star_stands_for_any_text_and_nothing_else_is_special(pattern: str, name: str, expected: bool) -> None:
+def test_only_a_star_is_special_in_a_tool_name(pattern: str, name: str, expected: bool) -> None:
     """Tools are named exactly or with `*`; other signs of patterns mean themselves, and no name is slow to match."""
     triggers = Triggers(on_tools_success_threshold=(pattern,))
 
@@ -180,7 +180,7 @@ def test_a_share_of_the_limits_fires_when_it_is_reached(
     assert fires(Triggers(threshold=0.8), seen) is expected
 
 
-def test_a_strategys_own_limits_are_what_the_threshold_is_a_share_of() -> None:
+def test_the_threshold_is_a_share_of_the_strategys_own_limits() -> None:
     """`max_tokens` of the triggers stands in for the session's; without any limit a share never fires."""
     seen = snapshot("u100 a100")
 
@@ -188,7 +188,7 @@ def test_a_strategys_own_limits_are_what_the_threshold_is_a_share_of() -> None:
     assert not fires(Triggers(threshold=0.5), seen)
 
 
-def test_a_share_has_no_dust_of_binary_fractions() -> None:
+def test_a_share_is_compared_without_binary_rounding() -> None:
     """55 of 100 is 0.55, though 0.55 times 100 is a little more than 55 in binary."""
     assert fires(Triggers(threshold=0.55), snapshot("u54 a1", max_tokens=100))
 
@@ -228,7 +228,7 @@ def test_idle_time_fires_once_there_is_something_new() -> None:
 # --- which rule, and when
 
 
-def test_rules_are_or_ed_and_the_first_that_holds_is_told() -> None:
+def test_the_first_rule_that_holds_is_reported() -> None:
     """One rule that holds is enough; the first of several is reported."""
     triggers = Triggers(interaction_threshold_qty=2, message_count=4, max_entries=50)
 
@@ -236,7 +236,7 @@ def test_rules_are_or_ed_and_the_first_that_holds_is_told() -> None:
     assert look(triggers, snapshot("u c c c r r a")).rule == "message_count"
 
 
-def test_without_one_that_holds_the_nearest_is_told() -> None:
+def test_the_nearest_rule_is_reported_if_none_holds() -> None:
     """If no rule holds, the one nearest to its threshold is reported."""
     triggers = Triggers(interaction_threshold_qty=10, message_count=4)
 
@@ -274,8 +274,8 @@ def test_a_rule_that_fired_is_quiet_until_one_more_interaction_completed(rule: s
     assert fires(triggers, snapshot(turns(4), seen=7), input_tokens=9)
 
 
-def test_a_rule_over_entries_is_quiet_until_one_more_group_may_leave() -> None:
-    """A pinned group is none, nor a call that waits; a human message after another is."""
+def test_a_rule_over_entries_is_quiet_until_another_group_can_be_evicted() -> None:
+    """A pinned group and an open call do not count as evictable; a human message after another one does."""
     triggers = Triggers(max_entries=2)
 
     assert not fires(triggers, snapshot("u u u", seen=4))
@@ -283,7 +283,7 @@ def test_a_rule_over_entries_is_quiet_until_one_more_group_may_leave() -> None:
     assert fires(triggers, snapshot("u u u u", seen=4))
 
 
-def test_where_the_kept_part_alone_is_too_much_only_what_came_since_is_measured() -> None:
+def test_a_token_rule_exceeded_by_kept_entries_measures_only_new_ones() -> None:
     """A token threshold that the kept part exceeds does not fire for ever: it measures what came after the last run."""
     big, small = Triggers(interaction_threshold_tokens=100), Triggers(max_active_tokens=100)
     log = "u10 a200"
@@ -295,7 +295,7 @@ def test_where_the_kept_part_alone_is_too_much_only_what_came_since_is_measured(
         assert fires(triggers, snapshot(f"{log} u10 a80 u10 a10", seen=3))
 
 
-def test_a_hard_limit_is_not_given_up_for_quiet() -> None:
+def test_a_hard_limit_fires_even_while_a_rule_is_quiet() -> None:
     """If kept entries alone exceed a share, only new ones count, until the limit itself is exceeded."""
     triggers = Triggers(threshold=0.8)
 
@@ -336,7 +336,7 @@ def test_without_numeric_rules_a_margin_is_always_open() -> None:
     assert not Triggers(message_count=3).watches_tools
 
 
-def test_over_a_threshold_in_quiet_the_margin_ends_with_the_next_interaction() -> None:
+def test_the_margin_of_a_quiet_rule_ends_with_the_next_interaction() -> None:
     """While a rule waits for something new, appends inside an open interaction need no look."""
     left = margin(Triggers(message_count=2), snapshot(turns(2) + " u", seen=6))
 
@@ -401,7 +401,7 @@ def test_no_rule_fires_within_its_margin(
         ("interaction_conditions", "interaction.has_tools"),
     ],
 )
-def test_a_rule_refuses_what_it_cannot_mean(option: str, value: object) -> None:
+def test_an_invalid_value_of_a_rule_is_refused_by_name(option: str, value: object) -> None:
     """A value that a rule may not have is refused when it is given, by the option's name."""
     with pytest.raises(ConfigError) as refused:
         Triggers(**{option: value})

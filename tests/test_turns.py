@@ -315,7 +315,7 @@ def test_a_thread_renews_leases_and_ends_with_the_turns() -> None:
         async with AsyncMemory.open("memory://", clock=clock) as memory:
             memory._scope.renewals.seconds = 0.03
             async with memory.session("s").turn():
-                return wait()  # nothing else runs on the loop meanwhile
+                return wait()  # this blocks the loop
 
     assert asyncio.run(held())
 
@@ -444,7 +444,7 @@ def test_tasks_that_share_a_session_take_turns(place: tuple[str, dict[str, Any]]
     assert runs_are_whole(texts)
 
 
-def test_waiting_for_a_turn_leaves_the_running_turn_alone() -> None:
+def test_waiting_for_a_turn_does_not_end_the_running_one() -> None:
     """A waiting task waits no longer than `wait`; neither that nor its cancellation ends the turn of the holder."""
 
     async def work() -> tuple[int, bool]:
@@ -521,7 +521,7 @@ def test_a_task_that_a_turn_awaits_counts_as_inside_it() -> None:
 
 
 @pytest.mark.parametrize("wait", [-1, "5", True, float("nan")])
-def test_how_long_a_turn_waits_is_checked(wait: Any) -> None:
+def test_an_invalid_wait_for_a_turn_is_refused(wait: Any) -> None:
     """`wait` has to be a number of seconds of at least 0, False, or None."""
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="wait"):
         memory.session("s").turn(wait=wait)
@@ -575,7 +575,7 @@ def test_an_add_beside_a_waiting_turn_belongs_to_no_turn(clock: FakeClock) -> No
 
         async def adds_meanwhile(seconds: float) -> None:
             core.runner.sleep = sleep
-            clock.advance(3600)  # by then the other's lease has expired, and so has every lease asked for before
+            clock.advance(3600)  # now every lease taken before has expired
             chat.add_user_message("beside it")
 
         core.runner.sleep = adds_meanwhile
@@ -591,7 +591,7 @@ def _turn_of(chat: Session) -> None:
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_closing_gives_back_the_turn_that_is_open(
+def test_closing_inside_a_turn_gives_its_lease_back(
     place: tuple[str, dict[str, Any]], face: str, clock: FakeClock
 ) -> None:
     """`close` inside a turn gives back its lease, and the end of the block does not hide the error raised in it."""
@@ -688,7 +688,7 @@ def test_a_growing_batch_in_an_atomic_turn_records_each_usage_once(memory: Memor
 
 
 @pytest.mark.anyio
-async def test_entries_added_beside_a_known_batch_do_not_make_its_usage_new() -> None:
+async def test_usage_of_a_known_batch_is_not_recorded_again_beside_other_adds() -> None:
     """Entries that other tasks add at the same time do not make the usage of a known batch count again."""
     async with AsyncMemory.open("memory://") as memory:
         session = memory.session("s")
@@ -734,7 +734,7 @@ def _raised() -> tuple[Any, Any, Any]:
     return type(fault), fault, None
 
 
-def test_an_atomic_turn_stores_what_was_added_as_it_was_then(memory: Memory) -> None:
+def test_an_atomic_turn_stores_entries_as_they_were_when_added(memory: Memory) -> None:
     """An atomic turn stores entries as they were at the add, whatever the caller changes in its objects afterwards."""
     session, metadata, said = memory.session("s"), dict[str, Any](tags=["a"]), dict[str, Any](role="user", content="x")
     said["content"] = [{"type": "text", "text": "Hello", "cache": {"for": 1}}]

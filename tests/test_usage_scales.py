@@ -41,7 +41,7 @@ def cut_anew(chat: Session) -> Context:
             return ctx
 
 
-def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
+def test_more_cached_tokens_than_input_are_refused(chat: Session) -> None:
     """More cached tokens than input raises ConfigError and records nothing: cached tokens are part of the input."""
     with pytest.raises(ConfigError, match=r"cached_tokens: 3900 .* at most input_tokens") as refusal:
         chat.record_usage(input_tokens=80, output_tokens=5, cached_tokens=3900)
@@ -106,7 +106,7 @@ def test_usage_without_cached_tokens_enlarges_no_budget(chat: Session) -> None:
         assert ctx.counted * MARGIN <= 1000
 
 
-def test_usage_of_one_model_says_nothing_of_another(tmp_path: Path) -> None:
+def test_usage_of_one_model_does_not_scale_another(tmp_path: Path) -> None:
     """The factor learned with one model does not replace the margin of another."""
     with Memory.open(tmp_path / "m.db") as memory:
         exact = memory.session("s", model="gpt-4o", max_tokens=1000)
@@ -122,7 +122,7 @@ def test_usage_of_one_model_says_nothing_of_another(tmp_path: Path) -> None:
 
 
 @given(tokens=st.integers(0, 300_000), reported=st.integers(1, 100_000), counted=st.integers(1, 50_000))
-def test_scaling_back_and_forth_never_exceeds_the_bound(tokens: int, reported: int, counted: int) -> None:
+def test_scaling_there_and_back_never_exceeds_the_bound(tokens: int, reported: int, counted: int) -> None:
     """The room for counted tokens, scaled back, is never more than what was given."""
     factor = reported / counted
 
@@ -132,7 +132,7 @@ def test_scaling_back_and_forth_never_exceeds_the_bound(tokens: int, reported: i
     assert scaled(room + 2, factor) > tokens
 
 
-def test_a_division_that_rounds_up_gains_no_token() -> None:
+def test_scaling_never_rounds_up() -> None:
     """28897 tokens at 407/780 are one less than floating point division says."""
     assert scaled(unscaled(28_897, 407 / 780), 407 / 780) <= 28_897
 

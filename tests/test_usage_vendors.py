@@ -33,7 +33,7 @@ def answer(id: str = "msg_1", **usage: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("vendor", TOLD)
-def test_the_figures_of_each_vendor_mean_the_same(vendor: str) -> None:
+def test_usage_of_each_vendor_is_read_whole(vendor: str) -> None:
     """The input is read whole, with cached tokens, whether a vendor reports parts or sums."""
     with Memory.open("memory://") as memory:
         usage = memory.session("s").record_usage(TOLD[vendor])
@@ -67,7 +67,7 @@ def test_the_usage_of_an_added_answer_is_recorded_once() -> None:
         assert session.stats().usage.calls == 2
 
 
-def test_answers_of_one_id_are_counted_by_their_figures() -> None:
+def test_answers_with_one_id_and_other_figures_are_counted_separately() -> None:
     """If a server gives all its answers one id, other figures are those of another call."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", max_tokens=1000)
@@ -83,7 +83,7 @@ def test_answers_of_one_id_are_counted_by_their_figures() -> None:
         assert (used.calls, used.total_input, used.total_output) == (3, 57, 9)
 
 
-def test_impossible_figures_are_refused() -> None:
+def test_impossible_usage_is_refused() -> None:
     """Impossible figures raise ConfigError, and nothing is recorded."""
     with Memory.open("memory://") as memory:
         session = memory.session("s")
@@ -110,7 +110,7 @@ def test_impossible_figures_are_refused() -> None:
         assert session.stats().usage.calls == 0
 
 
-def test_an_answer_with_impossible_figures_is_kept() -> None:
+def test_an_answer_with_impossible_usage_is_stored_with_a_warning() -> None:
     """An answer with impossible figures is stored, and a warning says why its usage is not recorded."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", format="anthropic")
@@ -129,7 +129,7 @@ def test_an_answer_with_impossible_figures_is_kept() -> None:
     reported=st.lists(st.integers(1, 9000), min_size=1, max_size=4),
     model=st.sampled_from(["gpt-4o", "claude-sonnet-4-5"]),
 )
-def test_no_report_lets_a_context_exceed_its_budget(reported: list[int], model: str) -> None:
+def test_no_reported_usage_lets_a_context_exceed_its_budget(reported: list[int], model: str) -> None:
     """Contexts never exceed the budget, as counted or as scaled, whatever was reported."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", model=model, max_tokens=2000)
@@ -167,7 +167,7 @@ SEARCHED = {
 
 
 @pytest.mark.parametrize("vendor", SEARCHED)
-def test_what_a_providers_own_tools_have_read_does_not_shrink_the_budget(vendor: str) -> None:
+def test_input_read_by_provider_tools_does_not_shrink_the_budget(vendor: str) -> None:
     """Input that the provider itself has added to a call is billed, but teaches nothing of how it counts."""
     with Memory.open("memory://") as memory:
         session = memory.session("s", model="claude-sonnet-4-5", max_tokens=4_000)
@@ -189,7 +189,7 @@ def test_what_a_providers_own_tools_have_read_does_not_shrink_the_budget(vendor:
         assert after.budget.factor == before.budget.factor
 
 
-def test_calls_that_the_program_answers_are_no_tools_of_the_provider() -> None:
+def test_calls_of_the_programs_own_tools_still_scale_the_budget() -> None:
     """A call of the program's own tools leaves what was reported comparable with what was counted."""
     call = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": "{}"}
     with Memory.open("memory://") as memory:

@@ -80,7 +80,7 @@ class Life:
         assert not any(self.memory.session(name).verify().problems for name in {name for name, _ in there})
 
 
-def test_what_sqlite_has_left_between_pages_goes(path: Path, dice: random.Random) -> None:
+def test_vacuum_removes_erased_rows_left_between_pages(path: Path, dice: random.Random) -> None:
     """`vacuum` removes copies of erased rows that SQLite left while it moved rows between pages."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         said: dict[str, dict[str, str]] = {f"s{number}": {} for number in range(9)}
@@ -103,7 +103,7 @@ def test_what_sqlite_has_left_between_pages_goes(path: Path, dice: random.Random
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_that_was_erased_is_left_and_all_else_is(path: Path, seed: int) -> None:
+def test_vacuum_leaves_no_erased_text_and_keeps_the_rest(path: Path, seed: int) -> None:
     """After any history `vacuum` leaves no word of erased texts and keeps the others."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(seed))
@@ -130,7 +130,7 @@ def test_nothing_that_was_erased_is_left_and_all_else_is(path: Path, seed: int) 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_others_go_on_between_any_two_steps(path: Path, seed: int) -> None:
+def test_writes_between_steps_of_a_vacuum_are_kept(path: Path, seed: int) -> None:
     """Other writers' changes between the steps of `vacuum` are kept."""
     with Memory.open(path, synchronous="NORMAL") as memory, Memory.open(path, synchronous="NORMAL") as other:
         life = Life(other, random.Random(seed))
@@ -155,8 +155,8 @@ def test_others_go_on_between_any_two_steps(path: Path, seed: int) -> None:
         life.check(path)
 
 
-def test_who_goes_on_after_another_has_left_off_takes_the_next_step(path: Path) -> None:
-    """Left off after any number of steps, and opened again, it goes on; in between the store is whole."""
+def test_an_interrupted_vacuum_continues_at_the_next_step(path: Path) -> None:
+    """A vacuum that stopped after any step continues after reopening; the store is sound in between."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(7))
         for _ in range(70):
@@ -179,8 +179,8 @@ def test_who_goes_on_after_another_has_left_off_takes_the_next_step(path: Path) 
     assert rounds > 3
 
 
-def test_two_who_write_it_anew_at_once_share_the_work(path: Path) -> None:
-    """Two at once take turns at the steps of one run, and both return when all is done."""
+def test_two_vacuums_at_once_share_the_work(path: Path) -> None:
+    """Two vacuums at once take turns at the steps of one run, and both return when it is done."""
     with Memory.open(path, synchronous="NORMAL") as one, Memory.open(path, synchronous="NORMAL") as other:
         life = Life(one, random.Random(3))
         for _ in range(70):
@@ -200,7 +200,7 @@ def test_two_who_write_it_anew_at_once_share_the_work(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(60, marks=pytest.mark.slow)])
-def test_a_kill_loses_nothing(path: Path, dice: random.Random, kills: int) -> None:
+def test_a_killed_vacuum_loses_nothing(path: Path, dice: random.Random, kills: int) -> None:
     """After a kill the file is sound, acknowledged texts are there, and the next run completes the work."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(1))
@@ -237,7 +237,7 @@ def test_a_kill_loses_nothing(path: Path, dice: random.Random, kills: int) -> No
     assert erased
 
 
-def test_writers_of_other_processes_lose_nothing(path: Path) -> None:
+def test_writers_in_other_processes_lose_nothing_beside_a_vacuum(path: Path) -> None:
     """Turns of two processes of four threads beside a `vacuum` are each there once and whole."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(5))
@@ -257,8 +257,8 @@ def test_writers_of_other_processes_lose_nothing(path: Path) -> None:
     assert said is not None
 
 
-def test_a_file_that_may_not_grow_says_so_and_goes_on_later(path: Path) -> None:
-    """Without room for the copy it is StoreUnavailable, which says so; nothing is lost, and with room it goes on."""
+def test_a_vacuum_without_room_raises_and_continues_later(path: Path) -> None:
+    """Without room for the copy StoreUnavailable says so; nothing is lost, and with room the vacuum continues."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         life = Life(memory, random.Random(2))
         for _ in range(70):
@@ -278,7 +278,7 @@ def test_a_file_that_may_not_grow_says_so_and_goes_on_later(path: Path) -> None:
         life.check(path)
 
 
-def test_no_step_holds_others_up_for_long(path: Path) -> None:
+def test_each_step_of_a_vacuum_is_bounded(path: Path) -> None:
     """A step changes at most some thousand rows and returns few pages, however large the file."""
     with Memory.open(path, synchronous="NORMAL") as memory:
         sessions = [memory.session(f"s{number}", counter=quarters) for number in range(2)]
@@ -303,7 +303,7 @@ def test_no_step_holds_others_up_for_long(path: Path) -> None:
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize("kind", ["sqlite", "file", "memory"])
-def test_every_store_has_the_verb(tmp_path: Path, kind: str, sealed: bool) -> None:
+def test_every_store_can_be_vacuumed(tmp_path: Path, kind: str, sealed: bool) -> None:
     """Every store has `vacuum`: it returns unused space, reports how much, and finds nothing the second time."""
     where: Any = {"sqlite": tmp_path / "log.db", "file": f"file://{tmp_path}/logs", "memory": "memory://"}[kind]
     keys = {"encryption": Keys({"a": b"k" * 32})} if sealed else {}
@@ -322,7 +322,7 @@ def test_every_store_has_the_verb(tmp_path: Path, kind: str, sealed: bool) -> No
         assert kind == "memory" or b"zanzibar 0" not in remains(where)
 
 
-def test_a_memory_that_only_reads_refuses(path: Path) -> None:
+def test_a_read_only_memory_refuses_vacuum(path: Path) -> None:
     """A read-only memory refuses `vacuum`; an invalid `progress` is refused by name."""
     Memory.open(path).close()
     with Memory.open(path, readonly=True) as memory, pytest.raises(ConfigError, match="readonly"):
@@ -331,7 +331,7 @@ def test_a_memory_that_only_reads_refuses(path: Path) -> None:
         memory.vacuum(progress=3)  # type: ignore[arg-type]
 
 
-def test_tasks_have_their_turn_between_steps(path: Path) -> None:
+def test_other_tasks_run_between_steps_of_a_vacuum(path: Path) -> None:
     """Under an event loop other tasks write between the steps of `vacuum`."""
 
     async def work() -> tuple[int, int]:

@@ -48,14 +48,15 @@ def test_the_request_after_an_answer_is_valid(vendor: str, data: Any) -> None:
 @pytest.mark.parametrize("vendor", VENDORS)
 @law
 @given(data=st.data())
-def test_an_answer_its_dumps_and_its_pieces_are_the_same(vendor: str, data: Any) -> None:
+def test_an_answer_its_dump_and_its_pieces_give_the_same_request(vendor: str, data: Any) -> None:
     """An answer as an object, a dump or its pieces gives the same next request."""
     format_case = VENDORS[vendor]()
     answer = data.draw(format_case.answers)
-    dump_options = {"exclude_unset": True, "by_alias": vendor == "openai-responses"}  # `async_` may be told as it came
+    # Without `by_alias`, a field such as `async_` is dumped under its Python name.
+    dump_options = {"exclude_unset": True, "by_alias": vendor == "openai-responses"}
     forms = [answer, answer.model_dump(**dump_options), [answer.model_dump(mode="json", **dump_options)]]
     forms += [pieces] if (pieces := PIECES[vendor](answer)) else []
-    if vendor in ("openai", "gemini"):  # the others' items are told with their nulls, where they cannot be sent
+    if vendor in ("openai", "gemini"):  # the others refuse items that are dumped with nulls
         forms += [answer.model_dump(), answer.model_dump(mode="json")]
 
     assert len({json.dumps(sent(format_case.format, form), sort_keys=True) for form in forms}) == 1
@@ -96,7 +97,7 @@ def test_roles_of_chat_completions_are_read_in_any_session(format: str, content:
         assert entry.kind == ("message" if message["role"] == "developer" else "tool_result")
         assert session.context(format="openai").messages
 
-        with pytest.raises(InvalidEntry):  # as what it is said to be
+        with pytest.raises(InvalidEntry):  # as a message of the named format
             session.add({**message, "content": "done"}, format="anthropic")
 
 
@@ -219,7 +220,7 @@ def test_an_unknown_object_is_refused_by_its_type() -> None:
         assert session.entries() == []
 
 
-def test_messages_of_frameworks_are_refused_with_what_to_do() -> None:
+def test_messages_of_frameworks_are_refused_with_advice() -> None:
     """Objects and dumps of LangChain and Pydantic AI are refused with how to convert them, in any format."""
     lc, pydantic_ai = load("langchain_core.messages"), load("pydantic_ai.messages")
     question = lc.HumanMessage("Which gate?")

@@ -33,7 +33,7 @@ def told() -> Any:
         yield told
 
 
-def test_nothing_bounds_a_context_is_said_once_at_the_caller_s_line(told: list[warnings.WarningMessage]) -> None:
+def test_an_unbounded_context_warns_once_at_the_callers_line(told: list[warnings.WarningMessage]) -> None:
     """Whichever session is first, of whatever tenant; not where a budget or a model's window bounds it."""
     with Memory.open("memory://") as memory:
         memory.session("a", max_tokens=1000).context()
@@ -48,7 +48,7 @@ def test_nothing_bounds_a_context_is_said_once_at_the_caller_s_line(told: list[w
 
 
 @pytest.mark.parametrize("store", ["memory://", "file", "suspended://"])
-def test_an_asynchronous_program_is_told_at_its_line(
+def test_a_warning_in_asynchronous_code_points_to_its_line(
     store: str, tmp_path: Path, told: list[warnings.WarningMessage]
 ) -> None:
     """A warning in asynchronous code points to the program's line, even if the store was awaited."""
@@ -65,7 +65,7 @@ def test_an_asynchronous_program_is_told_at_its_line(
     assert unbounded(told) == ["await chat.context()  # there"]
 
 
-def test_a_model_that_nobody_knows_is_named_where_it_was_given(told: list[warnings.WarningMessage]) -> None:
+def test_an_unknown_model_warns_at_the_line_that_names_it(told: list[warnings.WarningMessage]) -> None:
     """The warning of an unknown model points to the line that names it and gives the nearest."""
     with Memory.open("memory://") as memory:
         memory.session("s", model="gpt-4oo", max_tokens=1000)
@@ -74,7 +74,7 @@ def test_a_model_that_nobody_knows_is_named_where_it_was_given(told: list[warnin
     assert linecache.getline(one.filename, one.lineno).strip().startswith('memory.session("s", model="gpt-4oo"')
 
 
-def test_what_a_strategy_warns_of_is_told_where_it_was_given(told: list[warnings.WarningMessage]) -> None:
+def test_a_strategys_warning_points_to_the_line_that_gives_it(told: list[warnings.WarningMessage]) -> None:
     """A strategy's warning points to the line that gives it, also with a privacy policy or a declared memory."""
     nothing = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 0}
     with Memory.open("memory://") as memory, Memory.open("memory://", privacy="default") as careful:

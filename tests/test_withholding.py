@@ -1,4 +1,4 @@
-"""What may not be kept is usable in this process until its interaction ends, and nowhere else, and never again."""
+"""Entries of withheld types are in this process's contexts until their interaction ends, and are never stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palimpsest.sessions.withheld import Withheld
 from palimpsest.strategies import CallableSummarizer
 from processes import at_once
 from sealed import bytes_of
-from watched import found_in
+from watched_memory import found_in
 from writer import quarters
 
 SECRET = "walrus-and-carpenter"
@@ -45,7 +45,7 @@ def chat(memory: Memory, name: str = "s", **options: Any) -> Session:
 
 
 def shown(session: Session, **options: Any) -> str:
-    """What the model would be given, after a look at whether a provider takes it."""
+    """Return everything that a context gives the model, after checking that its provider accepts it."""
     context = session.context(**options)
     format = options.get("format", "openai")
     if format != "text":
@@ -54,7 +54,7 @@ def shown(session: Session, **options: Any) -> str:
 
 
 def is_nowhere(memory: Memory, session: Session) -> bool:
-    """Whether nothing that the session gives, its contexts apart, tells of what is withheld."""
+    """Whether neither the session nor the memory, apart from contexts, returns withheld text."""
     told = [session.entries(rewound=True), session.active_entries(), session.interactions(), session.history()]
     told += [session.export(), session.summaries(history=True), memory.sessions(), session.stats()]
     return SECRET not in repr(told)
@@ -64,8 +64,8 @@ def is_nowhere(memory: Memory, session: Session) -> bool:
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini", "text"])
-def test_it_is_in_contexts_until_the_final_message(memory: Memory, format: str) -> None:
-    """Every session object of the memory shows it, in every format, in its place; after the answer none does."""
+def test_a_withheld_entry_is_in_contexts_until_the_final_message(memory: Memory, format: str) -> None:
+    """In every format all sessions of the memory show a withheld entry in its place, until the answer is added."""
     session, other = chat(memory), chat(memory, format=format)
     session.add_user_message("before")
     session.add_user_message(SECRET, metadata=TYPED)
@@ -95,8 +95,8 @@ def test_it_is_in_contexts_until_the_final_message(memory: Memory, format: str) 
     ],
     ids=["metadata.type", "tag", "role", "context", "kind"],
 )
-def test_a_type_is_a_role_a_kind_or_a_tag(memory: Memory, entry: Entry) -> None:
-    """Whatever the case; what comes back is what was given, and was not stored."""
+def test_a_withheld_type_is_a_role_a_kind_or_a_tag(memory: Memory, entry: Entry) -> None:
+    """Types are compared with role, kind, type and tags without case; the entry is returned as given and not stored."""
     session = chat(memory)
     session.add_user_message("hello")
     (given,) = session.add_entries([entry])
@@ -109,9 +109,7 @@ def test_a_type_is_a_role_a_kind_or_a_tag(memory: Memory, entry: Entry) -> None:
 @pytest.mark.parametrize(
     "marked", [{"metadata": TYPED}, {"metadata": {"tags": ["health"]}}, TYPED, {"tags": ["HEALTH"]}]
 )
-def test_messages_given_as_mappings_are_withheld_by_their_own_type_or_tags(
-    memory: Memory, marked: dict[str, Any]
-) -> None:
+def test_mappings_are_withheld_by_their_type_or_tags(memory: Memory, marked: dict[str, Any]) -> None:
     """A message given as a mapping is withheld by its own type or tags, with all its calls; the messages beside it are
     stored."""
     call = {"id": "c1", "type": "function", "function": {"name": "record", "arguments": f'{{"who": "{SECRET}"}}'}}
@@ -130,8 +128,8 @@ def test_messages_given_as_mappings_are_withheld_by_their_own_type_or_tags(
     assert "Yes." in [entry.text for entry in session.active_entries()]
 
 
-def test_a_result_leaves_a_stub_that_keeps_its_call_answered(memory: Memory) -> None:
-    """The context has what was said, the log the redaction string; afterwards the context has that, too."""
+def test_a_withheld_result_leaves_a_stub_that_answers_its_call(memory: Memory) -> None:
+    """The log stores the redaction string in its place, which contexts show once the answer is added."""
     session = chat(memory)
     session.add_user_message("how am I?")
     session.add_tool_call("look", {}, call_id="c1")
@@ -148,8 +146,8 @@ def test_a_result_leaves_a_stub_that_keeps_its_call_answered(memory: Memory) -> 
     assert session.stats().open_calls == ()
 
 
-def test_a_withheld_call_goes_with_its_place(memory: Memory) -> None:
-    """While it is there its result answers it; without it the context is valid, too."""
+def test_contexts_are_valid_with_and_without_a_withheld_call(memory: Memory) -> None:
+    """A withheld call is shown with its result; after the answer, the context is valid without the call."""
     session = chat(memory)
     session.add_user_message("how am I?")
     session.add_tool_call("look", {"at": SECRET}, call_id="c1", metadata=TYPED)
@@ -160,8 +158,8 @@ def test_a_withheld_call_goes_with_its_place(memory: Memory) -> None:
     assert SECRET not in shown(session)
 
 
-def test_a_batch_keeps_its_order(memory: Memory) -> None:
-    """Several that are withheld, between others that are stored and redacted, stand where they were said."""
+def test_withheld_entries_of_a_batch_keep_their_place(memory: Memory) -> None:
+    """Withheld entries between stored and redacted entries of a batch are shown in their order."""
     session = chat(memory)
     given = session.add_entries(
         [
@@ -220,7 +218,7 @@ def test_messages_of_every_format_are_withheld_by_their_metadata(
     assert is_nowhere(memory, session)
 
 
-def test_an_answer_ends_the_interaction_also_in_one_batch_with_the_next_question(memory: Memory) -> None:
+def test_an_answer_ends_withholding_even_in_one_batch_with_the_next_question(memory: Memory) -> None:
     """An answer ends the interaction whose content was withheld, also when the same batch brings the next question;
     what is withheld of that next interaction stays."""
     session = chat(memory)
@@ -236,8 +234,8 @@ def test_an_answer_ends_the_interaction_also_in_one_batch_with_the_next_question
     assert SECRET not in shown(session)
 
 
-def test_a_turn_keeps_it_to_its_end(memory: Memory) -> None:
-    """Inside a `turn()` an answer does not end it, the end of the block does, also by an error."""
+def test_a_turn_keeps_withheld_entries_to_its_end(memory: Memory) -> None:
+    """Inside a `turn()`, withheld entries are shown until the end of the block, even an end by an error."""
     session = chat(memory)
     with session.turn():
         session.add_user_message(SECRET, metadata=TYPED)
@@ -260,8 +258,8 @@ def test_a_turn_keeps_it_to_its_end(memory: Memory) -> None:
     assert SECRET not in shown(session)
 
 
-def test_an_atomic_turn_stores_nothing_of_it(memory: Memory) -> None:
-    """What it gathers is committed without what is withheld, whose place other entries take."""
+def test_an_atomic_turn_stores_no_withheld_entry(memory: Memory) -> None:
+    """An atomic turn is committed without its withheld entries."""
     session = chat(memory)
     with session.turn(atomic=True):
         session.add_user_message("hello")
@@ -272,8 +270,8 @@ def test_an_atomic_turn_stores_nothing_of_it(memory: Memory) -> None:
     assert SECRET not in shown(session)
 
 
-def test_an_ephemeral_session_forgets_it(memory: Memory) -> None:
-    """It is shown while the turn lasts, beside what the session adds, and gone with that."""
+def test_an_ephemeral_session_forgets_withheld_entries_after_its_turn(memory: Memory) -> None:
+    """An ephemeral session shows withheld entries during its turn, and not after it."""
     session = chat(memory, persistence="ephemeral")
     with session.turn():
         session.add_user_message("hello")
@@ -286,8 +284,8 @@ def test_an_ephemeral_session_forgets_it(memory: Memory) -> None:
 # --- what others do meanwhile
 
 
-def test_what_another_process_adds_meanwhile_is_seen(tmp_path: Path) -> None:
-    """Contexts with something withheld show what came from elsewhere, in order; the other shows nothing of it."""
+def test_contexts_with_withheld_entries_show_what_other_processes_add(tmp_path: Path) -> None:
+    """A context shows entries of another process, in order, among withheld ones; that process sees none of these."""
     where = f"sqlite:///{tmp_path}/log.db"
     with Memory.open(where, privacy=POLICY) as here, Memory.open(where, privacy=POLICY) as there:
         ours, theirs = chat(here), chat(there)
@@ -303,7 +301,7 @@ def test_what_another_process_adds_meanwhile_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["erase", "clear", "rewind", "delete", "replace"])
-def test_what_takes_something_back_takes_it_along(memory: Memory, how: str) -> None:
+def test_erasing_clearing_and_rewinding_remove_withheld_entries(memory: Memory, how: str) -> None:
     """Erasing, clearing, rewinding, deleting and replacing leave nothing of it, also where nothing else was added."""
     session = chat(memory)
     session.add_user_message("hello")
@@ -323,8 +321,8 @@ def test_what_takes_something_back_takes_it_along(memory: Memory, how: str) -> N
     assert memory._core._scope.withheld == {}
 
 
-def test_a_session_that_somebody_else_deletes_takes_it_along(tmp_path: Path) -> None:
-    """Nothing that was said in the session of then is shown in one that takes its place."""
+def test_a_deleted_sessions_withheld_entries_are_not_in_its_successor(tmp_path: Path) -> None:
+    """After another memory deletes the session, its withheld entries are not shown, even if the id is used again."""
     where = f"sqlite:///{tmp_path}/log.db"
     with Memory.open(where, privacy=POLICY) as here, Memory.open(where, privacy=POLICY) as there:
         session = chat(here)
@@ -344,8 +342,8 @@ def test_a_session_that_somebody_else_deletes_takes_it_along(tmp_path: Path) -> 
         assert "anew 2" in text
 
 
-def test_a_list_that_grows_brings_nothing_back(memory: Memory) -> None:
-    """Adding a list again under its key neither shows twice what is withheld, nor again what is over."""
+def test_a_growing_keyed_batch_shows_withheld_entries_once(memory: Memory) -> None:
+    """Adding a growing list under one key shows its withheld entry once, and not again after the answer."""
     session = chat(memory)
     messages: list[dict[str, Any]] = [{"role": "system", "content": SECRET}, {"role": "user", "content": "hello"}]
     for _ in range(2):
@@ -362,8 +360,8 @@ def test_a_list_that_grows_brings_nothing_back(memory: Memory) -> None:
     assert SECRET not in shown(session)
 
 
-def test_a_batch_that_fails_holds_nothing(memory: Memory) -> None:
-    """Where the store refuses a batch, nothing of it is shown."""
+def test_a_refused_batch_withholds_nothing(memory: Memory) -> None:
+    """If the store refuses a batch, contexts show none of its withheld entries."""
     session = chat(memory)
     session.add_entries([Entry(id="one", content="hello")])
     with pytest.raises(Conflict):
@@ -376,8 +374,8 @@ def test_a_batch_that_fails_holds_nothing(memory: Memory) -> None:
 # --- budgets
 
 
-def test_contexts_stay_within_the_budget_and_store_no_cut(memory: Memory) -> None:
-    """Under pressure what is withheld is cut like anything else; the stored session has no cut of it."""
+def test_contexts_with_withheld_entries_fit_and_store_no_cut(memory: Memory) -> None:
+    """A context over its budget cuts withheld entries like others, and the stored session gets no cut."""
     session = chat(memory, max_tokens=400)
     for number in range(20):
         session.add_user_message(f"question {number} " + "word " * 20)
@@ -396,8 +394,8 @@ def test_contexts_stay_within_the_budget_and_store_no_cut(memory: Memory) -> Non
 
 
 @pytest.mark.anyio
-async def test_an_asynchronous_memory_holds_it_as_well(tmp_path: Path) -> None:
-    """Tasks that add at once to one session see all of what is withheld there, each once, and nothing elsewhere."""
+async def test_tasks_of_an_asynchronous_memory_share_withheld_entries(tmp_path: Path) -> None:
+    """Tasks that add to one session at once see all of its withheld entries, once each; another session sees none."""
     async with AsyncMemory.open(f"sqlite:///{tmp_path}/log.db", privacy=POLICY) as memory:
         one, two = (memory.session(name, counter=quarters) for name in ("one", "two"))
 
@@ -417,7 +415,7 @@ async def test_an_asynchronous_memory_holds_it_as_well(tmp_path: Path) -> None:
     assert found_in(bytes_of(tmp_path), SECRET) == []
 
 
-def test_threads_may_add_at_once(memory: Memory) -> None:
+def test_withheld_entries_of_several_threads_are_all_shown_once(memory: Memory) -> None:
     """Every thread's withheld messages and stubs are in the context, once each."""
     session = chat(memory)
     session.add_user_message("begin")
@@ -436,8 +434,8 @@ def test_threads_may_add_at_once(memory: Memory) -> None:
     assert [label for label in labels if text.count(f"<{label}>") != 1] == []
 
 
-def test_the_memory_lets_go_of_it() -> None:
-    """When the interaction is over, nothing in the process refers to what was withheld."""
+def test_withheld_entries_are_released_after_the_interaction() -> None:
+    """After the interaction nothing in the process refers to the withheld entries."""
     with Memory.open("memory://", privacy=POLICY) as memory:
         session = chat(memory)
         session.add_user_message("hello")
@@ -469,7 +467,7 @@ def test_interactions_that_nobody_ends_do_not_pile_up(memory: Memory, monkeypatc
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
-def test_replace_with_a_context_stores_nothing_that_was_withheld(memory: Memory, format: Any) -> None:
+def test_replace_with_a_contexts_messages_stores_nothing_withheld(memory: Memory, format: Any) -> None:
     """`replace` with messages of a context stores nothing that was withheld in it: that is shown until its interaction
     ends."""
     session = chat(memory, format=format)
@@ -497,7 +495,7 @@ FORMATS = ["openai", "openai-responses", "anthropic", "gemini"]
 
 
 def withheld_in_every_way(session: Session) -> None:
-    """Add what is withheld by its role, kind, metadata, tags or mapping: messages, a context, a call and its result."""
+    """Add entries withheld by role, kind, metadata, tags or mapping: messages, a context, a call and its result."""
     call = {"id": "c1", "type": "function", "function": {"name": "record", "arguments": f'{{"who":"{SECRET} of 1"}}'}}
     session.add_user_message("may I?")
     session.add_entries([Entry(content=f"{SECRET} <system_message> 2", role="system")])
@@ -510,10 +508,8 @@ def withheld_in_every_way(session: Session) -> None:
 
 @pytest.mark.parametrize("marked", [TYPED, {"tags": ["health"]}, {"metadata": TYPED}])
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_mapping_is_withheld_whatever_the_format_of_the_session(
-    memory: Memory, format: Any, marked: dict[str, Any]
-) -> None:
-    """Also where the format takes it for an item of a type that it does not know."""
+def test_a_mapping_is_withheld_in_a_session_of_any_format(memory: Memory, format: Any, marked: dict[str, Any]) -> None:
+    """A mapping is withheld even if the session's format takes it for an item of an unknown type."""
     session = chat(memory, format=format)
     session.add_user_message("may I?")
     session.add({"role": "user", "content": SECRET, **marked})
@@ -522,10 +518,10 @@ def test_a_mapping_is_withheld_whatever_the_format_of_the_session(
 
 @pytest.mark.parametrize("ended", [False, True], ids=["open", "ended"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_whatever_is_withheld_stays_so_in_a_context_that_is_given_back(
+def test_withheld_entries_stay_withheld_when_a_context_is_given_to_replace(
     memory: Memory, format: Any, ended: bool
 ) -> None:
-    """In the open interaction, and with `seen` after its end, too: whatever a format makes of it."""
+    """`replace` with a context stores no withheld text, in the open interaction or with `seen` after its end."""
     session = chat(memory, format=format)
     withheld_in_every_way(session)
     for _ in range(2):
@@ -546,8 +542,8 @@ def test_whatever_is_withheld_stays_so_in_a_context_that_is_given_back(
 
 @pytest.mark.parametrize("seen", [True, False], ids=["with seen", "without seen"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_is_withheld_and_shortened_stays_so_when_it_is_given_back(memory: Memory, format: Any, seen: bool) -> None:
-    """A context that has cut a withheld text short has another text than what is withheld."""
+def test_clamped_withheld_entries_stay_withheld_when_given_to_replace(memory: Memory, format: Any, seen: bool) -> None:
+    """A withheld text that a context has clamped, and so changed, is recognised by `replace` and not stored."""
     session = chat(memory, format=format, max_tokens=600)
     session.add_user_message("may I?")
     session.add_tool_call("look", {}, call_id="c1")
@@ -563,8 +559,8 @@ def test_what_is_withheld_and_shortened_stays_so_when_it_is_given_back(memory: M
     assert is_nowhere(memory, session)
 
 
-def test_no_number_is_given_to_what_is_withheld_and_given_back() -> None:
-    """What is private in it leaves no pseudonym in the session's head."""
+def test_withheld_entries_given_to_replace_get_no_pseudonym() -> None:
+    """Private values of withheld entries are given no pseudonym in the session's head."""
     redactor = Redactor(
         {"recognisers": {"email": "pseudonym"}, "non_persistable_message_types": ["health"]}, key=b"k" * 32
     )
@@ -579,8 +575,8 @@ def test_no_number_is_given_to_what_is_withheld_and_given_back() -> None:
         assert session.entries()[-1].text == "I am [EMAIL_1]"
 
 
-def test_an_import_brings_no_summary_where_these_are_withheld(memory: Memory) -> None:
-    """What it stood for is active again, and the session is whole."""
+def test_an_import_under_withheld_summaries_reactivates_their_entries(memory: Memory) -> None:
+    """An import without its withheld summary makes the covered entries active, and the session verifies."""
     strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
     with Memory.open("memory://") as other:
         session = chat(other, summarizer=CallableSummarizer(lambda prompt: f"They spoke of {SECRET}.", checked=False))

@@ -17,7 +17,7 @@ POLICY = {"non_persistable_message_types": ["health"]}
 
 
 def odd(dice: random.Random) -> Any:
-    """Return something private that is nowhere accepted, or almost nowhere."""
+    """Return a private value that hardly any argument accepts."""
     whole: list[Any] = [{SECRET: SECRET}, [SECRET], {SECRET}, SECRET.encode(), f"{SECRET}\ud800", SECRET, None, 7]
     parts = [{"type": SECRET}, [{"type": SECRET, "text": SECRET}], [{"text": [SECRET]}], {"text": {SECRET: SECRET}}]
     return dice.choice([*whole, *parts])
@@ -35,7 +35,7 @@ def changed(value: Any, dice: random.Random) -> Any:
 
 
 def messages(format: str, dice: random.Random) -> list[Any]:
-    """Return messages of a format, one of which is faulty, and all of which say that they are withheld."""
+    """Return messages of a format that are all marked as withheld, and one of which is faulty."""
     given: list[Any] = [{**message, **TYPED} for message in MESSAGES[format]("plain")]
     at = dice.randrange(len(given))
     given[at] = {**changed(given[at], dice), **TYPED}
@@ -43,7 +43,7 @@ def messages(format: str, dice: random.Random) -> list[Any]:
 
 
 def faulty(session: Session, format: str, dice: random.Random) -> Callable[[], object]:
-    """Return a call that adds what is withheld, and that is very likely refused."""
+    """Return a call that adds withheld content and that is very likely refused."""
     metadata, calls = {**TYPED, "more": odd(dice)}, list[Callable[[], object]]()
     calls += [lambda: session.add(messages(format, dice)), lambda: session.replace(messages(format, dice))]
     calls += [
@@ -67,8 +67,8 @@ def shown(fault: BaseException | None) -> str:
     return told
 
 
-def test_no_error_quotes_what_is_withheld() -> None:
-    """Neither the error, its attributes nor its causes, in any format. (It names the place by keys, as always.)"""
+def test_no_error_quotes_withheld_text() -> None:
+    """In any format, neither the error, its attributes nor its causes quote withheld text; keys are named as always."""
     faults = list[tuple[int, Exception]]()
     with Memory.open("memory://", privacy=POLICY) as memory:
         for seed in range(400):
@@ -84,8 +84,8 @@ def test_no_error_quotes_what_is_withheld() -> None:
     assert [seed for seed, fault in faults if SECRET in shown(fault)] == []
 
 
-def test_errors_of_a_program_s_own_code_quote_nothing_of_it_either() -> None:
-    """As of an object whose conversion fails."""
+def test_errors_of_user_code_quote_no_withheld_text() -> None:
+    """The error for an object whose own conversion fails does not quote the object's text."""
 
     class Message:
         def __init__(self) -> None:
@@ -111,8 +111,10 @@ def test_errors_of_a_program_s_own_code_quote_nothing_of_it_either() -> None:
         ("assistant", lambda session: session.add({"role": "assistant", "content": {SECRET}})),
     ],
 )
-def test_a_verb_says_by_itself_what_it_adds(withheld: str, verb: Callable[[Session], object]) -> None:
-    """A role or a kind that is withheld need not be named again in what the verb is given."""
+def test_errors_of_verbs_whose_role_or_kind_is_withheld_quote_nothing(
+    withheld: str, verb: Callable[[Session], object]
+) -> None:
+    """Content is withheld, and not quoted, if the verb's own role or kind is withheld."""
     policy = {"non_persistable_message_types": [withheld]}
     with Memory.open("memory://", privacy=policy) as memory, pytest.raises(PalimpsestError) as caught:
         verb(memory.session("s"))
@@ -120,7 +122,7 @@ def test_a_verb_says_by_itself_what_it_adds(withheld: str, verb: Callable[[Sessi
     assert SECRET not in shown(caught.value)
 
 
-def test_what_is_not_withheld_is_quoted() -> None:
+def test_errors_about_other_entries_quote_them() -> None:
     """An error about anything else says what is wrong."""
     with Memory.open("memory://", privacy=POLICY) as memory:
         with pytest.raises(InvalidEntry, match="'nobody' is not a role"):

@@ -1,4 +1,4 @@
-"""While something is withheld, contexts follow what becomes of the stored session, whoever changes it."""
+"""Contexts with withheld entries follow changes of the stored session by any memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Verb = Callable[[Session], object]
 
 
 def chat(memory: Memory, **options: Any) -> Session:
-    """The session of these tests."""
+    """Return the session of these tests."""
     brief = CallableSummarizer(lambda prompt: "They spoke at length.", checked=False)
     return memory.session("s", counter=quarters, max_tokens=20_000, summarizer=brief, **options)
 
 
 def others(session: Session) -> list[str]:
-    """The texts that its context shows, in order, without those that are withheld and what is stored instead."""
+    """Return the texts that a context shows, in order, without withheld ones and their stubs."""
     texts = [str(message["content"] or "") for message in session.context().messages]
     return [text for text in texts if text and SECRET not in text and "[REDACTED]" not in text]
 
@@ -75,8 +75,10 @@ VERBS: dict[str, Verb] = {
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
 @pytest.mark.parametrize("verb", list(VERBS))
-def test_what_becomes_of_the_stored_session_is_seen(both: tuple[Session, Session], verb: str, whose: str) -> None:
-    """A context shows what one of the stored session shows, and what is withheld between that."""
+def test_contexts_with_withheld_entries_follow_changes_of_the_stored_session(
+    both: tuple[Session, Session], verb: str, whose: str
+) -> None:
+    """A context shows what a context of the stored session shows, with the withheld entries in between."""
     ours, theirs = both
     before = others(ours)
     VERBS[verb](ours if whose == "ours" else theirs)
@@ -94,8 +96,8 @@ def test_what_becomes_of_the_stored_session_is_seen(both: tuple[Session, Session
     assert ours.verify().ok
 
 
-def test_one_thing_after_the_other_is_seen(both: tuple[Session, Session]) -> None:
-    """Each step is followed from where the one before has left the session, with contexts between them or not."""
+def test_contexts_with_withheld_entries_follow_several_changes_in_a_row(both: tuple[Session, Session]) -> None:
+    """Changes by both memories in turn are all followed, with contexts between them or not."""
     ours, theirs = both
     theirs.hide(1)
     ours.compact(SUMMARIZER)
@@ -109,8 +111,8 @@ def test_one_thing_after_the_other_is_seen(both: tuple[Session, Session]) -> Non
     assert str(ours.context().messages).count(SECRET) > 1
 
 
-def test_what_is_reported_of_usage_scales_the_budget(tmp_path: Path) -> None:
-    """A context that cuts knows of the usage that was reported while something was withheld."""
+def test_usage_reported_while_entries_are_withheld_scales_the_budget(tmp_path: Path) -> None:
+    """A cut in a context with withheld entries uses the usage reported meanwhile."""
     with Memory.open(f"sqlite:///{tmp_path}/log.db", privacy=POLICY) as memory:
         session = memory.session("s", model="claude-sonnet-4-5", max_tokens=20_000)
         session.add_user_message("hello")
@@ -123,8 +125,10 @@ def test_what_is_reported_of_usage_scales_the_budget(tmp_path: Path) -> None:
         assert budget.factor == 2.0
 
 
-def test_a_rule_that_redacts_meanwhile_is_heeded(both: tuple[Session, Session], tmp_path: Path) -> None:
-    """No context shows a text that was redacted after it was added, also beside what is withheld."""
+def test_contexts_with_withheld_entries_show_no_text_redacted_since(
+    both: tuple[Session, Session], tmp_path: Path
+) -> None:
+    """A text that another memory redacts after it was added is in no context, withheld entries or not."""
     ours, _ = both
     assert "third of now" in str(ours.context().messages)
     with Memory.open(f"sqlite:///{tmp_path}/log.db") as third:
@@ -133,8 +137,10 @@ def test_a_rule_that_redacts_meanwhile_is_heeded(both: tuple[Session, Session], 
 
 
 @pytest.mark.parametrize("verb", ["erase", "clear", "rewind", "replace", "delete"])
-def test_what_is_withheld_afterwards_is_shown(both: tuple[Session, Session], tmp_path: Path, verb: str) -> None:
-    """What somebody else takes back takes along what was withheld before, and not what is withheld since."""
+def test_entries_withheld_after_anothers_change_are_shown(
+    both: tuple[Session, Session], tmp_path: Path, verb: str
+) -> None:
+    """A change by another memory removes entries withheld before it, not those withheld since."""
     ours, theirs = both
     verbs: dict[str, Callable[[], object]] = {
         "erase": lambda: theirs.erase([1]),
@@ -155,8 +161,10 @@ def test_what_is_withheld_afterwards_is_shown(both: tuple[Session, Session], tmp
     assert others(ours) == others(theirs)
 
 
-def test_a_context_beside_which_others_add_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is added while a context is made does not have it take the session for another one."""
+def test_entries_added_while_a_context_is_made_keep_the_withheld_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A context does not mistake the session for a new one because entries are added while it is made."""
     with Memory.open(f"sqlite:///{tmp_path}/log.db", privacy=POLICY) as memory:
         session, original = chat(memory), Withheld.session
         session.add_user_message(SECRET, metadata=TYPED)

@@ -1,4 +1,4 @@
-"""What is withheld stays so in a context that is given to `replace`, whatever a format has made of it."""
+"""Withheld entries stay withheld when a context is given to `replace`, however a format has rewritten them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = 40
 
 
 def text(dice: random.Random) -> str:
-    """Return a text that formats may write in another way."""
+    """Return a text that some formats rewrite."""
     texts = [
         SECRET,
         f"  {SECRET} \n",
@@ -37,7 +37,7 @@ def text(dice: random.Random) -> str:
 
 
 def part(dice: random.Random) -> Part:
-    """Return a part of a message, some of which a format has no counterpart for."""
+    """Return a part of a message; some formats have no counterpart for some of them."""
     kinds: list[Callable[[], Part]] = [
         lambda: Text(text=text(dice)),
         lambda: Image(source=f"https://example.org/{SECRET}.png"),
@@ -50,7 +50,7 @@ def part(dice: random.Random) -> Part:
 
 
 def call(session: Session, dice: random.Random, number: int) -> None:
-    """Add a call, which may be withheld, and perhaps its result, which is."""
+    """Add a call that may be withheld, and perhaps its result, which is withheld."""
     private = dice.random() < 0.5
     name = dice.choice(["look", "look at it!", "näher"])
     id = dice.choice([f"c{number}", f"x y!{number}"])
@@ -98,8 +98,8 @@ ODD: dict[str, Entry] = {
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("odd", ODD)
-def test_what_a_format_writes_in_another_way_stays_withheld(format: Any, odd: str) -> None:
-    """Also what formats trim, rename, put beside other parts, or have no counterpart for."""
+def test_entries_rewritten_by_a_format_stay_withheld_in_replace(format: Any, odd: str) -> None:
+    """That includes entries that a format trims, renames, merges with other parts, or cannot represent."""
     with Memory.open("memory://", privacy={"non_persistable_message_types": ["health"]}) as memory:
         session = memory.session("s", format=format, max_tokens=5_000)
         session.add_user_message("may I?")
@@ -115,8 +115,8 @@ def test_what_a_format_writes_in_another_way_stays_withheld(format: Any, odd: st
 @pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_nothing_withheld_is_stored_by_giving_a_context_back(format: Any, seed: int) -> None:
-    """With `seen` or, while the interaction is open, without; once and again; and what is public stays."""
+def test_replace_with_any_context_stores_nothing_withheld(format: Any, seed: int) -> None:
+    """`replace` stores no withheld text, with `seen` or without, once and again, and the session verifies."""
     dice, policy = random.Random(f"{seed} {format}"), {"non_persistable_message_types": ["health"]}
     seen, room = dice.random() < 0.5, dice.choice([700, 5_000, 50_000])
     with Memory.open("memory://", privacy=policy) as memory:
@@ -136,8 +136,8 @@ def test_nothing_withheld_is_stored_by_giving_a_context_back(format: Any, seed: 
             assert session.verify().problems == ()
 
 
-def test_what_is_said_beside_it_is_stored() -> None:
-    """A message that only resembles what is withheld is no repetition of it."""
+def test_a_message_resembling_a_withheld_one_is_stored() -> None:
+    """A message that only resembles a withheld one is stored as a new message."""
     with Memory.open("memory://", privacy={"non_persistable_message_types": ["health"]}) as memory:
         session = memory.session("s", format="anthropic", max_tokens=5_000)
         session.add_user_message("may I?")

@@ -122,7 +122,7 @@ def test_a_withdrawn_function_never_runs() -> None:
     assert ran == ["first"]
 
 
-def test_as_many_functions_run_at_once_as_allowed() -> None:
+def test_no_more_functions_run_at_once_than_allowed() -> None:
     """As many functions run at once as there may be threads, and there are never more threads."""
     meeting = threading.Barrier(3)
 
@@ -137,7 +137,7 @@ def test_as_many_functions_run_at_once_as_allowed() -> None:
     assert asyncio.run(counted()) == 3
 
 
-def test_no_work_waits_for_a_thread_that_is_beginning() -> None:
+def test_work_goes_to_a_free_thread_while_another_is_starting() -> None:
     """While a thread is beginning, work is given to one that is free, and does not wait."""
     done = threading.Event()
     workers = Workers(2)

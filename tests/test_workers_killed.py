@@ -84,7 +84,7 @@ def killed(resources: Resources, where: str, calls: Path, *, sessions: int, kill
         workers = [ready() for _ in range(3)]  # the last one waits to take the place of one that is killed
         for one in workers[:2]:
             begin(one)
-        step = max((sessions - 2) // kills - TAKEN, 1)  # what each of the dead may have in hand, nobody has meanwhile
+        step = max((sessions - 2) // kills - TAKEN, 1)  # sessions claimed by killed workers stay untouched
         for number in range(kills):
             until(lambda number=number: len(calls.read_bytes().splitlines()) >= number * step + 1, patience)
             time.sleep(dice.random() * seconds * 2)  # somewhere in the middle of a call, or between two
@@ -134,7 +134,7 @@ def test_a_killed_worker_costs_its_own_call_alone(resources: tuple[Resources, st
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("resources", ["sqlite", "postgres", "redis"], indirect=True)
-def test_two_thousand_sessions_and_twenty_kills(resources: tuple[Resources, str], calls: Path) -> None:
+def test_twenty_kills_leave_two_thousand_sessions_compacted(resources: tuple[Resources, str], calls: Path) -> None:
     """Twenty kills among two thousand sessions leave every session compacted, in a file and on servers."""
     loaded, where = resources
     dead = killed(loaded, where, calls, sessions=2_000, kills=20, seconds=0.01)

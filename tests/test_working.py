@@ -123,7 +123,7 @@ def test_a_fact_expires(memory: Memory, clock: FakeClock) -> None:
     assert facts.keys() == ["c", "a"]
 
 
-def test_scopes_have_facts_of_their_own(memory: Memory) -> None:
+def test_each_scope_has_its_own_facts(memory: Memory) -> None:
     """Scopes have their own facts, are listed by prefix, and clearing one leaves those beneath it."""
     for scope in ("user/ann", "user/ann/notes", "user/bob", "session/7"):
         memory.working(scope).set("a", scope)

@@ -43,7 +43,7 @@ def filled(memory: Memory) -> None:
         memory.working(scope).set("k", scope)
 
 
-def test_facts_of_a_session_go_with_it(memory: Memory) -> None:
+def test_deleting_a_session_deletes_its_facts(memory: Memory) -> None:
     """However a session is deleted, its facts go with it, and not those of another whose id begins alike."""
     filled(memory)
     remaining = ["session/a/b", "session/ab", "user/ann", "user/ann/x", "user/anna"]
@@ -68,7 +68,7 @@ def test_no_byte_of_facts_replaced_by_an_import_is_left(memory: Memory, tmp_path
     for scope in ("session/a", "session/a/notes"):
         memory.working(scope).set("k", f"an older {MARKER}")
         memory.working(scope).set("k", MARKER)
-    memory.delete_session("nobody")  # what was written by then is in the file itself
+    memory.delete_session("nobody")  # this moves earlier writes from the journal into the file
 
     memory.import_session(data, on_conflict="replace")
 
@@ -77,7 +77,7 @@ def test_no_byte_of_facts_replaced_by_an_import_is_left(memory: Memory, tmp_path
     assert [path.name for path in files if MARKER.encode() in path.read_bytes()] == []
 
 
-def test_facts_of_a_user_go_with_them(memory: Memory) -> None:
+def test_erasing_a_user_erases_their_facts(memory: Memory) -> None:
     """Erasing a user erases the facts of the user and of the user's sessions, and nobody else's."""
     filled(memory)
 
@@ -95,7 +95,7 @@ def test_facts_of_a_user_go_with_them(memory: Memory) -> None:
     assert memory.scopes() == ["session/a/b", "session/ab", "user/anna"]
 
 
-def test_a_user_with_facts_alone_is_known(memory: Memory) -> None:
+def test_erasing_a_user_with_facts_alone_succeeds(memory: Memory) -> None:
     """Erasing a user with facts alone succeeds, and erasing one with nothing says that the user is unknown."""
     memory.working("user/eve").set("k", 1)
 
@@ -103,7 +103,7 @@ def test_a_user_with_facts_alone_is_known(memory: Memory) -> None:
     assert "eve" in memory.forget(user="eve").unknown
 
 
-def test_facts_of_a_session_go_when_it_expires(opened: tuple[str, dict[str, Any]]) -> None:
+def test_an_expired_session_loses_its_facts(opened: tuple[str, dict[str, Any]]) -> None:
     """Facts of a session go with it when its lifetime ends, and in a sweep of sessions that nobody uses."""
     where, options = opened
     clock = FakeClock()
@@ -139,7 +139,7 @@ def test_facts_that_mention_a_text_are_erased(memory: Memory, where: str) -> Non
     assert not memory.forget(matches=MARKER)
 
 
-def test_a_search_sees_values_and_not_their_encoding(memory: Memory) -> None:
+def test_a_search_of_facts_ignores_the_stored_encoding(memory: Memory) -> None:
     """A search of facts sees what values say, and not how the store writes their types."""
     facts = memory.working("a")
     facts.set("k", {"on": date(2026, 1, 2), "raw": b"\xd7m\xf8\xe7\xae\xfc", 7: (Decimal("1.50"), {UUID(int=7)})})
@@ -226,7 +226,7 @@ def test_a_query_erases_facts_by_text_time_and_owner(memory: Memory) -> None:
     assert memory.scopes() == ["user/bob"]
 
 
-def test_items_of_a_program_are_erased(memory: Memory) -> None:
+def test_items_stored_by_a_program_are_erased(memory: Memory) -> None:
     """Erasing a text erases a program's own items that hold it, though their form is unknown."""
     drive(memory.store.put_item("default", "own", "k", f"<{MARKER}>".encode()))
     drive(memory.store.put_item("default", "own", "l", b"\xff"))
@@ -270,7 +270,7 @@ NAMED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", NAMED.values(), ids=NAMED)
-def test_a_secret_is_known_by_its_name_in_any_mapping(memory: Memory, value: Any) -> None:
+def test_a_value_under_a_secrets_name_is_redacted(memory: Memory, value: Any) -> None:
     """A value under a secret's name is redacted when it is set and in a scan, whatever its type."""
     with Memory.open("memory://", privacy="default") as strict:
         strict.working().set("k", value)
@@ -295,7 +295,7 @@ def test_a_secret_is_known_by_its_name_in_any_mapping(memory: Memory, value: Any
         {"on": date(2026, 1, 2), "at": datetime(2026, 1, 2, tzinfo=UTC), 1: ({b"\xff"}, frozenset({Decimal("0.5")}))},
     ],
 )
-def test_a_policy_does_not_see_the_encoding_of_a_value(value: Any) -> None:
+def test_policy_patterns_ignore_the_stored_encoding(value: Any) -> None:
     """Patterns of a policy match what values say, and not how the store writes their types."""
     patterns = [r"\d{6}", r"^\W?(date|datetime|bytes|set|tuple|dict)$"]
     with Memory.open("memory://", privacy={"redact_patterns": patterns}) as memory:
@@ -305,7 +305,7 @@ def test_a_policy_does_not_see_the_encoding_of_a_value(value: Any) -> None:
         assert facts.get("k") == value
 
 
-def test_a_private_value_of_any_type_becomes_a_text() -> None:
+def test_a_private_value_of_any_type_becomes_redacted_text() -> None:
     """A private date, bytes or part of a set becomes a redacted text, and the rest keeps its type."""
     with Memory.open("memory://", privacy={"redact_patterns": ["2026-01-02"]}) as memory:
         facts = memory.working()
@@ -356,7 +356,7 @@ def test_a_scan_redacts_facts(opened: tuple[str, dict[str, Any]]) -> None:
         assert memory.scan("default").facts == 0
 
 
-def test_a_scan_of_a_session_reads_its_facts_alone(memory: Memory) -> None:
+def test_a_scan_of_a_session_reads_only_its_facts(memory: Memory) -> None:
     """A scan of one session reads no facts of other scopes."""
     memory.session("a").add_user_message("hello")
     memory.working("session/a").set("k", MARKER)

@@ -23,7 +23,7 @@ from palimpsest import (
 )
 from palimpsest.cli.app import COMMANDS as ALL_COMMANDS
 from sealed import bytes_of
-from watched import CASES, KEYS, PATTERN, Unstored, Watched, found_in
+from watched_memory import CASES, KEYS, PATTERN, Unstored, Watched, found_in
 from write_commands import COMMANDS, Shell
 from write_commands import driven as driven_commands
 from write_doors import DOORS
@@ -97,8 +97,8 @@ def test_every_public_name_is_in_the_list() -> None:
 
 
 @pytest.mark.parametrize(("path", "world", "case"), driven_runs())
-def test_nothing_private_gets_past_it(tmp_path: Path, path: str, world: str, case: str) -> None:
-    """Neither in files, while the store is open and after it was closed, nor in logs, events, errors, or prompts."""
+def test_no_public_verb_leaks_private_text(tmp_path: Path, path: str, world: str, case: str) -> None:
+    """Private text is in no file, of an open or closed store, and in no log, event, error or prompt."""
     where, face, options = WORLDS[world]
     folder = tmp_path / "store"
     folder.mkdir()
@@ -117,7 +117,7 @@ def test_nothing_private_gets_past_it(tmp_path: Path, path: str, world: str, cas
 
 @pytest.mark.parametrize(("world", "case"), DOOR_RUNS)
 @pytest.mark.parametrize("door", DOORS)
-def test_nothing_private_gets_past_a_door(tmp_path: Path, door: str, world: str, case: str) -> None:
+def test_no_other_entrance_leaks_private_text(tmp_path: Path, door: str, world: str, case: str) -> None:
     """No other entrance stores, hands out, tells or sends private text, either."""
     where, face, options = WORLDS[world]
     folder = tmp_path / "store"
@@ -141,7 +141,7 @@ def test_every_command_is_in_the_list() -> None:
 
 
 @pytest.mark.parametrize("command", driven_commands())
-def test_nothing_private_gets_past_a_command(tmp_path: Path, command: str) -> None:
+def test_no_command_leaks_private_text(tmp_path: Path, command: str) -> None:
     """No command stores, writes, prints or sends private text."""
     folder = tmp_path / "store"
     folder.mkdir()

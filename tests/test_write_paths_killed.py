@@ -18,7 +18,7 @@ from commands import START
 from openai_server import OpenAIServer, says
 from palimpsest import Memory
 from sealed import bytes_of
-from watched import PATTERN, found_in
+from watched_memory import PATTERN, found_in
 
 SCRIPT = Path(__file__).with_name("private_process.py")
 PATIENCE = 300.0
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("mode", "point"), POINTS, ids=[f"{mode} {point}" for mode, point in POINTS])
-def test_what_a_killed_process_leaves_behind_is_clean(tmp_path: Path, folder: Path, mode: str, point: str) -> None:
+def test_a_killed_process_leaves_nothing_private(tmp_path: Path, folder: Path, mode: str, point: str) -> None:
     """Killed before or after a commit, in the summarizer or in an export; also when the store is opened again."""
     where = f"file://{folder}/logs" if POINTS.index((mode, point)) % 2 else f"sqlite:///{folder}/log.db"
     told = tmp_path / "told"
@@ -78,7 +78,7 @@ def environment(tmp_path: Path, folder: Path) -> dict[str, str]:
     return {**os.environ, "PALIMPSEST_STORE": f"sqlite:///{folder}/log.db", "PALIMPSEST_PRIVACY": str(policy)}
 
 
-def test_an_import_that_is_killed_leaves_nothing_private(folder: Path, environment: dict[str, str]) -> None:
+def test_a_killed_import_leaves_nothing_private(folder: Path, environment: dict[str, str]) -> None:
     """`palimpsest import -` has stored batches of what came in so far, and waits for more, when it is killed."""
     said = f'{{"role": "user", "content": "{PATTERN.marker} {"and so on " * 200}"}}\n'.encode()
     command = [*START, "import", "-", "--session", "s"]
@@ -116,7 +116,7 @@ def _fed(child: subprocess.Popen[bytes], data: bytes) -> None:
         child.stdin.flush()
 
 
-def test_a_chat_that_is_killed_leaves_nothing_private(folder: Path, environment: dict[str, str]) -> None:
+def test_a_killed_chat_leaves_nothing_private(folder: Path, environment: dict[str, str]) -> None:
     """`palimpsest chat` has answered, has the next message, and is killed before the model has said all."""
     with OpenAIServer(says(f"You are {PATTERN.marker}."), says("Never.", when=_never())) as server:
         command = [*START, "chat", "s", "--model", "my-model", "--base-url", server.url, "--json"]

@@ -27,7 +27,7 @@ def synchronous(session: Session) -> None:
 
 
 async def asynchronous(session: AsyncSession) -> None:
-    """The same with an event loop."""
+    """Use the asynchronous clients alike."""
     assert_type(openai.remember(AsyncOpenAI(), session), AsyncOpenAI)
     messages = anthropic.remember(AsyncAnthropic(), session).messages
     answer = await messages.create(

@@ -80,7 +80,7 @@ def named(openai: OpenAI, claude: Anthropic, context: Context) -> tuple[object, 
 
 
 async def asynchronous(openai: AsyncOpenAI, claude: AsyncAnthropic, google: genai.Client) -> None:
-    """The same with an event loop."""
+    """Use the asynchronous clients alike."""
     async with AsyncMemory.open("memory://", tenant="acme") as memory:
         session: AsyncSession = memory.session("ann", model="gpt-4o", format="openai")
         context: Context = await session.context()

@@ -55,7 +55,7 @@ class World:
 
 
 @contextmanager
-def world(kind: str, folder: Path, **options: Any) -> Iterator[World]:
+def open_world(kind: str, folder: Path, **options: Any) -> Iterator[World]:
     """Open a new, empty store of this kind, with a session of these options."""
     clock = FakeClock()
     options.setdefault("counter", strategies.WORDS)

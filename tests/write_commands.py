@@ -15,7 +15,7 @@ from commands import run
 from openai_server import OpenAIServer, fails, says
 from palimpsest import Memory
 from private_messages import files, malformed
-from watched import Case
+from watched_memory import Case
 from writer import quarters
 
 WORDS = "words that are to be summarised " * 30
@@ -79,12 +79,12 @@ def _import(shell: Shell) -> None:
 
 
 def _chat(shell: Shell) -> None:
-    m = shell.marker
-    plays = (says(f"You are {m}."), fails(400, "no"), says(f"It was {m}. {WORDS}"))
+    marker = shell.marker
+    plays = (says(f"You are {marker}."), fails(400, "no"), says(f"It was {marker}. {WORDS}"))
     lines = [
-        f"I am {m} {WORDS}",
+        f"I am {marker} {WORDS}",
         "again",
-        f"and {m}?",
+        f"and {marker}?",
         "/compact",
         "/summaries",
         "/expand",

@@ -20,7 +20,7 @@ from palimpsest import Entry, Text
 from palimpsest.log.entry import Native
 from palimpsest.strategies import CallableSummarizer, Neuralyzer
 from private_messages import MESSAGES, arguments, entries, export, files, malformed, metadata, parts, play
-from watched import Unstored, Watched
+from watched_memory import Unstored, Watched
 
 Driver = Callable[[Watched], Unstored | None]
 
@@ -28,46 +28,50 @@ WORDS = "words that are to be summarised " * 30
 SUMMARY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
 
 
-def _talk(w: Watched, session: Any, turns: int = 4) -> None:
+def _talk(watched: Watched, session: Any, turns: int = 4) -> None:
     """Add interactions that are worth a summary."""
     for number in range(turns):
-        session.add_user_message(f"{number} {w.marker} {WORDS}")
-        session.add_assistant_message(f"{number} {WORDS} {w.marker}")
+        session.add_user_message(f"{number} {watched.marker} {WORDS}")
+        session.add_assistant_message(f"{number} {WORDS} {watched.marker}")
 
 
-def _sent(w: Watched, *events: str) -> None:
+def _sent(watched: Watched, *events: str) -> None:
     """Check that the memory has sent these events."""
-    missing = set(events) - set(w.events)
+    missing = set(events) - set(watched.events)
     assert not missing, f"never sent: {missing}"
 
 
 # --- knowledge bases
 
 
-def _document(w: Watched) -> Unstored:
-    base = w.memory.knowledge("handbook")
-    base.add("a", f"About {w.marker}. {WORDS}", title=w.marker, metadata={"said": [w.marker]})
-    w.refused(base.add, w.marker, "x")
-    for bad in ({"text": [w.marker]}, {"text": "x", "metadata": [w.marker]}, {"text": "x", "title": [w.marker]}):
-        w.refused(base.add, "a", **bad)
-    base.search(w.marker)
+def _document(watched: Watched) -> Unstored:
+    base = watched.memory.knowledge("handbook")
+    base.add("a", f"About {watched.marker}. {WORDS}", title=watched.marker, metadata={"said": [watched.marker]})
+    watched.refused(base.add, watched.marker, "x")
+    for bad in (
+        {"text": [watched.marker]},
+        {"text": "x", "metadata": [watched.marker]},
+        {"text": "x", "title": [watched.marker]},
+    ):
+        watched.refused(base.add, "a", **bad)
+    base.search(watched.marker)
     kept = repr(base.documents())
-    assert w.case.stand_in in kept
-    w.emitted.append(("documents", kept))
+    assert watched.case.stand_in in kept
+    watched.emitted.append(("documents", kept))
     return Unstored("documents are in another tenant; the driver itself has checked the stand-in")
 
 
-def _knowledge(w: Watched) -> Unstored:
-    w.refused(w.memory.knowledge, w.marker + "\n")
-    w.refused(w.memory.knowledge, [w.marker])
-    w.refused(w.memory.knowledge(w.marker).add, "a", "x")
-    return _document(w)
+def _knowledge(watched: Watched) -> Unstored:
+    watched.refused(watched.memory.knowledge, watched.marker + "\n")
+    watched.refused(watched.memory.knowledge, [watched.marker])
+    watched.refused(watched.memory.knowledge(watched.marker).add, "a", "x")
+    return _document(watched)
 
 
-def _refresh(w: Watched) -> None:
+def _refresh(watched: Watched) -> None:
     strategy = {**SUMMARY, "knowledge_base": {"collection_id": "notes"}}
-    session = w.session(long_term=strategy, auto_compact="off")
-    _talk(w, session)
+    session = watched.session(long_term=strategy, auto_compact="off")
+    _talk(watched, session)
     session.compact()
     session.knowledge().refresh()
     session.context()
@@ -76,363 +80,386 @@ def _refresh(w: Watched) -> None:
 # --- adding
 
 
-def _user(w: Watched) -> None:
-    session = w.session()
-    session.add_user_message(w.marker, name=w.marker, metadata=metadata(w.marker), importance=0.9, pinned=True)
-    session.add_user_message(parts(w.marker), expires_at=datetime.now(UTC) + timedelta(days=900_000))
+def _user(watched: Watched) -> None:
+    session = watched.session()
+    session.add_user_message(
+        watched.marker, name=watched.marker, metadata=metadata(watched.marker), importance=0.9, pinned=True
+    )
+    session.add_user_message(parts(watched.marker), expires_at=datetime.now(UTC) + timedelta(days=900_000))
     session.context()
-    _sent(w, "entry:added")
+    _sent(watched, "entry:added")
     for bad in (
-        {"content": [w.marker]},
-        {"content": w.marker, "metadata": {"x": {w.marker}}},
-        {"content": w.marker, "metadata": {w.marker: object()}},
-        {"content": w.marker, "metadata": {1: w.marker}},
-        {"content": "x", "metadata": w.marker},
-        {"content": "x", "name": [w.marker]},
-        {"content": "x", "importance": w.marker},
-        {"content": "x", "pinned": w.marker},
-        {"content": "x", "expires_at": w.marker},
-        {"content": {w.marker: w.marker}},
+        {"content": [watched.marker]},
+        {"content": watched.marker, "metadata": {"x": {watched.marker}}},
+        {"content": watched.marker, "metadata": {watched.marker: object()}},
+        {"content": watched.marker, "metadata": {1: watched.marker}},
+        {"content": "x", "metadata": watched.marker},
+        {"content": "x", "name": [watched.marker]},
+        {"content": "x", "importance": watched.marker},
+        {"content": "x", "pinned": watched.marker},
+        {"content": "x", "expires_at": watched.marker},
+        {"content": {watched.marker: watched.marker}},
     ):
-        w.refused(session.add_user_message, **bad)
+        watched.refused(session.add_user_message, **bad)
 
 
-def _assistant(w: Watched) -> None:
-    w.session().add_assistant_message(parts(w.marker), name=w.marker, metadata=metadata(w.marker))
-    w.session().add_assistant_message(f"{w.marker}\ud800", metadata={"lone": f"\ud800{w.marker}"})
+def _assistant(watched: Watched) -> None:
+    watched.session().add_assistant_message(
+        parts(watched.marker), name=watched.marker, metadata=metadata(watched.marker)
+    )
+    watched.session().add_assistant_message(f"{watched.marker}\ud800", metadata={"lone": f"\ud800{watched.marker}"})
 
 
-def _system(w: Watched) -> None:
-    w.session().add_system_message(w.marker, name=w.marker, metadata=metadata(w.marker))
+def _system(watched: Watched) -> None:
+    watched.session().add_system_message(watched.marker, name=watched.marker, metadata=metadata(watched.marker))
 
 
-def _call(w: Watched) -> None:
-    session = w.session()
-    session.add_tool_call("find", arguments(w.marker), call_id="c1", metadata=metadata(w.marker))
-    session.add_tool_call("find", json.loads(arguments(w.marker)))
-    session.add_tool_call("find", f"{{broken {w.marker}")
-    session.add_tool_call("find", f"\ufeff{arguments(w.marker)}")
-    w.refused(session.add_tool_call, [w.marker], {})
-    w.refused(session.add_tool_call, "find", {w.marker})
-    w.refused(session.add_tool_call, "find", {w.marker: float("nan")})
-    w.refused(session.add_tool_call, "find", {}, call_id=[w.marker])
+def _call(watched: Watched) -> None:
+    session = watched.session()
+    session.add_tool_call("find", arguments(watched.marker), call_id="c1", metadata=metadata(watched.marker))
+    session.add_tool_call("find", json.loads(arguments(watched.marker)))
+    session.add_tool_call("find", f"{{broken {watched.marker}")
+    session.add_tool_call("find", f"\ufeff{arguments(watched.marker)}")
+    watched.refused(session.add_tool_call, [watched.marker], {})
+    watched.refused(session.add_tool_call, "find", {watched.marker})
+    watched.refused(session.add_tool_call, "find", {watched.marker: float("nan")})
+    watched.refused(session.add_tool_call, "find", {}, call_id=[watched.marker])
 
 
-def _result(w: Watched) -> None:
-    session = w.session()
+def _result(watched: Watched) -> None:
+    session = watched.session()
     session.add_tool_call("find", {}, call_id="c1")
     session.add_tool_call("find", {}, call_id="c2")
-    session.add_tool_result("find", w.marker, call_id="c1", status="error", metadata=metadata(w.marker))
-    session.add_tool_result("find", {w.marker: [w.marker]}, call_id="c2")
-    session.add_tool_result("find", w.marker, call_id="nobody's")
-    w.refused(session.add_tool_result, "find", "x", status=w.marker)
-    w.refused(session.add_tool_result, "find", {w.marker})
+    session.add_tool_result("find", watched.marker, call_id="c1", status="error", metadata=metadata(watched.marker))
+    session.add_tool_result("find", {watched.marker: [watched.marker]}, call_id="c2")
+    session.add_tool_result("find", watched.marker, call_id="nobody's")
+    watched.refused(session.add_tool_result, "find", "x", status=watched.marker)
+    watched.refused(session.add_tool_result, "find", {watched.marker})
 
 
-def _context(w: Watched) -> None:
-    session = w.session()
-    for text in (w.marker, w.marker, f"new {w.marker}"):
-        session.add_context(text, name=f"{w.marker} notes.md", metadata=metadata(w.marker), pinned=True)
+def _context(watched: Watched) -> None:
+    session = watched.session()
+    for text in (watched.marker, watched.marker, f"new {watched.marker}"):
+        session.add_context(text, name=f"{watched.marker} notes.md", metadata=metadata(watched.marker), pinned=True)
     assert len(session.entries()) == 2
-    w.refused(session.add_context, [w.marker], name="x")
-    w.refused(session.add_context, "x", name={w.marker: 1})
+    watched.refused(session.add_context, [watched.marker], name="x")
+    watched.refused(session.add_context, "x", name={watched.marker: 1})
 
 
-def _add(w: Watched) -> None:
+def _add(watched: Watched) -> None:
     for name, make in MESSAGES.items():
-        session = w.session(name, format=name)
-        options = {"key": "batch", "statuses": {"c1": "error"}, "metadata": metadata(w.marker)}
-        first = session.add(make(w.marker), **options)
-        assert session.add(make(w.marker), **options) == first
-        for line in malformed(w.marker):
+        session = watched.session(name, format=name)
+        options = {"key": "batch", "statuses": {"c1": "error"}, "metadata": metadata(watched.marker)}
+        first = session.add(make(watched.marker), **options)
+        assert session.add(make(watched.marker), **options) == first
+        for line in malformed(watched.marker):
             try:
                 given = json.loads(line)
             except ValueError:
                 given = line
-            w.attempted(session.add, given)
-            w.attempted(session.add, [given])
-        w.refused(session.add, [{"role": "user", "content": f"other {w.marker}"}], key="batch")
-        w.refused(session.add, w.marker)
-        w.refused(session.add, [w.marker])
-        w.refused(session.add, [], format=w.marker)
-        w.refused(session.add, [{"role": "user", "content": "x"}], key={w.marker: 1})
-        w.refused(session.add, [{"role": "user", "content": "x"}], statuses=w.marker)
-    assert w.errors >= 6 * len(MESSAGES)
-    w.refused(w.session("text", format="text").add, w.marker, format="text")
+            watched.attempted(session.add, given)
+            watched.attempted(session.add, [given])
+        watched.refused(session.add, [{"role": "user", "content": f"other {watched.marker}"}], key="batch")
+        watched.refused(session.add, watched.marker)
+        watched.refused(session.add, [watched.marker])
+        watched.refused(session.add, [], format=watched.marker)
+        watched.refused(session.add, [{"role": "user", "content": "x"}], key={watched.marker: 1})
+        watched.refused(session.add, [{"role": "user", "content": "x"}], statuses=watched.marker)
+    assert watched.errors >= 6 * len(MESSAGES)
+    watched.refused(watched.session("text", format="text").add, watched.marker, format="text")
 
 
-def _stream(w: Watched) -> None:
-    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "find", "arguments": arguments(w.marker)}}
-    said = {"role": "assistant", "content": f"it is {w.marker}", "reasoning_content": w.marker, w.marker: w.marker}
-    chunk = {"object": "chat.completion.chunk", "id": w.marker, "model": w.marker}
-    first = {**chunk, "choices": [{"index": 0, "delta": {**said, "tool_calls": [call]}, w.marker: w.marker}]}
+def _stream(watched: Watched) -> None:
+    call = {
+        "index": 0,
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "find", "arguments": arguments(watched.marker)},
+    }
+    said = {
+        "role": "assistant",
+        "content": f"it is {watched.marker}",
+        "reasoning_content": watched.marker,
+        watched.marker: watched.marker,
+    }
+    chunk = {"object": "chat.completion.chunk", "id": watched.marker, "model": watched.marker}
+    first = {
+        **chunk,
+        "choices": [{"index": 0, "delta": {**said, "tool_calls": [call]}, watched.marker: watched.marker}],
+    }
     last = {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 5}}
     for events in ([first, last], [first]):
-        with w.session().stream(metadata=metadata(w.marker)) as answer:
+        with watched.session().stream(metadata=metadata(watched.marker)) as answer:
             for event in events:
                 answer.feed(event)
-            for bad in (w.marker, {w.marker: w.marker}, {"type": "message_start", w.marker: 1}):
-                w.refused(answer.feed, bad)
-    w.refused(w.session().stream, cut_off=w.marker)
+            for bad in (watched.marker, {watched.marker: watched.marker}, {"type": "message_start", watched.marker: 1}):
+                watched.refused(answer.feed, bad)
+    watched.refused(watched.session().stream, cut_off=watched.marker)
 
 
-def _add_entries(w: Watched) -> None:
-    session = w.session()
-    session.add_entries(entries(w.marker))
-    session.add_entries(entries(w.marker), key="batch")
-    w.refused(session.add_entries, [Entry(id="one", content=w.marker), w.marker])
+def _add_entries(watched: Watched) -> None:
+    session = watched.session()
+    session.add_entries(entries(watched.marker))
+    session.add_entries(entries(watched.marker), key="batch")
+    watched.refused(session.add_entries, [Entry(id="one", content=watched.marker), watched.marker])
     session.add_entries([Entry(id="one", content="x")])
-    w.refused(session.add_entries, [Entry(id="one", content=w.marker)])
-    w.refused(session.add_entries, [Entry(kind=w.marker)])  # type: ignore[arg-type]
-    w.refused(session.add_entries, [Entry(role=w.marker)])  # type: ignore[arg-type]
-    w.refused(session.add_entries, [Entry(status=w.marker)])  # type: ignore[arg-type]
-    w.attempted(session.add_entries, [Entry(content=(Text(text=[w.marker]),))])  # type: ignore[arg-type]
-    w.attempted(session.add_entries, [Entry(native=Native(format="openai", keep={"x": {w.marker}}))])
+    watched.refused(session.add_entries, [Entry(id="one", content=watched.marker)])
+    watched.refused(session.add_entries, [Entry(kind=watched.marker)])  # type: ignore[arg-type]
+    watched.refused(session.add_entries, [Entry(role=watched.marker)])  # type: ignore[arg-type]
+    watched.refused(session.add_entries, [Entry(status=watched.marker)])  # type: ignore[arg-type]
+    watched.attempted(session.add_entries, [Entry(content=(Text(text=[watched.marker]),))])  # type: ignore[arg-type]
+    watched.attempted(session.add_entries, [Entry(native=Native(format="openai", keep={"x": {watched.marker}}))])
 
 
-def _replace(w: Watched) -> None:
+def _replace(watched: Watched) -> None:
     for name, make in MESSAGES.items():
-        session = w.session(name, format=name)
-        session.add(make(w.marker), metadata=metadata(w.marker))
-        given = [*make(f"new {w.marker}"), *make(w.marker)]
-        options = {"key": f"of {w.marker}", "metadata": metadata(w.marker)}
+        session = watched.session(name, format=name)
+        session.add(make(watched.marker), metadata=metadata(watched.marker))
+        given = [*make(f"new {watched.marker}"), *make(watched.marker)]
+        options = {"key": f"of {watched.marker}", "metadata": metadata(watched.marker)}
         first = session.replace(given, **options)
         assert session.replace(given, **options) == first
-        session.replace(make(w.marker))
-        w.refused(session.replace, make(f"other {w.marker}"), key=f"of {w.marker}")
-        w.refused(session.replace, w.marker)
-        w.refused(session.replace, [w.marker])
-        w.refused(session.replace, [], format=w.marker)
-        w.refused(session.replace, [], seen=w.marker)
-        w.refused(session.replace, [], seen={w.marker: 1})
-        w.refused(session.replace, [], statuses=w.marker)
+        session.replace(make(watched.marker))
+        watched.refused(session.replace, make(f"other {watched.marker}"), key=f"of {watched.marker}")
+        watched.refused(session.replace, watched.marker)
+        watched.refused(session.replace, [watched.marker])
+        watched.refused(session.replace, [], format=watched.marker)
+        watched.refused(session.replace, [], seen=watched.marker)
+        watched.refused(session.replace, [], seen={watched.marker: 1})
+        watched.refused(session.replace, [], statuses=watched.marker)
         with session.turn(atomic=True):
-            session.add(make(w.marker))
-            w.refused(session.replace, make(w.marker))
-    _sent(w, "session:replaced")
+            session.add(make(watched.marker))
+            watched.refused(session.replace, make(watched.marker))
+    _sent(watched, "session:replaced")
 
 
-def _resolve(w: Watched) -> None:
-    session = w.session()
+def _resolve(watched: Watched) -> None:
+    session = watched.session()
     session.add_tool_call("find", {}, call_id="c1")
-    session.resolve("c1", output=w.marker)
-    w.refused(session.resolve, w.marker)
+    session.resolve("c1", output=watched.marker)
+    watched.refused(session.resolve, watched.marker)
 
 
-def _turn(w: Watched) -> None:
-    session = w.session(
-        persistence="flush", archive=False, long_term={**SUMMARY, "message_count": 3}, summarizer=w.asked
+def _turn(watched: Watched) -> None:
+    session = watched.session(
+        persistence="flush", archive=False, long_term={**SUMMARY, "message_count": 3}, summarizer=watched.asked
     )
     with session.turn():
-        session.add_user_message(f"{w.marker} {WORDS}")
-        session.add_assistant_message(f"{w.marker} {WORDS}")
+        session.add_user_message(f"{watched.marker} {WORDS}")
+        session.add_assistant_message(f"{watched.marker} {WORDS}")
     with session.turn(atomic=True):
-        given = session.add_user_message(f"{w.marker} {WORDS}")
-        assert w.marker not in given.text
-        session.add_context(w.marker, name=w.marker)
-        session.add_assistant_message(w.marker)
-    ephemeral = w.session("gone", persistence="ephemeral")
+        given = session.add_user_message(f"{watched.marker} {WORDS}")
+        assert watched.marker not in given.text
+        session.add_context(watched.marker, name=watched.marker)
+        session.add_assistant_message(watched.marker)
+    ephemeral = watched.session("gone", persistence="ephemeral")
     with ephemeral.turn():
-        ephemeral.add_user_message(w.marker)
-        assert w.marker not in str(ephemeral.context().messages)
+        ephemeral.add_user_message(watched.marker)
+        assert watched.marker not in str(ephemeral.context().messages)
 
     def broken() -> None:
         with session.turn(atomic=True):
-            session.add_user_message(w.marker)
-            session.add_user_message(w.marker, importance=w.marker)
+            session.add_user_message(watched.marker)
+            session.add_user_message(watched.marker, importance=watched.marker)
 
-    w.refused(broken)
-    w.refused(session.turn, atomic=w.marker)
+    watched.refused(broken)
+    watched.refused(session.turn, atomic=watched.marker)
 
 
-def _end_turn(w: Watched) -> None:
-    session = w.session(long_term={**SUMMARY, "interaction_threshold_qty": 2}, summarizer=w.asked)
-    _talk(w, session)
+def _end_turn(watched: Watched) -> None:
+    session = watched.session(long_term={**SUMMARY, "interaction_threshold_qty": 2}, summarizer=watched.asked)
+    _talk(watched, session)
     session.end_turn()
-    _sent(w, "turn:ended")
+    _sent(watched, "turn:ended")
 
 
 # --- contexts, usage, pins, erasure
 
 
-def _view(w: Watched) -> Unstored | None:
+def _view(watched: Watched) -> Unstored | None:
     odd = "message.content < 3"
-    session = w.session(max_tokens=900, view="small", conditions=[odd])
-    _talk(w, session, 6)
-    session.context(system=w.marker, tools=[{"type": "function", "function": {"name": "f", "description": w.marker}}])
-    _sent(w, "cut", "condition:error")
-    where = f"not contains(message.content, '{w.marker}')"
-    w.refused(w.session, conditions=[where])
-    w.refused(w.session, short_term={"memory_strategy_id": "max_tokens", "conditions": [where], "cut": "low_water"})
-    w.refused(session.context, system="x " * 2_000 + w.marker)
-    w.refused(session.context, system=[w.marker])
-    w.refused(session.context, tools=[w.marker])
-    w.refused(session.context, format=w.marker)
-    w.refused(session.context, at=w.marker)
+    session = watched.session(max_tokens=900, view="small", conditions=[odd])
+    _talk(watched, session, 6)
+    session.context(
+        system=watched.marker, tools=[{"type": "function", "function": {"name": "f", "description": watched.marker}}]
+    )
+    _sent(watched, "cut", "condition:error")
+    where = f"not contains(message.content, '{watched.marker}')"
+    watched.refused(watched.session, conditions=[where])
+    watched.refused(
+        watched.session, short_term={"memory_strategy_id": "max_tokens", "conditions": [where], "cut": "low_water"}
+    )
+    watched.refused(session.context, system="x " * 2_000 + watched.marker)
+    watched.refused(session.context, system=[watched.marker])
+    watched.refused(session.context, tools=[watched.marker])
+    watched.refused(session.context, format=watched.marker)
+    watched.refused(session.context, at=watched.marker)
     block = {"memory_strategy_id": "max_tokens", "memory_max_tokens": None, "conditions": [odd], "strict": True}
-    strict = w.session(short_term=block)
-    w.refused(strict.context)
+    strict = watched.session(short_term=block)
+    watched.refused(strict.context)
     return None
 
 
-def _usage(w: Watched) -> Unstored:
-    w.session().add_user_message("x")
-    w.session().record_usage(input_tokens=10, output_tokens=2, cached_tokens=1)
-    w.refused(w.session().record_usage, w.marker)
-    w.refused(w.session().record_usage, 1, context=w.marker)
-    w.session().record_usage({"id": w.marker, "usage": {"prompt_tokens": 9}, w.marker: w.marker})
-    w.refused(w.session().record_usage, {w.marker: w.marker})
+def _usage(watched: Watched) -> Unstored:
+    watched.session().add_user_message("x")
+    watched.session().record_usage(input_tokens=10, output_tokens=2, cached_tokens=1)
+    watched.refused(watched.session().record_usage, watched.marker)
+    watched.refused(watched.session().record_usage, 1, context=watched.marker)
+    watched.session().record_usage(
+        {"id": watched.marker, "usage": {"prompt_tokens": 9}, watched.marker: watched.marker}
+    )
+    watched.refused(watched.session().record_usage, {watched.marker: watched.marker})
     return Unstored("it stores numbers, and a fingerprint of the response's id")
 
 
-def _pin(w: Watched) -> Unstored:
-    w.session().add_user_message("x")
-    w.session().pin(1)
-    w.refused(w.session().pin, w.marker)
-    w.refused(w.session().unpin, {w.marker: 1})
+def _pin(watched: Watched) -> Unstored:
+    watched.session().add_user_message("x")
+    watched.session().pin(1)
+    watched.refused(watched.session().pin, watched.marker)
+    watched.refused(watched.session().unpin, {watched.marker: 1})
     return Unstored("it takes only ids")
 
 
-def _hide(w: Watched) -> Unstored:
-    w.session().add_user_message("x")
-    w.session().hide(1)
-    w.session().show(1)
-    w.refused(w.session().hide, w.marker)
-    w.refused(w.session().show, {w.marker: 1})
+def _hide(watched: Watched) -> Unstored:
+    watched.session().add_user_message("x")
+    watched.session().hide(1)
+    watched.session().show(1)
+    watched.refused(watched.session().hide, watched.marker)
+    watched.refused(watched.session().show, {watched.marker: 1})
     return Unstored("it takes only ids")
 
 
-def _erase(w: Watched) -> None:
-    session = w.session(summarizer=w.asked)
-    _talk(w, session)
+def _erase(watched: Watched) -> None:
+    session = watched.session(summarizer=watched.asked)
+    _talk(watched, session)
     session.compact(SUMMARY)
-    session.erase([1], reason=f"because of {w.marker}")
-    _sent(w, "erased")
-    w.refused(session.erase, [w.marker])
-    w.refused(session.erase, [1], reason=[w.marker])
+    session.erase([1], reason=f"because of {watched.marker}")
+    _sent(watched, "erased")
+    watched.refused(session.erase, [watched.marker])
+    watched.refused(session.erase, [1], reason=[watched.marker])
 
 
-def _clear(w: Watched) -> Unstored:
-    session = w.session()
-    session.add_user_message(w.marker)
+def _clear(watched: Watched) -> Unstored:
+    session = watched.session()
+    session.add_user_message(watched.marker)
     session.clear()
     return Unstored("the session is empty afterwards")
 
 
-def _fork(w: Watched) -> None:
-    session = w.session()
-    session.add_user_message(w.marker)
-    session.fork("branch").add_user_message(f"again {w.marker}")
-    w.refused(session.fork, "x", at=w.marker)
-    w.refused(session.fork, [w.marker])
+def _fork(watched: Watched) -> None:
+    session = watched.session()
+    session.add_user_message(watched.marker)
+    session.fork("branch").add_user_message(f"again {watched.marker}")
+    watched.refused(session.fork, "x", at=watched.marker)
+    watched.refused(session.fork, [watched.marker])
 
 
-def _rewind(w: Watched) -> None:
-    session = w.session()
-    session.add_user_message(w.marker)
-    session.add_user_message(w.marker)
+def _rewind(watched: Watched) -> None:
+    session = watched.session()
+    session.add_user_message(watched.marker)
+    session.add_user_message(watched.marker)
     session.rewind(1)
-    w.refused(session.rewind, w.marker)
+    watched.refused(session.rewind, watched.marker)
 
 
 # --- exports
 
 
-def _export(w: Watched) -> None:
-    play(w.session(summarizer=w.asked), w.marker)
-    w.emitted.append(("export", json.dumps(w.session().export())))
+def _export(watched: Watched) -> None:
+    play(watched.session(summarizer=watched.asked), watched.marker)
+    watched.emitted.append(("export", json.dumps(watched.session().export())))
 
 
-def _export_to(w: Watched) -> None:
-    session = w.session(summarizer=w.asked)
-    _talk(w, session)
-    session.add_entries(entries(w.marker))
+def _export_to(watched: Watched) -> None:
+    session = watched.session(summarizer=watched.asked)
+    _talk(watched, session)
+    session.add_entries(entries(watched.marker))
     for format in ("palimpsest", *MESSAGES, "text"):
-        session.export_to(w.folder / f"export.{format}", format=format)
+        session.export_to(watched.folder / f"export.{format}", format=format)
 
     class Full(io.BytesIO):
         def write(self, data: Any, /) -> int:
-            w.emitted.append(("written", bytes(data).decode()))
+            watched.emitted.append(("written", bytes(data).decode()))
             raise OSError(28, "no space left")
 
-    w.refused(session.export_to, Full())
-    w.refused(session.export_to, w.folder / "x", format=w.marker)
+    watched.refused(session.export_to, Full())
+    watched.refused(session.export_to, watched.folder / "x", format=watched.marker)
 
 
 # --- compaction
 
 
-def _compact(w: Watched) -> None:
-    focus = f"leave {w.marker} out"
-    template = f"{w.marker}: {{content}}"
+def _compact(watched: Watched) -> None:
+    focus = f"leave {watched.marker} out"
+    template = f"{watched.marker}: {{content}}"
     answers: dict[str, Any] = {
-        "repeats": w.asked,
-        "raises": _raising(w),
-        "awaited": _awaited(w),
+        "repeats": watched.asked,
+        "raises": _raising(watched),
+        "awaited": _awaited(watched),
         "says nothing": lambda prompt: "",
         "gives JSON": lambda prompt: {
-            "items": [{"kind": "fact", "text": w.marker, "sources": [1], "status": w.marker}]
+            "items": [{"kind": "fact", "text": watched.marker, "sources": [1], "status": watched.marker}]
         },
-        "gives what is none": lambda prompt: {w.marker},
-        "is slow": CallableSummarizer(_slow(w), timeout=0.02),
+        "gives what is none": lambda prompt: {watched.marker},
+        "is slow": CallableSummarizer(_slow(watched), timeout=0.02),
         "is none": None,
     }
     for name, answer in answers.items():
-        session = w.session(name, summarizer=answer)
-        _talk(w, session)
+        session = watched.session(name, summarizer=answer)
+        _talk(watched, session)
         session.compact({**SUMMARY, "instructions": focus, "on_failure": "keep"})
         session.compact({**SUMMARY, "prompt_template": template})
         session.compact({**SUMMARY, "cod_max_loops": 2, "on_failure": "heuristic"})
-        _talk(w, session)
+        _talk(watched, session)
         session.compact({**SUMMARY, "rebuild_every": 1})
         session.compact("ladder")
         session.compact({"strategy": "mask_results"})
         for summary in session.summaries(history=True):
-            w.emitted.append(("summary", repr(summary)))
-    _sent(w, "compressed", "compaction:failed")
-    session = w.session("strange")
-    _talk(w, session)
-    w.refused(session.compact, w.marker)
-    w.refused(session.compact, {"strategy": "lru", w.marker: 1})
-    w.refused(session.compact, {"strategy": "summarizer", "instructions": [w.marker]})
+            watched.emitted.append(("summary", repr(summary)))
+    _sent(watched, "compressed", "compaction:failed")
+    session = watched.session("strange")
+    _talk(watched, session)
+    watched.refused(session.compact, watched.marker)
+    watched.refused(session.compact, {"strategy": "lru", watched.marker: 1})
+    watched.refused(session.compact, {"strategy": "summarizer", "instructions": [watched.marker]})
     session.compact(Neuralyzer(interaction_keep=1))
-    by_itself = w.session(
-        "background", summarizer=w.asked, auto_compact="background", long_term={**SUMMARY, "message_count": 4}
+    by_itself = watched.session(
+        "background", summarizer=watched.asked, auto_compact="background", long_term={**SUMMARY, "message_count": 4}
     )
-    _talk(w, by_itself, 5)
-    failing = w.session(
-        "failing", summarizer=_raising(w), auto_compact="background", long_term={**SUMMARY, "message_count": 4}
+    _talk(watched, by_itself, 5)
+    failing = watched.session(
+        "failing", summarizer=_raising(watched), auto_compact="background", long_term={**SUMMARY, "message_count": 4}
     )
-    _talk(w, failing, 5)
-    strange = w.session("planner", auto_compact="background", long_term=_Strange(w.marker))
-    _talk(w, strange, 2)
-    w.settle()
+    _talk(watched, failing, 5)
+    strange = watched.session("planner", auto_compact="background", long_term=_Strange(watched.marker))
+    _talk(watched, strange, 2)
+    watched.settle()
     gc.collect()  # an event loop reports a task's unretrieved error when the task is collected
 
 
-def _raising(w: Watched) -> Callable[[str], str]:
+def _raising(watched: Watched) -> Callable[[str], str]:
     def summarizer(prompt: str) -> str:
-        w.emitted.append(("prompt", prompt))
-        fault = ValueError(f"no answer to {w.marker}: {prompt}")
-        fault.add_note(f"it was about {w.marker}")
-        raise fault from KeyError(w.marker)
+        watched.emitted.append(("prompt", prompt))
+        fault = ValueError(f"no answer to {watched.marker}: {prompt}")
+        fault.add_note(f"it was about {watched.marker}")
+        raise fault from KeyError(watched.marker)
 
     return summarizer
 
 
-def _awaited(w: Watched) -> Callable[[str], Any]:
+def _awaited(watched: Watched) -> Callable[[str], Any]:
     async def summarizer(prompt: str) -> str:
-        return w.asked(prompt)
+        return watched.asked(prompt)
 
     return summarizer
 
 
-def _slow(w: Watched) -> Callable[[str], Any]:
+def _slow(watched: Watched) -> Callable[[str], Any]:
     async def summarizer(prompt: str) -> str:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError as cancelled:
-            raise ValueError(f"stopped at {w.marker}") from cancelled
+            raise ValueError(f"stopped at {watched.marker}") from cancelled
         return prompt
 
     return summarizer
@@ -455,241 +482,245 @@ class _Strange:
         raise RuntimeError(f"it was {self._marker}")
 
 
-def _restore(w: Watched) -> None:
-    session = w.session(summarizer=w.asked)
-    _talk(w, session)
+def _restore(watched: Watched) -> None:
+    session = watched.session(summarizer=watched.asked)
+    _talk(watched, session)
     session.compact(SUMMARY)
     session.restore()
-    _sent(w, "restored")
-    w.refused(session.restore, w.marker)
-    w.refused(session.expand, {w.marker: 1})
+    _sent(watched, "restored")
+    watched.refused(session.restore, watched.marker)
+    watched.refused(session.expand, {watched.marker: 1})
 
 
 # --- memories
 
 
-def _import_session(w: Watched) -> None:
-    given = export(w.marker)
-    w.memory.import_session(given)
-    w.memory.import_session(given, on_conflict="replace")
-    w.session("merged").add_user_message("there already")
-    w.memory.import_session(given, session_id="merged", on_conflict="merge")
-    w.memory.import_session(given, session_id="fresh", on_conflict="merge")
-    w.session("s").context()
-    _sent(w, "session:imported")
-    w.refused(w.memory.import_session, given)
-    w.refused(w.memory.import_session, w.marker)
-    w.refused(w.memory.import_session, given, on_conflict=w.marker)
+def _import_session(watched: Watched) -> None:
+    given = export(watched.marker)
+    watched.memory.import_session(given)
+    watched.memory.import_session(given, on_conflict="replace")
+    watched.session("merged").add_user_message("there already")
+    watched.memory.import_session(given, session_id="merged", on_conflict="merge")
+    watched.memory.import_session(given, session_id="fresh", on_conflict="merge")
+    watched.session("s").context()
+    _sent(watched, "session:imported")
+    watched.refused(watched.memory.import_session, given)
+    watched.refused(watched.memory.import_session, watched.marker)
+    watched.refused(watched.memory.import_session, given, on_conflict=watched.marker)
     wrong: list[tuple[str, Any]] = [
-        ("kind", w.marker),
-        ("schema_version", w.marker),
-        ("session_id", [w.marker]),
-        ("head", w.marker),
-        ("entries", w.marker),
-        ("entries", [w.marker]),
-        ("entries", [{w.marker: 1}]),
-        ("entries", [{"id": "x", "seq": 1, "content": [w.marker]}]),
-        ("entries", [{"id": "x", "seq": 1, "kind": w.marker}]),
-        ("entries", [{"id": "x", "seq": 1, "created_at": w.marker}]),
-        ("entries", [{"id": "x", "seq": 1, "links": w.marker}]),
-        ("records", [{w.marker: 1}]),
-        ("usage", w.marker),
+        ("kind", watched.marker),
+        ("schema_version", watched.marker),
+        ("session_id", [watched.marker]),
+        ("head", watched.marker),
+        ("entries", watched.marker),
+        ("entries", [watched.marker]),
+        ("entries", [{watched.marker: 1}]),
+        ("entries", [{"id": "x", "seq": 1, "content": [watched.marker]}]),
+        ("entries", [{"id": "x", "seq": 1, "kind": watched.marker}]),
+        ("entries", [{"id": "x", "seq": 1, "created_at": watched.marker}]),
+        ("entries", [{"id": "x", "seq": 1, "links": watched.marker}]),
+        ("records", [{watched.marker: 1}]),
+        ("usage", watched.marker),
     ]
     for place, value in wrong:
-        w.refused(w.memory.import_session, {**given, place: value}, session_id="y")
+        watched.refused(watched.memory.import_session, {**given, place: value}, session_id="y")
     outlines: list[tuple[str, Any]] = [
-        ("revision", w.marker),
-        ("views", {"main": w.marker}),
-        ("rewound", w.marker),
-        ("attempts", w.marker),
-        ("pseudonyms", w.marker),
-        ("pseudonyms", {w.marker: 1}),
-        ("created_at", w.marker),
-        ("forked_from", [w.marker]),
-        ("first_seq", w.marker),
-        ("turns", w.marker),
+        ("revision", watched.marker),
+        ("views", {"main": watched.marker}),
+        ("rewound", watched.marker),
+        ("attempts", watched.marker),
+        ("pseudonyms", watched.marker),
+        ("pseudonyms", {watched.marker: 1}),
+        ("created_at", watched.marker),
+        ("forked_from", [watched.marker]),
+        ("first_seq", watched.marker),
+        ("turns", watched.marker),
     ]
     for name, value in outlines:
         head = {**given["head"], name: value}
-        w.refused(w.memory.import_session, {**given, "head": head}, session_id="y")
+        watched.refused(watched.memory.import_session, {**given, "head": head}, session_id="y")
 
 
-def _import_file(w: Watched) -> None:
-    for name, path in files(w.marker, w.inputs).items():
-        report = w.memory.import_file(path)
+def _import_file(watched: Watched) -> None:
+    for name, path in files(watched.marker, watched.inputs).items():
+        report = watched.memory.import_file(path)
         assert any(one.added for one in report.sessions.values()), name
-        w.emitted.append((f"report of {name}", f"{report!r}"))
-        w.emitted.append((f"again of {name}", f"{w.memory.import_file(path)!r}"))
-        w.attempted(w.memory.import_file, path, strict=True, session_id="strict")
-    for line in malformed(w.marker):
+        watched.emitted.append((f"report of {name}", f"{report!r}"))
+        watched.emitted.append((f"again of {name}", f"{watched.memory.import_file(path)!r}"))
+        watched.attempted(watched.memory.import_file, path, strict=True, session_id="strict")
+    for line in malformed(watched.marker):
         given = (line + "\n").encode()
-        report = w.attempted(w.memory.import_file, io.BytesIO(given), session_id="bad", format="openai")
-        w.emitted.append(("report", repr(report)))
-        w.attempted(w.memory.import_file, io.BytesIO(given), session_id="bad", strict=True)
+        report = watched.attempted(watched.memory.import_file, io.BytesIO(given), session_id="bad", format="openai")
+        watched.emitted.append(("report", repr(report)))
+        watched.attempted(watched.memory.import_file, io.BytesIO(given), session_id="bad", strict=True)
     good = json.dumps({"role": "user", "content": "x"})
-    w.memory.import_file(io.BytesIO(f"{good}\n{{{w.marker}\n{good}\n".encode()), session_id="lines")
-    w.refused(w.memory.import_file, io.BytesIO(b"{}"), source=w.marker, session_id="x")
-    w.refused(w.memory.import_file, io.BytesIO(b"{}"), format=w.marker, session_id="x")
-    w.refused(w.memory.import_file, io.BytesIO(b"{}"), key=[w.marker], session_id="x")
+    watched.memory.import_file(io.BytesIO(f"{good}\n{{{watched.marker}\n{good}\n".encode()), session_id="lines")
+    watched.refused(watched.memory.import_file, io.BytesIO(b"{}"), source=watched.marker, session_id="x")
+    watched.refused(watched.memory.import_file, io.BytesIO(b"{}"), format=watched.marker, session_id="x")
+    watched.refused(watched.memory.import_file, io.BytesIO(b"{}"), key=[watched.marker], session_id="x")
 
 
-def _delete(w: Watched) -> Unstored:
-    w.session().add_user_message(w.marker)
-    w.memory.delete_session("s")
-    w.refused(w.memory.delete_session, [w.marker])
+def _delete(watched: Watched) -> Unstored:
+    watched.session().add_user_message(watched.marker)
+    watched.memory.delete_session("s")
+    watched.refused(watched.memory.delete_session, [watched.marker])
     return Unstored("the session is deleted")
 
 
-def _sweep(w: Watched) -> None:
-    session = w.session()
-    session.add_user_message(w.marker, expires_at=datetime.fromtimestamp(w.clock() / 1e6 + 60, UTC))
-    session.add_user_message(w.marker)
-    w.clock.advance(120)
-    assert w.memory.sweep() == 1
+def _sweep(watched: Watched) -> None:
+    session = watched.session()
+    session.add_user_message(watched.marker, expires_at=datetime.fromtimestamp(watched.clock() / 1e6 + 60, UTC))
+    session.add_user_message(watched.marker)
+    watched.clock.advance(120)
+    assert watched.memory.sweep() == 1
 
 
-def _describe(w: Watched) -> None:
-    session = w.session()
-    session.describe(title=w.marker, metadata=metadata(w.marker))
-    session.add_user_message(w.marker)
-    session.describe(title=f"again {w.marker}")
-    w.refused(session.describe, user=w.marker)
-    w.refused(session.describe, title=[w.marker])
-    w.refused(session.describe, metadata={w.marker: {w.marker}})
+def _describe(watched: Watched) -> None:
+    session = watched.session()
+    session.describe(title=watched.marker, metadata=metadata(watched.marker))
+    session.add_user_message(watched.marker)
+    session.describe(title=f"again {watched.marker}")
+    watched.refused(session.describe, user=watched.marker)
+    watched.refused(session.describe, title=[watched.marker])
+    watched.refused(session.describe, metadata={watched.marker: {watched.marker}})
 
 
-def _session(w: Watched) -> None:
-    w.session().add_user_message(w.marker)
+def _session(watched: Watched) -> None:
+    watched.session().add_user_message(watched.marker)
     for option in (
-        {"model": [w.marker]},
-        {"format": w.marker},
-        {"counter": w.marker},
-        {"persistence": w.marker},
-        {"user": w.marker},
-        {"user": [w.marker]},
-        {"title": [w.marker]},
-        {"title": f"\ud800{w.marker}"},
-        {"metadata": [w.marker]},
-        {"metadata": {w.marker: {w.marker}}},
-        {"auto_compact": w.marker},
-        {"summarizer": {w.marker: 1}},
-        {"long_term": w.marker},
-        {"long_term": {"strategy": w.marker}},
-        {"long_term": {w.marker: 1}},
-        {"long_term": {"strategy": "lru", "interaction_conditions": [f"{w.marker} +"]}},
-        {"short_term": {w.marker: 1}},
-        {"conditions": [f"message.content == '{w.marker}"]},
-        {"conditions": [f"len('{w.marker}') > 3"]},
-        {"oversize": w.marker},
-        {"max_tokens": w.marker},
-        {"summarizer": f"nobody:{w.marker}"},
-        {w.marker: 1},
+        {"model": [watched.marker]},
+        {"format": watched.marker},
+        {"counter": watched.marker},
+        {"persistence": watched.marker},
+        {"user": watched.marker},
+        {"user": [watched.marker]},
+        {"title": [watched.marker]},
+        {"title": f"\ud800{watched.marker}"},
+        {"metadata": [watched.marker]},
+        {"metadata": {watched.marker: {watched.marker}}},
+        {"auto_compact": watched.marker},
+        {"summarizer": {watched.marker: 1}},
+        {"long_term": watched.marker},
+        {"long_term": {"strategy": watched.marker}},
+        {"long_term": {watched.marker: 1}},
+        {"long_term": {"strategy": "lru", "interaction_conditions": [f"{watched.marker} +"]}},
+        {"short_term": {watched.marker: 1}},
+        {"conditions": [f"message.content == '{watched.marker}"]},
+        {"conditions": [f"len('{watched.marker}') > 3"]},
+        {"oversize": watched.marker},
+        {"max_tokens": watched.marker},
+        {"summarizer": f"nobody:{watched.marker}"},
+        {watched.marker: 1},
     ):
-        w.attempted(w.memory.session, "s", **option)
-    w.session("said", title=f"to {w.marker}", metadata=metadata(w.marker)).add_user_message("x")
-    w.session("warned", model=f"nobody's {w.marker}")
-    assert w.errors >= 14
-    w.refused(w.memory.session, f"a\n{w.marker}")
+        watched.attempted(watched.memory.session, "s", **option)
+    watched.session("said", title=f"to {watched.marker}", metadata=metadata(watched.marker)).add_user_message("x")
+    watched.session("warned", model=f"nobody's {watched.marker}")
+    assert watched.errors >= 14
+    watched.refused(watched.memory.session, f"a\n{watched.marker}")
 
 
-def _derive(w: Watched) -> None:
+def _derive(watched: Watched) -> None:
     """Derived data is given the ids of erased entries, and its errors are emitted."""
 
     class Index:
         name = "index"
 
         async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
-            w.emitted.append(("derived", f"{tenant} {session} {entries}"))
-            raise ValueError(f"it was {w.marker}")
+            watched.emitted.append(("derived", f"{tenant} {session} {entries}"))
+            raise ValueError(f"it was {watched.marker}")
 
         async def gone(self, tenant: str, session: str) -> int:
-            raise ValueError(f"it was {w.marker}")
+            raise ValueError(f"it was {watched.marker}")
 
-    session = w.session()
-    session.add_user_message(w.marker)
-    stop = w.memory.derive(Index())
-    w.refused(session.erase, [1])
-    w.refused(w.memory.delete_session, "s")
+    session = watched.session()
+    session.add_user_message(watched.marker)
+    stop = watched.memory.derive(Index())
+    watched.refused(session.erase, [1])
+    watched.refused(watched.memory.delete_session, "s")
     stop()
-    w.refused(w.memory.derive, w.marker)
+    watched.refused(watched.memory.derive, watched.marker)
 
 
-def _forget(w: Watched) -> None:
-    session = w.session(summarizer=w.asked)
-    _talk(w, session)
+def _forget(watched: Watched) -> None:
+    session = watched.session(summarizer=watched.asked)
+    _talk(watched, session)
     session.compact(SUMMARY)
     session.add_user_message("to be forgotten", name="ann")
-    session.add_user_message(w.marker)
-    w.emitted.append(("dry run", repr(w.memory.forget(matches=w.marker, dry_run=True))))
-    w.emitted.append(("forgotten", repr(w.memory.forget(user="ann", reason=f"because of {w.marker}"))))
-    w.emitted.append(("forgotten", repr(w.memory.forget(matches=f"9 {w.marker}", reason=f"because of {w.marker}"))))
-    w.refused(w.memory.forget, user=[w.marker])
-    w.refused(w.memory.forget, tenant=w.marker)
-    w.refused(w.memory.forget, user="x", session=w.marker)
+    session.add_user_message(watched.marker)
+    watched.emitted.append(("dry run", repr(watched.memory.forget(matches=watched.marker, dry_run=True))))
+    watched.emitted.append(
+        ("forgotten", repr(watched.memory.forget(user="ann", reason=f"because of {watched.marker}")))
+    )
+    watched.emitted.append(
+        ("forgotten", repr(watched.memory.forget(matches=f"9 {watched.marker}", reason=f"because of {watched.marker}")))
+    )
+    watched.refused(watched.memory.forget, user=[watched.marker])
+    watched.refused(watched.memory.forget, tenant=watched.marker)
+    watched.refused(watched.memory.forget, user="x", session=watched.marker)
 
 
-def _scan(w: Watched) -> None:
-    session = w.session()
-    _talk(w, session)
-    w.emitted.append(("scanned", repr(w.memory.scan(apply=True))))
-    w.refused(w.memory.scan, w.marker)
-    w.refused(w.memory.scan, {w.marker: 1})
-    w.refused(w.memory.scan, sample=w.marker)
+def _scan(watched: Watched) -> None:
+    session = watched.session()
+    _talk(watched, session)
+    watched.emitted.append(("scanned", repr(watched.memory.scan(apply=True))))
+    watched.refused(watched.memory.scan, watched.marker)
+    watched.refused(watched.memory.scan, {watched.marker: 1})
+    watched.refused(watched.memory.scan, sample=watched.marker)
 
 
-def _on(w: Watched) -> Unstored:
-    w.refused(w.memory.on, w.marker, print)
-    w.refused(w.memory.on, "cut", w.marker)
+def _on(watched: Watched) -> Unstored:
+    watched.refused(watched.memory.on, watched.marker, print)
+    watched.refused(watched.memory.on, "cut", watched.marker)
     return Unstored("it stores nothing")
 
 
-def _close(w: Watched) -> Unstored | None:
-    session = w.session()
-    session.add_user_message(w.marker)
-    w.close()
-    w.refused(session.add_user_message, w.marker)
-    w.open()
-    return Unstored("the store was only in memory") if w.where == "memory://" else None
+def _close(watched: Watched) -> Unstored | None:
+    session = watched.session()
+    session.add_user_message(watched.marker)
+    watched.close()
+    watched.refused(session.add_user_message, watched.marker)
+    watched.open()
+    return Unstored("the store was only in memory") if watched.where == "memory://" else None
 
 
-def _working(w: Watched) -> None:
-    for bad in (w.marker, f"user/{w.marker}"):
-        w.refused(w.memory.working, bad)
-    _fact(w)
+def _working(watched: Watched) -> None:
+    for bad in (watched.marker, f"user/{watched.marker}"):
+        watched.refused(watched.memory.working, bad)
+    _fact(watched)
 
 
-def _fork_of_memory(w: Watched) -> None:
-    fork = w.memory.fork("child")
-    fork.working().set("k", {"to": [w.marker]})
-    w.emitted.append(("fact", repr(fork.working().fact("k"))))
-    w.refused(w.memory.fork("x").working, w.marker)
+def _fork_of_memory(watched: Watched) -> None:
+    fork = watched.memory.fork("child")
+    fork.working().set("k", {"to": [watched.marker]})
+    watched.emitted.append(("fact", repr(fork.working().fact("k"))))
+    watched.refused(watched.memory.fork("x").working, watched.marker)
 
 
-def _fact(w: Watched) -> None:
-    facts = w.memory.working("user/ann")
-    facts.set("k", w.marker)
-    facts.set("k", {"to": [(w.marker,)], 7: {w.marker}, "then": {w.marker: 1}})
-    facts.set("bytes", w.marker.encode())
-    w.emitted.append(("prompt", facts.to_context_string()))
-    w.emitted.append(("facts", repr(facts.facts())))
-    w.refused(facts.set, w.marker, 1)
-    w.refused(facts.get, w.marker + "\n")
-    w.refused(facts.set, "k", object(), ttl=w.marker)
-    w.refused(facts.set, "k", {w.marker: object()})
-    w.refused(facts.set, "k", f"{w.marker} {WORDS * 100}")
-    w.refused(facts.set, "k", w.marker, version=7)
-    w.refused(facts.set, "k", 1, importance=w.marker)
+def _fact(watched: Watched) -> None:
+    facts = watched.memory.working("user/ann")
+    facts.set("k", watched.marker)
+    facts.set("k", {"to": [(watched.marker,)], 7: {watched.marker}, "then": {watched.marker: 1}})
+    facts.set("bytes", watched.marker.encode())
+    watched.emitted.append(("prompt", facts.to_context_string()))
+    watched.emitted.append(("facts", repr(facts.facts())))
+    watched.refused(facts.set, watched.marker, 1)
+    watched.refused(facts.get, watched.marker + "\n")
+    watched.refused(facts.set, "k", object(), ttl=watched.marker)
+    watched.refused(facts.set, "k", {watched.marker: object()})
+    watched.refused(facts.set, "k", f"{watched.marker} {WORDS * 100}")
+    watched.refused(facts.set, "k", watched.marker, version=7)
+    watched.refused(facts.set, "k", 1, importance=watched.marker)
 
 
-def _facts(w: Watched) -> None:
-    facts = w.memory.working("a")
-    facts.set_many({"a": w.marker, "b": [w.marker]})
-    w.refused(facts.set_many, {"a": 1, w.marker: 1})
-    w.refused(facts.set_many, w.marker)
-    session = w.session()
+def _facts(watched: Watched) -> None:
+    facts = watched.memory.working("a")
+    facts.set_many({"a": watched.marker, "b": [watched.marker]})
+    watched.refused(facts.set_many, {"a": 1, watched.marker: 1})
+    watched.refused(facts.set_many, watched.marker)
+    session = watched.session()
     session.add_user_message("hello")
-    session.working.set("k", [w.marker])
-    w.emitted.append(("export", json.dumps(session.export())))
+    session.working.set("k", [watched.marker])
+    watched.emitted.append(("export", json.dumps(session.export())))
     session.fork("branch")
 
 

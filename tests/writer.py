@@ -205,7 +205,7 @@ def threads(path: str, name: str, count: str, turns: str) -> None:
 
 
 def facts(path: str, name: str, count: str, times: str) -> None:
-    """From several threads at once: count up a shared fact, overwrite another, and set a fact of the thread's own."""
+    """Count up a shared fact, overwrite another, and set an own fact, from several threads at once."""
     with Memory.open(address(path)) as memory:
 
         def work(thread: int) -> None:

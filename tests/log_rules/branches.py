@@ -10,7 +10,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, Image, Text, moment
 from palimpsest.log.head import Cut, Head, SessionKey
 from palimpsest.stores import Dump, Store
-from tallies import summed
+from stored_counts import summed
 
 BRANCH = OTHER
 
@@ -30,7 +30,7 @@ class BranchConformance(Contract):
     # --- forking
 
     @rule
-    async def test_a_branch_has_what_was_there(self, on: OpenedStore) -> None:
+    async def test_a_branch_has_the_entries_before_its_point(self, on: OpenedStore) -> None:
         """A branch has the entries before its point with ids, links and counts, and the head that was given."""
         done = await on.store.append(KEY, said("a", "b", "c"))
         await on.store.count(KEY, "words", {1: 10, 2: 20, 3: 30})
@@ -44,7 +44,7 @@ class BranchConformance(Contract):
         assert [info.session for info in await on.store.sessions(KEY.tenant)] == sorted({KEY.session, BRANCH.session})
 
     @rule
-    async def test_a_branch_names_no_entries_that_are_nowhere(self, on: OpenedStore) -> None:
+    async def test_a_fork_with_a_head_of_a_deleted_session_is_refused(self, on: OpenedStore) -> None:
         """A fork with a head from before the session was deleted and made again is refused: the new log may be
         shorter."""
         await on.store.append(KEY, said("a", "b", "c"))
@@ -73,7 +73,7 @@ class BranchConformance(Contract):
         assert [record.reason for record in await on.store.records(KEY)] == ["0", "1", "2"]
 
     @rule
-    async def test_branches_go_their_own_way(self, on: OpenedStore) -> None:
+    async def test_an_entry_added_to_one_branch_is_in_no_other(self, on: OpenedStore) -> None:
         """An entry added to one branch is in no other, by seq or id; seqs continue from the point in each."""
         await on.store.append(KEY, said("a", "b"))
         await fork(on.store, KEY, BRANCH)
@@ -95,7 +95,7 @@ class BranchConformance(Contract):
         assert texts((await on.store.uncounted(BRANCH, "words"))[1]) == ["a", "too"]
 
     @rule
-    async def test_a_branch_of_a_branch_has_all_before_it(self, on: OpenedStore) -> None:
+    async def test_a_branch_of_a_branch_has_all_entries_before_it(self, on: OpenedStore) -> None:
         """A branch of a branch has all entries before it, through all its ancestors."""
         third, fourth = (KEY._replace(session=name) for name in ("third", "fourth"))
         await on.store.append(KEY, said("a", "b", "c"))
@@ -112,7 +112,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.fetch(third, [1, 3, 4, 5])) == ["a", "d", "f"]
 
     @rule
-    async def test_a_fork_is_refused_where_something_is_in_its_way(self, on: OpenedStore) -> None:
+    async def test_a_fork_to_a_taken_id_or_an_outdated_epoch_is_refused(self, on: OpenedStore) -> None:
         """A fork to a taken id, or with an outdated epoch, raises Conflict and changes nothing."""
         await on.store.append(KEY, said("a"))
         await on.store.append(BRANCH, said("b"))
@@ -129,7 +129,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(KEY._replace(session="new"))) == ["a"]
 
     @rule
-    async def test_a_fork_is_of_the_session_that_was_looked_at(self, on: OpenedStore) -> None:
+    async def test_a_fork_of_a_session_deleted_since_conflicts(self, on: OpenedStore) -> None:
         """A fork of a session that was deleted since, replaced or not, raises Conflict and makes nothing."""
         await on.store.append(KEY, said("a", "b"))
         head = await on.store.head(KEY) or Head()
@@ -178,7 +178,7 @@ class BranchConformance(Contract):
             assert [(r.kind, r.seqs) for r in await on.store.records(key)] == [("erase", seqs)][:moved]
 
     @rule
-    async def test_what_expires_goes_in_every_branch(self, on: OpenedStore) -> None:
+    async def test_an_entry_that_expires_is_swept_in_every_branch(self, on: OpenedStore) -> None:
         """A sweep makes tombstones of expired entries in every branch that has them."""
         (due,) = said("due " * 20_000, expires_at=moment(on.clock.now + 5_000_000))
         await on.store.append(KEY, [due, *said("b")])
@@ -218,7 +218,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(BRANCH)) == ["d"]
 
     @rule
-    async def test_what_was_cleared_is_read_by_branches_alone(self, on: OpenedStore) -> None:
+    async def test_cleared_entries_are_read_by_branches_alone(self, on: OpenedStore) -> None:
         """A cleared session finds none of the entries that its branches keep, and is not reached by their erasures.
 
         An id that a branch keeps is new to the session.
@@ -240,7 +240,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(BRANCH)) == ["", "b"]
 
     @rule
-    async def test_a_cleared_session_finds_nothing_that_its_branches_keep(self, on: OpenedStore) -> None:
+    async def test_a_cleared_session_finds_no_entry_that_its_branches_keep(self, on: OpenedStore) -> None:
         """A session finds and counts nothing of what it has cleared, by seq or id; its branch does."""
         given = (await on.store.append(KEY, said("a", "b"))).entries
         await fork(on.store, KEY, BRANCH)
@@ -272,7 +272,7 @@ class BranchConformance(Contract):
     # --- rewinding
 
     @rule
-    async def test_a_rewind_is_kept_in_head_and_record(self, on: OpenedStore) -> None:
+    async def test_a_rewind_is_stored_in_head_and_record(self, on: OpenedStore) -> None:
         """Rewound entries can still be read; the log goes on with the calls that were open at the point."""
         first = await on.store.append(KEY, [*said("a"), Entry(kind="tool_call", role="assistant", name="f")])
         await on.store.append(KEY, [*said("b", "c")])
@@ -289,7 +289,7 @@ class BranchConformance(Contract):
     # --- large content
 
     @rule
-    async def test_a_rewind_hides_what_came_since_it_was_made(self, on: OpenedStore) -> None:
+    async def test_a_rewind_also_hides_entries_added_before_its_commit(self, on: OpenedStore) -> None:
         """A rewind also hides and counts entries added between its planning and its commit."""
         first = await on.store.append(KEY, said("a"))
         await on.store.append(KEY, said("b"))
@@ -339,7 +339,7 @@ class BranchConformance(Contract):
         assert texts(await on.store.read(FOREIGN)) == [big]
 
     @rule
-    async def test_large_content_of_a_session_made_again_outlives_a_branch(self, on: OpenedStore) -> None:
+    async def test_deleting_a_branch_keeps_large_content_of_a_recreated_origin(self, on: OpenedStore) -> None:
         """Deleting a branch keeps the content of a session that was made again under the id of the branch's origin."""
         big = "all the same " * 5_000
         await on.store.append(KEY, said(big))

@@ -10,7 +10,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head, PromptSize, Usage
 from palimpsest.stores import Dump
-from tallies import rows_kept, summed
+from stored_counts import rows_kept, summed
 
 
 class ChangeConformance(Contract):
@@ -60,7 +60,7 @@ class ChangeConformance(Contract):
         assert [(r.kind, r.reason, r.seqs) for r in await on.store.records(KEY)] == [("erase", "asked", (2,))]
 
     @rule
-    async def test_a_tombstone_tells_nothing_of_its_text(self, on: OpenedStore) -> None:
+    async def test_a_tombstone_reveals_nothing_of_its_text(self, on: OpenedStore) -> None:
         """A tombstone does not even tell whether its text held lone surrogates."""
         await on.store.append(KEY, said("broken \ud800", "kept \ud800"))
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))
@@ -107,7 +107,7 @@ class ChangeConformance(Contract):
         assert [record.reason for record in await on.store.records(KEY)] == ["pinned", "unpinned"]
 
     @rule
-    async def test_what_the_last_context_came_to_is_kept_until_a_compaction(self, on: OpenedStore) -> None:
+    async def test_the_count_of_the_last_context_is_kept_until_texts_change(self, on: OpenedStore) -> None:
         """The count of the newest context is stored without a record, until a change of texts removes it."""
         await on.store.append(KEY, said("a", "b", "c"))
         for revision, tokens in ((1, 7), (2, 9), (1, 8)):
@@ -223,7 +223,7 @@ class ChangeConformance(Contract):
         assert await on.store.sessions("nobody") == []
 
     @rule
-    async def test_a_listing_tells_what_the_head_knows(self, on: OpenedStore) -> None:
+    async def test_a_listing_has_the_figures_of_the_head(self, on: OpenedStore) -> None:
         """A listing has the number of entries without tombstones, revision, epoch, and the times of creation and
         change."""
         await on.store.append(KEY, said("a", "b", "c"))

@@ -103,7 +103,7 @@ class CompactionConformance(Contract):
         assert [entry.text for entry in await on.store.read(KEY)] == ["a", "b", "c"]
 
     @rule
-    async def test_an_attempt_is_remembered_and_leaves_no_record(self, on: OpenedStore) -> None:
+    async def test_an_attempt_is_stored_without_a_record(self, on: OpenedStore) -> None:
         """An attempt replaces the earlier one and moves the revision; epoch, compaction and records stay."""
         await on.store.append(KEY, said("a"))
         made = await compact(on.store, KEY, covering(Compaction(), "short", (1, 1)))
@@ -135,7 +135,7 @@ class CompactionConformance(Contract):
     # --- erasing entries that summaries cover
 
     @rule
-    async def test_erasing_takes_the_words_of_every_version(self, on: OpenedStore) -> None:
+    async def test_erasing_removes_the_text_of_every_summary_version(self, on: OpenedStore) -> None:
         """Every version of a summary of an erased entry loses its text; other summaries keep theirs."""
         await on.store.append(KEY, said("a", "b", "c", "d", "e", "f"))
         first = await compact(on.store, KEY, covering(Compaction(), "first", (1, 2)))
@@ -159,7 +159,7 @@ class CompactionConformance(Contract):
         assert await sound(on.store, KEY)
 
     @rule
-    async def test_erasing_what_no_summary_stands_for_changes_none(self, on: OpenedStore) -> None:
+    async def test_erasing_an_uncovered_entry_changes_no_summary(self, on: OpenedStore) -> None:
         """Erasing an entry that no summary covers changes no summary; the entry leaves the archive."""
         await on.store.append(KEY, said("a", "b", "c", "d"))
         state = covering(Compaction(), "short", (1, 1))
@@ -196,7 +196,7 @@ class CompactionConformance(Contract):
         assert [summary.text for summary in (await summaries(on.store, KEY)).values()] == ["", ""]
 
     @rule
-    async def test_erasing_reaches_what_a_rewind_has_taken_back(self, on: OpenedStore) -> None:
+    async def test_erasing_reaches_rewound_compactions(self, on: OpenedStore) -> None:
         """A rewound compaction loses its text, too, so that going forward to it finds a consistent state."""
         await on.store.append(KEY, said("a", "b", "c"))
         before = await on.store.head(KEY) or Head()
@@ -241,7 +241,7 @@ class CompactionConformance(Contract):
             assert await sound(on.store, key)
 
     @rule
-    async def test_what_expires_takes_its_summaries_along(self, on: OpenedStore) -> None:
+    async def test_a_sweep_of_an_entry_that_expires_removes_its_summaries(self, on: OpenedStore) -> None:
         """A sweep removes the text of summaries of expired entries, in every branch."""
         (due,) = said("due", expires_at=moment(on.clock.now + 5_000_000))
         await on.store.append(KEY, [due, *said("b", "c")])

@@ -43,7 +43,7 @@ class ErasureConformance(Contract):
         assert await on.store.branches(FOREIGN) == []
 
     @rule
-    async def test_what_is_due_is_what_a_sweep_would_erase(self, on: OpenedStore) -> None:
+    async def test_due_entries_are_those_that_a_sweep_would_erase(self, on: OpenedStore) -> None:
         """What is due is listed for each session that shares it; erased and swept entries are not due."""
         soon = moment(on.clock.now + 1_000_000)
         await on.store.append(KEY, [*said("a"), *said("b", "c", expires_at=soon)])
@@ -57,7 +57,7 @@ class ErasureConformance(Contract):
         assert await on.store.due(KEY.tenant, later) == []
 
     @rule
-    async def test_an_erasure_is_of_what_is_still_there_in_every_branch(self, on: OpenedStore) -> None:
+    async def test_an_erasure_skips_tombstones_and_unknown_entries_in_every_branch(self, on: OpenedStore) -> None:
         """An erasure skips tombstones, unknown seqs, other ids and, if asked, pins; the record names what went."""
         done = await on.store.append(KEY, said("a", "b", "c", "d"))
         await fork(on.store, KEY, OTHER)
@@ -76,7 +76,7 @@ class ErasureConformance(Contract):
         assert branch_head.erased == 2
 
     @rule
-    async def test_what_was_cleared_here_is_not_erased_elsewhere(self, on: OpenedStore) -> None:
+    async def test_an_erasure_does_not_reach_entries_cleared_in_its_session(self, on: OpenedStore) -> None:
         """An erasure in a session does not reach entries that it has cleared and a branch keeps."""
         done = await on.store.append(KEY, said("a"))
         await fork(on.store, KEY, OTHER)
@@ -89,7 +89,7 @@ class ErasureConformance(Contract):
         assert texts(await on.store.read(OTHER)) == ["a"]
 
     @rule
-    async def test_a_change_is_for_one_session(self, on: OpenedStore) -> None:
+    async def test_a_change_for_an_earlier_session_of_the_name_conflicts(self, on: OpenedStore) -> None:
         """A change that names when its session began raises Conflict for a session that began at another time or is
         gone."""
         done = await on.store.append(KEY, said("a"))
@@ -104,7 +104,7 @@ class ErasureConformance(Contract):
         assert texts(await on.store.read(KEY)) == ["b"]
 
     @rule
-    async def test_a_clear_counts_what_it_takes(self, on: OpenedStore) -> None:
+    async def test_a_clear_counts_all_entries_that_it_removed(self, on: OpenedStore) -> None:
         """A clear returns what its own step removed, including entries that came after it was requested."""
         await on.store.append(KEY, said("a"))
         change = Change(kind="clear", reason="cleared", detail={"entries": 1})
@@ -129,7 +129,7 @@ class ErasureConformance(Contract):
         assert await on.store.head(KEY) is None
 
     @rule
-    async def test_items_of_a_tenant_go_together(self, on: OpenedStore) -> None:
+    async def test_deleting_the_items_of_a_tenant_removes_all_namespaces(self, on: OpenedStore) -> None:
         """Deleting a tenant's items removes and counts all namespaces, expired items included, and ends its leases."""
         await on.store.put_item("t", "one", "a", b"1")
         await on.store.put_item("t", "one", "b", b"2", expires=on.clock.now + 1)
@@ -147,7 +147,7 @@ class ErasureConformance(Contract):
         assert await on.store.lease("t", "name", "you", 60) is not None
 
     @rule
-    async def test_silent_records_say_nothing(self, on: OpenedStore) -> None:
+    async def test_silenced_records_lose_reason_details_and_conditions(self, on: OpenedStore) -> None:
         """Silenced records, and the head, lose reason, details and conditions; other records keep them."""
         await on.store.append(KEY, said("a", "b", "c"))
         cut = Cut(start=2, conditions=("a secret",))
@@ -169,7 +169,7 @@ class ErasureConformance(Contract):
         assert ((await on.store.head(OTHER)) or Head()).views["v"].conditions == ("a secret",)
 
     @rule
-    async def test_a_silent_summary_covers_nothing(self, on: OpenedStore) -> None:
+    async def test_a_silenced_summary_covers_nothing(self, on: OpenedStore) -> None:
         """A silenced summary loses its text, and the entries that it covered are uncovered."""
         await on.store.append(KEY, said("a", "b", "c", "d"))
         first = await compact(on.store, KEY, covering(await state_of(on.store, KEY), "a secret", (1, 1)))
@@ -192,7 +192,7 @@ class ErasureConformance(Contract):
         assert texts(await on.store.read(KEY)) == ["a", "b", "c", "d"]
 
     @rule
-    async def test_nothing_remains_where_nobody_is_in_the_way(self, on: OpenedStore) -> None:
+    async def test_scrubbing_completes_without_other_readers(self, on: OpenedStore) -> None:
         """Without other readers, scrubbing leaves nothing undone, however often it runs."""
         await on.store.append(KEY, said("a", "b"))
         await on.store.commit(KEY, Change(kind="erase", reason="r", seqs=(1,)))

@@ -8,7 +8,7 @@ from log_rules.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refus
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, Image, Native, Text
-from tallies import summed
+from stored_counts import summed
 
 
 class AppendConformance(Contract):
@@ -30,7 +30,7 @@ class AppendConformance(Contract):
     # --- append
 
     @rule
-    async def test_append_gives_places_and_links_in_order(self, on: OpenedStore) -> None:
+    async def test_append_assigns_seqs_and_links_in_order(self, on: OpenedStore) -> None:
         """An append gives seqs from 1 on, one revision a batch, and the links of `palimpsest.log.linking.link`."""
         one = await on.store.append(KEY, said("a", "b"))
         two = await on.store.append(KEY, [Entry(id="c", kind="tool_call", role="assistant", name="f", call_id="1")])
@@ -125,7 +125,7 @@ class AppendConformance(Contract):
     # --- read and fetch
 
     @rule
-    async def test_read_takes_what_lies_between(self, on: OpenedStore) -> None:
+    async def test_read_returns_entries_between_exclusive_bounds(self, on: OpenedStore) -> None:
         """`after` and `before` are exclusive; `limit` counts from the side where reading begins."""
         await on.store.append(KEY, said(*"abcdef"))
 
@@ -196,7 +196,7 @@ class AppendConformance(Contract):
         assert [e.tokens for e in await on.store.read(KEY, counter="words")] == [None, 6, None]
 
     @rule
-    async def test_a_count_is_no_write_of_the_session(self, on: OpenedStore) -> None:
+    async def test_storing_counts_moves_no_revision(self, on: OpenedStore) -> None:
         """Storing counts moves neither revision, epoch nor times."""
         await on.store.append(KEY, said("a"))
         before = await on.store.head(KEY)

@@ -47,7 +47,7 @@ class ReplacementConformance(Contract):
         assert (after.entries[0].seq, after.entries[0].answers, after.head.revision) == (7, 0, 4)
 
     @rule
-    async def test_a_replacement_that_is_too_late_changes_nothing(self, on: OpenedStore) -> None:
+    async def test_a_replacement_with_an_outdated_epoch_changes_nothing(self, on: OpenedStore) -> None:
         """A replacement with an outdated epoch stores neither record nor entries; appends alone do not outdate it."""
         await on.store.append(KEY, said("a"))
         change = Change(kind="replace", reason="r", entries=tuple(said("b")), compaction=Compaction(evicted=((1, 1),)))
@@ -63,7 +63,7 @@ class ReplacementConformance(Contract):
         assert (texts(await on.store.read(KEY)), head.turn) == (["a", "meanwhile", "b"], 3)
 
     @rule
-    async def test_what_a_replacement_added_is_branched_and_erased_like_any_entry(self, on: OpenedStore) -> None:
+    async def test_entries_of_a_replacement_are_branched_and_erased_like_others(self, on: OpenedStore) -> None:
         """Entries of a replacement are branched and erased like others; its record stays."""
         await on.store.append(KEY, said("a"))
         then = await on.store.head(KEY) or Head()

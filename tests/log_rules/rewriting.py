@@ -10,7 +10,7 @@ from log_rules.contract import KEY, OTHER, Contract, OpenedStore, refused, rule,
 from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
-from tallies import summed
+from stored_counts import summed
 
 LARGE = "large " * 20_000
 ALL = range(1, 100)
@@ -104,7 +104,7 @@ class RewritingConformance(Contract):
         assert texts(list((await on.store.append(KEY, said("more"))).entries)) == ["more"]
 
     @rule
-    async def test_what_says_something_else_is_counted_anew(self, on: OpenedStore) -> None:
+    async def test_rewritten_entries_lose_their_counts(self, on: OpenedStore) -> None:
         """Rewritten entries lose their counts, by any counter; other entries keep theirs."""
         await on.store.append(KEY, said("keep", "old"))
         for counter in ("words", "letters"):
@@ -120,7 +120,7 @@ class RewritingConformance(Contract):
         assert await summed(on.store, KEY, "words") == (2, 7)
 
     @rule
-    async def test_what_stays_is_not_written(self, on: OpenedStore) -> None:
+    async def test_a_rewrite_that_changes_nothing_writes_nothing(self, on: OpenedStore) -> None:
         """A rewrite that changes nothing writes nothing, moves no head and creates no session."""
         await on.store.append(KEY, said("a"))
         before = await on.store.head(KEY)
@@ -131,7 +131,7 @@ class RewritingConformance(Contract):
         assert await on.store.head(OTHER) is None
 
     @rule
-    async def test_what_is_named_is_rewritten_in_one_step(self, on: OpenedStore) -> None:
+    async def test_entries_named_by_seq_are_rewritten_in_one_step(self, on: OpenedStore) -> None:
         """Entries named by seq are rewritten in one step with head and records, however many they are."""
         await on.store.append(KEY, said(*(f"old {number}" for number in range(600))))
         await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
@@ -146,7 +146,7 @@ class RewritingConformance(Contract):
         assert (await on.store.scrub()).remains == (*self.keeps, *self.refuses)
 
     @rule
-    async def test_what_the_rewrite_raises_undoes_the_step(self, on: OpenedStore) -> None:
+    async def test_an_error_in_a_rewrite_undoes_the_step(self, on: OpenedStore) -> None:
         """If a rewrite raises, earlier entries, records, head and counts are unchanged."""
         await on.store.append(KEY, said("old", "old"))
         await on.store.commit(KEY, Change(kind="pin", reason="r", seqs=(1,), detail={"why": "old"}))
@@ -169,7 +169,7 @@ class RewritingConformance(Contract):
         assert texts(await on.store.read(OTHER)) == [LARGE]
 
     @rule
-    async def test_what_branches_share_is_rewritten_in_all_of_them(self, on: OpenedStore) -> None:
+    async def test_a_rewrite_of_shared_entries_reaches_all_their_branches(self, on: OpenedStore) -> None:
         """Shared entries are rewritten in every branch; a branch's own entries are not."""
         await on.store.append(KEY, said("old"))
         await on.store.count(KEY, "words", {1: 1})
@@ -189,7 +189,7 @@ class RewritingConformance(Contract):
         assert [entry.erased for entry in await on.store.read(OTHER)] == [True, False, False]
 
     @rule
-    async def test_no_branch_says_something_else_under_the_same_head(self, on: OpenedStore) -> None:
+    async def test_the_head_of_a_branch_moves_with_its_rewritten_entries(self, on: OpenedStore) -> None:
         """A branch's head moves in the step that rewrites what it shares, and in no other."""
         await on.store.append(KEY, said("old", "keep"))
         head = await on.store.head(KEY) or Head()
@@ -207,7 +207,7 @@ class RewritingConformance(Contract):
             assert branch_head.revision == head.revision + 1 + moved
 
     @rule
-    async def test_a_branch_that_objects_undoes_it(self, on: OpenedStore) -> None:
+    async def test_an_error_for_a_branch_undoes_its_rewrite(self, on: OpenedStore) -> None:
         """An error for the head of a branch leaves the session and that branch unchanged."""
         await on.store.append(KEY, said("old"))
         head = await on.store.head(KEY) or Head()

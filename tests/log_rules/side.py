@@ -18,7 +18,7 @@ class SideConformance(Contract):
     # --- items
 
     @rule
-    async def test_an_item_has_a_version_that_each_put_raises(self, on: OpenedStore) -> None:
+    async def test_each_put_raises_the_version_of_an_item(self, on: OpenedStore) -> None:
         """A put stores the whole value and returns it with a version that counts from 1 for each key."""
         value = bytes(range(256))
         assert await on.store.get_item(TENANT, "n", "k") is None
@@ -51,7 +51,7 @@ class SideConformance(Contract):
         assert [item.value for item in await on.store.list_items(TENANT, "n")] == [f"{TENANT}/n".encode()]
 
     @rule
-    async def test_items_are_listed_in_the_order_in_which_they_came(self, on: OpenedStore) -> None:
+    async def test_items_are_listed_in_order_of_creation(self, on: OpenedStore) -> None:
         """Items are listed in order of creation; replacing keeps the place, deleting and putting gives a new one."""
         for key in ("b", "a", "c"):
             await on.store.put_item(TENANT, "n", key, b"")
@@ -65,7 +65,7 @@ class SideConformance(Contract):
         assert again.version == 1
 
     @rule
-    async def test_items_come_in_order_whatever_clocks_say(self, on: OpenedStore) -> None:
+    async def test_the_order_of_items_does_not_depend_on_clocks(self, on: OpenedStore) -> None:
         """The order of items does not depend on clocks, even if they stand still or go back; a clear starts again."""
         on.clock.advance(10)
         await on.store.put_item(TENANT, "n", "b", b"")
@@ -81,7 +81,7 @@ class SideConformance(Contract):
         assert [item.key for item in await on.store.list_items(TENANT, "n")] == ["z", "y"]
 
     @rule
-    async def test_an_expired_item_is_not_there(self, on: OpenedStore) -> None:
+    async def test_an_expired_item_is_in_no_answer(self, on: OpenedStore) -> None:
         """An expired item is in no answer, and a put of its key makes a new item at the end."""
         end = on.clock.now + 1_000_000
         await on.store.put_item(TENANT, "n", "k", b"a", expires=end)
@@ -125,7 +125,7 @@ class SideConformance(Contract):
         assert await on.store.put_items(TENANT, "n", []) == []
 
     @rule
-    async def test_items_are_listed_by_what_their_keys_begin_with(self, on: OpenedStore) -> None:
+    async def test_items_are_listed_by_key_prefix(self, on: OpenedStore) -> None:
         """Items are listed by a prefix of their keys, in order of creation, whole or in pages."""
         keys = [f"{kind}/{number}" for number in range(7) for kind in ("b", "a")]
         await on.store.put_items(TENANT, "n", [Put(key, key.encode()) for key in keys])
@@ -144,7 +144,7 @@ class SideConformance(Contract):
             assert sorted(found) == sorted(key for key in keys if key.startswith(prefix))
 
     @rule
-    async def test_namespaces_are_listed_that_have_an_item(self, on: OpenedStore) -> None:
+    async def test_only_namespaces_with_items_are_listed(self, on: OpenedStore) -> None:
         """Non-empty namespaces of a tenant are listed by code points and prefix."""
         for namespace in ("user/b", "user/a", "session/1", "empty", "old"):
             await on.store.put_item(TENANT, namespace, "k", b"")
@@ -288,7 +288,7 @@ class SideConformance(Contract):
     # --- closing
 
     @rule
-    async def test_a_closed_store_says_so(self, on: OpenedStore) -> None:
+    async def test_a_closed_store_raises_closed(self, on: OpenedStore) -> None:
         """After `close` every verb raises Closed; closing twice is allowed."""
         await on.store.close()
         await on.store.close()

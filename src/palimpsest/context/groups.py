@@ -268,9 +268,9 @@ def fill(
             and not (len(members) > 1 and any(member.continues for member in members))
         ):
             _note_left_out(left_out, entry, "empty")
-        elif kind == "message" and (shown := meter.shown(entry, thoughts)) is not entry:
-            if shown.content:
-                items.append(CostedEntry(shown, cost=meter.part(shown), unthought=True))
+        elif kind == "message" and (shown_entry := meter.shown(entry, thoughts)) is not entry:
+            if shown_entry.content:
+                items.append(CostedEntry(shown_entry, cost=meter.part(shown_entry), unthought=True))
             else:
                 _note_left_out(left_out, entry, UNTHOUGHT)
         else:

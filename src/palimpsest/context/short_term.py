@@ -53,24 +53,24 @@ _FIELDS = MaxTokens.__struct_fields__
 def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, list[str]]:
     """Check a block, and return the strategy that it describes, with warnings. Raises ConfigError naming the key."""
     if isinstance(block, MaxTokens):
-        given: dict[str, Any] = {name: getattr(block, name) for name in _FIELDS}
+        fields: dict[str, Any] = {name: getattr(block, name) for name in _FIELDS}
     elif isinstance(block, Mapping):
-        given = dict(block)
+        fields = dict(block)
     else:
         raise ConfigError(where, block, "a MaxTokens or a mapping of its fields")
-    if "long_term_memory_id" in given:  # which summarises or erases, and limits no context
-        told = "this block under long_term (in a file: long_term_memory_strategy)"
-        raise ConfigError(f"{where}.long_term_memory_id", given["long_term_memory_id"], told)
-    for name in given:
+    if "long_term_memory_id" in fields:  # which summarises or erases, and limits no context
+        allowed_place = "this block under long_term (in a file: long_term_memory_strategy)"
+        raise ConfigError(f"{where}.long_term_memory_id", fields["long_term_memory_id"], allowed_place)
+    for name in fields:
         if name not in _FIELDS:
             raise ConfigError(f"{where}.{name}", name, ", ".join(_FIELDS), nearest=nearest(name, _FIELDS))
-    conditions = () if given.get("conditions") is None else given["conditions"]
+    conditions = () if fields.get("conditions") is None else fields["conditions"]
     if isinstance(conditions, str) or not isinstance(conditions, Sequence):
         raise ConfigError(f"{where}.conditions", conditions, "a list of expressions")
-    given["conditions"] = tuple(conditions)
-    for i, text in enumerate(given["conditions"]):
+    fields["conditions"] = tuple(conditions)
+    for i, text in enumerate(fields["conditions"]):
         parse(text, f"{where}.conditions[{i}]")
-    limit = given.get("memory_max_tokens", 10_000)
+    limit = fields.get("memory_max_tokens", 10_000)
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < -1):
         raise ConfigError(f"{where}.memory_max_tokens", limit, "a whole number of at least -1, or None")
     for name, allowed in (
@@ -79,16 +79,16 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
         ("cut", CUTS),
         ("memory_strategy_id", ("max_tokens",)),
     ):
-        value = given.get(name, getattr(MaxTokens(), name))
+        value = fields.get(name, getattr(MaxTokens(), name))
         if not isinstance(value, str) or value not in allowed:
             raise ConfigError(f"{where}.{name}", value, ", ".join(allowed), nearest=nearest(value, allowed))
     for name in ("count_pinned", "strict"):
-        if not isinstance(given.get(name, False), bool):
-            raise ConfigError(f"{where}.{name}", given[name], "True or False")
-    if "memory_strategy_id" not in given:
+        if not isinstance(fields.get(name, False), bool):
+            raise ConfigError(f"{where}.{name}", fields[name], "True or False")
+    if "memory_strategy_id" not in fields:
         raise ConfigError(f"{where}.memory_strategy_id", None, '"max_tokens", the kind of the block')
     warnings = [f"{where}: memory_max_tokens is 0, so no interaction is included"] if limit == 0 else []
-    return MaxTokens(**given), warnings
+    return MaxTokens(**fields), warnings
 
 
 class AppliedCondition:

@@ -39,10 +39,10 @@ class TailPart(ABC):
             text = self.within(inner, meter.counter.count)
             if not text:
                 return None
-            shown = _group(self.name, text, meter)
-            if most is None or inner is None or shown.cost <= most:
-                return shown
-            inner = min(inner, meter.counter.count(text)) - (shown.cost - most)
+            fitted = _group(self.name, text, meter)
+            if most is None or inner is None or fitted.cost <= most:
+                return fitted
+            inner = min(inner, meter.counter.count(text)) - (fitted.cost - most)
         return None
 
 
@@ -102,10 +102,10 @@ def tail_of(parts: Sequence[TailPart], room: Beside | None, meter: Meter) -> tup
     """
     groups, without_room = list[Group](), list[str]()
     for part in parts:
-        shown = part.group(None if room is None else room.tokens, meter)
-        if shown is not None and (room is None or room.messages is None or shown.messages <= room.messages):
-            groups.append(shown)
-            room = room and room.less(shown.cost, shown.messages)
+        group = part.group(None if room is None else room.tokens, meter)
+        if group is not None and (room is None or room.messages is None or group.messages <= room.messages):
+            groups.append(group)
+            room = room and room.less(group.cost, group.messages)
         elif part.within(None, len):
             without_room.append(part.name)
     return groups, tuple(without_room)
@@ -124,9 +124,9 @@ def lead_of(parts: Sequence[Facts], at: int, room: Beside | None, meter: Meter) 
 
     The mark is made of times, importance and cost only: it is stored with the session, and must not reveal any text.
     """
-    shown = [part.as_of(at) for part in parts]
-    groups, without_room = tail_of(shown, room, meter)
-    fingerprint = [part.times for part in shown], sum(group.cost for group in groups)
+    current_facts = [part.as_of(at) for part in parts]
+    groups, without_room = tail_of(current_facts, room, meter)
+    fingerprint = [part.times for part in current_facts], sum(group.cost for group in groups)
     return Lead(groups, without_room, sha256(repr(fingerprint).encode()).hex()[:16])
 
 
@@ -152,9 +152,9 @@ def marked_before(stable: dict[str, Any], whole: dict[str, Any]) -> dict[str, An
         return whole
     if not marked:
         return {**whole, **{key: value for key, value in stable.items() if key in whole and key != "messages"}}
-    last, content = len(marked) - 1, marked[-1].get("content")
+    last_index, content = len(marked) - 1, marked[-1].get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    joined = messages[last].get("content")
+    joined = messages[last_index].get("content")
     tail_blocks = joined[len(blocks) :] if isinstance(joined, list) else []
-    message = {**messages[last], "content": [*blocks, *tail_blocks]} if tail_blocks else marked[last]
-    return {**whole, **stable, "messages": [*marked[:last], message, *messages[last + 1 :]]}
+    message = {**messages[last_index], "content": [*blocks, *tail_blocks]} if tail_blocks else marked[last_index]
+    return {**whole, **stable, "messages": [*marked[:last_index], message, *messages[last_index + 1 :]]}

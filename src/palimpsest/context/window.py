@@ -92,8 +92,8 @@ def show_entries(
             members.append(entries[i])
             i += 1
         if i == count:
-            apart = last_group < seq and not (builder.pending or builder.stale)
-            end = End(members, len(groups), len(builder.left_out), dict(builder.newest), apart)
+            can_extend = last_group < seq and not (builder.pending or builder.stale)
+            end = End(members, len(groups), len(builder.left_out), dict(builder.newest), can_extend)
         elif last_group < seq:
             last_group = seq
         else:  # groups out of order, in a log that this library has not written
@@ -121,14 +121,16 @@ def extend_window(
         return None
     newest = dict(end.newest)
     continued = show_entries([*end.entries, *entries], cut, meter, now=now, conditions=conditions, newest=newest)
-    last = continued.end
+    new_end = continued.end
     return Window(
         [*window.groups[: end.groups], *continued.groups],
         continued.pending,
         [*window.left_out[: end.left_out], *continued.left_out],
         continued.stale,
         min(window.expires, continued.expires),
-        End(last.entries, end.groups + last.groups, end.left_out + last.left_out, last.newest, last.apart),
+        End(
+            new_end.entries, end.groups + new_end.groups, end.left_out + new_end.left_out, new_end.newest, new_end.apart
+        ),
     )
 
 
@@ -159,13 +161,13 @@ class _WindowBuilder:
             live, waiting = _split_at_open(live, answered)
             self.pending.append(Group(waiting[0].seq, members[0].turn, waiting))
             self.pending[-1].pending = True
-        kept = self._without_dropped(live, exempt) if self._leaves_out else live
-        if not kept:
+        shown_members = self._without_dropped(live, exempt) if self._leaves_out else live
+        if not shown_members:
             return
-        self._note_stale(kept)
-        group = Group(members[0].group, members[0].turn, kept)
+        self._note_stale(shown_members)
+        group = Group(members[0].group, members[0].turn, shown_members)
         group.last = members[-1].seq
-        group.pinned = bool(self.pins) and any(member.seq in self.pins for member in (*kept, *waiting))
+        group.pinned = bool(self.pins) and any(member.seq in self.pins for member in (*shown_members, *waiting))
         fill(group, self._mask, self.clamps, self._meter, self.left_out, thoughts=self._thoughts)
         if group.items:
             self.groups.append(group)

@@ -83,8 +83,10 @@ class Embedder:
         """
         if not texts:
             return np.empty((0, self.dimension or 0), np.float32)
-        batches = ([*map(_whole, texts[at : at + self._batch])] for at in range(0, len(texts), self._batch))
-        vectors = [await self._asked(self._documents, batch) for batch in batches]
+        batches = (
+            [*map(_without_surrogates, texts[at : at + self._batch])] for at in range(0, len(texts), self._batch)
+        )
+        vectors = [await self._call_checked(self._documents, batch) for batch in batches]
         return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
     async def embed_query(self, text: str) -> Floats:
@@ -93,21 +95,23 @@ class Embedder:
         Args:
             text: the question. If the embedder has a method for questions, that is called.
         """
-        text = _whole(text)
+        text = _without_surrogates(text)
         vectors = await (
-            self._asked(self._documents, [text]) if self._query is None else self._asked(self._query, text)
+            self._call_checked(self._documents, [text])
+            if self._query is None
+            else self._call_checked(self._query, text)
         )
         vector: Floats = vectors[0]
         return vector
 
-    async def _asked(self, function: Callable[[Any], Any], given: list[str] | str) -> Floats:
+    async def _call_checked(self, function: Callable[[Any], Any], given: list[str] | str) -> Floats:
         """Call the embedder for several texts, or for one, and check the answer.
 
         Raises EmbedderFailed, without a call, while the embedder is paused.
         """
         try:
             with self._breaker.guarding(EmbedderFailed):
-                answer = await self._settled(function, given)
+                answer = await self._run(function, given)
                 return self._checked(answer, len(given)) if isinstance(given, list) else self._checked([answer], 1)
         except Paused as paused:
             again = f"in {paused.seconds:.0f} s" if paused.seconds else "as soon as another call has an answer"
@@ -120,7 +124,7 @@ class Embedder:
         returned = await self.runner.outside(_listed, function, given, timeout=self._timeout)
         return await self.runner.wait(returned, self._timeout) if inspect.isawaitable(returned) else returned
 
-    async def _settled(self, function: Callable[[Any], Any], given: object) -> Any:
+    async def _run(self, function: Callable[[Any], Any], given: object) -> Any:
         """Call a function of the embedder and return its answer. Raises EmbedderFailed."""
         try:
             return await self._called(function, given)
@@ -156,7 +160,7 @@ class Embedder:
         return EmbedderFailed(self.name, "answer", why)
 
 
-def _whole(text: str) -> str:
+def _without_surrogates(text: str) -> str:
     """Return the text with lone surrogates replaced, which no tokenizer or service accepts."""
     if text.isascii():
         return text

@@ -80,7 +80,7 @@ class Embedding:
         """Search by meaning, after a few parts without vectors were embedded; the rest of these in the background."""
         if await self.catch_up(AT_ONCE, sessions):
             self._go_on()
-        return await self._vectors.search(self._clean(query), numbers, limit=NEAREST, among=among)
+        return await self._vectors.search(self._redacted(query), numbers, limit=NEAREST, among=among)
 
     async def complete(self, progress: Progress | None = None) -> None:
         """Embed everything that has no vector yet. If the embedder fails, a warning says so, and search goes by words.
@@ -89,18 +89,18 @@ class Embedding:
             progress: called with the number of sessions done, and of all.
         """
         try:
-            await self._rest(progress)
+            await self._embed_rest(progress)
         except EmbedderFailed as fault:
             self._tell(fault)
 
-    def _clean(self, text: str) -> str:
+    def _redacted(self, text: str) -> str:
         """Return what of a text the embedder may be given: the text may be older than the memory's privacy policy."""
         redact = self._runner.redact
         return text if redact is None else redact(text)
 
     def _tell(self, fault: EmbedderFailed) -> None:
         if self._last_failure != fault.kind:  # one warning for each kind of failure in a row
-            warn("searches compare only words, not meanings: %s", self._clean(str(fault)))
+            warn("searches compare only words, not meanings: %s", self._redacted(str(fault)))
         self._last_failure = fault.kind
 
     async def catch_up(
@@ -156,13 +156,13 @@ class Embedding:
                 for i, part in enumerate(parts_of(entry)):
                     key = key_of(number, entry.seq, i)
                     if i <= LAST_PART and key in wanted:
-                        texts[key] = self._clean(text[part.start : part.end])
+                        texts[key] = self._redacted(text[part.start : part.end])
             if texts and not await self._vectors.put(texts, generation):
                 return None  # something was removed meanwhile, perhaps one of these: the next call looks again
             remaining -= len(texts)
         return remaining
 
-    async def _rest(self, progress: Progress | None = None) -> None:
+    async def _embed_rest(self, progress: Progress | None = None) -> None:
         """Embed what is left, starting again if something is removed meanwhile, but not without end."""
         for _ in range(TOGETHER):
             if not await self.catch_up(progress=progress):
@@ -173,7 +173,7 @@ class Embedding:
 
         async def rest() -> None:
             try:
-                await self._rest()
+                await self._embed_rest()
             except PalimpsestError as fault:  # the next search tries again, and reports a failure
                 log_failure(self._runner.redact, fault, "new entries could not be embedded for search")
             finally:

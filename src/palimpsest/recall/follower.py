@@ -64,15 +64,15 @@ class Follower:
         if sessions is not None:
             return sum([(await self._follow(session))[0] for session in sessions])
         generation = await self.index.generation()
-        behind, mark = await self._behind()
+        sessions_behind, mark = await self._behind()
         all_taken_in = True
-        for number, session in enumerate(behind, 1):
+        for number, session in enumerate(sessions_behind, 1):
             all_taken_in &= (await self._follow(session))[1]
             if progress is not None:
-                progress(number, len(behind))
+                progress(number, len(sessions_behind))
         if all_taken_in:  # with the old mark, sessions that are not finished are looked at again
             await self.index.set_mark(mark, generation)
-        return len(behind)
+        return len(sessions_behind)
 
     async def behind(self) -> list[str]:
         """Return the sessions that have entries or changes not in the index yet, the longest unchanged first."""
@@ -86,13 +86,13 @@ class Follower:
         than the last that was seen, and the writes of that moment are looked at again next time.
         """
         start = mark = await self.index.mark()
-        behind, after = dict[str, None](), ""
+        sessions_behind, after = dict[str, None](), ""
         while page := await self._store.used(self._tenant, mark=mark, after=after):
             infos = [info for _, info in page if not info.damaged]
             cursors = await self.index.cursors([info.session for info in infos])
-            behind |= {info.session: None for info in infos if _is_behind(info, cursors.get(info.session))}
+            sessions_behind |= {info.session: None for info in infos if _is_behind(info, cursors.get(info.session))}
             mark, after = page[-1][0], page[-1][1].session
-        return list(behind), max(start, mark - 1)
+        return list(sessions_behind), max(start, mark - 1)
 
     async def _follow(self, session: str) -> tuple[bool, bool]:
         """Index what a session has had until now; return whether there was anything, and whether all of it was taken
@@ -100,18 +100,18 @@ class Follower:
 
         What is added meanwhile is left for the next time: otherwise a busy writer would keep this going without end.
         """
-        pace, moved, tries = _Pace(SessionKey(self._tenant, session)), False, 0
+        pace, has_moved, tries = _Pace(SessionKey(self._tenant, session)), False, 0
         try:
             while tries < TRIES:
-                done = await self._store.together(partial(self._page, pace), reads=True)
-                if done is None:
+                is_indexed = await self._store.together(partial(self._page, pace), reads=True)
+                if is_indexed is None:
                     break
-                moved, tries = moved or done, 0 if done else tries + 1
+                has_moved, tries = has_moved or is_indexed, 0 if is_indexed else tries + 1
         except StoreCorrupt as fault:  # `verify` reports the damage; the other sessions can still be searched
             warn("a session is damaged, so new entries in it cannot be searched: %s", fault)
         if pace.loses and (await self.index.size()).stale:
             await self.index.scrub(whole=False)
-        return moved, tries < TRIES
+        return has_moved, tries < TRIES
 
     async def _page(self, pace: _Pace) -> bool | None:
         """Index the next page of a session.
@@ -141,16 +141,16 @@ class Follower:
         None means that what the index has of the session must be dropped, and the session read from its start: entries
         of it were redacted and nobody told the index which, or the store lost entries and has others in their places.
         """
-        key, now, until = pace.key, self._clock(), pace.until(head)
-        done = cursor or Cursor(created=head.created, next_seq=head.first_seq)
-        add, drop, lost, hidden = list[Document](), list[Document](), tuple[Span, ...](), head.rewound
+        key, now, until_revision = pace.key, self._clock(), pace.until(head)
+        start = cursor or Cursor(created=head.created, next_seq=head.first_seq)
+        add, drop, lost_spans, hidden = list[Document](), list[Document](), tuple[Span, ...](), head.rewound
         unfinished = False
         if cursor is not None:
             records = await self._store.records(key, after=cursor.revision, before=head.revision + 1)
             if not self.index.name and any(record.kind == "redact" for record in records):
                 return None  # only an index that the store knows by name is told what a redaction changes
             erased = spans.of(seq for record in records if record.kind == "erase" for seq in record.seqs)
-            lost = spans.union(erased, [(0, head.first_seq - 1)])
+            lost_spans = spans.union(erased, [(0, head.first_seq - 1)])
             pace.loses |= bool(erased)
             # Entries that were rewound, or brought back, since the cursor was set: one page of each at a time.
             indexed = [(head.first_seq, cursor.next_seq - 1)]
@@ -159,15 +159,15 @@ class Follower:
             drop, add = await self._documents(key, rewound, now), await self._documents(key, restored, now)
             hidden = spans.union(spans.minus(head.rewound, rewound_later), restored_later)
             unfinished = bool(rewound_later or restored_later)
-        first, last = max(done.next_seq, head.first_seq), min(pace.next_seq, head.next_seq, LAST_SEQ)
+        first, last = max(start.next_seq, head.first_seq), min(pace.next_seq, head.next_seq, LAST_SEQ)
         limit = 0 if unfinished else pace.limit
         # A server that lost writes may have other entries in their places. So the last indexed entry is read, too.
-        overlap = int(self._apart and self._store.remote and done.last != "" and first > head.first_seq)
+        overlap = int(self._apart and self._store.remote and start.last != "" and first > head.first_seq)
         after = first - 1 - overlap
         entries = (
             await self._store.read(key, after=after, before=last, limit=limit + overlap) if after < last - 1 else []
         )
-        if overlap and (not entries or entries.pop(0).id != done.last):
+        if overlap and (not entries or entries.pop(0).id != start.last):
             return None
         visible = [entry for entry in entries if not spans.within(head.rewound, entry.seq)]
         add += await self._store.apart(_documents, visible, now)
@@ -178,14 +178,14 @@ class Follower:
             generation=generation,
             cursor=Cursor(
                 created=head.created,
-                revision=done.revision if more else until,
+                revision=start.revision if more else until_revision,
                 next_seq=entries[-1].seq + 1 if entries and more else first if more else max(first, pace.next_seq),
                 hidden=hidden,
-                last=entries[-1].id if entries else done.last,
+                last=entries[-1].id if entries else start.last,
             ),
             add=add,
             drop=drop,
-            lost=lost,
+            lost=lost_spans,
         )
 
     async def _documents(self, key: SessionKey, seqs: Sequence[int], now: int | None = None) -> list[Document]:

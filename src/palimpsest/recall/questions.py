@@ -95,24 +95,24 @@ def _first_and_last(given: Sequence[str], most: int) -> list[str]:
     if len(every) <= most:
         return every
     first = every[: most // 2]
-    last = list(dict.fromkeys(term for term in reversed(given) if term not in first))
-    return [*first, *reversed(last[: most - len(first)])]
+    tail = list(dict.fromkeys(term for term in reversed(given) if term not in first))
+    return [*first, *reversed(tail[: most - len(first)])]
 
 
-def _asks_for_several(said: Sequence[str]) -> bool:
+def _asks_for_several(lowered: Sequence[str]) -> bool:
     """Return whether an English question asks for several things: "how many", "which books did", "what has she"."""
-    for i, asking in enumerate(said):
-        if asking == "how" and not _MANY.isdisjoint(said[i + 1 : i + 2]):
+    for i, asking in enumerate(lowered):
+        if asking == "how" and not _MANY.isdisjoint(lowered[i + 1 : i + 2]):
             return True
-        behind = said[i + 1 : i + 7]
-        verb = next((j for j, word in enumerate(behind) if word in _AUXILIARY or word in _SINGULAR), None)
-        if verb is None or behind[verb] in _SINGULAR:
+        following = lowered[i + 1 : i + 7]
+        verb = next((j for j, word in enumerate(following) if word in _AUXILIARY or word in _SINGULAR), None)
+        if verb is None or following[verb] in _SINGULAR:
             continue
-        noun = behind[verb - 1] if verb and asking in ("what", "which") else ""
+        noun = following[verb - 1] if verb and asking in ("what", "which") else ""
         if noun.endswith("s") and not noun.endswith("ss"):
             return True
-        if asking in ("what", "which", "who", "where", "how") and behind[verb] in _HAVE:
-            return behind[0] != "long"
+        if asking in ("what", "which", "who", "where", "how") and following[verb] in _HAVE:
+            return following[0] != "long"
     return False
 
 

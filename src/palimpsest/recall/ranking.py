@@ -129,23 +129,23 @@ class Ranking:
         length that has the term once the rest of the formula is 1, and most parts are such. Of an entry's parts, the
         one that has the term most often counts.
         """
-        found, term = asked.found, len(self._term_worths)
+        scores, term = asked.found, len(self._term_worths)
         scale, worth = asked.scale(), _worth(asked)
         self._term_worths.append(worth)
         part_scores, amounts, cached = self._part_scores, self._amounts, dict[float, tuple[float, float]]()
-        for key in _within(found, reach):
-            score = found[key]
+        for key in _within(scores, reach):
+            score = scores[key]
             if score not in cached:
                 gain = score * scale
                 amount = K1 * gain / (K1 + 1 - gain) if gain < 2.0 else K1 * 2.0 / (K1 - 1)
                 cached[score] = amount, worth * amount / (amount + SATURATION)
             amount, added = cached[score]
             part_scores[key] += added
-            held = amounts.get(key >> PART_BITS)
-            if held is None:
+            entry_amounts = amounts.get(key >> PART_BITS)
+            if entry_amounts is None:
                 amounts[key >> PART_BITS] = {term: amount}
-            elif amount > held.get(term, 0.0):
-                held[term] = amount
+            elif amount > entry_amounts.get(term, 0.0):
+                entry_amounts[term] = amount
 
     def _best_parts(self) -> tuple[dict[int, int], set[int]]:
         """Return the key of each entry's best part, of equal ones the first, and the entries of which several parts
@@ -153,12 +153,12 @@ class Ranking:
         best, multi_part = dict[int, int](), set[int]()
         for key, score in self._part_scores.items():
             entry = key >> PART_BITS
-            other = best.setdefault(entry, key)
-            if other == key:
+            best_key = best.setdefault(entry, key)
+            if best_key == key:
                 continue
             multi_part.add(entry)
-            most = self._part_scores[other]
-            if score > most or (score == most and key < other):
+            best_score = self._part_scores[best_key]
+            if score > best_score or (score == best_score and key < best_key):
                 best[entry] = key
         return best, multi_part
 
@@ -227,7 +227,8 @@ class Ranking:
                 scores[entry] += worth * amount / (amount + SATURATION)
         for entry in self._multi_part & scores.keys():
             every = sum(
-                self._term_worths[term] * held / (held + SATURATION) for term, held in self._amounts[entry].items()
+                self._term_worths[term] * amount / (amount + SATURATION)
+                for term, amount in self._amounts[entry].items()
             )
             scores[entry] -= (1 - REST) * (every - self._part_scores[self._best[entry]])
         return scores
@@ -239,20 +240,20 @@ class Ranking:
         never mix.
         """
         spread = [defaultdict[int, float](float) for _ in self._term_worths]
-        for entry, held in self._amounts.items():
+        for entry, amounts_by_term in self._amounts.items():
             own_facts = facts.get(entry)
             if own_facts is None:
                 continue
             at, weight = own_facts.at, 1.0 if own_facts.chars <= LONG else LONG / own_facts.chars
             near = [(entry, 1.0)] if entry in scored else []
             for distance, share in AROUND:
-                other = entry - distance
-                if other in scored and -SITTING <= facts[other].at - at <= SITTING:
-                    near.append((other, share * weight))
-            for term, amount in held.items():
+                neighbour = entry - distance
+                if neighbour in scored and -SITTING <= facts[neighbour].at - at <= SITTING:
+                    near.append((neighbour, share * weight))
+            for term, amount in amounts_by_term.items():
                 amounts = spread[term]
-                for other, share in near:
-                    amounts[other] += share * amount
+                for neighbour, share in near:
+                    amounts[neighbour] += share * amount
         return spread
 
     def _add_who_and_when(self, scores: dict[int, float], facts: Mapping[int, Facts], of_speaker: float) -> None:

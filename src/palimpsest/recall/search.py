@@ -74,11 +74,11 @@ async def search(
     matches = await _matches(index, question, numbers)
     ranking, wanted = await apart(_start, question, matches, candidates)
     facts, takes = await index.facts(wanted), only.takes if only is not None else None
-    near, places = dict[int, float](), list[int]()
+    cosines, places = dict[int, float](), list[int]()
     if nearest is not None:
         places = await index.places(only, numbers) if only is not None else places
-        near |= await nearest(question.words & named_by(facts.values()), None if only is None else places)
-    hits = await _ranked(index, ranking, facts, near, takes, limit, apart)
+        cosines |= await nearest(question.words & named_by(facts.values()), None if only is None else places)
+    hits = await _ranked(index, ranking, facts, cosines, takes, limit, apart)
     if only is None or len(hits) >= limit or sum(map(len, matches)) <= candidates:
         return hits
     # The filter left too few of the candidates: take them again from the entries that it allows.
@@ -86,12 +86,12 @@ async def search(
     if not allowed:
         return hits
     widened = [
-        await _widened(index, term, found, numbers, allowed, candidates, apart)
-        for term, found in zip(question.terms, matches, strict=True)
+        await _widened(index, term, term_matches, numbers, allowed, candidates, apart)
+        for term, term_matches in zip(question.terms, matches, strict=True)
     ]
     entries = set[int]().union(*(places for _, places in widened))
-    ranking, wanted = await apart(_start, question, [found for found, _ in widened], candidates, entries)
-    return await _ranked(index, ranking, await index.facts(wanted), near, takes, limit, apart)
+    ranking, wanted = await apart(_start, question, [term_matches for term_matches, _ in widened], candidates, entries)
+    return await _ranked(index, ranking, await index.facts(wanted), cosines, takes, limit, apart)
 
 
 async def _widened(
@@ -171,11 +171,13 @@ async def _matches(index: Index, question: Question, numbers: Sequence[int] | No
     weights = zip(terms, question.weights, strict=True)
     pairs = {term for term, weight in weights if " " in term and weight <= PAIR} if numbers is None else set[str]()
     asked_first = list(dict.fromkeys(term for term in terms if term and term not in pairs))
-    found = dict(zip(asked_first, await index.matches(asked_first, numbers), strict=True))
-    pairs_left = [pair for pair in pairs if any(len(found.get(word, ())) < COMMON for word in pair.split())]
-    found |= dict(zip(pairs_left, await index.matches(pairs_left, numbers), strict=True)) if pairs_left else {}
-    is_intact = (" " in term or " " not in asked for term, asked in zip(terms, question.terms, strict=True))
-    return [found.get(term, {}) if intact else {} for term, intact in zip(terms, is_intact, strict=True)]
+    matches_by_term = dict(zip(asked_first, await index.matches(asked_first, numbers), strict=True))
+    pairs_left = [pair for pair in pairs if any(len(matches_by_term.get(word, ())) < COMMON for word in pair.split())]
+    matches_by_term |= (
+        dict(zip(pairs_left, await index.matches(pairs_left, numbers), strict=True)) if pairs_left else {}
+    )
+    is_intact = (" " in term or " " not in given_term for term, given_term in zip(terms, question.terms, strict=True))
+    return [matches_by_term.get(term, {}) if intact else {} for term, intact in zip(terms, is_intact, strict=True)]
 
 
 def unnamed(text: str, names: frozenset[str]) -> str:
@@ -190,9 +192,9 @@ def unnamed(text: str, names: frozenset[str]) -> str:
     """
     if not names:
         return text
-    rest = _WORD.sub(lambda word: "" if frozenset() < _terms_of(word[0]) <= names else word[0], text)
-    says_more = any(word[0].lower() not in QUESTION_WORDS for word in _WORD.finditer(rest))
-    return " ".join(rest.split()) if says_more else text
+    without_names = _WORD.sub(lambda word: "" if frozenset() < _terms_of(word[0]) <= names else word[0], text)
+    says_more = any(word[0].lower() not in QUESTION_WORDS for word in _WORD.finditer(without_names))
+    return " ".join(without_names.split()) if says_more else text
 
 
 def highlighted(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:

@@ -85,16 +85,16 @@ class _Cutter:
         start = end = 0
         previous_start = -1
         while end < length:
-            most = self._reach(start)
-            if most <= end and start < end:  # the overlap leaves no room for new text
-                start, most = end, self._reach(end)
-            most = max(most, end + 1)
-            if most >= length:
+            reach = self._reach(start)
+            if reach <= end and start < end:  # the overlap leaves no room for new text
+                start, reach = end, self._reach(end)
+            reach = max(reach, end + 1)
+            if reach >= length:
                 yield self._last_start(start, previous_start), length
                 return
-            cut = self._best(max((start + most) // 2, (end + most) // 2, end), most)
-            if cut < most and self._measure(text[start:cut]) > size:  # a prefix may have more tokens than the whole
-                cut = most
+            cut = self._best(max((start + reach) // 2, (end + reach) // 2, end), reach)
+            if cut < reach and self._measure(text[start:cut]) > size:  # a prefix may have more tokens than the whole
+                cut = reach
             yield start, cut
             previous_start, end, start = start, cut, self._next_start(start, cut)
 
@@ -135,24 +135,24 @@ class _Cutter:
     def _next_start(self, start: int, cut: int) -> int:
         """Return where the chunk after a cut begins: behind the first separator in the possible overlap, if there is
         one."""
-        most, text = self._splitter.chunk_overlap, self._text
-        if not most:
+        max_overlap, text = self._splitter.chunk_overlap, self._text
+        if not max_overlap:
             return cut
-        low = cut - self._longest(lambda many: text[cut - many : cut], most, cut - start - 1)
-        found = [
+        low = cut - self._longest(lambda count: text[cut - count : cut], max_overlap, cut - start - 1)
+        starts = [
             text.find(separator, max(low - _inner(separator), 0), cut) + _inner(separator)
             for separator in self._separators
         ]
-        best = min((place for place in found if low <= place < cut), default=low)
-        return best if best == low or self._measure(text[best:cut]) <= most else low
+        best = min((place for place in starts if low <= place < cut), default=low)
+        return best if best == low or self._measure(text[best:cut]) <= max_overlap else low
 
     def _last_start(self, start: int, previous: int) -> int:
         """Return where the last chunk begins: so early that it has its least size, if that is after `previous`."""
-        least, text = self._splitter.min_chunk, self._text
-        if not least or not start or self._measure(text[start:]) >= least:
+        min_size, text = self._splitter.min_chunk, self._text
+        if not min_size or not start or self._measure(text[start:]) >= min_size:
             return start
-        chars = self._longest(lambda chars: text[len(text) - chars :], least, len(text))
-        while chars < len(text) and self._measure(text[len(text) - chars :]) < least:
+        chars = self._longest(lambda chars: text[len(text) - chars :], min_size, len(text))
+        while chars < len(text) and self._measure(text[len(text) - chars :]) < min_size:
             chars += 1 + chars // NEARLY
         begin = max(len(text) - chars, 0)
         return begin if begin > previous and self._measure(text[begin:]) <= self._splitter.chunk_size else start
@@ -165,13 +165,13 @@ def _inner(separator: str) -> int:
 
 def _trimmed(text: str, start: int, end: int, separators: Sequence[str]) -> str:
     """Return a piece of a text without the separators that it begins and ends with."""
-    given = [separator for separator in separators if separator]
+    nonempty = [separator for separator in separators if separator]
     while start < end and (
-        found := next((separator for separator in given if text.startswith(separator, start, end)), "")
+        separator_here := next((separator for separator in nonempty if text.startswith(separator, start, end)), "")
     ):
-        start += len(found)
+        start += len(separator_here)
     while start < end and (
-        found := next((separator for separator in given if text.endswith(separator, start, end)), "")
+        separator_here := next((separator for separator in nonempty if text.endswith(separator, start, end)), "")
     ):
-        end -= len(found)
+        end -= len(separator_here)
     return text[start:end]

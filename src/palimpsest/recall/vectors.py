@@ -155,8 +155,8 @@ class Vectors:
         """
         parts = iter(texts.items())
         while step := dict(islice(parts, STEP)):
-            rows = await self._embedded(step)
-            if rows and not await self._kept(rows, generation):
+            rows = await self._embedded_rows(step)
+            if rows and not await self._write(rows, generation):
                 return False
         return True
 
@@ -199,7 +199,7 @@ class Vectors:
             await self._rows.claim(state.model, dimension)
             self.renewed = True
 
-    async def _embedded(self, texts: Mapping[int, str]) -> list[Row]:
+    async def _embedded_rows(self, texts: Mapping[int, str]) -> list[Row]:
         """Return the rows of parts: with the vectors that exist for the same texts, and new ones for the others."""
         name = self._embedder.name
         digests = {key: digest_of(name, text) for key, text in texts.items()}
@@ -207,18 +207,18 @@ class Vectors:
         state = await self._rows.state()
         if state.model == name:
             vectors.update(await self._rows.known(set(digests.values()).difference(vectors)))
-        new = {digest: texts[key] for key, digest in digests.items() if digest not in vectors}
-        fresh = await self._embedder.embed(list(new.values()))
+        missing_texts = {digest: texts[key] for key, digest in digests.items() if digest not in vectors}
+        new_vectors = await self._embedder.embed(list(missing_texts.values()))
         # Existing vectors of another length are from before the model behind the name changed.
-        if len(fresh) and any(len(vector) != 2 * len(fresh[0]) for vector in vectors.values()):
-            vectors, new = {}, {digest: texts[key] for key, digest in digests.items()}
-            fresh = await self._embedder.embed(list(new.values()))
-        vectors.update((digest, packed(vector)) for digest, vector in zip(new, fresh, strict=True))
+        if len(new_vectors) and any(len(vector) != 2 * len(new_vectors[0]) for vector in vectors.values()):
+            vectors, missing_texts = {}, {digest: texts[key] for key, digest in digests.items()}
+            new_vectors = await self._embedder.embed(list(missing_texts.values()))
+        vectors.update((digest, packed(vector)) for digest, vector in zip(missing_texts, new_vectors, strict=True))
         rows = [Row(key, digest, vectors[digest]) for key, digest in digests.items()]
         self._unsaved = {row.digest: row.vector for row in rows}  # so that a failed write embeds nothing twice
         return rows
 
-    async def _kept(self, rows: Sequence[Row], generation: int) -> bool:
+    async def _write(self, rows: Sequence[Row], generation: int) -> bool:
         """Write rows; return False if something was removed since `generation`."""
         name, dimension = self._embedder.name, len(rows[0].vector) // 2
         state = await self._rows.state()
@@ -231,10 +231,10 @@ class Vectors:
             await self._rows.claim(name, dimension)
             self.renewed |= state.model == name and state.dimension > 0
         self._claimed = True
-        kept = await self._rows.put(rows, State(name, dimension, generation))
-        if kept:
+        is_written = await self._rows.put(rows, State(name, dimension, generation))
+        if is_written:
             self._unsaved = {}
-        return kept
+        return is_written
 
 
 class Mirror:
@@ -252,10 +252,10 @@ class Mirror:
             changes = await self._rows.changes(state, at, LOADED)
             if changes.state[:2] != (model, dimension):
                 return None
-            if await self._runner.read(self._taken, state, at, changes) and len(changes.added) < LOADED:
+            if await self._runner.read(self._apply, state, at, changes) and len(changes.added) < LOADED:
                 return self._matrix
 
-    def _taken(self, state: State, at: int, changes: Changes) -> bool:
+    def _apply(self, state: State, at: int, changes: Changes) -> bool:
         """Apply changes to the copy; return False if another thread has changed it meanwhile."""
         with self._lock:
             if (state, at) != (self._state, self._position):

@@ -45,10 +45,10 @@ async def run_steps(
     """
 
     async def read() -> T:
-        done = await _Answers(store, key, counter, store.seen(key), cache).run(begin())
-        while done is None:  # the head that was seen last was outdated: now it is read first
-            done = await _Answers(store, key, counter, None, cache).run(begin())
-        return done.value
+        outcome = await _Answers(store, key, counter, store.seen(key), cache).run(begin())
+        while outcome is None:  # the head that was seen last was outdated: now it is read first
+            outcome = await _Answers(store, key, counter, None, cache).run(begin())
+        return outcome.value
 
     return await store.together(read, reads=True)
 
@@ -186,11 +186,11 @@ class _Answers:
         first, self._asked = not self._asked, True
         if first and self._assumed is not None:
             return self._assumed
-        seen = self._store.seen(self._key) if self._read else None
-        now = seen or await self._store.standing(self._key)
+        last_seen = self._store.seen(self._key) if self._read else None
+        standing = last_seen or await self._store.standing(self._key)
         if first:
-            self._assumed = now
-        return now
+            self._assumed = standing
+        return standing
 
     async def _is_outdated(self) -> bool:
         """Whether the session is not as the steps assumed. Looks at the store if no read has confirmed it yet."""
@@ -223,8 +223,8 @@ class _Answers:
         entries: list[Entry] = []
         rest: Page | None = ask
         while rest is not None:
-            known, rest = self._already_read(rest)
-            entries += known
+            already_read, rest = self._already_read(rest)
+            entries += already_read
             if rest is not None:
                 piece = self._next_unread(rest)
                 read = await self._read_page(piece)
@@ -246,7 +246,7 @@ class _Answers:
     async def _read_and_confirm(self, ask: Page, revision: int) -> list[Entry] | None:
         """Read a page and the compaction of this revision; None if the assumed standing is outdated."""
         with_edge = int(self._edge is not None and self._edge.seq == ask.after)
-        now, entries, records = await self._store.page(
+        standing, entries, records = await self._store.page(
             self._key,
             after=ask.after - with_edge,
             before=ask.before,
@@ -255,10 +255,10 @@ class _Answers:
             counter=self._counter,
             revision=revision,
         )
-        if self._cache is not None and self._assumed is not None and self._assumed.mark != now.mark:
+        if self._cache is not None and self._assumed is not None and self._assumed.mark != standing.mark:
             self._cache = None  # the reads belong to different marks, so they must not be remembered together
         if self._asked and not self._confirmed:
-            self._confirmed = _is_same(self._assumed, now)
+            self._confirmed = _is_same(self._assumed, standing)
             if not self._confirmed:
                 return None
         if with_edge and not self._has_edge(entries, ask):
@@ -289,21 +289,21 @@ class _Answers:
     def _keep(self, ask: Page, answer: Sequence[Entry]) -> None:
         """Keep what a read of a page returned, joined with neighbouring stretches, and without those it contains."""
         entries = list(answer[::-1] if ask.newest_first else answer)
-        whole = len(entries) < ask.limit
-        low = ask.after if whole or not ask.newest_first else entries[0].seq - 1
-        high = ask.before if whole or ask.newest_first else entries[-1].seq + 1
+        is_complete = len(entries) < ask.limit
+        low = ask.after if is_complete or not ask.newest_first else entries[0].seq - 1
+        high = ask.before if is_complete or ask.newest_first else entries[-1].seq + 1
         if self._cache is not None and any(entry.damaged for entry in entries):
             self._cache = None  # a damaged entry may be repaired, or be readable the next time
         weighed = self._cache is not None or not self._store.blocking
-        new = Stretch(low, high, entries, weight_of(entries) if weighed else 0)
-        self._weight += new.weight
-        others = []
-        for other in self._stretches:
-            if (joined := new.joined(other)) is not None:
-                new = joined
-            elif other.low < new.low or new.high < other.high:
-                others.append(other)
-        self._stretches = [*others, new]
+        stretch = Stretch(low, high, entries, weight_of(entries) if weighed else 0)
+        self._weight += stretch.weight
+        separate = []
+        for existing in self._stretches:
+            if (joined := stretch.joined(existing)) is not None:
+                stretch = joined
+            elif existing.low < stretch.low or stretch.high < existing.high:
+                separate.append(existing)
+        self._stretches = [*separate, stretch]
 
     def _already_read(self, page: Page) -> tuple[list[Entry], Page | None]:
         """Return the entries from the beginning of a page that were read before, and the rest of the page, if any."""

@@ -70,7 +70,7 @@ async def exported_facts(
     Scopes that cannot be read are left out, and `lost` gets a sentence for each. Without `lost`, StoreCorrupt is
     raised.
     """
-    exported, own = list[dict[str, Any]](), f"session/{session}"
+    exported, own_scope = list[dict[str, Any]](), f"session/{session}"
     for scope in await scopes_of(store, tenant, "session", session):
         try:
             items = await store.list_items(tenant, WORKING + scope)
@@ -82,7 +82,7 @@ async def exported_facts(
         for item in items:
             stored = cleaned_fact(item.key, Stored.of(item.value), gate.value)
             fact = Carried(
-                scope=scope.removeprefix(own).removeprefix("/"),
+                scope=scope.removeprefix(own_scope).removeprefix("/"),
                 key=gate.text(item.key),
                 value=loads(stored.value),
                 version=stored.version,

@@ -40,8 +40,8 @@ def counter_of(counter: TokenCounter | Callable[[str], int] | str | None, model:
     if isinstance(counter, str):
         return encoding(counter)
     if callable(getattr(counter, "count", None)) and hasattr(counter, "name"):
-        own = cast("TokenCounter", counter)
-        return own if hasattr(own, "overhead") else FunctionCounter(own.count, name=own.name)
+        custom = cast("TokenCounter", counter)
+        return custom if hasattr(custom, "overhead") else FunctionCounter(custom.count, name=custom.name)
     if callable(counter):
         return FunctionCounter(counter)
     allowed = (

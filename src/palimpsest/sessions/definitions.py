@@ -112,9 +112,9 @@ class Definitions:
             return None
         declared = {name: kept.options[name] for name in HELD if name in kept.options}
         defaults = {name: getattr(_DEFAULTS, name) for name in HELD}
-        own = {name: getattr(options.given, name) for name in HELD if name in self._declared.given}
+        given_here = {name: getattr(options.given, name) for name in HELD if name in self._declared.given}
         try:
-            return options.showing({**defaults, **declared, **own})
+            return options.showing({**defaults, **declared, **given_here})
         except ConfigError as fault:  # another version of Palimpsest may have stored it
             warn("an earlier definition of memory %s is not valid any more: %s", self.own.memory, fault)
             return None

@@ -164,19 +164,19 @@ class Derivations:
 
         Returns the names that were told, directly or by a note, and a report of what was removed and what remains.
         """
-        names, done = await self._derivers.names(), Erased()
+        names, report = await self._derivers.names(), Erased()
         await self._fetch_own(names)
-        here = {derived.name: derived for derived in self._all}
-        absent = [name for name in names if name not in here]
-        if not (absent or here):
-            return set(), done
+        registered = {derived.name: derived for derived in self._all}
+        absent = [name for name in names if name not in registered]
+        if not (absent or registered):
+            return set(), report
         self._unscrubbed = True
         async for key, entries in unmaking.entries():
             unmaking.told.append((key, entries))
-            removed = {name: await self._tell(derived, key, entries) for name, derived in here.items()}
+            removed = {name: await self._tell(derived, key, entries) for name, derived in registered.items()}
             await self._leave_notes(absent, key, entries)
-            done += Erased(derived={name: number for name, number in removed.items() if number})
-        return {*here, *absent}, done + _away(absent)
+            report += Erased(derived={name: number for name, number in removed.items() if number})
+        return {*registered, *absent}, report + _report_absent(absent)
 
     async def tell_late(self, unmaking: Unmaking, told: Collection[str]) -> Erased:
         """Tell what joined after the names in `told`, now that the entries are gone.
@@ -193,7 +193,7 @@ class Derivations:
         joined_here = [derived for derived in self._all if derived.name in late]
         for derived in joined_here:
             await self._catch_up(derived)
-        return _away([name for name in late if all(derived.name != name for derived in joined_here)])
+        return _report_absent([name for name in late if all(derived.name != name for derived in joined_here)])
 
     async def settle(self, told: Sequence[tuple[SessionKey, dict[int, str] | None]]) -> None:
         """Tell every `Settling` object that the erasure of these entries is over."""
@@ -205,7 +205,7 @@ class Derivations:
             return
         try:
             for key, entries in told:
-                await self._waited(derived, derived.settled(*key, entries))
+                await self._awaited(derived, derived.settled(*key, entries))
         except Exception as fault:  # noqa: BLE001 (the erasure is done; one that is not told treats it as settled later)
             warn("%r failed when it was told how an erasure ended (%s)", derived.name, type(fault).__name__)
 
@@ -225,7 +225,7 @@ class Derivations:
         if not isinstance(derived, Settling):
             return ()
         try:
-            return await self._waited(derived, derived.scrub(whole=whole))
+            return await self._awaited(derived, derived.scrub(whole=whole))
         except Exception as fault:  # noqa: BLE001 (the erasure is done; that bytes of it remain is reported)
             self._unscrubbed = True
             return (UNSCRUBBED.format(derived.name, type(fault).__name__),)
@@ -236,9 +236,9 @@ class Derivations:
         self._unscrubbed = True
         for derived in self._all:
             if isinstance(derived, Summarised):
-                await self._waited(derived, derived.summarised(session))
+                await self._awaited(derived, derived.summarised(session))
 
-    async def _waited(self, derived: Derived, doing: Awaitable[T]) -> T:
+    async def _awaited(self, derived: Derived, doing: Awaitable[T]) -> T:
         """Await a call of a derived object. A user's one goes through the runner: it may wait for anything."""
         return await doing if _kind(derived.name) in self._own else await self._runner.wait(doing)
 
@@ -264,7 +264,7 @@ class Derivations:
     ) -> int:
         try:
             doing: Any = derived.gone(*key) if entries is None else derived.erased(*key, dict(entries))
-            return int(await self._waited(derived, doing))
+            return int(await self._awaited(derived, doing))
         except Exception as fault:  # any exception stops the erasure: what is derived must not outlive its entries
             raise ErasureFailed(derived.name, type(fault).__name__, then) from fault
 
@@ -283,7 +283,7 @@ def _kind(name: str) -> str:
     return name.partition(":")[0]
 
 
-def _away(absent: Sequence[str]) -> Erased:
+def _report_absent(absent: Sequence[str]) -> Erased:
     """Report that what these names derived is removed only when they join again."""
     return Erased(remains=tuple(AWAY.format(name) for name in absent))
 

@@ -39,19 +39,19 @@ async def scopes_of(
     An id may contain "/". So a scope below "session/a" may belong to another existing session "a/b"; such scopes are
     left out. `among` are all scopes of the tenant, if the caller has listed them.
     """
-    own = f"{owner}/{id}"
+    prefix = f"{owner}/{id}"
     result = list[str]()
     if among is None:
-        candidates: Sequence[str] = await scopes(store, tenant, own, emptied=emptied)
+        candidates: Sequence[str] = await scopes(store, tenant, prefix, emptied=emptied)
     else:
-        candidates = among[_at(among, own) : _at(among, after_prefix(own))]
+        candidates = among[_at(among, prefix) : _at(among, after_prefix(prefix))]
     for name in candidates:
-        rest = name.removeprefix(own)
-        if rest and not rest.startswith("/"):
+        suffix = name.removeprefix(prefix)
+        if suffix and not suffix.startswith("/"):
             continue
-        parts = rest.split("/")
-        others = [id + "/".join(parts[:end]) for end in range(2, len(parts) + 1)]
-        if not any([await _exists(store, tenant, owner, other) for other in others]):
+        parts = suffix.split("/")
+        longer_ids = [id + "/".join(parts[:end]) for end in range(2, len(parts) + 1)]
+        if not any([await _exists(store, tenant, owner, longer_id) for longer_id in longer_ids]):
             result.append(name)
     return result
 

@@ -119,20 +119,20 @@ class History:
         reasons = [record.reason for record in records if record.kind == "cut" and record.view == view]
         cut, rewound = _cuts(records).get(view), _rewound(records)
         replaced = [displaced.places for displaced in left_out(records)[-1:]]
-        then = await self._open(head.first_seq, point.next_seq, spans.union(rewound, *replaced))
+        past_head = await self._open_head(head.first_seq, point.next_seq, spans.union(rewound, *replaced))
         return msgspec.structs.replace(
-            then,
+            past_head,
             revision=at,
             epoch_reason=reasons[-1] if reasons else "",
             views={view: cut} if cut else {},
             thoughts=min(head.thoughts, point.next_seq),
             rewound=rewound,
-            pinned=await self._pinned(msgspec.structs.replace(then, pinned=()), records),
+            pinned=await self._pinned(msgspec.structs.replace(past_head, pinned=()), records),
             compaction=_compaction(records),
             created=head.created,
         )
 
-    async def _open(self, first_seq: int, next_seq: int, hidden: Sequence[spans.Span]) -> Head:
+    async def _open_head(self, first_seq: int, next_seq: int, hidden: Sequence[spans.Span]) -> Head:
         """Return a head with what was open behind the newest entry of that time: its group, with calls or reasoning."""
         walk = Walk(first_seq)
         visible = spans.visible(hidden, first_seq - 1, next_seq)
@@ -205,15 +205,15 @@ class History:
             walk.follow([entry for entry in batch if not spans.within(rewound, entry.seq)])
             erased += sum(entry.erased for entry in batch)
             hidden += sum(not entry.erased and spans.within(rewound, entry.seq) for entry in batch)
-        then = walk.end()
+        past_head = walk.end()
         return msgspec.structs.replace(
-            then,
+            past_head,
             revision=point.revision,
             epoch=head.epoch,
             epoch_reason=head.epoch_reason,
             next_seq=point.next_seq,
-            group=_open_group(then),
-            pinned=await self._pinned(then, records),
+            group=_open_group(past_head),
+            pinned=await self._pinned(past_head, records),
             erased=erased,
             views=_cuts(records),
             usage=head.usage,

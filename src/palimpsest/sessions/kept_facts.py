@@ -109,13 +109,13 @@ class KeptFacts:
         while True:
             now = self._home.clock()
             expires = now + length if length is not None else None
-            olds = await store.get_items(tenant, self._namespace, list(texts))
+            old_items = await store.get_items(tenant, self._namespace, list(texts))
             puts = list[Put]()
-            for (key, text), old in zip(texts.items(), olds, strict=True):
+            for (key, text), old_item in zip(texts.items(), old_items, strict=True):
                 if version is not None:
-                    self._check_version(key, old, version)
-                stored = new(None if old is None else self._stored(old), text, now)
-                puts.append(Put(key, stored.to_bytes(), expires, 0 if old is None else old.version))
+                    self._check_version(key, old_item, version)
+                stored = new(None if old_item is None else self._stored(old_item), text, now)
+                puts.append(Put(key, stored.to_bytes(), expires, 0 if old_item is None else old_item.version))
             try:
                 items = await store.put_items(tenant, self._namespace, puts)
             except Conflict:

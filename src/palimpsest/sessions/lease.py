@@ -70,13 +70,13 @@ class Lease:
     async def try_to_take(self) -> bool:
         """Take the lease unless another holder has it; return whether this object holds it."""
         self._may_hold = True  # an interrupt during the call leaves unknown whether the store granted the lease
-        ends = self._ends()
+        ends = self._earliest_end()
         self._fence = await self._store.lease(self._key.tenant, self._name, self._holder, self._seconds)
         self._may_hold = self.held
         self._until, self._until_monotonic = ends
         return self.held
 
-    def _ends(self) -> tuple[int, float]:
+    def _earliest_end(self) -> tuple[int, float]:
         """Return until when a lease that is requested now lasts at least, by two clocks.
 
         The wall clock may be set back; the monotonic clock stands still while the machine is suspended.
@@ -119,7 +119,7 @@ class Lease:
         """Prolong the lease if this object holds it; return whether it still does."""
         if self._fence is None:
             return False
-        tenant, fence, ends = self._key.tenant, self._fence, self._ends()
+        tenant, fence, ends = self._key.tenant, self._fence, self._earliest_end()
         if await self._store.lease(tenant, self._name, self._holder, self._seconds, fence=fence) is None:
             self._until = 0  # so that `check` fails from now on, whatever the clocks say
             return False

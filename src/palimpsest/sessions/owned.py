@@ -55,12 +55,12 @@ def _entered_by_user(verb: Callable[..., AbstractAsyncContextManager[T]]) -> Cal
 
 @asynccontextmanager
 async def _entered(scope: SessionScope, block: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-    await _look(scope)
+    await _check_user_now(scope)
     async with block as value:
         yield value
 
 
-async def _look(scope: SessionScope) -> None:
+async def _check_user_now(scope: SessionScope) -> None:
     """Raise WrongUser if the session belongs to another user now. For verbs that do not read the head themselves."""
     await scope.gate.opened()
     scope.check_user(await scope.store.head(scope.key))
@@ -74,4 +74,4 @@ class OwnedSession(AsyncSession):
     @property
     def working(self) -> AsyncWorkingMemory:
         """The session's working memory. Each of its verbs checks the session's user first."""
-        return self._working(partial(_look, self._scope))
+        return self._working(partial(_check_user_now, self._scope))

@@ -126,7 +126,7 @@ class LogReader:
         list."""
         if isinstance(id, list | tuple | set | frozenset):
             raise ConfigError("id", id, "one id or number; where a verb takes several, pass them as separate arguments")
-        for seqs, ids in _ways(id):
+        for seqs, ids in _lookups(id):
             entries = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
             if entries:
                 return entries[0]
@@ -301,7 +301,7 @@ def cost_of(entry: Entry, options: Options) -> int:
     return Meter(options.counter, find_format(options.format), options.model).whole(entry)
 
 
-def _ways(name: object) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
+def _lookups(name: object) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
     """Yield the places or ids to look for, one after the other. A text of digits is tried as a `seq`, then as an id; an
     `Entry` only by its id."""
     seq = int(name) if isinstance(name, str) and name.isdecimal() and len(name) <= len(str(END)) else name

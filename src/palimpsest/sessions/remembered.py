@@ -147,17 +147,17 @@ Unstored: TypeAlias = tuple[SessionKey, Remembered]
 
 async def stored(store: Store, counts: Sequence[Unstored]) -> None:
     """Store counts that were only remembered, of sessions that are unchanged. Stops when the store refuses to write."""
-    for key, kept in counts:
-        edge = kept.edge
+    for key, unstored in counts:
+        edge = unstored.edge
         if edge is None:
             continue
-        after, before, counter = edge.seq - 1, edge.seq + 1, kept.counter
+        after, before, counter = edge.seq - 1, edge.seq + 1, unstored.counter
         standing, entries, _ = await store.page(
             key, after=after, before=before, limit=1, newest_first=False, counter=counter, revision=0
         )
-        if standing.mark != kept.mark or [entry.id for entry in entries] != [edge.id]:
+        if standing.mark != unstored.mark or [entry.id for entry in entries] != [edge.id]:
             continue  # other entries may have these seqs by now
-        storing = store.count(key, kept.counter, kept.unstored, kept.mark, epoch=standing.head.epoch)
+        storing = store.count(key, unstored.counter, unstored.unstored, unstored.mark, epoch=standing.head.epoch)
         if await best_effort(storing) is not None:
             break
 
@@ -216,8 +216,13 @@ class Views:
         texts are counted, and only by a built-in encoding, since a counter of the user may be slow.
         """
         counts: dict[str, int] = {}
-        kept = self._kept.get(key) if runner.suspends else None
-        if kept is None or not isinstance(counter, Encoding) or not counter.loaded or counter.name != kept.counter:
+        remembered = self._kept.get(key) if runner.suspends else None
+        if (
+            remembered is None
+            or not isinstance(counter, Encoding)
+            or not counter.loaded
+            or counter.name != remembered.counter
+        ):
             return counts
         texts = [text for entry in entries for text in _texts(entry)]
         size = sum(map(len, texts))
@@ -243,18 +248,25 @@ class Views:
         if key not in self._kept or len(entries) > AHEAD or not all(map(_is_fixed, entries)):
             return
         first, count, weight = entries[0].seq, len(entries), weight_of(entries)
-        new = Stretch(first - 1, first + count, list(entries), weight)
-        seen = store.seen(key)
+        appended = Stretch(first - 1, first + count, list(entries), weight)
+        last_seen = store.seen(key)
         with self._lock:
-            old = self._kept.get(key)
-            if old is None or seen is None or old.mark != seen.mark or old.ahead + count > AHEAD:
+            remembered = self._kept.get(key)
+            if (
+                remembered is None
+                or last_seen is None
+                or remembered.mark != last_seen.mark
+                or remembered.ahead + count > AHEAD
+            ):
                 return
-            if any(stretch.high == first for stretch in old.stretches):
-                stretches = tuple(stretch.joined(new) or stretch for stretch in old.stretches)
-                self._kept[key] = msgspec.structs.replace(old, stretches=stretches, ahead=old.ahead + count)
+            if any(stretch.high == first for stretch in remembered.stretches):
+                stretches = tuple(stretch.joined(appended) or stretch for stretch in remembered.stretches)
+                self._kept[key] = msgspec.structs.replace(
+                    remembered, stretches=stretches, ahead=remembered.ahead + count
+                )
                 self._weigh(weight)
-                if counts and old.cached.view is not None:
-                    _note(entries, counts, old.cached.view.memo)
+                if counts and remembered.cached.view is not None:
+                    _note(entries, counts, remembered.cached.view.memo)
 
     def unstored(self) -> list[Unstored]:
         """Return the sessions with counts that are not stored yet."""

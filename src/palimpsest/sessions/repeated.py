@@ -75,17 +75,17 @@ def _texts_of(part: Part) -> Iterator[str]:
 
 def _media(entry: Entry) -> set[str]:
     """Return the pictures, sound, documents and items of a provider in an entry, in the form that formats share."""
-    found = set[str | None]()
+    media = set[str | None]()
     for part in entry.content if not isinstance(entry.content, str) else ():
         if isinstance(part, Image):
-            found.add(_payload(part.source))
+            media.add(_payload(part.source))
         elif isinstance(part, Audio):
-            found.add(_payload(part.data))
+            media.add(_payload(part.data))
         elif isinstance(part, File):
-            found |= {part.file_id, part.data and _payload(part.data)}
+            media |= {part.file_id, part.data and _payload(part.data)}
         elif isinstance(part, Opaque):
-            found.add(json.dumps(part.item, sort_keys=True, default=repr))
-    return {medium for medium in found if medium}
+            media.add(json.dumps(part.item, sort_keys=True, default=repr))
+    return {medium for medium in media if medium}
 
 
 def _payload(address: str) -> str:

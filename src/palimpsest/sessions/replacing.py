@@ -88,8 +88,8 @@ class Replacing:
         tries = 0
         while True:
             head = await self._scope.head()
-            if mark and (done := await self._done_before(head, mark, slots)) is not None:
-                return done
+            if mark and (earlier_entries := await self._done_before(head, mark, slots)) is not None:
+                return earlier_entries
             seen_upto = _seen_at(first, head, since)
             if tries >= PATIENCE:  # others keep adding to the open group: it stays, with what they add
                 seen_upto = min(seen_upto, head.tail or seen_upto)
@@ -119,13 +119,13 @@ class Replacing:
 
         Such ones are of the open interaction, or of the context that was `seen`, whenever that was.
         """
-        held = self._scope.withheld.get(self._scope.place)
-        withheld: list[Entry] = [*(held.entries if held is not None else ()), *getattr(seen, "withheld", ())]
+        branch = self._scope.withheld.get(self._scope.place)
+        withheld: list[Entry] = [*(branch.entries if branch is not None else ()), *getattr(seen, "withheld", ())]
         own_entries = [repeated(entry, withheld) for entry in entries]
         slots = await self._appender.admitted(
             [
-                entry if own is None else self._scope.gate.as_withheld(_with_metadata(entry, own))
-                for entry, own in zip(entries, own_entries, strict=True)
+                entry if withheld_entry is None else self._scope.gate.as_withheld(_with_metadata(entry, withheld_entry))
+                for entry, withheld_entry in zip(entries, own_entries, strict=True)
             ]
         )
         await self._appender.tell_redacted(slots)
@@ -143,18 +143,24 @@ class Replacing:
         hidden = spans.union(spans.minus(hidden, spans.of(head.pinned)), head.rewound)
         active = await snapshots.read(spans.visible(hidden, head.first_seq - 1, head.next_seq))
         certain = next((i for i, slot in enumerate(slots) if slot.own is not None), len(slots))
-        given = [slot.kept for slot in slots if slot.kept is not None]
-        kept, fresh = replacement(head, [entry for entry in active if not entry.expired(now)], given, certain)
+        admitted_entries = [slot.kept for slot in slots if slot.kept is not None]
+        reused, new_entries = replacement(
+            head, [entry for entry in active if not entry.expired(now)], admitted_entries, certain
+        )
         later = spans.minus(staying(head, active, seen), state.inactive)
-        stay = spans.minus(spans.union(later, spans.of(entry.seq for entry in kept)), head.rewound)
+        stay = spans.minus(spans.union(later, spans.of(entry.seq for entry in reused)), head.rewound)
         archived = [entry for entry in active if not (entry.erased or spans.within(stay, entry.seq))]
-        fresh_entries = iter(fresh)
-        added = [Admitted(slot.kept and next(fresh_entries), slot.own) for slot in slots[len(kept) :]]
+        unused_entries = iter(new_entries)
+        added = [Admitted(slot.kept and next(unused_entries), slot.own) for slot in slots[len(reused) :]]
         if not (added or archived or state.current or state.mask) and not (mark and head.revision):
-            return _Plan(kept, added, None)
-        detail: dict[str, Any] = {"entries": len(given), "added": len(given) - len(kept), "archived": len(archived)}
+            return _Plan(reused, added, None)
+        detail: dict[str, Any] = {
+            "entries": len(admitted_entries),
+            "added": len(admitted_entries) - len(reused),
+            "archived": len(archived),
+        }
         if mark:
-            once = _Once(key=mark, kept=spans.of(entry.seq for entry in kept))
+            once = _Once(key=mark, kept=spans.of(entry.seq for entry in reused))
             detail |= {"once": msgspec.to_builtins(once)}
         change = Change(
             kind="replace",
@@ -167,7 +173,7 @@ class Replacing:
             ),
             detail=detail,
         )
-        return _Plan(kept, added, change)
+        return _Plan(reused, added, change)
 
     async def _replace(self, head: Head, plan: _Plan, change: Change, *, alone: bool) -> tuple[Entry, ...]:
         """Commit a plan and report it to observers. Raises Conflict if the plan does not fit the session any more.
@@ -175,11 +181,11 @@ class Replacing:
         Entries that others append meanwhile are no conflict. With `alone` they are: they could belong to a group that
         the plan leaves out.
         """
-        fresh, held = plan.fresh, None
-        if any(slot.own is not None for slot in fresh):
-            held = await Withheld.begin(*self._scope.place, self._scope.clock)
-            fresh = held.expecting(fresh)
-        change = msgspec.structs.replace(change, entries=tuple(slot.kept for slot in fresh if slot.kept is not None))
+        slots, branch = plan.fresh, None
+        if any(slot.own is not None for slot in slots):
+            branch = await Withheld.begin(*self._scope.place, self._scope.clock)
+            slots = branch.expecting(slots)
+        change = msgspec.structs.replace(change, entries=tuple(slot.kept for slot in slots if slot.kept is not None))
         creates = head.about is None and head.next_seq == 1
         if creates and (about := self._scope.about) is not None:
             await self._appender.declare()
@@ -196,15 +202,15 @@ class Replacing:
         )
         added = len(stored)  # none, where somebody has cleared or deleted the session since
         self._scope.let_go()
-        if held is not None and added == len(change.entries):
-            following = held
-            await self._scope.store.together(lambda: following.replace(change, fresh, stored, after))
-            if self._appender.turn.is_open or not held.interaction_ended:
-                self._scope.withheld[self._scope.place] = held
+        if branch is not None and added == len(change.entries):
+            following = branch
+            await self._scope.store.together(lambda: following.replace(change, slots, stored, after))
+            if self._appender.turn.is_open or not branch.interaction_ended:
+                self._scope.withheld[self._scope.place] = branch
         await self._appender.follow_up(Appended(after, tuple(stored), added))
         facts = {"revision": after.revision, **{name: change.detail[name] for name in ("entries", "added", "archived")}}
         await self._scope.tell("session:replaced", **facts)
-        return (*plan.kept, *_in_place(fresh, stored))
+        return (*plan.kept, *_in_place(slots, stored))
 
     async def _done_before(self, head: Head, mark: int, slots: Sequence[Admitted]) -> tuple[Entry, ...] | None:
         """Return the entries of an earlier replacement under this key, or None if there is none that still holds.
@@ -219,8 +225,8 @@ class Replacing:
             return None
         record, once = earlier[-1]
         entries = await self._scope.store.fetch(self._scope.key, [*spans.members(once.kept), *record.seqs])
-        given = [slot.kept for slot in slots if slot.kept is not None]
-        if len(entries) != len(given) or not all(map(says_the_same, entries, given)):
+        given_entries = [slot.kept for slot in slots if slot.kept is not None]
+        if len(entries) != len(given_entries) or not all(map(says_the_same, entries, given_entries)):
             raise Conflict("the key", "was used for a replacement with other messages; give this one another key")
         return _in_place(slots, entries)
 

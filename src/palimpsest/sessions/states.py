@@ -97,14 +97,14 @@ class Walk:
 async def states_of(store: Store, options: Options, head: Head) -> States:
     """Return the states of a session's entries at this head."""
     compaction = await compaction_of(store, options.key, head.compaction)
-    cut, shown = head.views.get(options.view), await pinned_groups(store, options, head, head.pinned)
-    gone = spans.minus(cut.gone, spans.of(shown)) if cut is not None else ()
-    passed: tuple[Span, ...] = ()
+    cut, shown_seqs = head.views.get(options.view), await pinned_groups(store, options, head, head.pinned)
+    gone_spans = spans.minus(cut.gone, spans.of(shown_seqs)) if cut is not None else ()
+    passed_spans: tuple[Span, ...] = ()
     if cut is not None and cut.compaction == head.compaction:  # otherwise the view starts anew after a compaction
-        shown |= {*cut.pins, *cut.anchors}
-        passed = ((head.first_seq, cut.start - 1),) if cut.start > head.first_seq else ()
-    evicted = spans.minus(spans.union(compaction.evicted, compaction.hidden, passed), spans.of(shown))
-    return States(head, compaction, spans.minus(evicted, compaction.covered), gone)
+        shown_seqs |= {*cut.pins, *cut.anchors}
+        passed_spans = ((head.first_seq, cut.start - 1),) if cut.start > head.first_seq else ()
+    evicted = spans.minus(spans.union(compaction.evicted, compaction.hidden, passed_spans), spans.of(shown_seqs))
+    return States(head, compaction, spans.minus(evicted, compaction.covered), gone_spans)
 
 
 async def active_entries(store: Store, options: Options, head: Head, now: int) -> list[Entry]:
@@ -168,9 +168,9 @@ async def evicted_by_cut(store: Store, options: Options, head: Head, state: Comp
     cut = head.views.get(options.view)
     if cut is None or cut.compaction != head.compaction or cut.start <= head.first_seq:
         return ()
-    shown = await pinned_groups(store, options, head, [seq for seq in head.pinned if seq < cut.start])
-    shown |= {*cut.pins, *cut.anchors, *head.pinned}
-    return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])
+    shown_seqs = await pinned_groups(store, options, head, [seq for seq in head.pinned if seq < cut.start])
+    shown_seqs |= {*cut.pins, *cut.anchors, *head.pinned}
+    return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown_seqs), *head.rewound])
 
 
 async def pinned_groups(store: Store, options: Options, head: Head, seqs: Collection[int]) -> set[int]:

@@ -37,27 +37,32 @@ class Timeline:
     async def fork(self, session_id: str | None, at: When | None) -> SessionScope:
         """Make a branch of the session as it was at a time, and return its scope."""
         self._scope.may_write()
-        own = self._scope.key.session
-        into = session_id if session_id is not None else f"{own[: MAX_ID - 9]}~{os.urandom(4).hex()}"
-        other = self._scope.of(into)
+        origin = self._scope.key.session
+        into = session_id if session_id is not None else f"{origin[: MAX_ID - 9]}~{os.urandom(4).hex()}"
+        branch_scope = self._scope.of(into)
         while True:
             head = await self._scope.store.head(self._scope.key)
             if head is None:
-                raise SessionNotFound(own)
+                raise SessionNotFound(origin)
             point = await self._past.point(head, at, "at")
-            then, now = await self._past.head(head, point), self._scope.clock()
-            usage = then.usage and msgspec.structs.replace(
-                then.usage,
+            past_head, now = await self._past.head(head, point), self._scope.clock()
+            usage = past_head.usage and msgspec.structs.replace(
+                past_head.usage,
                 # Usage reported after this point is of a context that the branch never had.
-                stale=then.usage.stale or then.usage.revision > point.revision,
+                stale=past_head.usage.stale or past_head.usage.revision > point.revision,
                 calls=0,
                 total_input=0,
                 total_output=0,
                 total_cached=0,
             )
-            attempts = then.attempts and msgspec.structs.replace(then.attempts, spent=Spent())
+            attempts = past_head.attempts and msgspec.structs.replace(past_head.attempts, spent=Spent())
             branch = msgspec.structs.replace(
-                then, forked_from=(own, point.revision), usage=usage, attempts=attempts, created=now, updated=now
+                past_head,
+                forked_from=(origin, point.revision),
+                usage=usage,
+                attempts=attempts,
+                created=now,
+                updated=now,
             )
             try:
                 await self._scope.store.fork(
@@ -65,12 +70,12 @@ class Timeline:
                 )
                 break
             except Conflict:
-                if await self._scope.store.head(other.key) is not None:
+                if await self._scope.store.head(branch_scope.key) is not None:
                     raise
-        await inherited(self._scope.store, self._options, other.options)
-        await copy_facts(self._scope.store, self._scope.key.tenant, own, into)
+        await inherited(self._scope.store, self._options, branch_scope.options)
+        await copy_facts(self._scope.store, self._scope.key.tenant, origin, into)
         await self._scope.tell("session:forked", branch=into, revision=point.revision, entries=branch.entries)
-        return other
+        return branch_scope
 
     async def rewind(self, to: When) -> int:
         """Go back to how the session was at a time. Return how many visible entries this hides."""
@@ -81,14 +86,14 @@ class Timeline:
             head = await self._scope.head()
             if planned_at is None or not await self._still_past(planned_at, head):
                 point, planned_at = await self._past.point(head, to, "to"), head
-                then = await self._past.head(head, point)
+                past_head = await self._past.head(head, point)
                 alive, hidden_entries = await self._past.alive(head, point.next_seq - 1)
-                rewound = spans.hiding(then.rewound, point.next_seq, head.next_seq - 1)
-                if rewound == head.rewound and then.compaction == head.compaction:
+                rewound = spans.hiding(past_head.rewound, point.next_seq, head.next_seq - 1)
+                if rewound == head.rewound and past_head.compaction == head.compaction:
                     return 0
                 # The commit also hides entries that others add after this look.
                 back = msgspec.structs.replace(
-                    then, next_seq=head.next_seq, rewound=rewound, hidden=then.hidden + alive
+                    past_head, next_seq=head.next_seq, rewound=rewound, hidden=past_head.hidden + alive
                 )
             reason, detail = f"to revision {point.revision}", {"entries": hidden_entries}
             change = Change(kind="rewind", reason=reason, created=head.created, back=back, detail=detail)

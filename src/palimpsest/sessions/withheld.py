@@ -85,12 +85,12 @@ class _Places:
             covered=self.spans(stored.covered),
             evicted=self.spans(stored.evicted),
             hidden=self.spans(stored.hidden),
-            mask=self._bound(stored.mask),
+            mask=self._branch_bound(stored.mask),
             released=self.spans(stored.released),
             displaced=self.spans(stored.displaced),
         )
 
-    def _bound(self, stored: int) -> int:
+    def _branch_bound(self, stored: int) -> int:
         """Return the seq in the branch before which the entries before this stored seq are."""
         if stored <= self._last + 1:
             return stored
@@ -175,7 +175,7 @@ class Withheld:
         for entry, own in places:
             self.holds |= own is not None
             if entry is None:
-                waiting += [(0, entry) for entry in self._once(own)]
+                waiting += [(0, entry) for entry in self._unless_added(own)]
             elif entry.seq > self._seen:
                 if entry.seq > self._seen + 1:  # others have added entries in between
                     await self._take(waiting)
@@ -256,7 +256,7 @@ class Withheld:
                 return False
         return True
 
-    def _once(self, own: Entry | None) -> list[Entry]:
+    def _unless_added(self, own: Entry | None) -> list[Entry]:
         """Return the withheld entry unless the branch has it: a batch may be added again under its key."""
         if own is None or own.id in self._ids:
             return []

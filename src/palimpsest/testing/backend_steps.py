@@ -44,7 +44,7 @@ class StepConformance(BackendContract):
     # --- heads
 
     @rule
-    async def test_a_head_is_what_was_written_last(self, backend: Backend) -> None:
+    async def test_a_head_comes_back_as_written(self, backend: Backend) -> None:
         """Both values come back unchanged, whatever bytes they have. A cold value that is not given stays."""
         all_bytes = bytes(range(256))
         assert await head(backend, ONE) is None
@@ -60,7 +60,7 @@ class StepConformance(BackendContract):
         assert await head(backend, TWO) is None
 
     @rule
-    async def test_a_head_goes_with_both_values(self, backend: Backend) -> None:
+    async def test_dropping_a_head_drops_both_values(self, backend: Backend) -> None:
         """A step without a hot value drops the head. The next head begins with an empty cold value. Rows stay."""
         await written(backend, Step(ONE, None, b"a", b"cold", put=[("t", [Row(1, b"row")])]))
 
@@ -72,7 +72,7 @@ class StepConformance(BackendContract):
         assert await head(backend, ONE) == PlaceHead(b"b", b"")
 
     @rule
-    async def test_a_head_that_is_another_refuses_the_batch(self, backend: Backend) -> None:
+    async def test_an_unexpected_head_refuses_the_whole_batch(self, backend: Backend) -> None:
         """One unexpected or missing head in any step refuses the whole batch. The refusal has all heads."""
         await written(backend, Step(ONE, None, b"1", b"cold"))
         put = [("t", [Row(1, b"new")])]
@@ -103,7 +103,7 @@ class StepConformance(BackendContract):
         assert await head(backend, TWO) is None
 
     @rule
-    async def test_batches_happen_one_after_the_other(self, backend: Backend) -> None:
+    async def test_batches_of_one_call_are_written_in_order(self, backend: Backend) -> None:
         """Each sees what those before it did. A refused one is skipped, and the outcome of each is returned."""
         batches: list[Batch] = [
             [Step(ONE, None, b"1")],
@@ -119,7 +119,7 @@ class StepConformance(BackendContract):
         assert await backend.write([], NOW) == []
 
     @rule
-    async def test_what_need_not_last_is_written_all_the_same(self, backend: Backend) -> None:
+    async def test_a_write_that_need_not_last_is_visible_at_once(self, backend: Backend) -> None:
         """A write that need not last is there at once, if no other writer is in the way."""
         assert await backend.write([[filled(ONE, [1])]], NOW, lasting=False) == [None]
         assert await keys(backend, ONE, all_of()) == [1]
@@ -140,7 +140,7 @@ class StepConformance(BackendContract):
         assert await rows(backend, ONE, all_of("u")) == []
 
     @rule
-    async def test_a_range_has_the_rows_of_its_spans(self, backend: Backend) -> None:
+    async def test_a_range_returns_the_rows_of_its_spans(self, backend: Backend) -> None:
         """It has span after span, as given, both ends included, up to the limit; or all of that in reverse."""
         await written(backend, filled(ONE, PARTS))
         bounds = sorted({key + shift for key, shift in product(PARTS, (-1, 0, 1)) if 0 <= key + shift <= LAST_KEY})
@@ -172,7 +172,7 @@ class StepConformance(BackendContract):
         assert await keys(backend, ONE, Named("t", ["z"])) == [1]
 
     @rule
-    async def test_many_rows_of_many_halves_are_found_by_ids(self, backend: Backend) -> None:
+    async def test_rows_with_distant_keys_are_found_by_ids(self, backend: Backend) -> None:
         """Rows are found by ids also if the keys of a table are far apart."""
         put = [Row(number << 32 | number, b"", str(number % 3)) for number in range(50)]
         await written(backend, Step(ONE, rows_only=True, put=[("t", put)]))
@@ -181,7 +181,7 @@ class StepConformance(BackendContract):
         assert await keys(backend, ONE, Named("t", ["2", "1"])) == wanted
 
     @rule
-    async def test_what_is_dropped_is_gone(self, backend: Backend) -> None:
+    async def test_dropped_rows_are_gone(self, backend: Backend) -> None:
         """`drop` takes the rows of a span from a table, or from all that match `prefix*`, before `put` adds rows."""
         for table in ("t", "tokens/a", "tokens/b", "token"):
             await written(backend, filled(ONE, PARTS, table))
@@ -202,7 +202,7 @@ class StepConformance(BackendContract):
         assert await keys(backend, TWO, all_of()) == list(PARTS)
 
     @rule
-    async def test_who_is_asked_again_sees_what_is_there(self, backend: Backend) -> None:
+    async def test_again_gets_the_stored_heads(self, backend: Backend) -> None:
         """`again` gets the stored heads, and may look at heads and rows. A store may also refuse without asking."""
         stored, beside = PlaceHead(b"there", b"cold"), Step(BESIDE, None, b"beside")
         put = [Row(1, b"a"), Row(2, b"b", "x")]
@@ -227,7 +227,7 @@ class StepConformance(BackendContract):
         assert await head(backend, ONE) == PlaceHead(b"next", b"cold")
 
     @rule
-    async def test_what_is_tried_instead_is_refused_by_its_own_heads(self, backend: Backend) -> None:
+    async def test_a_refused_replacement_batch_returns_the_heads_of_its_own_places(self, backend: Backend) -> None:
         """`again` may return a batch with other steps. If that is refused, too, the refusal is about its places."""
         stored, beside = PlaceHead(b"there", b"cold"), PlaceHead(b"beside")
         await written(backend, Step(ONE, None, stored.hot, stored.cold), Step(BESIDE, None, beside.hot))
@@ -244,7 +244,7 @@ class StepConformance(BackendContract):
         assert await head(backend, BESIDE) == beside
 
     @rule
-    async def test_rows_that_are_put_instead_over_another_head_are_refused(self, backend: Backend) -> None:
+    async def test_a_replacement_batch_that_expects_a_wrong_head_is_refused(self, backend: Backend) -> None:
         """If the batch of `again` expects a wrong head, too, nothing is written. The refusal has the stored head."""
         stored = PlaceHead(b"there")
         await written(backend, Step(ONE, None, stored.hot))
@@ -259,7 +259,7 @@ class StepConformance(BackendContract):
         assert await rows(backend, TWO, all_of("t")) == []
 
     @rule
-    async def test_what_is_gone_can_come_again(self, backend: Backend) -> None:
+    async def test_a_dropped_place_can_be_written_again(self, backend: Backend) -> None:
         """A place whose head and rows were dropped is like new when it is written to again."""
         for number in range(3):
             assert await written(backend, Step(ONE, None, b"%d" % number, put=[("t", [Row(number, b"")])])) is None

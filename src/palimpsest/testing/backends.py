@@ -112,7 +112,7 @@ class StoreConformance(StepConformance):
         assert await backend.newest("tenant", "none") == []
 
     @rule
-    async def test_what_has_expired_is_listed_page_by_page(self, backend: Backend) -> None:
+    async def test_expired_heads_and_rows_are_listed_page_by_page(self, backend: Backend) -> None:
         """Heads and rows of one tenant are listed, oldest first, until they are replaced or dropped."""
         await written(backend, Step(ONE, None, b"1", expires=NOW + 3), Step(TWO, None, b"1"))
         put = [Row(key, b"", "", NOW + 1 + key % 3) for key in range(10)]
@@ -151,7 +151,7 @@ class StoreConformance(StepConformance):
     # --- names and sizes
 
     @rule
-    async def test_names_are_what_they_are(self, backend: Backend) -> None:
+    async def test_names_of_any_characters_are_told_apart(self, backend: Backend) -> None:
         """Names of any characters, up to 1,024 of them, are told apart, and come back unchanged."""
         names = ["", " ", "a", "A", "a ", "\x00", "a\x00b", "a\x00c", "'\"", "%", "_", "*", "/", "..", "é", "e\u0301"]
         names += ["\U0010ffff", "{x}", "\n", "a:b", "n" * 1023, "n" * 1024]
@@ -184,7 +184,7 @@ class StoreConformance(StepConformance):
     # --- concurrency and durability
 
     @rule
-    async def test_nothing_remains_where_nobody_is_in_the_way(self, backend: Backend) -> None:
+    async def test_scrubbing_completes_without_other_readers(self, backend: Backend) -> None:
         """Scrubbing completes, but for what the store always says, and leaves live rows alone."""
         await written(backend, Step(ONE, None, b"1", put=[("t", [Row(1, b"a"), Row(2, b"b")])]))
         await written(backend, Step(ONE, b"1", b"1", drop=[("t", 1, 1)], destroys=True))
@@ -198,7 +198,7 @@ class StoreConformance(StepConformance):
 
         assert await rows(backend, ONE, all_of()) == [Row(2, b"b")]
 
-    def test_of_writers_side_by_side_each_moves_the_head_once(self, backend: BackendFactory) -> None:
+    def test_concurrent_writers_each_move_the_head_once(self, backend: BackendFactory) -> None:
         """Each refused writer goes on from the head in its refusal: every step is done once, and no row is lost."""
         opened = backend()
 
@@ -246,7 +246,7 @@ class StoreConformance(StepConformance):
         self.beside([write, read, read])
         self.run(opened.close())
 
-    def test_what_was_acknowledged_is_there_afterwards(self, backend: BackendFactory) -> None:
+    def test_acknowledged_writes_survive_reopening(self, backend: BackendFactory) -> None:
         """A backend that lasts, closed and opened again, has the same heads, rows, ids, times and marks."""
         if not self.lasts:
             return

@@ -165,12 +165,14 @@ class PlainIndex:
             for part, terms in enumerate(document.parts):
                 self._postings.put(key_of(number, document.seq, part), terms)
 
-    def _drop(self, number: int, where: Iterable[Span]) -> int:
+    def _drop(self, number: int, dropped_spans: Iterable[Span]) -> int:
         """Remove what the index has of these entries; return how many parts that was."""
-        indexed, parts, where = self._entries.get(number, {}), 0, list(where)
-        if self._vectors is not None and where:
-            self._vectors.let_go([(key_of(number, low), key_of(number, high, LAST_PART) + 1) for low, high in where])
-        for low, high in where:
+        indexed, parts, dropped_spans = self._entries.get(number, {}), 0, list(dropped_spans)
+        if self._vectors is not None and dropped_spans:
+            self._vectors.let_go(
+                [(key_of(number, low), key_of(number, high, LAST_PART) + 1) for low, high in dropped_spans]
+            )
+        for low, high in dropped_spans:
             seqs = range(low, high + 1) if high - low < len(indexed) else [seq for seq in indexed if low <= seq <= high]
             for seq in seqs:
                 entry = indexed.pop(seq, None)
@@ -187,8 +189,11 @@ class PlainIndex:
     ) -> list[Mapping[int, float]]:
         def body() -> list[Mapping[int, float]]:
             wanted = [*terms, *{word for term in terms for word in term.split()}]
-            found = dict(zip(wanted, self._postings.matches(wanted), strict=True))
-            return [self._in_scope(found[term], self._weight(term, found), numbers, most) for term in terms]
+            matches_by_term = dict(zip(wanted, self._postings.matches(wanted), strict=True))
+            return [
+                self._in_scope(matches_by_term[term], self._weight(term, matches_by_term), numbers, most)
+                for term in terms
+            ]
 
         return await self._do(body)
 

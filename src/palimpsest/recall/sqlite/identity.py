@@ -43,11 +43,11 @@ async def recognise(store: Store, tenant: str, index: FtsIndex, name: str) -> No
     if not store.writable:
         await index.adopt(word, (), again=is_back)
         return
-    new = token_hex(8)
-    await index.adopt(word, [new], again=is_back)
-    await store.put_item(OWNER, tenant, name, new.encode())
+    new_word = token_hex(8)
+    await index.adopt(word, [new_word], again=is_back)
+    await store.put_item(OWNER, tenant, name, new_word.encode())
     remembered = await store.get_item(OWNER, tenant, name)  # another process may have put its own word meanwhile
-    await index.set_owner(remembered.value.decode() if remembered is not None else new)
+    await index.set_owner(remembered.value.decode() if remembered is not None else new_word)
 
 
 async def _went_back(store: Store, tenant: str, index: FtsIndex) -> bool:

@@ -49,24 +49,24 @@ class Matching(TenantTables):
         self, term: str, numbers: Collection[int] | None, parts: int, holding_word: Mapping[str, int], most: int
     ) -> dict[int, float]:
         """Return the parts that hold a term, with their scores. `holding_word` has how many parts hold each word."""
-        phrase, found = f'"{term}"', dict[int, float]()
+        phrase, scores = f'"{term}"', dict[int, float]()
         holding = min((holding_word[word] for word in term.split()), default=0)  # of a phrase, an upper bound
         if not holding:
-            return found
+            return scores
         is_scored, many = " " not in term and holding <= COMMON, numbers is not None and len(numbers) > RANGES
         searches_all = numbers is None or (many and holding <= most)
         for number in [None] if numbers is None or searches_all else sorted(numbers, reverse=True):
             if is_scored:
-                found.update(self._scored(phrase, number))
+                scores.update(self._scored(phrase, number))
             else:
-                keys = self._newest(phrase, number, holding, most - len(found) if many else most)
-                found.update(dict.fromkeys(keys, inverse_frequency(holding, parts)))
-            if many and len(found) >= most:
+                keys = self._newest(phrase, number, holding, most - len(scores) if many else most)
+                scores.update(dict.fromkeys(keys, inverse_frequency(holding, parts)))
+            if many and len(scores) >= most:
                 break
         if numbers is None or not searches_all:
-            return found
+            return scores
         wanted = set(numbers)
-        return {key: score for key, score in found.items() if place_of(key) >> SEQ_BITS in wanted}
+        return {key: score for key, score in scores.items() if place_of(key) >> SEQ_BITS in wanted}
 
     def _scored(self, phrase: str, number: int | None) -> list[tuple[int, float]]:
         """Return the parts that hold a word which is not common, each with what it adds to the score."""
@@ -110,16 +110,16 @@ class Matching(TenantTables):
 
     def places(self, only: Filter, numbers: Collection[int] | None) -> list[int]:
         """See `Index.places`."""
-        found = list[int]()
+        found_places = list[int]()
         scopes = sorted(numbers) if numbers is not None and len(numbers) <= RANGES else [None]
         for number in scopes:
             for condition, values in _conditions(only, number):
                 places = f"SELECT json_group_array(place) FROM entry_N WHERE checksum != -1 {condition}"  # noqa: S608 (ours)
-                found += _keys(self._run(places, values).fetchone()[0])
+                found_places += _keys(self._run(places, values).fetchone()[0])
         if numbers is None or scopes != [None]:  # no session is left to filter out
-            return found
+            return found_places
         wanted = set(numbers)
-        return [place for place in found if place >> SEQ_BITS in wanted]
+        return [place for place in found_places if place >> SEQ_BITS in wanted]
 
     def parts(self, number: int) -> list[int]:
         """Return the keys of the parts of a session's entries."""

@@ -111,7 +111,7 @@ class TenantIndex(TenantTables):
             return False
         number = current.number if current is not None else self._new(session)
         self._drop(number, update.drop)
-        self._lose(number, update.lost)
+        self._hide(number, update.lost)
         self._add(number, [document for document in update.add if document.seq not in blocked])
         cursor = msgspec.json.encode(msgspec.structs.replace(update.cursor, number=0))  # a column has the number
         self._run("UPDATE session_N SET cursor = ? WHERE number = ?", (cursor, number))
@@ -123,7 +123,7 @@ class TenantIndex(TenantTables):
         cursor = self.cursors([session]).get(session)
         gone = 0
         if cursor is not None:
-            gone = self._drop(cursor.number, drop) + self._lose(cursor.number, spans.of(seqs))
+            gone = self._drop(cursor.number, drop) + self._hide(cursor.number, spans.of(seqs))
         if 0 in seqs or self._read_note("drop_N") is not None:  # otherwise no term of these was ever in the file
             self._note_scrub()
         self._next_generation()
@@ -145,7 +145,7 @@ class TenantIndex(TenantTables):
         cursor = self.cursors([session]).get(session)
         if cursor is not None:
             # An eraser presumed dead may still be running: it may erase entries that were indexed again meanwhile.
-            self._lose(cursor.number, spans.of({*seqs}.difference([0], (document.seq for document in add))))
+            self._hide(cursor.number, spans.of({*seqs}.difference([0], (document.seq for document in add))))
             self._add(cursor.number, [document for document in add if document.seq < cursor.next_seq])
         self._next_generation()
         return True
@@ -154,7 +154,7 @@ class TenantIndex(TenantTables):
         cursor = self.cursors([session]).get(session)
         gone = 0
         if cursor is not None:
-            gone = self._lose(cursor.number, [(0, LAST_SEQ)])
+            gone = self._hide(cursor.number, [(0, LAST_SEQ)])
             self._run("DELETE FROM session_N WHERE number = ?", (cursor.number,))
             self._note_drop()
             self._note_scrub()
@@ -172,41 +172,50 @@ class TenantIndex(TenantTables):
         """Put documents in the index; whatever else is left in their places is removed first."""
         checksums = self._entries(number, [document.seq for document in documents])
         documents = [document for document in documents if checksums.get(document.seq) != _checksum(document)]
-        taken = [document.seq for document in documents if document.seq in checksums]
-        if taken:
-            self._lose(number, spans.of(taken))
+        replaced_seqs = [document.seq for document in documents if document.seq in checksums]
+        if replaced_seqs:
+            self._hide(number, spans.of(replaced_seqs))
             self.purge()
-        words = ((key_of(number, one.seq, i), " ".join(part)) for one in documents for i, part in enumerate(one.parts))
+        words = (
+            (key_of(number, document.seq, i), " ".join(part))
+            for document in documents
+            for i, part in enumerate(document.parts)
+        )
         self._run_many("INSERT INTO words_N(rowid, terms) VALUES(?, ?)", words)
-        rows = ((_place(number, one.seq), *_kept(one.facts), len(one.parts), _checksum(one)) for one in documents)
+        rows = (
+            (_place(number, document.seq), *_kept(document.facts), len(document.parts), _checksum(document))
+            for document in documents
+        )
         self._run_many("INSERT INTO entry_N VALUES(?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        self._count(len(documents), sum(len(one.parts) for one in documents), 0)
+        self._count(len(documents), sum(len(document.parts) for document in documents), 0)
 
     def _drop(self, number: int, documents: Sequence[Document]) -> int:
         """Remove those of these documents that are indexed exactly as given; return how many parts were removed."""
         checksums = self._entries(number, [document.seq for document in documents])
-        same = [one for one in documents if checksums.get(one.seq) == _checksum(one)]
+        same = [document for document in documents if checksums.get(document.seq) == _checksum(document)]
         words = (
-            ("delete", key_of(number, one.seq, i), " ".join(part)) for one in same for i, part in enumerate(one.parts)
+            ("delete", key_of(number, document.seq, i), " ".join(part))
+            for document in same
+            for i, part in enumerate(document.parts)
         )
         self._run_many("INSERT INTO words_N(words_N, rowid, terms) VALUES(?, ?, ?)", words)
-        self._run_many("DELETE FROM entry_N WHERE place = ?", ((_place(number, one.seq),) for one in same))
+        self._run_many("DELETE FROM entry_N WHERE place = ?", ((_place(number, document.seq),) for document in same))
         self._drop_vectors(number, spans.of(document.seq for document in documents))
-        parts = sum(len(one.parts) for one in same)
+        parts = sum(len(document.parts) for document in same)
         if same:
             self._note_drop()
         self._count(-len(same), -parts, 0)
         return parts
 
-    def _lose(self, number: int, gone: Iterable[tuple[int, int]]) -> int:
+    def _hide(self, number: int, lost_spans: Iterable[tuple[int, int]]) -> int:
         """Hide these entries, whose terms are not at hand, from every search; return how many parts became stale.
 
         Their keys stay taken until `purge`: FTS5 cannot tell two documents with one key apart.
         """
         entries = parts = 0
-        gone = list(gone)
-        self._drop_vectors(number, gone)
-        for low, high in gone:
+        lost_spans = list(lost_spans)
+        self._drop_vectors(number, lost_spans)
+        for low, high in lost_spans:
             ends = _place(number, low), _place(number, high)
             live = "FROM entry_N WHERE place BETWEEN ? AND ? AND checksum != -1"
             counted = self._run(f"SELECT count(*), sum(parts) {live}", ends).fetchone()
@@ -266,18 +275,20 @@ class TenantIndex(TenantTables):
 
     def purge(self) -> None:
         """Remove stale parts. FTS5 needs their terms for that, which are read back from its list of term positions."""
-        stale = self._run("SELECT place, parts FROM entry_N WHERE checksum = -1").fetchall()
-        found: dict[int, list[str]] = {place << PART_BITS | i: [] for place, parts in stale for i in range(parts)}
-        asked = msgspec.json.encode(list(found)).decode()
+        stale_entries = self._run("SELECT place, parts FROM entry_N WHERE checksum = -1").fetchall()
+        terms_by_key: dict[int, list[str]] = {
+            place << PART_BITS | i: [] for place, parts in stale_entries for i in range(parts)
+        }
+        keys_json = msgspec.json.encode(list(terms_by_key)).decode()
         positions = (
             "SELECT doc, term FROM temp.stand_N WHERE doc IN (SELECT value FROM json_each(?)) ORDER BY doc, offset"
         )
-        for key, term in self._run(positions, (asked,)).fetchall():
-            found[key].append(term)
-        words = (("delete", key, " ".join(terms)) for key, terms in found.items())
+        for key, term in self._run(positions, (keys_json,)).fetchall():
+            terms_by_key[key].append(term)
+        words = (("delete", key, " ".join(terms)) for key, terms in terms_by_key.items())
         self._run_many("INSERT INTO words_N(words_N, rowid, terms) VALUES(?, ?, ?)", words)
         self._run("DELETE FROM entry_N WHERE checksum = -1")
-        self._count(0, 0, -len(found))
+        self._count(0, 0, -len(terms_by_key))
         self._note_drop()
         self._note_scrub()
 

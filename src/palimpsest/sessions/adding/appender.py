@@ -91,8 +91,10 @@ class OpenTurn:
         """
         scope, renewals = self._scope, self._scope.memory.renewals
         block.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
-        held = [one.lease for one in outer if one.lease and one.lease.held and one.thread == get_ident()]
-        if wait is None and any(map(block.lease.is_same, held)):
+        outer_leases = [
+            other.lease for other in outer if other.lease and other.lease.held and other.thread == get_ident()
+        ]
+        if wait is None and any(map(block.lease.is_same, outer_leases)):
             raise ConfigError("turn", "a turn inside a turn", NESTED)
         if waited := await block.lease.take(renewals, wait):
             await scope.tell("lock:waited", lock="turn", seconds=waited)

@@ -36,19 +36,19 @@ class ExistingEntries:
         It does if it has the same text and expiry, if contexts show it (or will when the atomic turn ends), and if it
         is pinned or `entry` is not.
         """
-        kept = (await self._admitted([entry]))[0].kept
-        if kept is None:
+        admitted = (await self._admitted([entry]))[0].kept
+        if admitted is None:
             return None
         buffer, now = self._buffer(), self._scope.clock()
-        if buffer is not None and (buffered := buffer.contexts.get(kept.name)) is not None:  # newer than in the log
-            serves = _serves_as(buffered, kept, pinned=buffered.pinned) and not buffered.expired(now)
+        if buffer is not None and (buffered := buffer.contexts.get(admitted.name)) is not None:  # newer than in the log
+            serves = _serves_as(buffered, admitted, pinned=buffered.pinned) and not buffered.expired(now)
             return buffered if serves else None
         head = await self._scope.store.head(self._scope.key)
-        newest = head.contexts.get(kept.name or "") if head is not None else None  # its seq and digest
-        if head is None or newest is None or newest[1] != digest(kept.text):
+        newest = head.contexts.get(admitted.name or "") if head is not None else None  # its seq and digest
+        if head is None or newest is None or newest[1] != digest(admitted.text):
             return None
         stored, pinned = await self._scope.store.fetch(self._scope.key, [newest[0]]), newest[0] in head.pinned
-        if not stored or not _serves_as(stored[0], kept, pinned=pinned):
+        if not stored or not _serves_as(stored[0], admitted, pinned=pinned):
             return None
         state = (await states_of(self._scope.store, self._scope.options, head)).of(stored[0], now)
         return stored[0] if state == "active" or (state == "covered" and pinned) else None
@@ -78,7 +78,7 @@ class ExistingEntries:
             ]
         if [(entry.kind, entry.role) for entry in newest] == [(entry.kind, entry.role) for entry in entries]:
             slots = await self._admitted(entries)
-            if all(_is_equal(old, slot.kept) for old, slot in zip(newest, slots, strict=True)):
+            if all(_is_equal(existing, slot.kept) for existing, slot in zip(newest, slots, strict=True)):
                 return newest, ()
         return ([], entries) if key is not None else await self._without_results(newest, entries)
 

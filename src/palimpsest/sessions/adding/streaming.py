@@ -111,11 +111,11 @@ class Streaming:
         again: bool,
     ) -> tuple[Entry, ...]:
         """Store what has arrived, and record its usage. With `again`, an earlier try may have stored it already."""
-        whole, unless_last = stream.whole(), again and key is None
-        if whole is None:
+        response, unless_last = stream.whole(), again and key is None
+        if response is None:
             return ()
         if stream.is_complete:
-            entries = await self._add(whole, key=key, metadata=metadata, unless_last=unless_last)
+            entries = await self._add(response, key=key, metadata=metadata, unless_last=unless_last)
             if again and (usage := stream.usage()) is not None:
                 await self._usage.unless_noted([usage])
             return entries

@@ -70,18 +70,18 @@ class AutoCompaction:
 
     # --- when to look
 
-    async def appended(self, done: Appended, *, in_turn: bool) -> None:
+    async def appended(self, append: Appended, *, in_turn: bool) -> None:
         """Look at the triggers after an append, unless the margins of the last look show that none can fire."""
-        completed = not in_turn and completes(done.head, done.entries)
-        asked = not in_turn and any(entry.is_human for entry in done.entries)
+        completed = not in_turn and completes(append.head, append.entries)
+        has_human = not in_turn and any(entry.is_human for entry in append.entries)
         if self._options.auto_compact == "off":
             return
         try:
-            quiet = self._is_quiet(done, completed, asked)
+            quiet = self._is_quiet(append, completed, has_human)
         except Exception:  # noqa: BLE001 (a user's counter: the look calls it again, and reports what it raises)
             quiet = False
         if not quiet:
-            first = next(entry.seq for entry in done.entries if entry.revision == done.head.revision)
+            first = next(entry.seq for entry in append.entries if entry.revision == append.head.revision)
             await self._when_due(completed, first)
 
     def knows(self, head: Head) -> None:
@@ -139,27 +139,27 @@ class AutoCompaction:
             await self.flush()
         return results
 
-    def _is_quiet(self, done: Appended, completed: bool, asked: bool) -> bool:
-        """Whether no trigger can fire after this append, by the margins of the last look, which it reduces. `asked`: it
-        has a human message, which may have ended an interaction without an answer."""
+    def _is_quiet(self, append: Appended, completed: bool, has_human: bool) -> bool:
+        """Whether no trigger can fire after this append, by the margins of the last look, which it reduces. A human
+        message in it (`has_human`) may have ended an interaction without an answer."""
         last = self._last
-        self._new_results |= any(entry.kind == "tool_result" for entry in done.entries)
-        if last is None or done.head.revision != last.revision + 1:
+        self._new_results |= any(entry.kind == "tool_result" for entry in append.entries)
+        if last is None or append.head.revision != last.revision + 1:
             return False
-        meter, entries = self._meter(), done.entries
+        meter, entries = self._meter(), append.entries
         human = sum(entry.is_human for entry in entries)
         messages = sum(map(most_messages, entries))
         tokens = sum(most(entry, meter) for entry in entries)
         used = (tokens, len(entries), messages, human + completed)
-        margins = {name: one.spent(*used) for name, one in last.margins.items()}
-        self._last = last._replace(revision=done.head.revision, updated=done.head.updated, margins=margins)
-        idle = (done.head.updated - last.updated) / 1e6
-        input_tokens = input_tokens_of(done.head)
+        margins = {name: old_margin.spent(*used) for name, old_margin in last.margins.items()}
+        self._last = last._replace(revision=append.head.revision, updated=append.head.updated, margins=margins)
+        idle = (append.head.updated - last.updated) / 1e6
+        input_tokens = input_tokens_of(append.head)
         for strategy in last.strategies:
             triggers = strategy.triggers
             if not margins[strategy.name].open or 0 < (triggers.idle_seconds or 0) <= idle:
                 return False
-            if (completed or asked) and (
+            if (completed or has_human) and (
                 (self._new_results and triggers.watches_tools) or triggers.heeds(input_tokens)
             ):
                 return False

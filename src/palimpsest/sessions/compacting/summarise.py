@@ -74,25 +74,25 @@ class SummaryMaker:
         contains what must be left out, the heuristic makes another one. Raises Rejected if no acceptable summary was
         made, SummarizerFailed if the summarizer did not answer, and PrivacyRefused.
         """
-        summary = await self._folded(strategy, loaded, plan, renew)
+        summary = await self._make_summary(strategy, loaded, plan, renew)
         if self._without is None or not await self._snapshots.apart(summary_mentions, summary, self._without):
             return summary
         spent, summarizer, self._summarizer = self.spent, self._summarizer, None
         try:
-            summary = await self._folded(strategy, loaded, plan, renew)
+            summary = await self._make_summary(strategy, loaded, plan, renew)
         finally:
             self.spent, self._summarizer = spent, summarizer
         if await self._snapshots.apart(summary_mentions, summary, self._without):
             raise Rejected("failed", "the summary would repeat erased text")
         return msgspec.structs.replace(summary, spent=spent, fallback="the summarizer repeated erased text")
 
-    async def _folded(
+    async def _make_summary(
         self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
     ) -> Summary:
+        """Make a summary of what the plan covers and of the summaries that it folds in."""
         self.spent = Spent()
         if self.gate.withholds("summary"):
             raise Rejected("failed", "the privacy policy withholds summaries")
-        """Make a summary of what the plan covers and of the summaries that it folds in."""
         apart = self._snapshots.apart
         folded = [summary for summary in loaded.snapshot.summaries if summary.revision in plan.fold]
         covered_tokens, id = await apart(_cost, loaded, plan.cover), new_ids(1, self._clock() // 1000)[0]
@@ -109,12 +109,12 @@ class SummaryMaker:
         self.held += (entries, source)
         recipe = self._recipe(strategy, plan, source_tokens - fence_tokens)
         draft, fallback = await self._draft(strategy, source, recipe, renew)
-        fresh, pinned = rebuilt is not None and not previous, source.pinned
-        make = partial(self._summary, loaded, plan, folded, id, draft, fallback, covered_tokens, pinned, fresh=fresh)
+        is_fresh, pinned = rebuilt is not None and not previous, source.pinned
+        make = partial(self._summary, loaded, plan, folded, id, draft, fallback, covered_tokens, pinned, fresh=is_fresh)
         summary, cost = await apart(_weighed, make, loaded.snapshot.standing)
         if cost >= source_tokens and not self._writes:
-            made = f"the summary takes {cost} tokens"
-            raise Rejected("no_gain", f"{made}, the entries that it would replace {source_tokens}")
+            cost_note = f"the summary takes {cost} tokens"
+            raise Rejected("no_gain", f"{cost_note}, the entries that it would replace {source_tokens}")
         return summary
 
     @property
@@ -136,18 +136,18 @@ class SummaryMaker:
 
     def _recipe(self, strategy: Strategy, plan: Plan, source_tokens: int) -> Recipe:
         style = strategy.style
-        asked = None if isinstance(self._summarizer, BoundSource) else self._summarizer
-        most = min(plan.summary_most or source_tokens - 1, source_tokens - 1)
+        bound = None if isinstance(self._summarizer, BoundSource) else self._summarizer
+        limit = min(plan.summary_most or source_tokens - 1, source_tokens - 1)
         return Recipe(
-            target=max(min(plan.summary_tokens, most), 1),
-            most=max(most, 1),
+            target=max(min(plan.summary_tokens, limit), 1),
+            most=max(limit, 1),
             source_tokens=source_tokens,
             loops=style.cod_max_loops,
             instructions=style.instructions,
             template=style.prompt_template,
-            window=asked.window if asked is not None else None,
-            max_output=asked.max_output if asked is not None else None,
-            checked=asked is None or asked.checked,
+            window=bound.window if bound is not None else None,
+            max_output=bound.max_output if bound is not None else None,
+            checked=bound is None or bound.checked,
             bare=style.bare_heuristic,
             nonce=new_ids(1, self._clock() // 1000)[0].replace("-", "")[12:],
         )
@@ -162,7 +162,7 @@ class SummaryMaker:
         try:
             if isinstance(self._summarizer, BoundSource):
                 return await self._written(self._summarizer, source, renew), None
-            return await self._asked(self._summarizer, summarise(source, recipe, count), renew), None
+            return await self._drive_passes(self._summarizer, summarise(source, recipe, count), renew), None
         except (Rejected, SummarizerFailed) as fault:
             if strategy.style.on_failure != "heuristic":
                 raise
@@ -181,7 +181,9 @@ class SummaryMaker:
             raise Rejected("empty", "the summarizer gave an empty answer")
         return Draft(text=text, method="plain")
 
-    async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:
+    async def _drive_passes(
+        self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]
+    ) -> Draft:
         """Drive the passes: send each prompt to the summarizer, and its answer or failure back to the passes."""
         apart = self._snapshots.apart
         step = await apart(_stepped, partial(next, passes))

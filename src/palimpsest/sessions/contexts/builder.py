@@ -106,7 +106,7 @@ class ContextBuilder:
         return self._views.of(self._options.key) if self._views is not None else None
 
     def _steps(self, *, last_try: bool) -> Callable[[], Steps[tuple[Settled, Context | None]]]:
-        before = self._before if self._definitions is not None else None
+        before = self._earlier_terms if self._definitions is not None else None
         return partial(newest, self.terms, self._now, last_try=last_try, before=before)
 
     async def _read_and_build(self) -> Context:
@@ -139,14 +139,14 @@ class ContextBuilder:
             self._remember(self._views, cache, settled, stored=stored)
         return context
 
-    def _before(self, head: Head) -> Terms | None:
+    def _earlier_terms(self, head: Head) -> Terms | None:
         """Return the terms of an earlier definition that the session still is under; None if it is under its own."""
         assert self._definitions is not None, "only a declared session has another definition"
         held = self._definitions.held(head, self._options)
         return None if held is None else terms_of(held, self._call)
 
     @property
-    def _adopts(self) -> Definitions | None:
+    def _definition_to_adopt(self) -> Definitions | None:
         """The definition that a cut of this call may put the session under, or None."""
         call, own = self._call, self._options
         is_own = call.view in (None, own.view) and call.max_tokens is call.max_messages is None
@@ -154,11 +154,13 @@ class ContextBuilder:
 
     async def _adopt(self, head: Head) -> None:
         """Put the session under its own definition without a cut, because this call stores none."""
-        if self._adopts is None or not self._adopts.differs(head):
+        if self._definition_to_adopt is None or not self._definition_to_adopt.differs(head):
             return
         try:
-            await self._adopts.keep()
-            await self._store.commit(self._options.key, self._adopts.adoption(head.created), expect_epoch=head.epoch)
+            await self._definition_to_adopt.keep()
+            await self._store.commit(
+                self._options.key, self._definition_to_adopt.adoption(head.created), expect_epoch=head.epoch
+            )
         except (Conflict, StoreUnavailable):
             return  # the next call tries again
 
@@ -177,9 +179,9 @@ class ContextBuilder:
             return await self._build(settled, head, None, "entries that do not fit are summarised first")
         change = _change(self.terms.view, settled)
         try:
-            if self._adopts is not None and head.definition != self._adopts.own:
-                await self._adopts.keep()
-                about, said = self._adopts.change_fields()
+            if self._definition_to_adopt is not None and head.definition != self._definition_to_adopt.own:
+                await self._definition_to_adopt.keep()
+                about, said = self._definition_to_adopt.change_fields()
                 change = msgspec.structs.replace(change, about=about, said=said)
             after = await self._store.commit(
                 self._options.key, change, expect_revision=head.revision, expect_epoch=head.epoch

@@ -52,45 +52,45 @@ class EarlierContext:
     async def context(self) -> Context:
         """Return the context. Raises PastUnknown if it cannot be rebuilt, ConfigError if there is no such revision."""
         head = await self._store.head(self._options.key) or Head()
-        then = await self._past.view(head, self.terms.view, self._at)
+        past_head = await self._past.view(head, self.terms.view, self._at)
         if self._options.exact or self._call.dry_run or is_another(self._options, self.terms):
-            return await self._anew(head, then)
+            return await self._recomputed(head, past_head)
         settler = Settler(self.terms, 0)  # time 0: nothing that a stored cut shows had expired
-        settled = await self._answered(settler.stored(then))
+        settled = await self._answered(settler.stored(past_head))
         is_own_cut = settled.layout.cut.revision == self._at
         if settled.layout.more and _may_be_due(settled.layout, head):
-            settled = await self._answered(Settler(self.terms, 0).stored(then, whole=True))
+            settled = await self._answered(Settler(self.terms, 0).stored(past_head, whole=True))
         exceeds = self.terms.keeps_newest and not settled.layout.fits  # `keep_newest` may exceed the budget on purpose
         if not is_own_cut and (exceeds or _was_due(settled.layout)):
-            return await self._anew(head, then)
+            return await self._recomputed(head, past_head)
         if is_own_cut or settled.layout.fits:
-            return await self._store.apart(settled.build_context, then, None)
+            return await self._store.apart(settled.build_context, past_head, None)
         raise self._unknown(
             "the cut stored by then does not fit into this budget; give the budget of that time, or pass dry_run=True "
             "to see what this budget would have shown"
         )
 
-    async def _anew(self, head: Head, then: Head) -> Context:
+    async def _recomputed(self, head: Head, past_head: Head) -> Context:
         """Compute the context from the log as it was then, as a dry run does from any head.
 
         The call was made at some time between the revision (`early`) and the next one (`late`).
         """
-        point = Point(self._at, then.next_seq)
+        point = Point(self._at, past_head.next_seq)
         early, late = await self._past.between(head, point, self._now)
         counts = self.terms.exact or self.terms.strategies  # conditions may depend on the number of entries
-        whole = await (self._past.head(head, point) if counts else self._past.shown(head, then))
-        whole = msgspec.structs.replace(whole, epoch_reason=then.epoch_reason)
+        complete_head = await (self._past.head(head, point) if counts else self._past.shown(head, past_head))
+        complete_head = msgspec.structs.replace(complete_head, epoch_reason=past_head.epoch_reason)
         terms = msgspec.structs.replace(self.terms, past=False)
         settler = Settler(terms, early, _RecordingReader)
         reader = settler.reader
         assert isinstance(reader, _RecordingReader)
         try:
-            settled = await self._answered(settler.settle(whole))
+            settled = await self._answered(settler.settle(complete_head))
         except BudgetImpossible:
             await self._check(head, reader, early, late, estimates=not terms.exact)
             raise
         notes = () if settled.reason is None else (ANEW,)
-        context = await self._store.apart(settled.build_context, whole, None, notes)
+        context = await self._store.apart(settled.build_context, complete_head, None, notes)
         if context.is_bounded or terms.strategies:  # otherwise no entry was chosen by its cost or content
             recut = settled.reason is not None and not terms.exact
             await self._check(head, reader, early, late, estimates=recut)
@@ -110,14 +110,14 @@ class EarlierContext:
         erased, redacted = await self._past.changed(self._at)
         if redacted:
             raise self._unknown("texts of the session were redacted since, so what fitted then is not known any more")
-        if erased and (self.terms.strategies or await self._mattered(erased, reader)):
+        if erased and (self.terms.strategies or await self._depended_on(erased, reader)):
             raise self._unknown("entries that it depended on were erased since")
         if estimates and self.terms.margin != 1.0 and head.usage is not None and self._at < head.revision:
             raise self._unknown(
                 "its tokens were estimated from the provider's usage reports, and those of that time are not kept"
             )
 
-    async def _mattered(self, erased: Iterable[int], reader: _RecordingReader) -> bool:
+    async def _depended_on(self, erased: Iterable[int], reader: _RecordingReader) -> bool:
         """Whether the context depended on an entry that was erased since: pinned, read, or in a summary's text."""
         tombstones = await self._store.fetch(self._options.key, erased)
         records = await self._store.records(self._options.key, before=self._at + 1)

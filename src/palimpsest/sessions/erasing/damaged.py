@@ -42,11 +42,11 @@ async def destroy_damaged(scope: MemoryScope, store: Store, name: str, leaving: 
             sharing_sessions = await store.destroy(key)
     except StoreCorrupt as fault:
         return Erased(remains=(fault.reason,))
-    done = Erased(sessions=(name,), items=await leaving.drop(name, store)) + unmaking.done
+    report = Erased(sessions=(name,), items=await leaving.drop(name, store)) + unmaking.done
     if sharing_sessions:
         shared = ", ".join(map(repr, sharing_sessions))
-        done += Erased(remains=(f"the head of session {name!r} was damaged: what it shared with {shared} is kept",))
-    return done
+        report += Erased(remains=(f"the head of session {name!r} was damaged: what it shared with {shared} is kept",))
+    return report
 
 
 async def destroy_damaged_of(scope: MemoryScope, store: Store, user: str, leaving: Leaving, *, dry_run: bool) -> Erased:

@@ -79,36 +79,36 @@ class Eraser:
             reason: kept in the records, as `checked_reason` returns it.
             detail: kept in the records.
         """
-        done, lost = Erased(), Lost()
+        total, lost_summaries = Erased(), Lost()
         again = selection.sees_all or selection.mentions is not None
         async for look in self._looks(self._scope.key, again=again):
             find = partial(selection.find, self._store, self._options, look.head, look.seen)
-            found = await self._store.together(find, reads=True)
+            entries = await self._store.together(find, reads=True)
             silenced = await self._mentioning_records(look, selection.mentions)
             silenced_about = _mentioning_about(look, selection.mentions)
-            if found or silenced or silenced_about:
-                report, newly_lost = await self._commit(look, found, silenced, silenced_about, reason, detail)
-                done, lost = done + report, _merged(lost, newly_lost)
-        lost = _merged(lost, await self._silence_branches(selection.mentions, reason))
-        return done + Erased(withdrawn=sum(map(len, lost.values()))), lost
+            if entries or silenced or silenced_about:
+                report, newly_lost = await self._commit(look, entries, silenced, silenced_about, reason, detail)
+                total, lost_summaries = total + report, _merged(lost_summaries, newly_lost)
+        lost_summaries = _merged(lost_summaries, await self._silence_branches(selection.mentions, reason))
+        return total + Erased(withdrawn=sum(map(len, lost_summaries.values()))), lost_summaries
 
     async def _looks(self, key: SessionKey, *, again: bool) -> AsyncIterator[_Look]:
         """Yield a look at the session as it is now; then, with `again`, at what is new while looks find something.
 
         The caller sets `found` and `after` of each look before the next one is made.
         """
-        seen: Head | None = None
+        seen_head: Head | None = None
         for number in range(LOOKS):
             head = await self._store.head(key)
-            if head is None or (seen is not None and head.revision == seen.revision):
+            if head is None or (seen_head is not None and head.revision == seen_head.revision):
                 return
-            if seen is not None and await since(self._store, key, seen, head) is None:
-                seen = None  # another session took its place, or its texts were redacted: look at all of it
-            look = _Look(key, head, seen)
+            if seen_head is not None and await since(self._store, key, seen_head, head) is None:
+                seen_head = None  # another session took its place, or its texts were redacted: look at all of it
+            look = _Look(key, head, seen_head)
             yield look
             if not again or (number and not look.found):
                 return
-            seen = look.after
+            seen_head = look.after
 
     async def _mentioning_records(self, look: _Look, mentions: Mentions | None) -> tuple[int, ...]:
         """Return the revisions of the records whose words mention the text."""
@@ -121,23 +121,23 @@ class Eraser:
     async def _commit(
         self,
         look: _Look,
-        found: Sequence[Entry],
+        entries: Sequence[Entry],
         silence: tuple[int, ...],
-        said: tuple[str, ...],
+        silenced_about: tuple[str, ...],
         reason: str,
         detail: Mapping[str, Any] | None = None,
     ) -> tuple[Erased, Lost]:
         """Erase what a look has found, in one step. Return the report and the summaries lost by it."""
-        key, seqs = look.key, tuple(entry.seq for entry in found)
+        key, seqs = look.key, tuple(entry.seq for entry in entries)
         branches = list(await self._store.sharing(key, seqs))
         change = Change(
             kind="erase",
             reason=reason,
             created=look.head.created,
             seqs=seqs,
-            ids=tuple(entry.id for entry in found),
+            ids=tuple(entry.id for entry in entries),
             silence=silence,
-            said=said,
+            said=silenced_about,
             detail=dict(detail or {}),
         )
         async with self._scope.drop_derived(seqs) as unmaking:
@@ -154,9 +154,9 @@ class Eraser:
         if erased_seqs:
             facts = {"seqs": tuple(sorted(erased_seqs)), "reason": reason, "branches": tuple(branches)}
             await self._scope.memory.tell("erased", key.session, **facts)
-        media = sum(media_in(entry) for entry in found if entry.seq in erased_seqs)
-        done = Erased(entries=len(erased_seqs), branches=tuple(branches), media=media)
-        return done + unmaking.done, await self.lost(before)
+        media = sum(media_in(entry) for entry in entries if entry.seq in erased_seqs)
+        report = Erased(entries=len(erased_seqs), branches=tuple(branches), media=media)
+        return report + unmaking.done, await self.lost(before)
 
     async def _silence_branches(self, mentions: Mentions | None, reason: str) -> Lost:
         """Strip records of branches that mention the text of their words. Return the summaries lost by it.
@@ -164,25 +164,25 @@ class Eraser:
         A branch that is forked meanwhile copies the records of its parent, perhaps before they were stripped. So the
         branches are listed again, until all of them are done.
         """
-        lost, done = Lost(), set[str]()
+        lost_summaries, silenced_branches = Lost(), set[str]()
         for _ in range(LOOKS if mentions is not None else 0):
-            new = set(await self._store.branches(self._scope.key)) - done
-            if not new:
+            new_branches = set(await self._store.branches(self._scope.key)) - silenced_branches
+            if not new_branches:
                 break
-            for branch in sorted(new):
-                lost = _merged(lost, await self._silence_branch(branch, mentions, reason))
-            done |= new
-        return lost
+            for branch in sorted(new_branches):
+                lost_summaries = _merged(lost_summaries, await self._silence_branch(branch, mentions, reason))
+            silenced_branches |= new_branches
+        return lost_summaries
 
     async def _silence_branch(self, branch: str, mentions: Mentions | None, reason: str) -> Lost:
-        lost = Lost()
+        lost_summaries = Lost()
         async for look in self._looks(self._scope.key._replace(session=branch), again=True):
             silenced = await self._mentioning_records(look, mentions)
             silenced_about = _mentioning_about(look, mentions)
             if silenced or silenced_about:
                 _, newly_lost = await self._commit(look, (), silenced, silenced_about, reason)
-                lost = _merged(lost, newly_lost)
-        return lost
+                lost_summaries = _merged(lost_summaries, newly_lost)
+        return lost_summaries
 
     # --- summaries
 

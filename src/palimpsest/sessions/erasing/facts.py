@@ -44,9 +44,9 @@ async def forget_facts(scope: MemoryScope, query: Query, *, dry_run: bool) -> Er
     compared with a fact's last change. With `user` only facts in the user's scopes are looked at. A namespace that
     cannot be read does not stop the others; it is reported in `remains`.
     """
-    done = Erased()
+    report = Erased()
     if query.text is None or query.where is not None:
-        return done
+        return report
     mentions = finder(query.text)
     own_namespaces: set[str] | None = None
     if query.user is not None:
@@ -59,9 +59,9 @@ async def forget_facts(scope: MemoryScope, query: Query, *, dry_run: bool) -> Er
             for item in await scope.store.list_items(scope.tenant, namespace):
                 count += await _forgotten(scope, namespace, item, query, mentions, dry_run=dry_run)
         except StoreCorrupt as fault:
-            done += Erased(remains=(UNREAD.format(fault.reason),))
-        done += Erased(items={namespace: count} if count else {})
-    return done
+            report += Erased(remains=(UNREAD.format(fault.reason),))
+        report += Erased(items={namespace: count} if count else {})
+    return report
 
 
 async def _forgotten(

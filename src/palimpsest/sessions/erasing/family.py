@@ -52,20 +52,20 @@ class FamilyEraser:
         """
         if await is_damaged(self._store, self._scope.key(name)):
             return await destroy_damaged(self._scope, self._store, name, self._leaving, dry_run=self._dry_run)
-        done, lost = Erased(), Lost()
+        report, lost_summaries = Erased(), Lost()
         if everywhere:
-            done, lost = await self._eraser(name).erase(SelectedAll(), self._reason)
-        done += await self._drop_facts(name)
+            report, lost_summaries = await self._eraser(name).erase(SelectedAll(), self._reason)
+        report += await self._drop_facts(name)
         for number in range(PASSES):
             head = await self._store.head(self._scope.key(name))
             if head is None:
                 break
             deleted = await self._delete(name, head, certainly=number == PASSES - 1)
             if deleted is not None:
-                done += deleted
+                report += deleted
                 break
-        lost.pop(name, None)
-        return done + await self._rebuild(name, lost, None)
+        lost_summaries.pop(name, None)
+        return report + await self._rebuild(name, lost_summaries, None)
 
     async def _delete_if_emptied(self, name: str) -> Erased:
         """Delete a session if forgetting a user has emptied it, as the mark in one of its records says."""
@@ -127,7 +127,7 @@ class FamilyEraser:
         With `whole` sessions in which nothing else is left are deleted. `choices` keeps the selection of each session
         from pass to pass, and `seen` the head up to which it has looked; both are updated.
         """
-        found: dict[str, list[Entry]] = {}
+        found_entries: dict[str, list[Entry]] = {}
         for name in family:
             selection, head = (
                 choices.setdefault(name, SelectedByQuery(query)),
@@ -137,32 +137,37 @@ class FamilyEraser:
             if before is not None and await since(self._store, self._scope.key(name), before, head) is None:
                 before = None
             find = partial(selection.find, self._store, self._session(name).options, head, before)
-            found[name] = await self._store.together(find, reads=True)
+            found_entries[name] = await self._store.together(find, reads=True)
             seen[name] = head
         mentions = choices[family[0]].mentions
-        own = {name: await self._unshared(name, entries) for name, entries in found.items()} if len(family) > 1 else {}
-        steps = [(name, Picked([entry.id for entry in entries])) for name, entries in own.items() if entries]
-        steps += [(name, Picked([entry.id for entry in each], mentions)) for name, each in found.items()]
-        done, lost = await self._erase_picked(steps, whole=whole)
+        unshared = (
+            {name: await self._unshared(name, entries) for name, entries in found_entries.items()}
+            if len(family) > 1
+            else {}
+        )
+        steps = [(name, Picked([entry.id for entry in entries])) for name, entries in unshared.items() if entries]
+        steps += [(name, Picked([entry.id for entry in each], mentions)) for name, each in found_entries.items()]
+        report, lost_summaries = await self._erase_picked(steps, whole=whole)
         for name in family if whole else ():
             if emptied := await self._delete_if_emptied(name):
-                done += emptied
-                lost.pop(name, None)
-        done += await self._rebuild(family[0], lost, mentions)
-        if any(found.values()):  # freeing thousands of entries takes milliseconds: not on the event loop
-            await self._store.apart(_clear, found, own, lost)
-        return done
+                report += emptied
+                lost_summaries.pop(name, None)
+        report += await self._rebuild(family[0], lost_summaries, mentions)
+        if any(found_entries.values()):  # freeing thousands of entries takes milliseconds: not on the event loop
+            await self._store.apart(_clear, found_entries, unshared, lost_summaries)
+        return report
 
     async def _erase_picked(self, steps: list[tuple[str, Picked]], *, whole: bool) -> tuple[Erased, Lost]:
         """Erase what was picked in each of these sessions, one after the other."""
-        done, lost = Erased(), Lost()
+        total, lost_summaries = Erased(), Lost()
         for name, picked in steps:
             report, newly_lost = await self._eraser(name).erase(picked, self._reason, detail={MARK: whole})
-            done += report + Erased(branches=(name,) if report.branches else ())
-            lost = {
-                session: [*lost.get(session, ()), *newly_lost.get(session, ())] for session in {**lost, **newly_lost}
+            total += report + Erased(branches=(name,) if report.branches else ())
+            lost_summaries = {
+                session: [*lost_summaries.get(session, ()), *newly_lost.get(session, ())]
+                for session in {**lost_summaries, **newly_lost}
             }
-        return done, lost
+        return total, lost_summaries
 
     async def _rebuild(self, name: str, lost: Lost, mentions: Mentions | None) -> Erased:
         """Make lost summaries anew; in a dry run make none."""

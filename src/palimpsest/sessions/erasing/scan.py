@@ -175,30 +175,30 @@ class _Scanner:
 
     async def _scan(self, key: SessionKey) -> None:
         """Scan all of a session, then what is new in it while looks find something. Without `apply` scan it once."""
-        seen, withheld, looks, finds = None, set[str](), 0, True
+        scanned, withheld, looks, finds = None, set[str](), 0, True
         while (head := await self._store.head(key)) is not None:
-            if seen is None or await since(self._store, key, seen.head, head, redacted=True) is None:
-                seen, withheld = _Seen(head, head.first_seq - 1), set()
+            if scanned is None or await since(self._store, key, scanned.head, head, redacted=True) is None:
+                scanned, withheld = _Seen(head, head.first_seq - 1), set()
                 removed = Removed(self._gone, has_summaries=head.compaction > 0)
-            settled = head.revision == seen.head.revision or looks >= LOOKS or (looks > 1 and not finds)
-            if seen.whole and (settled or not self._applies):
+            settled = head.revision == scanned.head.revision or looks >= LOOKS or (looks > 1 and not finds)
+            if scanned.whole and (settled or not self._applies):
                 if not (withheld and self._applies):
                     break
                 await self._erase(key, withheld)
                 withheld, finds = set(), True
                 continue
-            found, further = await self._looked(key, head, seen, removed)
-            if self._applies and found.changes:
-                if not await self._put(key, head, found):
+            findings, scanned_further = await self._looked(key, head, scanned, removed)
+            if self._applies and findings.changes:
+                if not await self._put(key, head, findings):
                     self._portion = max(self._portion // 4, SMALLEST)
                     continue  # others gave out pseudonyms first: look again, at a smaller portion
                 self._portion = PORTION
-            seen = further
-            withheld.update(found.withheld)
-            looks, finds = looks + seen.whole, bool(found.changes or found.withheld)
-            self._sum(found)
-            await self._scope.runner.read(found.entries.clear)  # megabytes are freed in a thread, not on the loop
-        if seen is not None:
+            scanned = scanned_further
+            withheld.update(findings.withheld)
+            looks, finds = looks + scanned.whole, bool(findings.changes or findings.withheld)
+            self._sum(findings)
+            await self._scope.runner.read(findings.entries.clear)  # megabytes are freed in a thread, not on the loop
+        if scanned is not None:
             await self._scope.runner.read(removed.clear)
         self._withheld += 0 if self._applies else len(withheld)
 
@@ -210,22 +210,22 @@ class _Scanner:
         Returns the findings, and how far the session is scanned now.
         """
         branch_pseudonyms = await self._numbers_of_branches(key)
-        found = Findings(key.session, self._redactor, head.pseudonyms, branch_pseudonyms, removed)
+        findings = Findings(key.session, self._redactor, head.pseudonyms, branch_pseudonyms, removed)
         run = self._scope.runner.run
         after = max(seen.entries, head.first_seq - 1)
         while after + 1 < head.next_seq:
-            look_at = partial(self._look_at, key, after, head.next_seq, found)
+            look_at = partial(self._look_at, key, after, head.next_seq, findings)
             after = await self._store.together(look_at, reads=True)
-            if found.changes >= self._portion:
-                return found, seen._replace(head=head, entries=after, whole=False)
+            if findings.changes >= self._portion:
+                return findings, seen._replace(head=head, entries=after, whole=False)
         record_after = seen.records
         while record_after < head.revision:
             record_upto = min(record_after + PORTION, head.revision)
-            for record in await self._records(key, record_after, record_upto, found):
-                await run(found.look_at_record, record)
+            for record in await self._records(key, record_after, record_upto, findings):
+                await run(findings.look_at_record, record)
             record_after = record_upto
-        await run(found.look_at_head, head)
-        return found, _Seen(head, after, head.revision, whole=True)
+        await run(findings.look_at_head, head)
+        return findings, _Seen(head, after, head.revision, whole=True)
 
     async def _numbers_of_branches(self, key: SessionKey) -> list[dict[str, int]]:
         """Return the pseudonyms that each branch has given out, since branches may share entries."""
@@ -239,16 +239,16 @@ class _Scanner:
         await self._scope.runner.run(found.look_at_entries, batch)
         return last
 
-    async def _batch(self, key: SessionKey, after: int, before: int, found: Findings) -> tuple[list[Entry], int]:
+    async def _batch(self, key: SessionKey, after: int, before: int, findings: Findings) -> tuple[list[Entry], int]:
         """Return the next entries, up to the end of a provider's message, and the last `seq` of their range."""
         limit = BATCH
         while True:
             try:
                 batch = await self._store.read(key, after=after, before=before, limit=limit)
             except StoreCorrupt:
-                return await self._singly(key, range(after + 1, min(after + 1 + limit, before)), found)
+                return await self._singly(key, range(after + 1, min(after + 1 + limit, before)), findings)
             if any(entry.damaged for entry in batch):
-                return await self._singly(key, range(after + 1, min(after + 1 + limit, before)), found)
+                return await self._singly(key, range(after + 1, min(after + 1 + limit, before)), findings)
             if len(batch) < limit:
                 return batch, before - 1
             end = next((i for i in range(limit - 1, 0, -1) if not batch[i].continues), 0)
@@ -256,7 +256,7 @@ class _Scanner:
                 return batch[:end], batch[end - 1].seq
             limit *= 2
 
-    async def _singly(self, key: SessionKey, seqs: range, found: Findings) -> tuple[list[Entry], int]:
+    async def _singly(self, key: SessionKey, seqs: range, findings: Findings) -> tuple[list[Entry], int]:
         """Read these entries one by one. Return the readable ones and the last `seq`; refuse the others."""
         entries: list[Entry] = []
         for seq in seqs:
@@ -266,7 +266,7 @@ class _Scanner:
             except StoreCorrupt:
                 fetched, damaged = [], True
             if damaged:
-                found.refused.append(Unchecked(key.session, f"entry {seq}", UNREADABLE))
+                findings.refused.append(Unchecked(key.session, f"entry {seq}", UNREADABLE))
             else:
                 entries += fetched
         return entries, seqs[-1]
@@ -280,35 +280,36 @@ class _Scanner:
 
     # --- doing
 
-    async def _put(self, key: SessionKey, head: Head, found: Findings) -> bool:
+    async def _put(self, key: SessionKey, head: Head, findings: Findings) -> bool:
         """Write the redacted rows over those that have not changed since `head`. What came since is scanned next.
 
         Returns False if that is not possible: another session took its place, or others gave out pseudonyms.
         """
-        figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
-        async with Unmaking(self._scope.derivations, self._store, key, sorted(found.entries)):
-            done = await self._noted(key, head, found, figures) and await self._rewritten(key, head, found)
-        if done:
-            if found.summaries:  # a summary's text may change without any entry that it covers
+        figures = {"entries": len(findings.entries), "summaries": findings.summaries}
+        figures["found"] = findings.findings.total()
+        async with Unmaking(self._scope.derivations, self._store, key, sorted(findings.entries)):
+            is_written = await self._noted(key, head, findings, figures) and await self._rewritten(key, head, findings)
+        if is_written:
+            if findings.summaries:  # a summary's text may change without any entry that it covers
                 await self._scope.derivations.summarised(key.session)
             await self._scope.tell("redacted", key.session, **figures)
-        return done
+        return is_written
 
-    async def _rewritten(self, key: SessionKey, head: Head, found: Findings) -> bool:
+    async def _rewritten(self, key: SessionKey, head: Head, findings: Findings) -> bool:
         """Rewrite what was found. Return False if the session that was scanned is gone or the store refuses."""
         tried_epoch = -1
         while (current := await self._same(key, head)) is not None and current.epoch != tried_epoch:
             tried_epoch = current.epoch
             try:
-                await self._store.rewrite(key, Redaction(key, current.epoch, found), seqs=found.entries.keys())
+                await self._store.rewrite(key, Redaction(key, current.epoch, findings), seqs=findings.entries.keys())
             except Conflict:  # a new epoch began: try again in it. In the same epoch a branch objects: give up
                 continue
             return True
         return False
 
-    async def _noted(self, key: SessionKey, head: Head, found: Findings, figures: dict[str, int]) -> bool:
+    async def _noted(self, key: SessionKey, head: Head, findings: Findings, figures: dict[str, int]) -> bool:
         """Commit the record of the rewrite, with its pseudonyms. Return False if others have given out some since."""
-        numbers = found.numbers if self._redactor.numbers else {}
+        numbers = findings.numbers if self._redactor.numbers else {}
         reason = Gate(self._redactor.afresh()).redact(REASON)  # the policy may redact even the reason
         change = Change(kind="redact", reason=reason, created=head.created, pseudonyms=numbers, detail=figures)
         while (now := await self._same(key, head)) is not None and not (numbers and now.pseudonyms != head.pseudonyms):
@@ -335,13 +336,13 @@ class _Scanner:
         self._withheld += len(ids)
         self._redacted += len(ids)
 
-    def _sum(self, found: Findings) -> None:
-        self._entries += len(found.entries) - found.stubs
-        self._withheld += found.stubs
-        self._summaries += found.summaries
-        self._redacted += len(found.entries) + len(found.records) if self._applies else 0
-        self._findings.update(found.findings)
-        self._refused |= {(unchecked.session, unchecked.place): unchecked for unchecked in found.refused}
-        for name, samples in found.samples.items():
-            kept = self._samples.setdefault(name, [])
-            kept += samples[: self._most - len(kept)]
+    def _sum(self, findings: Findings) -> None:
+        self._entries += len(findings.entries) - findings.stubs
+        self._withheld += findings.stubs
+        self._summaries += findings.summaries
+        self._redacted += len(findings.entries) + len(findings.records) if self._applies else 0
+        self._findings.update(findings.findings)
+        self._refused |= {(unchecked.session, unchecked.place): unchecked for unchecked in findings.refused}
+        for name, samples in findings.samples.items():
+            session_samples = self._samples.setdefault(name, [])
+            session_samples += samples[: self._most - len(session_samples)]

@@ -33,11 +33,11 @@ class Erasing:
         selection = _selection(what)
         reason = checked_reason(self._scope.gate, reason, selection.mentions)
         eraser = Eraser(self._scope)
-        done, lost = await eraser.erase(selection, reason)
+        report, lost = await eraser.erase(selection, reason)
         if isinstance(selection, SelectedByQuery):
-            done += Erased(remains=selection.remains(self._scope.key.session))
+            report += Erased(remains=selection.remains(self._scope.key.session))
         self._scope.let_go()
-        return await eraser.finish(done, lost, selection.mentions)
+        return await eraser.finish(report, lost, selection.mentions)
 
     async def repair(self) -> Erased:
         """Erase every entry that cannot be read."""

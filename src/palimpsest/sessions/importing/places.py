@@ -122,8 +122,8 @@ class _Given:
             return True
         if self._kept is None:
             self._kept = await self._places.admitted(self._entries)
-        kept = self._kept[index]
-        return None if kept is None else kept is not given and _says_the_same(kept, stored)
+        admitted = self._kept[index]
+        return None if admitted is None else admitted is not given and _says_the_same(admitted, stored)
 
 
 def _says_the_same(given: Entry, stored: Entry) -> bool:

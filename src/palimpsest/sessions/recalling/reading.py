@@ -56,23 +56,23 @@ def read(session: str, entries: Sequence[Entry], start: int, most: int | None, c
 def _fitting(passages: Sequence[Passage], most: int, count: Callable[[str], int]) -> list[Passage]:
     """Return the first passages that fit together, and the longest beginning of the next one that still fits."""
 
-    def fits(shown: Sequence[Passage]) -> bool:
-        return len(shown[-1].text) <= LETTERS * most and count(rendered(shown)) <= most
+    def fits(fitting: Sequence[Passage]) -> bool:
+        return len(fitting[-1].text) <= LETTERS * most and count(rendered(fitting)) <= most
 
     number = _guessed(passages, most, count)
     while number and not fits(passages[:number]):
         number -= 1
     while number < len(passages) and fits(passages[: number + 1]):
         number += 1
-    shown = list(passages[:number])
+    fitting = list(passages[:number])
     if number == len(passages):
-        return shown
-    whole, low = passages[number], 0
-    high = min(len(whole.text), LETTERS * most)
+        return fitting
+    next_passage, low = passages[number], 0
+    high = min(len(next_passage.text), LETTERS * most)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits([*shown, _cut(whole, middle)]) else (low, middle)
-    return [*shown, _cut(whole, low)] if low else shown
+        low, high = (middle, high) if fits([*fitting, _cut(next_passage, middle)]) else (low, middle)
+    return [*fitting, _cut(next_passage, low)] if low else fitting
 
 
 def _guessed(passages: Sequence[Passage], most: int, count: Callable[[str], int]) -> int:

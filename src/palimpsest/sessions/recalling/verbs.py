@@ -232,7 +232,7 @@ async def passages(finder: Finder, asked: Asked, found: Sequence[Found], counter
         return Recalled(passages=tuple(order), tokens=tokens, found=len(found), left_out=left_out)
 
     hits, with_neighbours = await finder.apart(ranked)
-    return await finder.apart(chosen, hits, await _beside(finder, asked, found) if with_neighbours else [])
+    return await finder.apart(chosen, hits, await _neighbours(finder, asked, found) if with_neighbours else [])
 
 
 def _passages(found: Iterable[Found], terms: Sequence[str]) -> list[Passage]:
@@ -261,7 +261,7 @@ def _marked(passage: Passage, terms: Sequence[str]) -> Passage:
     return msgspec.structs.replace(passage, matched=highlighted(passage.text, terms))
 
 
-async def _beside(finder: Finder, asked: Asked, found: Sequence[Found]) -> list[Passage]:
+async def _neighbours(finder: Finder, asked: Asked, found: Sequence[Found]) -> list[Passage]:
     """Return the neighbours of hits in the same interactions, those of the best hit first, and the nearest first."""
     hits = {(hit.session, hit.entry.seq) for hit in found}
     wanted = dict[tuple[str, int], set[int]]()
