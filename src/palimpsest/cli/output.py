@@ -22,6 +22,7 @@ from palimpsest.errors.wording import words_of
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
     from rich.table import Table
     from rich.text import Text
 
@@ -241,12 +242,31 @@ def session_progress(what: str = "sessions") -> Iterator[Callable[[int, int], ob
         yield lambda _, __: None
         return
     # Late: rich takes 30 ms.
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+    with progress_bar(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as shown:
         task = shown.add_task("", total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+@contextmanager
+def progress_bar(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Show a progress bar on standard error, and erase it at the end.
+
+    The cursor is shown again at all events, by a console of its own: one that was interrupted in the middle of its
+    output may keep back all that follows.
+    """
+    from rich.progress import Progress  # late: it takes 30 ms
+
+    shown = Progress(*columns, console=console(stderr=True), transient=True)
+    try:
+        shown.start()
+        yield shown
+    finally:
+        try:
+            shown.stop()
+        finally:
+            console(stderr=True).show_cursor()
 
 
 def moment(when: datetime | int | None) -> str:

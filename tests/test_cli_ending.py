@@ -1,0 +1,120 @@
+"""The command line when it is ended from outside, or has no room, no memory, no folder: nothing is left half done."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from commands import START, run, texts, write_lines
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals, terminals and limits of POSIX")
+
+ENDING = [signal.SIGTERM, signal.SIGHUP]
+HIDE, SHOW = b"\x1b[?25l", b"\x1b[?25h"
+
+
+# --- signals that end a program
+
+
+@contextmanager
+def on_a_terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a command on a terminal; yield the process and the descriptor of the terminal's other end."""
+    ours, theirs = os.openpty()
+    started = subprocess.Popen([*START, *arguments], stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        yield started, ours
+    finally:
+        started.kill()
+        started.wait()
+        os.close(ours)
+
+
+def read_until(descriptor: int, wanted: bytes | None) -> bytes:
+    """Read from a terminal until it has shown `wanted`, or with None until nobody writes to it any more."""
+    shown = b""
+    while wanted is None or wanted not in shown:
+        try:
+            piece = os.read(descriptor, 65_536)
+        except OSError:  # how Linux says that the other end was closed
+            piece = b""
+        if not piece:
+            assert wanted is None, shown
+            break
+        shown += piece
+    return shown
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_to_end_gives_the_terminal_back(here: Path, number: signal.Signals) -> None:
+    """A progress bar hides the cursor: whoever ends the command gets it back. The process dies of the signal."""
+    write_lines(here / "long.jsonl", [{"role": "user", "content": "word " * 200}] * 20_000)
+    with on_a_terminal("import", "long.jsonl", "--session", "long") as (importing, terminal):
+        read_until(terminal, HIDE)
+        importing.send_signal(number)
+        shown = read_until(terminal, None)
+
+        assert SHOW in shown
+        assert b"Traceback" not in shown
+        assert importing.wait(60) == -number
+    assert run("verify").exit_code == 0
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_to_end_leaves_no_files(here: Path, number: signal.Signals) -> None:
+    """The files that a command made for itself go with it."""
+    folder = here / "temporary"
+    folder.mkdir()
+    running = subprocess.Popen(
+        [*START, "demo", "--all"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    assert running.stdout is not None
+    running.stdout.readline()
+    assert list(folder.iterdir())
+    running.send_signal(number)
+    errors = running.communicate(timeout=60)[1]
+
+    assert (running.returncode, errors) == (-number, b"")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_signal_to_end_ends_a_chat_that_waits(here: Path) -> None:
+    """Ctrl-C only cancels an answer, but a signal to end is not taken for it."""
+    chat = ("chat", "typed", "--model", "m", "--base-url", "http://127.0.0.1:1/v1")
+    with on_a_terminal(*chat) as (waiting, terminal):
+        read_until(terminal, b"> ")
+        waiting.send_signal(signal.SIGTERM)
+
+        assert b"Traceback" not in read_until(terminal, None)
+        assert waiting.wait(60) == -signal.SIGTERM
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(here: Path) -> None:
+    """`nohup` starts a program that ignores the end of its terminal: it goes on."""
+    write_lines(here / "chat.jsonl", [{"role": "user", "content": "hello"}])
+    importing = subprocess.Popen(
+        ["/bin/sh", "-c", f"trap '' HUP; exec {shlex.join(START)} import - --session s"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert importing.stdin is not None
+    for _ in range(600):  # until it waits for its input: the store is open
+        if (here / "chats.db").exists():
+            break
+        time.sleep(0.05)
+    importing.send_signal(signal.SIGHUP)
+    importing.communicate((here / "chat.jsonl").read_bytes(), timeout=60)
+
+    assert importing.returncode == 0
+    assert texts("s") == ["hello"]
