@@ -8,12 +8,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from commands import START, run, texts, write_lines
+from commands import START, run, start, texts, write_lines
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals, terminals and limits of POSIX")
 
@@ -118,3 +118,31 @@ def test_a_hangup_that_is_ignored_stays_ignored(here: Path) -> None:
 
     assert importing.returncode == 0
     assert texts("s") == ["hello"]
+
+
+# --- no room, no memory
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("context", "chat", "--html", "page.html"), "page.html"),
+        (("demo", "--svg", "picture.svg"), "picture.svg"),
+        (("export", "chat", "--output", "chat.json"), "chat.json"),
+    ],
+)
+def test_a_file_that_does_not_fit_leaves_the_old_one(
+    chat: str, small_disk: Path, command: tuple[str, ...], name: str
+) -> None:
+    """A file is written whole or not at all: what was there before stays as it was, and nothing is left beside it."""
+    (small_disk / name).write_text("as before")
+    with suppress(OSError), open(small_disk / "rest", "wb", buffering=0) as rest:
+        while rest.write(bytes(4096)):
+            pass
+
+    done = start(*(str(small_disk / name) if word == name else word for word in command))
+    (small_disk / "rest").unlink()
+
+    assert done.returncode == 1
+    assert done.stderr == f"Error: {small_disk / name}: No space left on device\n"
+    assert {path.name: path.read_text() for path in small_disk.iterdir()} == {name: "as before"}
