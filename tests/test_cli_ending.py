@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -146,3 +148,31 @@ def test_a_file_that_does_not_fit_leaves_the_old_one(
     assert done.returncode == 1
     assert done.stderr == f"Error: {small_disk / name}: No space left on device\n"
     assert {path.name: path.read_text() for path in small_disk.iterdir()} == {name: "as before"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit of Linux")
+def test_a_lack_of_memory_is_said_in_one_line(here: Path) -> None:
+    """A command that gets no more memory says so, as JSON too, and what was stored before is whole."""
+    write_lines(here / "large.jsonl", [{"role": "user", "content": "word " * 6_000_000}])
+    command = f"ulimit -v 130000; exec {shlex.join(START)} import large.jsonl"
+
+    plain, as_json = (
+        subprocess.run(["/bin/sh", "-c", command + more], capture_output=True, text=True, check=False, timeout=300)
+        for more in ("", " --json")
+    )
+
+    assert (plain.returncode, as_json.returncode) == (1, 1)
+    assert plain.stderr == "Error: there is not enough memory for this\n"
+    assert json.loads(as_json.stderr)["message"] == "there is not enough memory for this"
+
+
+def test_the_chat_explains_its_commands_without_docstrings(here: Path) -> None:
+    """`python -OO` drops docstrings: /help lists the commands all the same."""
+    environment = {**os.environ, "PYTHONOPTIMIZE": "2"}
+    chat = ("chat", "typed", "--model", "m", "--base-url", "http://127.0.0.1:1/v1")
+    done = subprocess.run(
+        [*START, *chat], input="/help\n", capture_output=True, text=True, check=False, env=environment
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "/stats" in done.stdout

@@ -197,6 +197,8 @@ def _failures(*, as_json: bool) -> Iterator[None]:
             raise
         except OSError as error:  # of a file or the output: stores raise StoreError instead
             raise OperationFailed(_unwritten(error)) from error
+        except MemoryError as error:
+            raise OperationFailed("there is not enough memory for this") from error
     except click.ClickException as error:
         if not as_json:
             raise
