@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from commands import START, run, start, texts, write_lines
+from commands import START, give_up_root, run, start, texts, write_lines
+from palimpsest import Memory
+from palimpsest.errors import StoreUnavailable
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals, terminals and limits of POSIX")
 
@@ -164,6 +166,72 @@ def test_a_lack_of_memory_is_said_in_one_line(here: Path) -> None:
     assert (plain.returncode, as_json.returncode) == (1, 1)
     assert plain.stderr == "Error: there is not enough memory for this\n"
     assert json.loads(as_json.stderr)["message"] == "there is not enough memory for this"
+
+
+# --- places
+
+
+@pytest.mark.parametrize(
+    "command", [("sessions",), ("verify",), ("search", "order"), ("vacuum",), ("import", "chat.jsonl")]
+)
+def test_every_command_means_the_same_file_by_a_tilde(
+    chat: str, here: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell leaves the tilde in `--store=~/chats.db` as it is: all commands look into the home folder."""
+    home = here / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    assert run("import", "chat.jsonl", "--session", "chat", "--store", "~/mine.db").exit_code == 0
+
+    done = run(*command, "--store", "~/mine.db")
+    copied = run("copy", "~/mine.db", "~/other.db")
+
+    assert (done.exit_code, copied.exit_code) == (0, 0), done.output + copied.output
+    assert {"mine.db", "other.db"} <= {path.name for path in home.iterdir()}
+
+
+@pytest.mark.parametrize("store", ["theirs/chats.db", "file:theirs/logs"])
+def test_a_store_behind_a_closed_folder_is_not_called_missing(here: Path, store: str) -> None:
+    """A folder that may not be entered is named as the reason, not that there is no store."""
+    closed = here / "theirs"
+    closed.mkdir()
+    closed.chmod(0)
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        os.chown(closed, 65_534, 65_534)
+    try:
+        done = start("sessions", "--store", store, preexec_fn=give_up_root)
+    finally:
+        closed.chmod(0o700)
+
+    assert done.returncode == 5
+    assert "Permission denied" in done.stderr
+    assert "there is no store" not in done.stderr
+
+
+@pytest.mark.parametrize("store", ["chats.db", "sqlite:///chats.db", "file:logs"])
+def test_a_relative_path_in_a_folder_that_is_gone_is_named_as_the_reason(here: Path, store: str) -> None:
+    """Where the working folder was removed, a relative path leads nowhere, and the store cannot be reached."""
+    write_lines(here / "chat.jsonl", [{"role": "user", "content": "hello"}])
+    gone = here / "gone"
+    gone.mkdir()
+    script = f"cd gone && rmdir ../gone && exec {shlex.join(START)} import {here / 'chat.jsonl'} --store {store}"
+
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False, timeout=300)
+
+    assert done.returncode == 5
+    assert "the working directory does not exist any more" in done.stderr
+
+
+def test_the_library_names_the_folder_that_is_gone(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library raises its own error there, too."""
+    (here / "gone").mkdir()
+    os.chdir(here / "gone")
+    (here / "gone").rmdir()
+    try:
+        with pytest.raises(StoreUnavailable, match="the working directory does not exist any more"):
+            Memory.open("chats.db")
+    finally:
+        os.chdir(here)
 
 
 def test_the_chat_explains_its_commands_without_docstrings(here: Path) -> None:
