@@ -124,6 +124,46 @@ def test_a_hangup_that_is_ignored_stays_ignored(here: Path) -> None:
     assert texts("s") == ["hello"]
 
 
+# --- messages that nobody reads
+
+
+@pytest.mark.parametrize("nobody", ["a pipe without a reader", "a full disk"])
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (("show", "nobody"), 3),
+        (("show", "nobody", "--json"), 3),
+        (("sessions", "--limit", "x"), 2),
+        (("sessions", "--store", "none.db"), 5),
+        (("vacuum",), 0),
+        (("import", "bad.jsonl", "good.jsonl"), 1),
+        (("import", "bad.jsonl", "good.jsonl", "--json"), 1),
+    ],
+)
+def test_messages_that_nobody_reads_change_nothing(
+    chat: str, here: Path, command: tuple[str, ...], status: int, nobody: str
+) -> None:
+    """What is said on standard error is no data: the command does its work, and its exit status tells how it ended."""
+    (here / "bad.jsonl").write_text("no message\n")
+    write_lines(here / "good.jsonl", [{"role": "user", "content": "hello"}])
+    if nobody == "a full disk":
+        if not Path("/dev/full").is_char_device():
+            pytest.skip("this system has no device that is full")
+        unread = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, unread = os.pipe()
+        os.close(reader)
+    try:
+        done = subprocess.run([*START, *command], stdout=subprocess.PIPE, stderr=unread, check=False, timeout=300)
+    finally:
+        os.close(unread)
+
+    assert done.returncode == status
+    if command[0] == "import":
+        assert texts("good") == ["hello"]
+        assert b"good" in done.stdout
+
+
 # --- no room, no memory
 
 

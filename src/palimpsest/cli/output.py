@@ -9,6 +9,7 @@ import codecs
 import io
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -160,7 +161,20 @@ def _tell(kind: str, text: str, before: str) -> None:
 
 
 def _put(kind: str, text: str, before: str, *, as_json: bool) -> None:
-    click.echo(json_line({kind: text}) if as_json else clean(before + text), err=True)
+    with heedless():
+        click.echo(json_line({kind: text}) if as_json else clean(before + text), err=True)
+
+
+@contextmanager
+def heedless() -> Iterator[None]:
+    """Drop the messages of the block, and later ones, if standard error cannot be written to any more.
+
+    They are no data: a command does its work without them, and its exit status tells how it ended.
+    """
+    try:
+        yield
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 @contextmanager
