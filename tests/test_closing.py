@@ -196,6 +196,42 @@ def test_a_store_in_use_is_closed_after_its_last_use(tmp_path: Path, caplog: pyt
     assert "it is closed when that ends" in caplog.text
 
 
+OUTLIVING = """
+import sys, threading
+from palimpsest import Memory
+
+memory = Memory.open(sys.argv[1])
+session = memory.session("s", max_tokens=500)
+
+def go_on():
+    threading.main_thread().join()
+    for number in range(30):
+        session.add_user_message(f"number {number} " + "words " * 30)
+    session.compact()
+    print(session.context().tokens > 0, session.stats().total_entries, end=" ")
+    print(len(memory.recall("number").passages) > 0, session.verify().problems)
+    memory.close()
+
+threading.Thread(target=go_on).start()
+"""
+
+
+@pytest.mark.parametrize("where", ["sqlite:///log.db", "file:log"])
+def test_a_thread_that_outlives_the_main_thread_can_do_everything(where: str, tmp_path: Path) -> None:
+    """A program's last line may start the thread that does the work, which then uses a verb for the first time."""
+    done = subprocess.run(
+        [sys.executable, "-c", OUTLIVING, where],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+    assert done.stderr == ""
+    assert done.stdout == "True 30 True ()\n"
+
+
 def test_an_unclosed_memory_warns_when_its_last_session_is_collected(tmp_path: Path) -> None:
     """An unclosed memory warns when its last session is collected, not while one is in use."""
 

@@ -17,7 +17,7 @@ import click
 
 from palimpsest import PalimpsestError, PalimpsestWarning
 from palimpsest.cli.failing import Misused, OperationFailed, failure, failure_json
-from palimpsest.cli.output import JSON, log_as_warnings, on_terminal, take_any_text, warn
+from palimpsest.cli.output import JSON, heedless, log_as_warnings, on_terminal, take_any_text, warn
 from palimpsest.errors import nearest, shorten
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
@@ -197,10 +197,11 @@ def _failures(*, as_json: bool) -> Iterator[None]:
             raise
         except OSError as error:  # of a file or the output: stores raise StoreError instead
             raise OperationFailed(_unwritten(error)) from error
+        except MemoryError as error:
+            raise OperationFailed("there is not enough memory for this") from error
     except click.ClickException as error:
-        if not as_json:
-            raise
-        click.echo(failure_json(error), err=True)
+        with heedless():
+            click.echo(failure_json(error), err=True) if as_json else error.show()
         raise click.exceptions.Exit(error.exit_code) from error
 
 

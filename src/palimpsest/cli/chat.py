@@ -267,7 +267,8 @@ class Chat:
 
     def help(self, _: str) -> Shown:
         """Print the commands."""
-        told = {f"/{name}": (command.__doc__ or "").splitlines()[0] for name, command in COMMANDS.items()}
+        # `python -OO` drops docstrings.
+        told = {f"/{name}": (command.__doc__ or "").partition("\n")[0] for name, command in COMMANDS.items()}
         told |= {"/quit": "End; so does Ctrl-D.", "//...": "Send a message that begins with a slash."}
         return told, lambda: click.echo("\n".join(f"{name:<11} {does}" for name, does in told.items()))
 

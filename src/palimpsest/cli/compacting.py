@@ -11,7 +11,7 @@ import msgspec
 from rich.text import Text
 
 from palimpsest import ConfigError, Memory
-from palimpsest.cli.app import Whole, confirm, examples, json_option, require_interactive, store_options
+from palimpsest.cli.app import Number, Whole, confirm, examples, json_option, require_interactive, store_options
 from palimpsest.cli.failing import Conflicting, OperationFailed
 from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument, session_ids
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table, warn
@@ -59,7 +59,7 @@ FAILURES = ("failed", "empty", "no_gain", "conflict")
 )
 @click.option(
     "--if-over",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     metavar="SHARE",
     help="Compact only if this share of the limits is reached, such as 0.8.",
 )

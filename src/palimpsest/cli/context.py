@@ -15,8 +15,7 @@ from palimpsest.cli.context_page import context_page
 from palimpsest.cli.failing import OperationFailed
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import bar, clean, console, counted, note, print_json, table, warn
-from palimpsest.runtime.private_files import private
-from palimpsest.transfer.writing import spare_databases
+from palimpsest.transfer.writing import replacing_file
 
 if TYPE_CHECKING:
     from palimpsest.types import FormatName
@@ -140,19 +139,19 @@ def check_page(option: str, path: str | None, *, as_json: bool) -> None:
 def write_page(path: str, text: str, *, is_private: bool = False) -> None:
     """Write a page or a picture to a file; `-` is standard output.
 
-    With `is_private` only the owner may read a new file, as the page holds texts of a log. A database is not written
-    over.
+    The file is written whole or not at all. With `is_private` only the owner may read a new file, as the page holds
+    texts of a log. A database is not written over.
     """
     if path == "-":
         click.echo(text.encode(), nl=False)  # always UTF-8, which the page declares
         return
-    spare_databases(path)
+    page = text.encode()
     try:
-        with open(path, "w", encoding="utf-8", newline="\n", opener=private if is_private else None) as file:
-            file.write(text)
+        with replacing_file(path, is_private=is_private) as file:
+            file.write(page)
     except OSError as fault:
         raise OperationFailed(f"{path}: {fault.strerror}") from fault
-    note(f"Wrote {len(text.encode()):,} bytes to {path}.")
+    note(f"Wrote {len(page):,} bytes to {path}.")
 
 
 def given_text(given: str | None) -> str | None:

@@ -3,7 +3,7 @@
 0  done, also nothing to do        3  no such session or entry
 1  the operation failed            4  another writer was first, or an id came back with other content
 2  bad usage or configuration      5  the store cannot be reached, written or read
-130  interrupted
+130  interrupted                   143, 129  ended by SIGTERM or SIGHUP (the process dies of the signal)
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 from msgspec.structs import replace
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
 from palimpsest import ConfigError, ImportFailed, Memory
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory
-from palimpsest.cli.output import clean, console, counted, line, note, on_terminal, print_json, table
+from palimpsest.cli.output import clean, console, counted, line, note, on_terminal, print_json, progress_bar, table
 from palimpsest.sessions.importing.report import Imported, ImportReport, Refused
 from palimpsest.transfer.sources import NAMES
 
@@ -157,7 +157,7 @@ def _progress(path: str) -> Iterator[Callable[[int, int | None], object]]:
         yield lambda _, __: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+    with progress_bar(*columns) as shown:
         task = shown.add_task(clean(os.path.basename(path)), total=size)
         yield lambda done, total: shown.update(task, completed=done, total=total or size)
 

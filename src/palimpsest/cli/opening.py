@@ -75,7 +75,7 @@ def open_to_note(store: str | None, tenant: str | None, **options: Any) -> Memor
     file that may only be read for writing, too, and refuses the first write: so the file itself is asked first.
     """
     where, _ = resolve(store, tenant)
-    if is_on_disk(where) and not os.access(where if isinstance(where, Path) else _path_of(where), os.W_OK):
+    if is_on_disk(where) and not os.access(_path_of(where), os.W_OK):
         return open_memory(store, tenant, **options)
     try:
         return open_memory(store, tenant, write=True, **options)
@@ -100,15 +100,24 @@ def shown(where: str | Path) -> str:
 
 
 def _expect_file(where: str | Path, advice: str = "or name another store with --store") -> None:
-    """Raise Unavailable if the file or folder does not exist, and ConfigError for a malformed address."""
-    path = where if isinstance(where, Path) else _path_of(where)
-    if not os.path.exists(path):  # False, too, for a name that no file can have, such as one with a null byte
-        raise Unavailable(f"there is no store {shown(where)!r} yet: create it with `palimpsest import`, {advice}")
+    """Raise Unavailable if the file or folder does not exist or is out of reach, and ConfigError for a bad address."""
+    try:
+        os.stat(_path_of(where))
+    except PermissionError as fault:  # of a folder on the way there
+        raise Unavailable(f"{shown(where)}: {fault.strerror}") from fault
+    except (OSError, ValueError) as fault:  # ValueError: a name that no file can have, such as one with a null byte
+        missing = f"there is no store {shown(where)!r} yet: create it with `palimpsest import`, {advice}"
+        raise Unavailable(missing) from fault
 
 
-def _path_of(address: str) -> str:
-    """Return the path in the address of a store on disk. Raises ConfigError for a bad address, or bad options in it."""
-    _, url, options = read_address(address)
+def _path_of(where: str | Path) -> str:
+    """Return the path of a store on disk, as opening it resolves it: `~` is the user's home folder.
+
+    Raises ConfigError for a bad address, or bad options in it.
+    """
+    if isinstance(where, Path):
+        return os.path.expanduser(where)
+    _, url, options = read_address(where)
     disk_options(options)
     return sqlite.path_of(url) if url.startswith("sqlite:") else file.path_of(url)
 

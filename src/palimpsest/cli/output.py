@@ -9,6 +9,7 @@ import codecs
 import io
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from palimpsest.errors.wording import words_of
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
     from rich.table import Table
     from rich.text import Text
 
@@ -159,7 +161,20 @@ def _tell(kind: str, text: str, before: str) -> None:
 
 
 def _put(kind: str, text: str, before: str, *, as_json: bool) -> None:
-    click.echo(json_line({kind: text}) if as_json else clean(before + text), err=True)
+    with heedless():
+        click.echo(json_line({kind: text}) if as_json else clean(before + text), err=True)
+
+
+@contextmanager
+def heedless() -> Iterator[None]:
+    """Drop the messages of the block, and later ones, if standard error cannot be written to any more.
+
+    They are no data: a command does its work without them, and its exit status tells how it ended.
+    """
+    try:
+        yield
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 @contextmanager
@@ -241,12 +256,31 @@ def session_progress(what: str = "sessions") -> Iterator[Callable[[int, int], ob
         yield lambda _, __: None
         return
     # Late: rich takes 30 ms.
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+    with progress_bar(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as shown:
         task = shown.add_task("", total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+@contextmanager
+def progress_bar(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Show a progress bar on standard error, and erase it at the end.
+
+    The cursor is shown again at all events, by a console of its own: one that was interrupted in the middle of its
+    output may keep back all that follows.
+    """
+    from rich.progress import Progress  # late: it takes 30 ms
+
+    shown = Progress(*columns, console=console(stderr=True), transient=True)
+    try:
+        shown.start()
+        yield shown
+    finally:
+        try:
+            shown.stop()
+        finally:
+            console(stderr=True).show_cursor()
 
 
 def moment(when: datetime | int | None) -> str:

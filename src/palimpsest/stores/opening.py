@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from palimpsest.errors import ConfigError, nearest
+from palimpsest.errors import ConfigError, StoreUnavailable, nearest
 from palimpsest.log.entry import now_us
 from palimpsest.log.values import is_path
 from palimpsest.runtime.runner import Runner
@@ -52,7 +52,13 @@ def open_store(
     """
     breaking = _breaking(circuit_breaker, clock) if circuit_breaker else None
     opener, url, given = read_address(where)
-    backend = opener(url, runner, **{**given, **options})
+    try:
+        backend = opener(url, runner, **{**given, **options})
+    except FileNotFoundError as fault:
+        if fault.filename is not None:
+            raise
+        gone = "the working directory does not exist any more, so that a relative path leads nowhere"
+        raise StoreUnavailable(discreet_address(url), gone) from fault
     if breaking is not None:
         backend = breaking(backend)
     if not (backend.blocking or runner.suspends):

@@ -6,7 +6,16 @@ import pkgutil
 import re
 import zlib
 
-import tiktoken
+try:
+    import tiktoken
+except RuntimeError:  # the main thread has ended, and Python sets up no pool of threads any more
+    from concurrent import futures
+
+    vars(futures)["ThreadPoolExecutor"] = futures.Executor  # only imported: no function that uses a pool is called here
+    try:
+        import tiktoken
+    finally:
+        del vars(futures)["ThreadPoolExecutor"]
 
 
 def tokenizer(name: str, pattern: str) -> tiktoken.Encoding:

@@ -181,11 +181,11 @@ class Sink(Protocol):
 
 
 @contextmanager
-def replacing_file(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
+def replacing_file(file: str | os.PathLike[str] | Sink, *, is_private: bool = True) -> Iterator[Sink]:
     """Open a destination for writing. A path gets its new content at the end of the block, and none after an error.
 
-    Only its owner may read a new file; a file that is replaced keeps its mode. A symbolic link stays and its target is
-    replaced. A pipe or a device is written to directly. Raises ConfigError if the path is a database.
+    With `is_private` only its owner may read a new file; a file that is replaced keeps its mode. A symbolic link stays
+    and its target is replaced. A pipe or a device is written to directly. Raises ConfigError if the path is a database.
     """
     if not isinstance(file, str | os.PathLike):
         yield file
@@ -200,7 +200,7 @@ def replacing_file(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
     _clear(folder)
     temporary = os.path.join(folder, f".palimpsest-{secrets.token_hex(8)}.partial")  # unique: exports may run at once
     try:
-        with open(temporary, "xb", opener=private) as out:
+        with open(temporary, "xb", opener=private if is_private else None) as out:
             as_before(out.fileno(), path)
             yield out
         os.replace(temporary, path)
