@@ -130,11 +130,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         omitted = {summary.revision for summary in self.summaries}.difference(summary.revision for summary in summaries)
         return msgspec.structs.replace(self, summaries=summaries, unshown=tuple(sorted({*self.unshown, *omitted})))
 
-    def still_gone(self, start: int, pinned: Iterable[int]) -> list[Span]:
+    def still_gone(self, start: int, pinned: Iterable[int]) -> tuple[Span, ...]:
         """Return the part of `gone` that a cut from another `start` still needs: before `start` only pinned entries."""
-        later = [span for span in self.gone if span[1] >= start]
-        earlier = spans.union(span for span in self.gone if span[1] < start)
-        return [*spans.common(earlier, spans.of(pinned)), *later]
+        earlier = spans.common(self.gone, spans.of(seq for seq in pinned if seq < start))
+        return spans.union(earlier, spans.since(self.gone, start))
 
 
 class Usage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):

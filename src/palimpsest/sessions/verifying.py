@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log import spans
 from palimpsest.log.change import Record
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, placed_at
 from palimpsest.log.head import Head
 from palimpsest.log.resuming import Displaced, left_out
 from palimpsest.log.spans import Span
@@ -19,6 +19,9 @@ from palimpsest.sessions.paging import batches_of
 from palimpsest.sessions.reading import TRIES, moved
 from palimpsest.sessions.states import Walk, states_of
 from palimpsest.stores import Store
+
+ERASE_ONE = "erase one of them by its number"
+"""What to do about two entries with one id: as a tombstone, one of them is in nobody's way."""
 
 
 class Verification(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
@@ -71,11 +74,13 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
     problems, missing = _of_state(state, head), list[str]()
     walk, last_seq = Walk(states, now), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
-    links = _Links(left_out(records))
+    links, ids, twice = _Links(left_out(records)), set[str](), set[tuple[int, int]]()
 
     def follow(batch: Sequence[Entry]) -> None:
         nonlocal covered_groups, last_seq
         for entry in batch:
+            if placed_at(entry.id) != entry.seq:  # ids that name their place do not repeat each other
+                ids.add(entry.id)
             if entry.seq != last_seq + 1:
                 missing.append(f"entries {last_seq + 1} to {entry.seq - 1} are missing")
             last_seq = entry.seq
@@ -91,9 +96,12 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
 
     async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)]):
         await store.apart(follow, batch)
+        twice |= await _of_same_id(store, options, ids)
+        ids.clear()
     if last_seq < head.next_seq - 1:
         missing.append(f"entries {last_seq + 1} to {head.next_seq - 1} are missing")
     _split(covered_groups, None, problems)
+    problems += [f"entries {seq} and {other} have the same id; {ERASE_ONE}" for seq, other in sorted(twice)]
     counts = walk.counts
     if not has_lost:
         problems += [*_of_records(records, head, state), *missing, *links.broken(head), *_of_counts(counts, head)]
@@ -105,6 +113,15 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
         problems=tuple(problems),
         **counts,
     )
+
+
+async def _of_same_id(store: Store, options: Options, ids: Collection[str]) -> set[tuple[int, int]]:
+    """Return the places of entries that have the same one of these ids, in pairs. Tombstones may repeat an id."""
+    places, pairs = dict[str, int](), set[tuple[int, int]]()
+    for entry in await store.fetch(options.key, (), ids) if ids else ():
+        if not entry.erased and (first := places.setdefault(entry.id, entry.seq)) != entry.seq:
+            pairs.add((first, entry.seq))
+    return pairs
 
 
 class _Links:
