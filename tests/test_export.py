@@ -200,7 +200,7 @@ def test_a_session_in_which_an_id_stands_twice_is_mended_by_erasing_one(tmp_path
         session = memory.session("s", max_tokens=100)
 
         assert session.verify().problems == ("entries 2 and 4 have the same id; erase one of them by its number",)
-        with pytest.raises(ImportFailed, match="entries 2 and 4 have the same id 'k'; erase one of them"):
+        with pytest.raises(ImportFailed, match="the id 'k' of entry 2 is repeated by entry 4; erase one"):
             memory.import_session(session.export(), session_id="copy")
         session.erase(erased)
 

@@ -299,7 +299,7 @@ def _part(placed: list[Entry], first: int, where: str) -> None:
     """Give a new id to a tombstone among two entries with the same id, the one at the index `first` and the last."""
     one, other = placed[first], placed[-1]
     if not (one.erased or other.erased):
-        reason = f"entries {one.seq} and {other.seq} have the same id {one.id!r}; erase one of them by its number, and"
+        reason = f"the id {one.id!r} of entry {one.seq} is repeated by entry {other.seq}; erase one by its number, and"
         raise ImportFailed(where, f"{reason} export the session again")
     i = len(placed) - 1 if other.erased else first
     placed[i] = msgspec.structs.replace(placed[i], id=placed_ids([placed[i].seq], placed[i].at // 1000)[0])
