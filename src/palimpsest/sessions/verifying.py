@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log import spans
 from palimpsest.log.change import Record
-from palimpsest.log.entry import Entry, placed_at
+from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.log.resuming import Displaced, left_out
 from palimpsest.log.spans import Span
@@ -74,13 +76,12 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
     problems, missing = _of_state(state, head), list[str]()
     walk, last_seq = Walk(states, now), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
-    links, ids, twice = _Links(left_out(records)), set[str](), set[tuple[int, int]]()
+    links, ids = _Links(left_out(records)), _Ids()
 
     def follow(batch: Sequence[Entry]) -> None:
         nonlocal covered_groups, last_seq
         for entry in batch:
-            if placed_at(entry.id) != entry.seq:  # ids that name their place do not repeat each other
-                ids.add(entry.id)
+            ids.follow(entry)
             if entry.seq != last_seq + 1:
                 missing.append(f"entries {last_seq + 1} to {entry.seq - 1} are missing")
             last_seq = entry.seq
@@ -96,12 +97,11 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
 
     async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)]):
         await store.apart(follow, batch)
-        twice |= await _of_same_id(store, options, ids)
-        ids.clear()
     if last_seq < head.next_seq - 1:
         missing.append(f"entries {last_seq + 1} to {head.next_seq - 1} are missing")
     _split(covered_groups, None, problems)
-    problems += [f"entries {seq} and {other} have the same id; {ERASE_ONE}" for seq, other in sorted(twice)]
+    for first, second in await ids.repeated(store, options, head):
+        problems.append(f"entries {first} and {second} have the same id; {ERASE_ONE}")
     counts = walk.counts
     if not has_lost:
         problems += [*_of_records(records, head, state), *missing, *links.broken(head), *_of_counts(counts, head)]
@@ -115,13 +115,36 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
     )
 
 
-async def _of_same_id(store: Store, options: Options, ids: Collection[str]) -> set[tuple[int, int]]:
-    """Return the places of entries that have the same one of these ids, in pairs. Tombstones may repeat an id."""
-    places, pairs = dict[str, int](), set[tuple[int, int]]()
-    for entry in await store.fetch(options.key, (), ids) if ids else ():
-        if not entry.erased and (first := places.setdefault(entry.id, entry.seq)) != entry.seq:
-            pairs.add((first, entry.seq))
-    return pairs
+class _Ids:
+    """Finds entries with the same id. Call `follow` with each entry. Tombstones may repeat an id.
+
+    Eight bytes are kept of an id, so that a long log needs little memory. Only if some are equal is the log read again.
+    """
+
+    PARTS = 64
+    """In how many parts the hashes are sorted, one after the other."""
+
+    def __init__(self) -> None:
+        self._hashes = [array("q") for _ in range(self.PARTS)]
+
+    def follow(self, entry: Entry) -> None:
+        """Note the id of the next entry."""
+        if not entry.erased:
+            hashed = hash(entry.id)
+            self._hashes[hashed % self.PARTS].append(hashed)
+
+    async def repeated(self, store: Store, options: Options, head: Head) -> list[tuple[int, int]]:
+        """Return the places of entries with the same id: of the first one, and of each further one."""
+        equal, places, pairs = await store.apart(self._equal), dict[str, int](), list[tuple[int, int]]()
+        async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)] if equal else ()):
+            for entry in batch:
+                if hash(entry.id) in equal and not entry.erased:
+                    first = places.setdefault(entry.id, entry.seq)
+                    pairs += [(first, entry.seq)] if first != entry.seq else []
+        return sorted(pairs)
+
+    def _equal(self) -> set[int]:
+        return {one for hashes in self._hashes for one, following in pairwise(sorted(hashes)) if one == following}
 
 
 class _Links:
