@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Format, find_format
-from palimpsest.formats.common import canonical, is_blank
+from palimpsest.formats.common import canonical, is_blank, noted, parted
 from palimpsest.formats.received.values import Run
-from palimpsest.log.checks import check
 from palimpsest.log.entry import Entry, Status
 
 MARK = "cut_off"
@@ -77,36 +77,25 @@ def of_run(run: Run, blank: bool) -> list[Entry]:
     A mapping `metadata` of a message is that of its entries: no provider takes it.
     """
     try:
-        shape, given = find_format(run.format), run.messages
+        shape, given = find_format(run.format), canonical(run.messages, find_format(run.format))
         if any("metadata" in message for message in given):
-            given = [_without_metadata(message) for message in given]
-        entries = of_messages(shape, given, blank)
-        if given is not run.messages:
-            entries = _noted(entries, shape, canonical(given, shape), run.messages)
-        return [_with(entry, {MARK: True}) for entry in entries] if run.cut_off else entries
+            pairs = [parted(message) for message in given]
+            decoded = iter(of_messages(shape, [message for message, _ in pairs], blank))
+            entries = [
+                entry
+                for i, (message, metadata) in enumerate(pairs)
+                for entry in noted(
+                    islice(decoded, len(shape.decode([message], "messages"))), metadata, f"messages[{i}]"
+                )
+            ]
+        else:
+            entries = of_messages(shape, given, blank)
+        return [_marked(entry) for entry in entries] if run.cut_off else entries
     except InvalidEntry as fault:
         index, bracket, rest = fault.where.removeprefix("messages[").partition("]")
         if not bracket or not index.isdecimal():
             raise
         raise InvalidEntry(f"messages[{run.places[int(index)]}]{rest}", fault.reason) from fault
-
-
-def _without_metadata(message: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(message.get("metadata"), Mapping | None):
-        return message
-    return {key: value for key, value in message.items() if key != "metadata"}
-
-
-def _noted(entries: Sequence[Entry], shape: Format, messages: Sequence[Any], given: Sequence[Any]) -> list[Entry]:
-    """Return the entries of these messages with the metadata that those had as they were given."""
-    noted: list[Entry] = []
-    for i, message in enumerate(messages):
-        own = given[i].get("metadata") if message is not given[i] and "metadata" not in message else None
-        for entry in entries[len(noted) : len(noted) + len(shape.decode([message], "messages"))]:
-            noted.append(_with(entry, own) if own else entry)
-            if own:
-                check(noted[-1], f"messages[{i}]")
-    return noted
 
 
 def annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:
@@ -118,5 +107,5 @@ def annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, 
     return msgspec.structs.replace(entry, status=status, metadata=metadata)
 
 
-def _with(entry: Entry, metadata: Mapping[str, Any]) -> Entry:
-    return msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), **metadata})
+def _marked(entry: Entry) -> Entry:
+    return msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), MARK: True})
