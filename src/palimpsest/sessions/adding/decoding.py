@@ -77,7 +77,8 @@ def of_run(run: Run, blank: bool) -> list[Entry]:
     A mapping `metadata` of a message is that of its entries: no provider takes it.
     """
     try:
-        shape, given = find_format(run.format), canonical(run.messages, find_format(run.format))
+        shape = find_format(run.format)
+        given = canonical(run.messages, shape)
         if any("metadata" in message for message in given):
             pairs = [parted(message) for message in given]
             decoded = iter(of_messages(shape, [message for message, _ in pairs], blank))
