@@ -12,8 +12,9 @@ from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, shorten
 from palimpsest.log import spans
 from palimpsest.log.change import Record
 from palimpsest.log.checks import check, check_json, check_names, checked_about
-from palimpsest.log.entry import LINKS, Entry, defaults, placed_ids
+from palimpsest.log.entry import LINKS, Entry, defaults
 from palimpsest.log.head import About, Attempts, Cut, Head, Usage
+from palimpsest.log.ids import placed_ids
 from palimpsest.log.resuming import left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, faults
