@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drivers import driven
 from log_rules import LogConformance, StoreFactory
@@ -55,6 +57,33 @@ class TestEngineOverADriver(LogConformance):
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(coroutine)
+
+
+@given(
+    batches=st.lists(
+        st.lists(
+            st.builds(
+                Entry,
+                kind=st.sampled_from(["message", "tool_call", "tool_result", "context"]),
+                role=st.sampled_from(["user", "assistant", "system"]),
+                name=st.sampled_from(["a", "b"]),
+                call_id=st.sampled_from(["c", "d"]),
+                **{flag: st.booleans() for flag in ("pinned", "erased", "continues", "pauses")},
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        max_size=6,
+    )
+)
+def test_who_reads_a_session_anew_finds_it_as_its_writer_left_it(batches: list[list[Entry]]) -> None:
+    """Whatever entries are appended, the head that the writer has in mind is the one that is stored."""
+    backend, clock = MemoryBackend(Inline()), FakeClock()
+    writer = Store(backend, clock)
+    for batch in batches:
+        appended = drive(writer.append(KEY, batch))
+
+        assert drive(Store(backend, clock).head(KEY)) == drive(writer.head(KEY)) == appended.head
 
 
 def said(text: str) -> list[Entry]:

@@ -16,9 +16,13 @@ from typing import Any
 
 import pytest
 
-from palimpsest import ConfigError, Conflict, ImportFailed, Memory, Session, Text
+from palimpsest import ConfigError, Conflict, Entry, ImportFailed, Memory, Session, Text
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.stores.opening import open_store
 from palimpsest.testing import FakeClock
 from palimpsest.transfer.writing import replacing_file
+from strategies import WORDS
 from worlds import cut_session
 from writer import quarters, turn
 
@@ -159,6 +163,53 @@ def test_an_expired_pin_before_the_cut_is_imported(memory: Memory, clock: FakeCl
     copy = memory.session("copy", counter=quarters, max_tokens=300)
     assert copy.verify().ok
     assert copy.context().messages == session.context().messages
+
+
+def test_a_group_that_is_left_out_after_a_part_of_it_had_expired_is_imported(memory: Memory, clock: FakeClock) -> None:
+    """What a cut leaves out is named once, in ascending ranges, as an import wants it."""
+    options: dict[str, Any] = {"counter": WORDS, "max_tokens": 30, "low_water": 0.3}
+    session = memory.session("s", **options)
+    session.add_assistant_message("first " * 16)
+    session.context()
+    soon = datetime.fromtimestamp(clock() / 1_000_000, UTC) + timedelta(seconds=30)
+    call = Entry(kind="tool_call", role="assistant", name="find", call_id="c", content="{}", continues=True)
+    session.add_entries(
+        [
+            Entry(role="assistant", content="look " * 20, expires_at=soon),
+            call,
+            Entry(kind="tool_result", role="tool", call_id="c", content="found " * 19),
+        ]
+    )
+    clock.advance(40)
+    context = session.context()
+
+    assert session.export()["head"]["views"]["main"]["gone"] == [[2, 4]]
+    memory.import_session(session.export(), session_id="copy")
+    assert memory.session("copy", **options).context().messages == context.messages
+
+
+@pytest.mark.parametrize("erased", [2, 4])
+def test_a_session_in_which_an_id_stands_twice_is_mended_by_erasing_one(tmp_path: Path, erased: int) -> None:
+    """`verify` names both places; an export is refused as long as both have their content, and imported afterwards."""
+    where = f"sqlite:///{tmp_path}/a.db"
+    store = open_store(where, Inline())
+    for text in ("one", "two"):
+        drive(store.append(SessionKey("default", "s"), [Entry(content=text), Entry(id="k", content="again")]))
+    drive(store.close())
+    with Memory.open(where) as memory:
+        session = memory.session("s", max_tokens=100)
+
+        assert session.verify().problems == ("entries 2 and 4 have the same id; erase one of them by its number",)
+        with pytest.raises(ImportFailed, match="the id 'k' of entry 2 is repeated by entry 4; erase one"):
+            memory.import_session(session.export(), session_id="copy")
+        session.erase(erased)
+
+        assert session.verify().ok
+        memory.import_session(session.export(), session_id="copy")
+        copy = memory.session("copy", max_tokens=100)
+        assert copy.verify().ok
+        assert [entry.seq for entry in copy.entries() if entry.id == "k"] == [6 - erased]
+        assert copy.context().messages == session.context().messages
 
 
 def test_a_hidden_entry_before_the_cut_is_imported(memory: Memory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +76,42 @@ def test_parallel_calls_are_one_group() -> None:
 def test_a_call_joins_the_message_that_it_continues() -> None:
     """An assistant message and its calls are one group, as they are one message of the provider."""
     assert groups(said("assistant"), asked(continues=True), answered()) == [1, 1, 1]
+
+
+def test_what_continues_joins_only_what_the_model_said_last() -> None:
+    """An entry from the middle of another log's message joins nothing of others, and no group that is complete."""
+    for other in (said(), said("system"), background(), answered(), said("user", pauses=True)):
+        assert groups(said("assistant"), other, asked(continues=True), answered()) == [1, 2, 3, 3]
+        assert groups(said("assistant"), other, said("assistant", continues=True)) == [1, 2, 3]
+    assert groups(asked(), answered(), asked(continues=True), answered()) == [1, 1, 3, 3]
+    assert groups(asked("a"), asked("b"), answered("b"), asked("c", continues=True)) == [1, 1, 1, 1]
+    assert groups(asked(continues=True), answered()) == [1, 1]
+
+
+ENTRIES = st.builds(
+    lambda make, continues, pauses: msgspec.structs.replace(make(), continues=continues, pauses=pauses),
+    st.sampled_from(
+        [
+            *(said, lambda: said("assistant"), lambda: said("system"), thought, background),
+            *(lambda: asked("a"), lambda: asked("b"), lambda: answered("a"), lambda: answered("b")),
+        ]
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+"""Entries of any kind, with flags that they can only have been given."""
+
+
+@given(batch=st.lists(ENTRIES, max_size=12))
+def test_only_the_model_s_entries_and_results_share_a_group(batch: list[Entry]) -> None:
+    """Whatever is added, in whatever order: what others say stands alone, and a batch is linked as many batches."""
+    log = linked(*batch)
+
+    for entry in log:
+        first = log[entry.group - 1]
+        assert entry is first or first.kind == "tool_call" or first.role == "assistant"
+        assert entry is first or entry.kind in ("tool_call", "tool_result") or entry.role == "assistant"
+    assert [places(entry) for entry in link(Head(), batch, 1)[1]] == [places(entry) for entry in log]
 
 
 def test_reasoning_stays_with_the_assistant_entry_that_follows() -> None:

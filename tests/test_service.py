@@ -96,6 +96,19 @@ async def test_appended_messages_are_read_in_order(chat: Called) -> None:
     }  # fmt: skip
 
 
+async def test_metadata_comes_back_as_it_was_sent(chat: Called) -> None:
+    """A message has the metadata it was appended or written with, and no other; anything but an object is refused."""
+    noted = {"role": "user", "content": "Where is order 7?", "metadata": {"channel": "mail", "tags": ["order"]}}
+    for verb in ("append", "write"):
+        await chat.ask(f"/memory/chat/{verb}", {"key": verb, "messages": [noted, "Thanks."]})
+        read = await chat.ask("/memory/chat/read", key=verb)
+        refused = await chat.ask(f"/memory/chat/{verb}", {"key": verb, "messages": [{**noted, "metadata": "mail"}]})
+
+        assert [message["metadata"] for message in read.data["messages"]] == [noted["metadata"], None]
+        assert refused.body["status"] == 400
+        assert "messages[0].metadata" in str(refused.body["error"])
+
+
 async def test_limit_and_offset_select_exact_pages(chat: Called) -> None:
     """`limit` and `offset` select a page, and `has_more` says whether others follow; an unknown key has none."""
     await filled(chat, "k", 10)

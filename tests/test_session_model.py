@@ -194,12 +194,7 @@ class Play:
         return self.added(entries)
 
     def do_copy(self) -> Any:
-        entries, before = list[Entry](), self.open().entries(rewound=True, last=1)
-        for entry in self.open(self.dice.choice(sorted(self.logs))).entries(last=3):
-            # Behind a system message the middle of a model's message joins that, and Gemini shows both as the model's.
-            if not (entry.continues and before and before[-1].role == "system"):
-                entries.append(entry)
-                before = [entry]
+        entries = self.open(self.dice.choice(sorted(self.logs))).entries(last=3)
         return self.added(self.open().add_entries(entries, key=self.dice.choice([None, "copy"])))
 
     def do_turn(self) -> Any:

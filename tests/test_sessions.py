@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import rules
 from palimpsest import ConfigError, Entry, EntryNotFound, InvalidEntry, Memory, Session, SessionNotFound, Text
 from palimpsest.testing import FakeClock
 from palimpsest.types import Interaction
@@ -592,31 +593,73 @@ def test_an_empty_call_id_counts_as_none(memory: Memory) -> None:
         session.add_tool_result(None, "B 12", call_id="")
 
 
-@pytest.mark.parametrize("before", ["nothing", "user", "system", "context"])
+@pytest.mark.parametrize("before", ["nothing", "user", "system", "context", "exchange", "late"])
 def test_a_message_whose_beginning_was_not_copied_stands_by_itself(session: Session, before: str) -> None:
     """Entries from the middle of another session's message are a message of their own, valid in every format."""
     calls = [{"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}]
     call = {"role": "assistant", "content": "I look.", "tool_calls": calls}
-    session.add([{"role": "user", "content": "one"}, call, {"role": "tool", "tool_call_id": "c", "content": "found"}])
+    answer = {"role": "tool", "tool_call_id": "c", "content": "found"}
+    session.add([{"role": "user", "content": "one"}, call, answer])
     copied = session.entries(last=2)
     session.clear()
     adds = {
         "user": lambda: session.add_user_message("two"),
         "system": lambda: session.add_system_message("two"),
         "context": lambda: session.add_context("two", name="a.py"),
+        "exchange": lambda: session.add([call, {"role": "tool", "tool_call_id": "c", "content": "two"}]),
+        "late": lambda: session.add([call, {"role": "user", "content": "two"}, {**answer, "content": "late"}]),
     }
     if before in adds:
         adds[before]()
+    shown = {format: session.context(format=format).log_messages for format in FORMATS}
 
     stored = session.add_entries(copied, key="copy")
 
     assert session.add_entries(copied, key="copy") == stored
     assert stored[1].answers == stored[0].seq
     assert not stored[1].late
-    if before in ("nothing", "user"):
-        assert {entry.group for entry in stored} == {stored[0].seq}
+    assert {entry.group for entry in stored} == {stored[0].seq}
     for format in FORMATS:
         context = session.context(format=format)
         assert PROVIDERS[format].faults(context.messages) == []
         assert str(context.messages).count("found") == 1
+        assert rules.is_prefix(rules.packed(shown[format]), rules.packed(context.log_messages))
     assert session.verify().problems == ()
+
+
+@pytest.mark.parametrize(
+    ("format", "said"),
+    [
+        ("openai", {"role": "user", "content": "hello"}),
+        ("anthropic", {"role": "user", "content": [{"type": "text", "text": "hello"}]}),
+        ("gemini", {"role": "user", "parts": [{"text": "hello"}]}),
+        ("openai-responses", {"role": "user", "content": "hello"}),
+    ],
+)
+def test_metadata_of_a_message_is_that_of_its_entries(memory: Memory, format: Any, said: dict[str, Any]) -> None:
+    """It is stored like metadata that is given beside the messages, which it goes before, and no provider gets it."""
+    session = memory.session("s", format=format)
+    noted = {**said, "metadata": {"user_id": "ann", "via": "mail"}}
+
+    (first,) = session.add(noted, metadata={"via": "web", "run": 1})
+    second, third = session.add([{**said, "metadata": None}, noted], key="k")
+
+    assert first.metadata == {"user_id": "ann", "via": "mail", "run": 1}
+    assert (second.metadata, third.metadata) == (None, {"user_id": "ann", "via": "mail"})
+    assert session.add([{**said, "metadata": None}, noted], key="k") == (second, third)
+    assert "metadata" not in str([*session.context().messages, *session.messages(format=format)])
+    assert memory.forget(user="ann").entries == 2
+    with pytest.raises(InvalidEntry, match=r"messages\[1\].metadata.at"):
+        session.add([said, {**said, "metadata": {"at": object()}}])
+
+
+def test_metadata_of_a_message_with_calls_is_that_of_all_its_entries(session: Session) -> None:
+    """The text and each call have it; the messages around them do not."""
+    calls = [{"id": id, "type": "function", "function": {"name": "find", "arguments": "{}"}} for id in "ab"]
+    results = [{"role": "tool", "tool_call_id": id, "content": "found"} for id in "ab"]
+    answer = {"role": "assistant", "content": "I look.", "tool_calls": calls, "metadata": {"step": 1}}
+
+    stored = session.add([{"role": "human", "content": "hello"}, answer, *results])
+
+    assert [entry.metadata for entry in stored] == [None, *[{"step": 1}] * 3, None, None]
+    assert {entry.group for entry in stored[1:]} == {2}

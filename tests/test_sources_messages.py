@@ -326,3 +326,15 @@ def test_an_empty_list_imports_nothing(memory: Memory) -> None:
     report = taken(memory, [])
 
     assert (report.sessions, report.refused) == ({}, ())
+
+
+def test_metadata_of_a_message_in_a_file_is_that_of_its_entries(memory: Memory) -> None:
+    """As with `add`: contexts do not show it, and forgetting a user finds the user's id in it."""
+    said = {"role": "user", "content": "What is there?", "metadata": {"user_id": "ann", "via": "mail"}}
+
+    taken(memory, [said, {"role": "assistant", "content": "Bread.", "metadata": None}])
+
+    session = memory.session("talk")
+    assert [entry.metadata for entry in session.entries()] == [{"user_id": "ann", "via": "mail"}, None]
+    assert "metadata" not in str(session.context().messages)
+    assert memory.forget(user="ann").entries == 2

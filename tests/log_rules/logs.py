@@ -8,6 +8,8 @@ from log_rules.contract import FOREIGN, KEY, OTHER, Contract, OpenedStore, refus
 from palimpsest.errors import Conflict
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry, Image, Native, Text
+from palimpsest.sessions.options import Options
+from palimpsest.sessions.verifying import verify
 from stored_counts import summed
 
 
@@ -164,6 +166,22 @@ class AppendConformance(Contract):
 
         assert texts(await on.store.fetch(KEY, [3, 1, 99], [last.id, first.id, "nobody"])) == ["a", "c", "d"]
         assert await on.store.fetch(KEY) == []
+
+    @rule
+    async def test_an_id_that_stands_twice_is_found_at_both_places(self, on: OpenedStore) -> None:
+        """`fetch` and `verify` find all entries that have an id, also an id that names the place of one of them."""
+        first = await on.store.append(KEY, [Entry(content="a"), Entry(id="k", content="b")])
+        await on.store.append(KEY, [Entry(content="c"), Entry(id="k", content="d")])
+        await on.store.append(KEY, [Entry(id=first.entries[0].id, content="e")])
+
+        found = await on.store.fetch(KEY, ids=[first.entries[0].id, "k"])
+        verified = await verify(on.store, Options(KEY, max_tokens=100), 0)
+
+        assert texts(found) == ["a", "b", "d", "e"]
+        assert [problem.partition(" have")[0] for problem in verified.problems] == [
+            "entries 1 and 5",
+            "entries 2 and 4",
+        ]
 
     # --- counts
 

@@ -272,8 +272,7 @@ class _Ladder:
             self.start = min(cut.start, self.start)
         if not over and not sight.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
-        gone = cut.still_gone(self.start, sight.pinned)
-        gone.extend((group.seq, min(group.last, sight.ends - 1)) for group in evicted if group.seq >= self.start)
+        newly_gone = [(group.seq, min(group.last, sight.ends - 1)) for group in evicted if group.seq >= self.start]
         shown = {entry.seq for group in (*self.pins, *self.kept.values()) for entry in group.entries}
         clamps = tuple(self.clamps[seq] for seq in sorted(self.clamps) if seq in shown)
         taken = (rung for affected, rung in ((evicted, "evict"), (clamps, "clamp")) if affected)
@@ -286,7 +285,7 @@ class _Ladder:
             pins=tuple(sorted({*sight.pinned, *(entry.seq for group in self.pins for entry in group.entries)})),
             anchors=tuple(sorted(seq for seq in self.anchors if seq < self.start)),
             clamps=clamps,
-            gone=tuple(sorted(gone)),
+            gone=spans.union(cut.still_gone(self.start, sight.pinned), newly_gone),
             skipped=spans.since(cut.skipped, self.start),
             renderer=RENDERER,
         )

@@ -58,7 +58,7 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def gone(self) -> tuple[tuple[int, int], ...]:
         """What the cut leaves out, and what has expired or was superseded since."""
-        return tuple(sorted({*self.cut.gone, *((seq, seq) for seq, _ in self.window.stale)}))
+        return spans.union(self.cut.gone, ((seq, seq) for seq, _ in self.window.stale))
 
     @property
     def beginning(self) -> int:

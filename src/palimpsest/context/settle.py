@@ -285,7 +285,7 @@ class Settler:
             start=start,
             mask=max(cut.mask, state.mask),
             anchors=(),
-            gone=tuple(sorted(cut.still_gone(start, head.pinned))),
+            gone=cut.still_gone(start, head.pinned),
             compaction=head.compaction,
             skipped=spans.since(inactive, start),
             hidden=state.hidden,
@@ -305,9 +305,8 @@ class Settler:
         groups = [group for group in pinned_layout.before if any(entry.seq in pinned for entry in group.entries)]
         pins = pinned.union(entry.seq for group in groups for entry in group.entries)
         returning = [(group.seq, group.last) for group in groups]
-        gone = [piece for span in cut.gone for piece in spans.minus([span], returning)]
         stale = [(seq, seq) for seq, _ in pinned_layout.window.stale]
-        return _replace(cut, gone=tuple(sorted({*gone, *stale})), pins=tuple(sorted(pins)))
+        return _replace(cut, gone=spans.union(spans.minus(cut.gone, returning), stale), pins=tuple(sorted(pins)))
 
     def _with_short_summaries(self, layout: Layout, cut: Cut, limit: int | None = None) -> Steps[Cut]:
         """Shorten the cut's summaries to their share of the budget, or of `limit`, to leave room for interactions."""
@@ -331,7 +330,7 @@ class Settler:
         from palimpsest.context.short_term import sift  # takes 4 ms, so only with conditions
 
         gone = sift(layout.window.groups, rules, layout.head, self._meter, self._terms.session)
-        return _replace(cut, gone=tuple(sorted({*cut.gone, *gone})))
+        return _replace(cut, gone=spans.union(cut.gone, gone))
 
     def _cut(
         self, layout: Layout, reason: str, target: Room | None, strategy: MaxTokens | None = None

@@ -39,7 +39,7 @@ def within_shares(layout: Layout, cut: Cut, shares: Shares, part: float) -> Cut:
             gone.update(entry.seq for entry in group.entries)
     if not gone:
         return cut
-    return msgspec.structs.replace(cut, gone=tuple(sorted({*cut.gone, *spans.of(gone)})))
+    return msgspec.structs.replace(cut, gone=spans.union(cut.gone, spans.of(gone)))
 
 
 def _most_tokens(layout: Layout, share: float) -> int:

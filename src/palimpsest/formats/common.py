@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import CHAT, Adapted, Format, Message, Shown
@@ -19,6 +21,7 @@ from palimpsest.formats.wording import (
     shown_text,
     stand_in,
 )
+from palimpsest.log.checks import check
 from palimpsest.log.entry import Entry, File, Native, Opaque, Part, Reasoning, Text, digest
 
 _HOLDERS = frozenset(
@@ -128,6 +131,29 @@ def canonical(messages: Any, format: Format) -> Any:
 def _canonical(message: Any) -> Any:
     role = message.get("role") if isinstance(message, dict) else None
     return {**message, "role": ALIASES[role]} if role in ("human", "ai") else message
+
+
+def parted(message: Any) -> tuple[Any, Mapping[str, Any] | None]:
+    """Return a message without its `metadata`, if they are a mapping or None, and them.
+
+    They are the program's own values: no provider takes them.
+    """
+    own = message.get("metadata", "") if isinstance(message, Mapping) else ""
+    if not isinstance(own, Mapping | None):
+        return message, None
+    return {key: value for key, value in message.items() if key != "metadata"}, own
+
+
+def noted(entries: Iterable[Entry], metadata: Mapping[str, Any] | None, where: str) -> list[Entry]:
+    """Return the entries of a message with its metadata. Raises InvalidEntry, naming the place, for what is no JSON."""
+    if not metadata:
+        return [*entries]
+    with_metadata = [
+        msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), **metadata}) for entry in entries
+    ]
+    for entry in with_metadata:
+        check(entry, where)
+    return with_metadata
 
 
 def is_own(entry: Entry, name: str) -> bool:

@@ -130,11 +130,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         omitted = {summary.revision for summary in self.summaries}.difference(summary.revision for summary in summaries)
         return msgspec.structs.replace(self, summaries=summaries, unshown=tuple(sorted({*self.unshown, *omitted})))
 
-    def still_gone(self, start: int, pinned: Iterable[int]) -> list[Span]:
+    def still_gone(self, start: int, pinned: Iterable[int]) -> tuple[Span, ...]:
         """Return the part of `gone` that a cut from another `start` still needs: before `start` only pinned entries."""
-        later = [span for span in self.gone if span[1] >= start]
-        earlier = spans.union(span for span in self.gone if span[1] < start)
-        return [*spans.common(earlier, spans.of(pinned)), *later]
+        earlier = spans.common(self.gone, spans.of(seq for seq in pinned if seq < start))
+        return spans.union(earlier, spans.since(self.gone, start))
 
 
 class Usage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
@@ -241,15 +240,15 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `revision` moves with every write, `epoch` with every change of how something is rendered, and `epoch_reason` says
     why. `first_seq` is where the log begins (later than 1 after a clear). `turn` is the human message of the open
-    interaction, `group` the open group (0: none). `tail` is the group of the newest entry; the model's next message
-    joins it if the newest entry was only `reasoning`, or a message that `pauses`. `calls` are the unanswered calls,
-    `pinned` the seqs that every context keeps, `contexts` the newest version of each named context, and `turns` counts
-    the interactions. `rewound` are the ranges (first and last `seq`) hidden by rewinds, oldest first, and `hidden` is
-    how many entries they hold, without tombstones. `erased` counts tombstones. Entries below `thoughts` are older than
-    the last erasure or rewriting. `views` holds the present cut of each view. `compaction` is the revision of the
-    record that says what is covered and evicted (0: nothing is). `pseudonyms` maps keyed hashes of private values to
-    numbers. `prompt` is kept if a trigger asks for it. `forked_from` is the session and revision that this one branched
-    off. `about` is what its owner says. `expires` is when it ends (microseconds since 1970; None: never).
+    interaction, `group` the open group (0: none). `tail` is the group that what the model says next may continue (0:
+    none), as after mere `reasoning`, or a message that `pauses`. `calls` are the unanswered calls, `pinned` the seqs
+    that every context keeps, `contexts` the newest version of each named context, and `turns` counts the interactions.
+    `rewound` are the ranges (first and last `seq`) hidden by rewinds, oldest first, and `hidden` is how many entries
+    they hold, without tombstones. `erased` counts tombstones. Entries below `thoughts` are older than the last erasure
+    or rewriting. `views` holds the present cut of each view. `compaction` is the revision of the record that says what
+    is covered and evicted (0: nothing is). `pseudonyms` maps keyed hashes of private values to numbers. `prompt` is
+    kept if a trigger asks for it. `forked_from` is the session and revision that this one branched off. `about` is what
+    its owner says. `expires` is when it ends (microseconds since 1970; None: never).
     """
 
     revision: int = 0

@@ -128,16 +128,17 @@ class _Linker:
     def joins(self, entry: Entry) -> bool:
         """Whether a message or call of the model belongs to the group of the newest entry.
 
-        An entry that was taken from the middle of a message of the model continues nothing: neither what a human has
-        said nor an empty log.
+        An entry from the middle of a message of the model continues only what the model said last: nothing that
+        somebody else has said since, and no group whose results are all there.
         """
-        return self.reasoning or self.pauses or (entry.continues and self.tail not in (0, self.turn))
+        return self.reasoning or self.pauses or (entry.continues and self.tail != 0)
 
     def follow(self, entry: Entry) -> None:
         """Update the state by an entry that has its links. Tombstones open and pin nothing."""
         kind, role, seq, group = entry.kind, entry.role, entry.seq, entry.group
         is_message = kind == "message"
-        self.turn, self.tail = entry.turn, group
+        is_models = kind == "tool_call" or (is_message and role == "assistant")
+        self.turn = entry.turn
         if kind == "tool_call":
             if not entry.erased:
                 self.group = group
@@ -151,9 +152,11 @@ class _Linker:
                 self.turns += 1
             elif kind == "context" and entry.name and not entry.erased:
                 self.contexts = {**self.contexts, entry.name: (seq, digest(entry.text))}
-        self.reasoning = is_message and role == "assistant" and type(entry.content) is tuple and entry.is_reasoning
+        self.reasoning = is_message and is_models and type(entry.content) is tuple and entry.is_reasoning
         if kind != "tool_result" or group == seq:  # results come before the model continues
-            self.pauses = entry.pauses and not entry.erased
+            self.pauses = entry.pauses and is_models and not entry.erased
+        goes_on = is_models or (group != seq and (self.group == group or self.pauses))
+        self.tail = group if goes_on else 0
         if (entry.pinned or (role == "system" and is_message)) and not entry.erased:
             self.pinned = (*self.pinned, seq)
 

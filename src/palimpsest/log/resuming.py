@@ -92,12 +92,14 @@ class Walk:
 
     def __init__(self, first_seq: int, displaced: Sequence[Displaced] = ()) -> None:
         self.head = Head(first_seq=first_seq, next_seq=first_seq)
+        self.newest = 0  # the group of the newest entry, unless it was left out
         self._pending, self._humans = list(displaced), list[int]()
 
     def follow(self, entries: Sequence[Entry]) -> None:
         """Continue over these entries, none of which is rewound."""
         for run in self._runs(entries):
             self.head = follow(self.head, run)
+            self.newest = run[-1].group if run else self.newest
             self._humans += [entry.seq for entry in run if entry.is_human]
 
     def reach(self, revision: int) -> None:
@@ -105,6 +107,7 @@ class Walk:
         while self._pending and self._pending[0].revision <= revision:
             places = self._pending.pop(0).places
             self.head = parted(self.head, places, newest_of(self._humans, places))
+            self.newest = 0 if spans.within(places, self.newest) else self.newest
 
     def end(self) -> Head:
         """Continue to the end, and return the head."""

@@ -69,8 +69,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         over a limit (`too_large`).
 
         Args:
-            payload: a text (a message of the user), a mapping with `content` (and `role`, "user" by default), or a list
-                of these.
+            payload: a text (a message of the user), a mapping with `content` (and `role`, "user" by default, and
+                `metadata`, a mapping), or a list of these.
         """
         many = payload if isinstance(payload, Sequence) and not isinstance(payload, str | bytes) else [payload]
         if (given := _length(many)) > self.messages:
@@ -83,6 +83,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             message = {"role": "user", "content": item} if isinstance(item, str) else item
             if not isinstance(message, Mapping) or "content" not in message:
                 raise InvalidEntry(where, "is not a message: give a text, or a mapping with content and role")
+            if not isinstance(message.get("metadata"), Mapping | None):
+                raise InvalidEntry(f"{where}.metadata", "is not a mapping")
             size = _size(message["content"], where)
             if size > self.content_bytes:
                 raise InvalidEntry(

@@ -344,6 +344,8 @@ class AsyncSession:
         warning. If the provider broke the response off (its `status` is "failed" or "cancelled"), its text is stored,
         and the metadata of its entry has `cut_off`.
 
+        A mapping `metadata` in a message is the metadata of its entries; neither `context` nor `messages` shows it.
+
         With `key` the batch is idempotent, because the ids of its entries are derived from the key. Adding the same
         batch again adds nothing. Adding it with more messages at its end adds those, so a growing list can be added
         whole after every step. Different content at any place raises Conflict.
@@ -357,7 +359,8 @@ class AsyncSession:
                 shape that several providers share is read as the session's format.
             key: makes the batch idempotent, such as the id of a request; None: every call adds.
             statuses: how tool calls ended, by call id: "success", "error", "unknown", "pending" or "denied".
-            metadata: your own JSON values, stored with every entry of the batch; never sent to a model.
+            metadata: your own JSON values, stored with every entry of the batch, beside a message's own; never sent to
+                a model.
             unless_last: whether to add nothing if the log already ends with these very messages; their entries are
                 returned then, so a failed request can be repeated. Without a key, tool results at the start of the
                 batch that the log already ends with are not added again, either, even if the rest is new.
@@ -389,7 +392,8 @@ class AsyncSession:
         """Append existing entries, such as those of another session, as one atomic batch and return them as stored.
 
         `seq` and links are assigned anew, but a result stays with its call. An entry keeps its time (`at`) if it has
-        one. With `key` the batch is idempotent as in `add`. Without a key an entry that has an id keeps it: if the log
+        one. If the first one continues a message, of which the beginning is not given, it begins a message here. With
+        `key` the batch is idempotent as in `add`. Without a key an entry that has an id keeps it: if the log
         has an entry of this id with the same content, nothing is added for it; with other content, Conflict is raised.
         Empty messages are accepted. An erased entry is added as a tombstone, without any content. Raises InvalidEntry,
         and stores nothing, for an entry with a field that is not allowed, or with a role that its kind does not have,

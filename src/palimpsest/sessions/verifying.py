@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -19,6 +21,9 @@ from palimpsest.sessions.paging import batches_of
 from palimpsest.sessions.reading import TRIES, moved
 from palimpsest.sessions.states import Walk, states_of
 from palimpsest.stores import Store
+
+ERASE_ONE = "erase one of them by its number"
+"""What to do about two entries with one id: as a tombstone, one of them is in nobody's way."""
 
 
 class Verification(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
@@ -71,11 +76,12 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
     problems, missing = _of_state(state, head), list[str]()
     walk, last_seq = Walk(states, now), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
-    links = _Links(left_out(records))
+    links, ids = _Links(left_out(records)), _Ids()
 
     def follow(batch: Sequence[Entry]) -> None:
         nonlocal covered_groups, last_seq
         for entry in batch:
+            ids.follow(entry)
             if entry.seq != last_seq + 1:
                 missing.append(f"entries {last_seq + 1} to {entry.seq - 1} are missing")
             last_seq = entry.seq
@@ -94,6 +100,8 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
     if last_seq < head.next_seq - 1:
         missing.append(f"entries {last_seq + 1} to {head.next_seq - 1} are missing")
     _split(covered_groups, None, problems)
+    for first, second in await ids.repeated(store, options, head):
+        problems.append(f"entries {first} and {second} have the same id; {ERASE_ONE}")
     counts = walk.counts
     if not has_lost:
         problems += [*_of_records(records, head, state), *missing, *links.broken(head), *_of_counts(counts, head)]
@@ -105,6 +113,38 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
         problems=tuple(problems),
         **counts,
     )
+
+
+class _Ids:
+    """Finds entries with the same id. Call `follow` with each entry. Tombstones may repeat an id.
+
+    Eight bytes are kept of an id, so that a long log needs little memory. Only if some are equal is the log read again.
+    """
+
+    PARTS = 64
+    """In how many parts the hashes are sorted, one after the other."""
+
+    def __init__(self) -> None:
+        self._hashes = [array("q") for _ in range(self.PARTS)]
+
+    def follow(self, entry: Entry) -> None:
+        """Note the id of the next entry."""
+        if not entry.erased:
+            hashed = hash(entry.id)
+            self._hashes[hashed % self.PARTS].append(hashed)
+
+    async def repeated(self, store: Store, options: Options, head: Head) -> list[tuple[int, int]]:
+        """Return the places of entries with the same id: of the first one, and of each further one."""
+        equal, places, pairs = await store.apart(self._equal), dict[str, int](), list[tuple[int, int]]()
+        async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)] if equal else ()):
+            for entry in batch:
+                if hash(entry.id) in equal and not entry.erased:
+                    first = places.setdefault(entry.id, entry.seq)
+                    pairs += [(first, entry.seq)] if first != entry.seq else []
+        return sorted(pairs)
+
+    def _equal(self) -> set[int]:
+        return {one for hashes in self._hashes for one, following in pairwise(sorted(hashes)) if one == following}
 
 
 class _Links:

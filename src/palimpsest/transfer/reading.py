@@ -14,6 +14,7 @@ from palimpsest.log.change import Record
 from palimpsest.log.checks import check, check_json, check_names, checked_about
 from palimpsest.log.entry import LINKS, Entry, defaults
 from palimpsest.log.head import About, Attempts, Cut, Head, Usage
+from palimpsest.log.ids import placed_ids
 from palimpsest.log.resuming import left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, faults
@@ -47,7 +48,7 @@ def imported(data: object, where: str = "data", gate: Gate | None = None) -> tup
         for i, raw in enumerate(list_of(data, section, where))
     ]
     entries.sort(key=lambda entry: entry.seq)
-    _check_places(entries, outline, where)
+    entries = _in_places(entries, outline, where)
     records = _records(data, where)
     given = _given_head(outline, entries, records, where)
     displaced = left_out(records)
@@ -265,28 +266,44 @@ def _check_cut(cut: Cut, states: Mapping[int, Compaction], last: int, where: str
             )
 
 
-def _check_places(entries: Sequence[Entry], outline: Mapping[str, Any], where: str) -> None:
-    expected = outline.get("first_seq", 1)
-    seen: set[str] = set()
+def _in_places(entries: Sequence[Entry], outline: Mapping[str, Any], where: str) -> list[Entry]:
+    """Return the entries, each with an id of its own: a tombstone whose id another entry has gets a new one.
+
+    Raises ImportFailed if an entry is missing, or answers no earlier call, or has the id of another one.
+    """
+    expected, where = outline.get("first_seq", 1), f"{where}.entries"
+    by_id: dict[str, int] = {}
     calls: set[int] = set()
+    placed: list[Entry] = []
     for entry in entries:
         if entry.seq != expected:
-            raise ImportFailed(
-                f"{where}.entries", f"entry {expected} is missing: an erased entry would be there as a tombstone"
-            )
-        if not entry.id or entry.id in seen:
-            raise ImportFailed(f"{where}.entries", f"the id {entry.id!r} of entry {entry.seq} is missing or repeated")
+            raise ImportFailed(where, f"entry {expected} is missing: an erased entry would be there as a tombstone")
+        if not entry.id:
+            raise ImportFailed(where, f"the id of entry {entry.seq} is missing")
         if entry.answers and entry.answers not in calls:
             reason = f"entry {entry.seq} answers {entry.answers}, which is not an earlier call"
-            raise ImportFailed(f"{where}.entries", reason)
+            raise ImportFailed(where, reason)
         if entry.kind == "tool_call":
             calls.add(entry.seq)
-        seen.add(entry.id)
+        placed.append(entry)
+        first = by_id.setdefault(entry.id, len(placed) - 1)
+        if placed[first] is not entry:
+            _part(placed, first, where)
+            by_id[entry.id] = first if placed[first].id == entry.id else len(placed) - 1
         expected += 1
     if expected < outline.get("next_seq", expected):
-        raise ImportFailed(
-            f"{where}.entries", f"entry {expected} is missing: an erased entry would be there as a tombstone"
-        )
+        raise ImportFailed(where, f"entry {expected} is missing: an erased entry would be there as a tombstone")
+    return placed
+
+
+def _part(placed: list[Entry], first: int, where: str) -> None:
+    """Give a new id to a tombstone among two entries with the same id, the one at the index `first` and the last."""
+    one, other = placed[first], placed[-1]
+    if not (one.erased or other.erased):
+        reason = f"the id {one.id!r} of entry {one.seq} is repeated by entry {other.seq}; erase one by its number, and"
+        raise ImportFailed(where, f"{reason} export the session again")
+    i = len(placed) - 1 if other.erased else first
+    placed[i] = msgspec.structs.replace(placed[i], id=placed_ids([placed[i].seq], placed[i].at // 1000)[0])
 
 
 def _read_entry(raw: object, where: str) -> Entry:

@@ -111,7 +111,7 @@ class _Log:
 
     def _check_group(self, entry: Entry) -> None:
         joins = entry.kind in JOINS or (entry.kind == "message" and entry.role == "assistant")
-        if entry.group != entry.seq and not (joins and entry.group == self._walk.head.tail):
+        if entry.group != entry.seq and not (joins and entry.group == self._walk.newest):
             self._refuse(
                 entry,
                 f"is in group {entry.group}; it can only begin a group or join that of the entry before",

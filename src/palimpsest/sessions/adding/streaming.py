@@ -13,8 +13,9 @@ from palimpsest.log.entry import Entry
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.logs import Redact
 from palimpsest.runtime.runner import Runner
+from palimpsest.sessions.adding.decoding import MARK
 from palimpsest.sessions.adding.usage import UsageRecorder
-from palimpsest.sessions.adding.verbs import MARK, checked_key
+from palimpsest.sessions.adding.verbs import checked_key
 
 if TYPE_CHECKING:
     from palimpsest.formats.received.stream import AnswerStream

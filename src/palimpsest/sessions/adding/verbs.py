@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -12,17 +11,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
-from palimpsest.formats import Format, find_format
-from palimpsest.formats.common import canonical, is_blank
+from palimpsest.formats import find_format
+from palimpsest.formats.common import is_blank
 from palimpsest.formats.media_types import lacks
 from palimpsest.formats.received import is_plain, received
-from palimpsest.formats.received.values import Received, Run
+from palimpsest.formats.received.values import Received
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status
 from palimpsest.log.ids import new_ids
 from palimpsest.log.lazy_imports import dumps
 from palimpsest.log.withdrawal import arriving
 from palimpsest.sessions.adding.appender import Appender
+from palimpsest.sessions.adding.decoding import BLANK, annotated, message_at, of_messages, of_run
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.scope import SessionScope
 
@@ -30,9 +30,6 @@ T = TypeVar("T")
 
 Content = str | Sequence[Part]
 """The content of a message: text, or parts such as `Text` and `Image`."""
-
-MARK = "cut_off"
-"""A key of an entry's metadata: True if the answer was cut off."""
 
 _MUCH, _CHARACTERS = 1_000, 1_000
 """How many values are much, and how many characters count as one more. Going through so many takes a millisecond."""
@@ -64,7 +61,7 @@ class Adding:
         """Append a message. Raises InvalidEntry if the user or the system says nothing, or a part holds nothing."""
         fixed = content if type(content) is str else _fixed(content)
         if role != "assistant" and not (type(fixed) is str and "!" <= fixed[:1] <= "~") and is_blank(fixed):
-            raise InvalidEntry("message.content", _BLANK)
+            raise InvalidEntry("message.content", BLANK)
         about: dict[str, Any] = {"metadata": metadata, "importance": importance, "expires_at": expires_at}
         entry = Entry(role=role, content=fixed, name=name, pinned=pinned, **about)
         return (await self._appender.append([entry], "message"))[0]
@@ -149,7 +146,7 @@ class Adding:
 
     async def _note_usage(self, messages: object, recognised: Received, first: int) -> None:
         """Record the usage of the given messages, from the one on that became the entry with the index `first`."""
-        since = await self._apart(messages, _message_at, recognised.runs, first) if first else 0
+        since = await self._apart(messages, message_at, recognised.runs, first) if first else 0
         await self.usage.of_answers([usage for i, usage in recognised.usages.items() if i >= since])
 
     async def _json_text(self, value: Any, where: str) -> str:
@@ -189,14 +186,14 @@ class Adding:
         shape = find_format(name)
         recognised: Received | None = None
         if is_plain(batch, shape) or _is_text(batch):
-            entries = _of_messages(shape, batch, blank)
+            entries = of_messages(shape, batch, blank)
         else:
             recognised = received(batch, name, settled=format is not None)
-            entries = [entry for run in recognised.runs for entry in _of_run(run, blank)]
+            entries = [entry for run in recognised.runs for entry in of_run(run, blank)]
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
         if statuses is not None or metadata is not None:
-            entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
+            entries = [annotated(entry, statuses or {}, metadata) for entry in entries]
             for entry in entries:
                 check(entry, "messages")
         return entries, recognised
@@ -206,6 +203,8 @@ class Adding:
         if not isinstance(entries, Sequence) or not all(isinstance(entry, Entry) for entry in entries):
             raise InvalidEntry("entries", "give a list of Entry objects; `add` takes messages of providers")
         entries = [arriving(entry, f"entries[{i}]") for i, entry in enumerate(entries)]
+        if entries and entries[0].continues:  # the message that it continues is another log's
+            entries[0] = msgspec.structs.replace(entries[0], continues=False)
         return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
     async def resolve(self, call: Entry | str, status: Status, output: str) -> Entry:
@@ -227,70 +226,6 @@ class Adding:
 def _is_text(batch: object) -> bool:
     """Whether it is a string or a list of strings, which the format `text` reads."""
     return isinstance(batch, str) or (isinstance(batch, list) and all(isinstance(one, str) for one in batch or [0]))
-
-
-def _of_messages(shape: Format, messages: Any, blank: bool) -> list[Entry]:
-    """Decode messages of one format. Raises InvalidEntry for malformed ones, and unless `blank` for empty messages of
-    the user or the system."""
-    messages = canonical(messages, shape)
-    entries = shape.decode(messages, "messages")
-    for i, entry in enumerate(() if blank else entries):
-        content, role = entry.content, entry.role
-        if type(content) is str and "!" <= content[:1] <= "~":
-            continue  # the usual case: the text begins with a visible ASCII character
-        if entry.kind != "message" or not (role == "user" or role == "system") or not is_blank(content):
-            continue
-        native = entry.native
-        without_content = native is not None and "content" in native.absent  # its other fields say something
-        if not (without_content or entry.continues or (i + 1 < len(entries) and entries[i + 1].continues)):
-            raise InvalidEntry(_place_of(shape, messages, i), _BLANK)
-    return entries
-
-
-def _place_of(shape: Format, messages: Sequence[Any], index: int) -> str:
-    """Return where in `messages` the content of the entry with this index is."""
-    key = f".{shape.content}" if shape.content else ""
-    return f"messages[{_message_of(shape, messages, index)}]{key}"
-
-
-def _message_of(shape: Format, messages: Sequence[Any], index: int) -> int:
-    """Return the index of the message from which the entry with this index was decoded. Messages may become several
-    entries, so this searches for the shortest beginning of the list that gives enough of them."""
-
-    def entries(count: int) -> int:
-        return len(shape.decode(messages[:count], "messages"))
-
-    return bisect_right(range(1, len(messages) + 1), index, key=entries)
-
-
-def _message_at(runs: Sequence[Run], index: int) -> int:
-    """Return the index, among all given messages, of the one from which the entry with this index was decoded."""
-    for run in runs:
-        shape = find_format(run.format)
-        messages = canonical(run.messages, shape)
-        count = len(shape.decode(messages, "messages"))
-        if index < count:
-            return run.places[_message_of(shape, messages, index)]
-        index -= count
-    raise AssertionError("an entry comes from something that was given")
-
-
-_BLANK = (
-    "the message says nothing: give text, or parts such as an image, or add no message at all (only add_entries and "
-    "imports accept an empty one)"
-)
-
-
-def _of_run(run: Run, blank: bool) -> list[Entry]:
-    """Decode a run of messages. An InvalidEntry names the place among all given messages, not within the run."""
-    try:
-        entries = _of_messages(find_format(run.format), run.messages, blank)
-        return list(map(_as_cut_off, entries)) if run.cut_off else entries
-    except InvalidEntry as fault:
-        index, bracket, rest = fault.where.removeprefix("messages[").partition("]")
-        if not bracket or not index.isdecimal():
-            raise
-        raise InvalidEntry(f"messages[{run.places[int(index)]}]{rest}", fault.reason) from fault
 
 
 def _fixed(content: Content) -> str | tuple[Part, ...]:
@@ -332,16 +267,3 @@ def takes_long(value: object) -> bool:
 def _json_text(value: Any, where: str) -> str:
     check_json(value, where)
     return dumps(value, ensure_ascii=False)
-
-
-def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:
-    """Return the entry with this metadata, and a result with the status of its call id. A cut-off mark stays."""
-    status = statuses.get(entry.call_id or "", entry.status) if entry.kind == "tool_result" else None
-    marked = entry.metadata is not None and MARK in entry.metadata
-    annotated = msgspec.structs.replace(entry, status=status, metadata=metadata)
-    return _as_cut_off(annotated) if marked else annotated
-
-
-def _as_cut_off(entry: Entry) -> Entry:
-    """Return the entry, marked as a part of an answer that was cut off."""
-    return msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), MARK: True})

@@ -152,6 +152,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
             before is None
             or after.pinned is not head.pinned
             or after.contexts is not head.contexts
+            or after.erased != head.erased
             or after.about is not head.about
             or after.expires != head.expires
             or after.created != head.created

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palimpsest.formats import find_format
+from palimpsest.formats.common import noted, parted
 from palimpsest.log.entry import Entry
 from palimpsest.transfer.sources.evidence import format_of, is_provider_message
 from palimpsest.transfer.sources.files import SourceFile
@@ -30,6 +31,10 @@ class Decoder:
 
     def read(self, message: Any) -> list[Entry]:
         """Return a message's entries. Raises InvalidEntry whose place begins with `messages[0]`."""
+        message, metadata = parted(message)
+        return noted(self._decoded(message), metadata, "messages[0]")
+
+    def _decoded(self, message: Any) -> list[Entry]:
         entries = self._format.decode([message], "messages")
         if not entries or any(entry.role != "assistant" for entry in entries):
             self.begin()
