@@ -71,6 +71,9 @@ USUAL = {
 }
 READING = {"read", "stats", "health"}
 
+MOST_IN_ADDRESS = 11_000
+"""Characters of one value in an address. The client refuses addresses of more than 65,536 characters."""
+
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, str]]:
@@ -91,9 +94,9 @@ def written(value: Any) -> bytes:
 
 
 def plain(value: Any) -> str:
-    """Return a value as it stands in an address."""
+    """Return a value as it stands in an address, and no more of it than the client sends there beside others."""
     text = value if isinstance(value, str) else json.dumps(value)
-    return text.encode("utf-8", "replace").decode()
+    return text[:MOST_IN_ADDRESS].encode("utf-8", "replace").decode()
 
 
 async def sent(service: Called, verb: str, said: dict[str, Any], headers: dict[str, str]) -> Answer:
