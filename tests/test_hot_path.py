@@ -61,8 +61,8 @@ def test_a_cold_start_loads_what_it_needs(tmp_path: Path) -> None:
     assert sorted(cut.intersection(RARE)) == ["stores.engine.changing", "stores.engine.trees"]
     for found in (added, shown):
         assert not [name for name in found if name.startswith(ELSEWHERE + RARE)]
-    assert len(added) <= 92
-    assert len(shown) <= 110
+    assert len(added) <= 89
+    assert len(shown) <= 107
 
 
 IMPORTED = """

@@ -24,7 +24,6 @@ from palimpsest.sessions.adding.verbs import Adding, Content
 from palimpsest.sessions.lazy_parts import Part
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.turns import TurnEnd, Turns
 from palimpsest.stores import SessionInfo
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.recalling.verbs import Recalling
     from palimpsest.sessions.replacing import Replacing
     from palimpsest.sessions.timeline import Timeline
+    from palimpsest.sessions.turns import TurnEnd, Turns
     from palimpsest.sessions.verifying import Verification
     from palimpsest.sessions.working import AsyncWorkingMemory
     from palimpsest.transfer.writing import Sink
@@ -80,7 +80,6 @@ class AsyncSession:
         self._auto = Part(scope.runner, auto)
         self._appender = Appender(scope, OpenTurn(scope), self._auto)
         self._adding = Adding(scope, self._appender)
-        self._turns = Turns(scope, self._appender, self._auto)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"
@@ -103,12 +102,12 @@ class AsyncSession:
     @property
     def in_turn(self) -> bool:
         """Whether a `turn()` of this object is open."""
-        return self._turns.is_open
+        return self._appender.turn.is_open
 
     @property
     def in_atomic_turn(self) -> bool:
         """Whether an atomic `turn()` of this object is open: contexts do not show what it adds until it ends."""
-        return self._turns.is_atomic
+        return self._appender.turn.buffer is not None
 
     # --- parts, each created at its first use; a part that adding and contexts do not need is also imported only then
 
@@ -171,17 +170,23 @@ class AsyncSession:
     @lazy
     def _describing(self) -> Part[Describing]:
         def make() -> Describing:
-            from palimpsest.sessions.describing import Describing  # a millisecond, as the module of streams below
+            from palimpsest.sessions.describing import Describing  # a millisecond
 
             return Describing(self._scope)
 
         return Part(self._scope.runner, make)
 
     @lazy
-    def _streaming(self) -> Streaming:
-        from palimpsest.sessions.adding.streaming import Streaming
+    def _turns(self) -> Turns:
+        from palimpsest.sessions.turns import Turns  # a millisecond
 
-        return Streaming(self._scope.runner, self.add, self._adding.usage, self.redact)
+        return Turns(self._scope, self._appender, self._auto)
+
+    @lazy
+    def _streaming(self) -> Streaming:
+        from palimpsest.sessions.adding.streaming import Streaming  # a millisecond
+
+        return Streaming(self._scope.runner, self.add, self._appender.usage, self.redact)
 
     @lazy
     def _timeline(self) -> Part[Timeline]:
@@ -745,7 +750,7 @@ class AsyncSession:
             cached_tokens: the part of `input_tokens` that a cache served.
             context: the context that was sent; None: the session's last one.
         """
-        return await self._adding.usage.record(usage, input_tokens, output_tokens, cached_tokens, context)
+        return await self._appender.usage.record(usage, input_tokens, output_tokens, cached_tokens, context)
 
     async def pin(self, *ids: str | int | Entry) -> None:
         """Pin these entries, so that every context shows them. They stay in place until a cut passes them.

@@ -25,7 +25,6 @@ from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, 
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, Options
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.session import AsyncSession
-from palimpsest.sessions.turns import TurnEnd
 from palimpsest.stores import SessionInfo, Store
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.sessions.reading import Interaction, Stats
     from palimpsest.sessions.recalling.recalled import IndexStatus, Recalled
+    from palimpsest.sessions.turns import TurnEnd
     from palimpsest.sessions.verifying import Verification
     from palimpsest.sessions.working_sync import WorkingMemory
     from palimpsest.stores.encrypted import Encryption

@@ -26,6 +26,7 @@ from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.sessions.adding.existing import ExistingEntries
+    from palimpsest.sessions.adding.usage import UsageRecorder
     from palimpsest.sessions.compacting.auto import AutoCompaction
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Appended
@@ -132,6 +133,13 @@ class Appender:
         from palimpsest.sessions.adding.existing import ExistingEntries  # loads the states of entries; few adds need it
 
         return ExistingEntries(self._scope, self.admitted, lambda: self.turn.buffer)
+
+    @lazy
+    def usage(self) -> UsageRecorder:
+        """Records what providers report of their calls."""
+        from palimpsest.sessions.adding.usage import UsageRecorder  # half a millisecond
+
+        return UsageRecorder(self._scope)
 
     async def append(
         self,
