@@ -32,7 +32,9 @@ _ERROR = "API error 400"
 
 def is_function_name(name: str) -> bool:
     """Whether a function may have this name: 1 to `NAME_LENGTH` letters, digits, _ and -."""
-    return len(name) <= NAME_LENGTH and name.isascii() and name.replace("_", "a").replace("-", "a").isalnum()
+    if len(name) > NAME_LENGTH or not name.isascii():
+        return False
+    return name.isidentifier() or name.replace("_", "a").replace("-", "a").isalnum()  # nearly all are identifiers
 
 
 def broken_rules(messages: Sequence[Any]) -> list[Problem]:

@@ -36,7 +36,7 @@ _MUCH, _CHARACTERS = 1_000, 1_000
 """How many values are much, and how many characters count as one more. Going through so many takes a millisecond."""
 
 _NO_PARTS = str | bytes | bytearray | memoryview | range
-_HOLDING = (dict, list, tuple, Mapping)  # types that hold further values; those that isinstance answers quickly first
+_LISTS, _HOLDING = (list, tuple), (dict, list, tuple, Mapping)  # types that hold values; first what isinstance knows
 
 
 class Adding:
@@ -255,7 +255,7 @@ def takes_long(value: object) -> bool:
     containers: list[Any] = [value if isinstance(value, _HOLDING) else [value]]
     while containers and remaining > 0:
         container = containers.pop()
-        for inner in islice(container if isinstance(container, list | tuple) else container.values(), remaining):
+        for inner in islice(container if isinstance(container, _LISTS) else container.values(), remaining):
             remaining -= 1
             if isinstance(inner, str):
                 remaining -= len(inner) // _CHARACTERS
