@@ -11,6 +11,7 @@ import pytest
 from commands import run
 from palimpsest import ConfigError, Entry, InvalidEntry, Memory, StoreUnavailable
 from palimpsest.log.ids import new_ids
+from palimpsest.stores.opening import has_our_options
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///{}/a.db", "file://{}/logs"])
@@ -267,3 +268,24 @@ def test_a_path_object_always_names_a_file(here: Path) -> None:
         memory.session("s").add_user_message("x")
 
     assert (here / "sqlite/a.db").is_file()
+
+
+@pytest.mark.parametrize("where", ["a:b", "C:\\agent.db", "x+y.z-1://host", "a1:", "Some-Store://somewhere"])
+def test_a_letter_and_letters_digits_and_signs_before_a_colon_are_a_kind(where: str) -> None:
+    """The kind of an address is as RFC 3986 has it: a letter, then letters, digits, plus, minus and full stop."""
+    with pytest.raises(ConfigError, match="store"):
+        Memory.open(where)
+
+    assert not has_our_options(where), "a store of another package would have options of its own"
+
+
+@pytest.mark.parametrize("name", ["1:b", ":b", "-a:b", "é:b", "a_b:c", "a b:c", "a/b:c", "٣a:b", "a", "a.db"])
+def test_any_other_text_is_a_path(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not begin with a kind and a colon names a file of SQLite."""
+    monkeypatch.chdir(tmp_path)
+
+    with Memory.open(name) as memory:
+        memory.session("s").add_user_message("hello")
+
+    assert (tmp_path / name).is_file()
+    assert has_our_options(name)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import strategies
 from palimpsest import Entry, Image, Memory, Opaque, Reasoning, Text
 from palimpsest.formats import find_format
+from palimpsest.formats.openai_chat_rules import is_function_name
 from palimpsest.log.entry import Part
 from samples_openai_chat import CALL, EQUAL
 
@@ -93,3 +97,12 @@ def test_an_empty_thought_is_left_out(beside: Part) -> None:
 
     assert all(part["text"] for part in parts)
     assert len(parts) == 1
+
+
+@given(
+    st.text(st.sampled_from("aZ09_-. \n/é²٣ｘß"), max_size=4)
+    | st.text(st.sampled_from("a_-"), min_size=62, max_size=66)
+)
+def test_a_function_s_name_is_what_the_reference_allows(name: str) -> None:
+    """OpenAI's reference: "must be a-z, A-Z, 0-9, or contain underscores and dashes, with a maximum length of 64"."""
+    assert is_function_name(name) == (re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,7 @@ Shares: TypeAlias = tuple[tuple[str, float], ...]
 """Pairs of a tag and the largest share of the budget that entries with this tag may take."""
 
 
-class Beside(NamedTuple):
+class Beside(msgspec.Struct, frozen=True):
     """Room for what is shown beside the log, in counted tokens and in messages (None: any number)."""
 
     tokens: int

@@ -58,7 +58,7 @@ def is_hollow(address: str) -> bool:
 
 def has_scheme(text: str) -> bool:
     """Whether a text begins with the scheme of an address."""
-    return _ADDRESS.match(text) is not None
+    return re.match(_ADDRESS, text) is not None
 
 
 def lacks(part: Part) -> tuple[str, str] | None:
@@ -78,7 +78,7 @@ def lacks(part: Part) -> tuple[str, str] | None:
 
 def _holds_data(text: str) -> bool:
     """Whether a text begins like base64, of either alphabet. The path of a file with a dot in it does not."""
-    return _BASE64.fullmatch(text[:_LOOKED_AT]) is not None
+    return re.fullmatch(_BASE64, text[:_LOOKED_AT]) is not None
 
 
 def renamed(part: Part) -> Part:
@@ -97,8 +97,8 @@ def is_read(part: Part, images: frozenset[str], files: tuple[str, ...]) -> bool:
     return kind in images if isinstance(part, Image) else kind.startswith(files)
 
 
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_ADDRESS = r"[A-Za-z][A-Za-z0-9+.-]+:"
 """The scheme of an address, of two characters at least: a single letter is the drive of a path."""
-_BASE64 = re.compile(r"[A-Za-z0-9+/=_\-\s]+")
+_BASE64 = r"[A-Za-z0-9+/=_\-\s]+"
 _LOOKED_AT = 256
 """How many characters of data are examined: paths of files are mostly shorter."""

@@ -27,7 +27,7 @@ from palimpsest.formats.common import (
 from palimpsest.formats.openai_chat_answers import THOUGHT, accepted, sent_call, wants_thoughts, without_nulls
 from palimpsest.formats.openai_chat_decode import decode_message, lacking
 from palimpsest.formats.openai_chat_parts import encode_part, has_counterpart, says_nothing, sent_part
-from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
+from palimpsest.formats.openai_chat_rules import ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules, is_function_name
 from palimpsest.formats.wording import SPEAKING
 from palimpsest.log.entry import Entry, Opaque, Part, Reasoning, Text
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
@@ -167,7 +167,7 @@ class OpenAIChat(Format):
         if type(entry.content) is str and (kind == "tool_result" or (name is None and kind != "tool_call")):
             return MESSAGE_OVERHEAD + ROLE_TOKENS  # the common case
         if kind == "tool_call":
-            renamed = 0 if name and FUNCTION_NAME.fullmatch(name) else renamed_tokens(name, NAME_LENGTH)
+            renamed = 0 if name and is_function_name(name) else renamed_tokens(name, NAME_LENGTH)
             return renamed + (PER_CALL if entry.continues else MESSAGE_OVERHEAD + ROLE_TOKENS + PER_CALL)
         tokens = MESSAGE_OVERHEAD + ROLE_TOKENS
         if name and kind == "message":
@@ -329,7 +329,7 @@ def _with_valid_ids(tool_calls: list[Message], calls: Sequence[Entry], adapted: 
         taken.add(id)
         kind = call.get("type", "function")
         own_name = call[kind]["name"]
-        if not (own_name and FUNCTION_NAME.fullmatch(own_name)):
+        if not (own_name and is_function_name(own_name)):
             name = fitting(own_name or NAMELESS, _NOT_IN_NAME, NAME_LENGTH)
             if own_name and name != own_name:
                 adapted.append(Adapted(entry.seq, f"tool name as {name}"))

@@ -19,7 +19,6 @@ NAME_LENGTH = 64
 ID_LENGTH = 40
 """The most characters of a call's id."""
 
-FUNCTION_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_LENGTH}}}")
 SPEAKER_NAME = rf"[^\s<|\\/>]{{1,{NAME_LENGTH}}}"
 
 _PLAIN = 2
@@ -29,6 +28,13 @@ _SPEAKERS = ("user", "assistant", "system")
 
 _REFERENCE = "API reference, chat completions"
 _ERROR = "API error 400"
+
+
+def is_function_name(name: str) -> bool:
+    """Whether a function may have this name: 1 to `NAME_LENGTH` letters, digits, _ and -."""
+    if len(name) > NAME_LENGTH or not name.isascii():
+        return False
+    return name.isidentifier() or name.replace("_", "a").replace("-", "a").isalnum()  # nearly all are identifiers
 
 
 def broken_rules(messages: Sequence[Any]) -> list[Problem]:
@@ -89,7 +95,7 @@ def _check_calls(calls: Any, i: int, problems: list[Problem]) -> set[str]:
             )
         body = call.get(call.get("type", "function"))
         name = body.get("name") if isinstance(body, dict) else None
-        if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
+        if not isinstance(name, str) or not is_function_name(name):
             rule = f"the call {call_id!r} needs the name of its function: 1 to {NAME_LENGTH} letters, digits, _ and -"
             problems.append(Problem(i, f"{rule}, not {name!r}", _ERROR))
     if len(set(ids)) < len(ids):

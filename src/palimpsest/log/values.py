@@ -82,7 +82,7 @@ def known(name: str, given: Iterable[object], allowed: Sequence[str], *, inside:
 
 def plain_text(value: Any) -> Any:
     """Return a text of a subclass of str as a plain str; any other value unchanged."""
-    return str.__str__(value) if isinstance(value, str) else value
+    return str.__str__(value) if issubclass(type(value), str) else value
 
 
 def text(name: str, value: object, *, none: bool = True) -> None:

@@ -275,8 +275,7 @@ def gate_of(given: object) -> Gate:
 Given: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 
 USUAL = frozenset({str, int, float, bool, type(None), dict, list, tuple})
-"""The types that verbs are given most. A lookup of the class here costs no call, and shows that a value needs no
-conversion."""
+"""The types that verbs are given most. Values of these need no conversion."""
 
 
 def _plain_texts(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
@@ -320,7 +319,7 @@ def _discreet(verb: Callable[..., Any], plain: Callable[..., Given], *, opens: b
         gate = self._gate
         given: Given = args, options
         for value in (*args, *options.values()):
-            if value.__class__ not in USUAL:
+            if type(value) not in USUAL:
                 given = plain(args, options)
                 break
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -24,7 +24,6 @@ from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.counting import counter_of
 from palimpsest.sessions.lazy_parts import Part
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
-from palimpsest.sessions.listing import Order, SessionPage, listed
 from palimpsest.sessions.opened import Opened
 from palimpsest.sessions.opening_options import check_opening
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Importing, Progress
     from palimpsest.sessions.knowledge.base import AsyncKnowledge
+    from palimpsest.sessions.listing import Order, SessionPage
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.sessions.recalling.recalled import IndexStatus, Recalled
     from palimpsest.sessions.recalling.verbs import Recalling
@@ -355,6 +355,15 @@ class AsyncMemory:
         return self._scope.store
 
     @lazy
+    def _listing(self) -> Part[Callable[..., Awaitable[SessionPage]]]:
+        def make() -> Callable[..., Awaitable[SessionPage]]:
+            from palimpsest.sessions.listing import listed  # a millisecond
+
+            return listed
+
+        return Part(self.runner, make)
+
+    @lazy
     def _everywhere(self) -> Part[type[Everywhere]]:
         def make() -> type[Everywhere]:
             from palimpsest.sessions.erasing.everywhere import Everywhere  # forty milliseconds
@@ -590,7 +599,7 @@ class AsyncMemory:
                 first.
             limit: the most sessions on a page; None: all.
         """
-        return await listed(self._scope, user, title, since, before, prefix, order, after, limit)
+        return await (await self._listing())(self._scope, user, title, since, before, prefix, order, after, limit)
 
     async def info(self, session_id: str) -> SessionInfo:
         """Return the session as `sessions` lists it. Raises SessionNotFound.

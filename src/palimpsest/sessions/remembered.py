@@ -192,6 +192,10 @@ class Views:
         self._kept: OrderedDict[SessionKey, Remembered] = OrderedDict()
         self._lock = allocate_lock()
 
+    def __contains__(self, key: SessionKey) -> bool:
+        """Whether anything of this session is remembered."""
+        return key in self._kept
+
     def of(self, key: SessionKey) -> CacheUse | None:
         """Return what a context of this session starts from; None if the cache is switched off."""
         return CacheUse(self._kept.get(key), self._era) if self._most else None

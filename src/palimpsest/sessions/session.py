@@ -20,14 +20,10 @@ from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import guarded
 from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.appender import Appender, OpenTurn
-from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
 from palimpsest.sessions.adding.verbs import Adding, Content
-from palimpsest.sessions.describing import Describing
 from palimpsest.sessions.lazy_parts import Part
 from palimpsest.sessions.options import Options
-from palimpsest.sessions.reading import LogReader, cost_of
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.turns import TurnEnd, Turns
 from palimpsest.stores import SessionInfo
 
 if TYPE_CHECKING:
@@ -37,21 +33,24 @@ if TYPE_CHECKING:
     from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.result import Context
     from palimpsest.log.summary import Summary
+    from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
     from palimpsest.sessions.compacting.auto import AutoCompaction
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.compacting.verbs import Compacting
     from palimpsest.sessions.contexts.verbs import Contexts
+    from palimpsest.sessions.describing import Describing
     from palimpsest.sessions.erased import Erased
     from palimpsest.sessions.erasing.query import Query
     from palimpsest.sessions.erasing.verbs import Erasing
     from palimpsest.sessions.exporting import Exporting
     from palimpsest.sessions.history import When
     from palimpsest.sessions.knowledge.base import AsyncKnowledge
-    from palimpsest.sessions.reading import Interaction, Stats
+    from palimpsest.sessions.reading import Interaction, LogReader, Stats
     from palimpsest.sessions.recalling.recalled import Recalled
     from palimpsest.sessions.recalling.verbs import Recalling
     from palimpsest.sessions.replacing import Replacing
     from palimpsest.sessions.timeline import Timeline
+    from palimpsest.sessions.turns import TurnEnd, Turns
     from palimpsest.sessions.verifying import Verification
     from palimpsest.sessions.working import AsyncWorkingMemory
     from palimpsest.transfer.writing import Sink
@@ -81,8 +80,6 @@ class AsyncSession:
         self._auto = Part(scope.runner, auto)
         self._appender = Appender(scope, OpenTurn(scope), self._auto)
         self._adding = Adding(scope, self._appender)
-        self._streaming = Streaming(scope.runner, self.add, self._adding.usage, self.redact)
-        self._turns = Turns(scope, self._appender, self._auto)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"
@@ -105,18 +102,26 @@ class AsyncSession:
     @property
     def in_turn(self) -> bool:
         """Whether a `turn()` of this object is open."""
-        return self._turns.is_open
+        return self._appender.turn.is_open
 
     @property
     def in_atomic_turn(self) -> bool:
         """Whether an atomic `turn()` of this object is open: contexts do not show what it adds until it ends."""
-        return self._turns.is_atomic
+        return self._appender.turn.buffer is not None
 
     # --- parts, each created at its first use; a part that adding and contexts do not need is also imported only then
 
-    @property
-    def _log(self) -> LogReader:
-        return LogReader(self._scope.store, self._scope.options)
+    @lazy
+    def _readers(self) -> Part[type[LogReader]]:
+        def make() -> type[LogReader]:
+            from palimpsest.sessions.reading import LogReader  # three milliseconds
+
+            return LogReader
+
+        return Part(self._scope.runner, make)
+
+    async def _log(self) -> LogReader:
+        return (await self._readers())(self._scope.store, self._scope.options)
 
     @lazy
     def _contexts(self) -> Contexts:
@@ -162,9 +167,26 @@ class AsyncSession:
 
         return Part(scope.runner, make)
 
-    @property
-    def _describing(self) -> Describing:
-        return Describing(self._scope)
+    @lazy
+    def _describing(self) -> Part[Describing]:
+        def make() -> Describing:
+            from palimpsest.sessions.describing import Describing  # a millisecond
+
+            return Describing(self._scope)
+
+        return Part(self._scope.runner, make)
+
+    @lazy
+    def _turns(self) -> Turns:
+        from palimpsest.sessions.turns import Turns  # a millisecond
+
+        return Turns(self._scope, self._appender, self._auto)
+
+    @lazy
+    def _streaming(self) -> Streaming:
+        from palimpsest.sessions.adding.streaming import Streaming  # a millisecond
+
+        return Streaming(self._scope.runner, self.add, self._appender.usage, self.redact)
 
     @lazy
     def _timeline(self) -> Part[Timeline]:
@@ -459,7 +481,7 @@ class AsyncSession:
 
         Raises SessionNotFound if nothing was ever written to the session.
         """
-        return await self._describing.info()
+        return await (await self._describing()).info()
 
     async def describe(
         self,
@@ -482,7 +504,7 @@ class AsyncSession:
             lifetime: how long the session lasts from now on, and again from each time that something is added: a
                 timedelta, seconds, or text such as "30d"; None: for ever.
         """
-        return await self._describing.describe(user, title, metadata, lifetime)
+        return await (await self._describing()).describe(user, title, metadata, lifetime)
 
     # --- reading
 
@@ -514,7 +536,7 @@ class AsyncSession:
             at: a revision (not a `seq`): returns the log as it was then. None: as it is now.
             rewound: whether to include entries that a rewind has taken back.
         """
-        return await self._log.entries(after, limit, before=before, last=last, rewound=rewound, at=at)
+        return await (await self._log()).entries(after, limit, before=before, last=last, rewound=rewound, at=at)
 
     async def messages(
         self, *, format: FormatName | None = None, after: int = 0, before: int | None = None
@@ -543,7 +565,7 @@ class AsyncSession:
         Args:
             id: the entry's id (text), its `seq` (a number; not a revision), or an `Entry`.
         """
-        return await self._log.entry(id)
+        return await (await self._log()).entry(id)
 
     async def recall(
         self,
@@ -627,15 +649,15 @@ class AsyncSession:
                 first.
             limit: the most interactions to return; None: all.
         """
-        return await self._log.interactions(after, limit)
+        return await (await self._log()).interactions(after, limit)
 
     async def stats(self) -> Stats:
         """Return statistics of the session. Entries whose tokens were not counted yet are counted now, once."""
-        return await self._log.stats(self._scope.clock(), await self._compacting())
+        return await (await self._log()).stats(self._scope.clock(), await self._compacting())
 
     async def count(self) -> int:
         """Count the tokens of every entry that has no stored count by the session's counter; return how many it was."""
-        return await self._log.count()
+        return await (await self._log()).count()
 
     def cost(self, entry: Entry) -> int:
         """Return how many tokens the entry takes in a context if it is shown whole, by the session's counter.
@@ -647,6 +669,8 @@ class AsyncSession:
         Args:
             entry: an entry of this session, or of another.
         """
+        from palimpsest.sessions.reading import cost_of  # as `_readers`
+
         return cost_of(entry, self._scope.options)
 
     # --- the context
@@ -726,7 +750,7 @@ class AsyncSession:
             cached_tokens: the part of `input_tokens` that a cache served.
             context: the context that was sent; None: the session's last one.
         """
-        return await self._adding.usage.record(usage, input_tokens, output_tokens, cached_tokens, context)
+        return await self._appender.usage.record(usage, input_tokens, output_tokens, cached_tokens, context)
 
     async def pin(self, *ids: str | int | Entry) -> None:
         """Pin these entries, so that every context shows them. They stay in place until a cut passes them.

@@ -19,15 +19,12 @@ from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import gate_of
 from palimpsest.runtime.events import EventName, Handler
 from palimpsest.runtime.runner import Inline, drive, within
-from palimpsest.sessions.adding.streaming import Answer, CutOff
 from palimpsest.sessions.adding.verbs import Content
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
-from palimpsest.sessions.listing import Order, SessionPage
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy, declared
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, Options
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.session import AsyncSession
-from palimpsest.sessions.turns import TurnEnd
 from palimpsest.stores import SessionInfo, Store
 
 if TYPE_CHECKING:
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.result import Context
     from palimpsest.log.summary import Summary
+    from palimpsest.sessions.adding.streaming import Answer, CutOff
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.declared import DefinitionInfo
     from palimpsest.sessions.derived import Derived
@@ -50,9 +48,11 @@ if TYPE_CHECKING:
     from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Progress
     from palimpsest.sessions.knowledge_sync import Knowledge
+    from palimpsest.sessions.listing import Order, SessionPage
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.sessions.reading import Interaction, Stats
     from palimpsest.sessions.recalling.recalled import IndexStatus, Recalled
+    from palimpsest.sessions.turns import TurnEnd
     from palimpsest.sessions.verifying import Verification
     from palimpsest.sessions.working_sync import WorkingMemory
     from palimpsest.stores.encrypted import Encryption

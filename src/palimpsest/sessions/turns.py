@@ -54,16 +54,6 @@ class Turns:
     def __init__(self, scope: SessionScope, appender: Appender, auto: Part[AutoCompaction]) -> None:
         self._scope, self._turn, self._appender, self._auto = scope, appender.turn, appender, auto
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a turn is open."""
-        return self._turn.is_open
-
-    @property
-    def is_atomic(self) -> bool:
-        """Whether an atomic turn is open, which collects what is added."""
-        return self._turn.buffer is not None
-
     def turn(self, session: E, atomic: bool, wait: timedelta | float | str | None) -> AbstractAsyncContextManager[E]:
         """Return a block that is a turn of the session, and that yields the session."""
         values.switch("atomic", atomic)

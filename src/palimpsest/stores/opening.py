@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -94,9 +93,10 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
         return STORES.find("memory"), "memory://", {}
     if not is_path_object:
         refuse_mistyped(address)
-    if is_path_object or not _SCHEME.match(address):
+    kind = "" if is_path_object else _kind_of(address)
+    if not kind:
         return STORES.find("sqlite"), f"sqlite:///{_file_at(address, typed=not is_path_object)}", {}
-    opener: Opener = STORES.find(address.partition(":")[0], shown)
+    opener: Opener = STORES.find(kind, shown)
     url, mark, query = address.partition("?")
     if not mark or not opener.__module__.startswith(_HERE):
         return opener, address, {}
@@ -117,8 +117,14 @@ def has_our_options(where: object) -> bool:
     """Return whether a path or the kind of an address means one of our stores. Opens and loads nothing."""
     if isinstance(where, os.PathLike):
         return True
-    kind = _SCHEME.match(where) if isinstance(where, str) else None
-    return isinstance(where, str) and (kind is None or STORES.is_built_in(kind[0][:-1]))
+    kind = _kind_of(where) if isinstance(where, str) else ""
+    return isinstance(where, str) and (not kind or STORES.is_built_in(kind))
+
+
+def _kind_of(address: str) -> str:
+    """Return the kind of an address, such as "sqlite" of "sqlite:///agent.db"; "" of a path."""
+    kind, colon, _ = address.partition(":")
+    return kind if colon and kind[:1].isalpha() and not kind.strip(_KIND) else ""
 
 
 def _file_at(path: str, *, typed: bool) -> str:
@@ -163,7 +169,9 @@ _HERE = ("palimpsest.stores.file", "palimpsest.stores.memory", "palimpsest.store
 _FORMS = {"sqlite": "sqlite:///{}", "file": "file:{}"}
 """How addresses are spelt whose rest is a path."""
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_KIND = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+.-"
+"""The characters of an address's kind. A pattern would have to be compiled at each cold start."""
+
 _ALLOWED = "a path such as agent.db, or an address such as sqlite:///agent.db or memory://"
 
 

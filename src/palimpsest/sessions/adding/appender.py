@@ -26,6 +26,7 @@ from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.sessions.adding.existing import ExistingEntries
+    from palimpsest.sessions.adding.usage import UsageRecorder
     from palimpsest.sessions.compacting.auto import AutoCompaction
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Appended
@@ -133,6 +134,13 @@ class Appender:
 
         return ExistingEntries(self._scope, self.admitted, lambda: self.turn.buffer)
 
+    @lazy
+    def usage(self) -> UsageRecorder:
+        """Records what providers report of their calls."""
+        from palimpsest.sessions.adding.usage import UsageRecorder  # half a millisecond
+
+        return UsageRecorder(self._scope)
+
     async def append(
         self,
         entries: Sequence[Entry],
@@ -152,11 +160,9 @@ class Appender:
         for entry in entries:
             if not checked:
                 check(entry, where)
-            check_names(entry, where)
-            given_ids = given_ids or entry.id != ""
-            content = entry.content
-            is_ascii = type(content) is str and content.isascii()
-            plain = plain and is_ascii and entry.native is None and entry.metadata is None
+            if not _is_simple(entry):
+                check_names(entry, where)
+                given_ids, plain = given_ids or entry.id != "", False
         if not plain:
             entries = [*map(_joined, entries)]
         if self.turn.lease is not None and entries:
@@ -173,7 +179,8 @@ class Appender:
         if self._options.definition is not None:
             await self.declare()
         store, views = scope.store, scope.memory.views
-        remembers = store is scope.memory.opened and not self._options.long_term  # a strategy may store their counts
+        remembers = scope.key in views and store is scope.memory.opened
+        remembers = remembers and not self._options.long_term  # a strategy may store their counts
         counts = views.counted(scope.key, entries, self._options.counter, scope.runner) if remembers else {}
         appended = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
         if remembers and appended.added == len(appended.entries):
@@ -293,6 +300,17 @@ class Appender:
         for oldest in crowd[: max(len(crowd) - MOST + 1, 0)]:
             scope.withheld.pop(oldest, None)  # most likely nobody will ever answer there
         return scope.withheld.setdefault(scope.place, begun)  # another thread may have been first
+
+
+def _is_simple(entry: Entry) -> bool:
+    """Whether an entry has ASCII texts alone, and no id, metadata or native message: every store can keep it as it is.
+
+    Most entries are, so each append asks this first, in one call.
+    """
+    content, name, call_id = entry.content, entry.name, entry.call_id
+    if type(content) is not str or not content.isascii() or entry.id or entry.native is not None:
+        return False
+    return (name is None or name.isascii()) and (call_id is None or call_id.isascii()) and entry.metadata is None
 
 
 def _joined(entry: Entry) -> Entry:

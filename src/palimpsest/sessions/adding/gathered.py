@@ -5,7 +5,9 @@ from __future__ import annotations
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from palimpsest.log.entry import Entry, pack, unpack
 from palimpsest.privacy.gate import Admitted
@@ -14,14 +16,14 @@ NoteUsage: TypeAlias = Callable[[int], Awaitable[None]]
 """Records the usage that responses in a batch report. Its argument is the index of the first entry that is new."""
 
 
-class Committed(NamedTuple):
+class Committed(msgspec.Struct, frozen=True):
     """A committed batch: its entries in the given order, and the index of the first new one (None: none is new)."""
 
     entries: tuple[Entry, ...]
     new_from: int | None
 
 
-class _Report(NamedTuple):
+class _Report(msgspec.Struct, frozen=True):
     """A batch in the buffer whose usage is to be noted: its range of slots, and whether a key gave it its ids."""
 
     first: int
@@ -82,11 +84,13 @@ class TurnBuffer:
         """
         first_index = {entry.id: i for i, entry in reversed([*enumerate(committed.entries)])}
         newest = committed.entries[committed.new_from].revision if committed.new_from is not None else None
-        for first, end, keyed, note_usage in self._reports:
-            fresh = (i for i in range(first, end) if committed.entries[i].revision == newest)
-            new = next((i for i in fresh if first_index[committed.entries[i].id] == i), None) if keyed else first
-            if new is not None:
-                await note_usage(new - first)
+        for report in self._reports:
+            first, end, new = report.first, report.end, report.first
+            if report.keyed:
+                fresh = (i for i in range(first, end) if committed.entries[i].revision == newest)
+                new = next((i for i in fresh if first_index[committed.entries[i].id] == i), -1)
+            if new >= 0:
+                await report.note_usage(new - first)
 
 
 def _own(entry: Entry | None) -> Entry | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -15,7 +15,6 @@ from palimpsest.formats import find_format
 from palimpsest.formats.common import is_blank
 from palimpsest.formats.media_types import lacks
 from palimpsest.formats.received import is_plain, received
-from palimpsest.formats.received.values import Received
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status
 from palimpsest.log.ids import new_ids
@@ -23,8 +22,10 @@ from palimpsest.log.lazy_imports import dumps
 from palimpsest.log.withdrawal import arriving
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.decoding import BLANK, annotated, message_at, of_messages, of_run
-from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.scope import SessionScope
+
+if TYPE_CHECKING:
+    from palimpsest.formats.received.values import Received
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ _MUCH, _CHARACTERS = 1_000, 1_000
 """How many values are much, and how many characters count as one more. Going through so many takes a millisecond."""
 
 _NO_PARTS = str | bytes | bytearray | memoryview | range
-_HOLDING = (dict, list, tuple, Mapping)  # types that hold further values; those that isinstance answers quickly first
+_LISTS, _HOLDING = (list, tuple), (dict, list, tuple, Mapping)  # types that hold values; first what isinstance knows
 
 
 class Adding:
@@ -46,7 +47,6 @@ class Adding:
 
     def __init__(self, scope: SessionScope, appender: Appender) -> None:
         self._scope, self._options, self._appender = scope, scope.options, appender
-        self.usage = UsageRecorder(scope)
 
     async def say(
         self,
@@ -138,7 +138,7 @@ class Adding:
             entries, recognised = self._decoded(messages, format, statuses, metadata)
         existing, new = await self._appender.existing.last(entries, key) if unless_last else ([], entries)
         if existing and not new:
-            await self.usage.unless_noted([*recognised.usages.values()] if recognised is not None else ())
+            await self._appender.usage.unless_noted([*recognised.usages.values()] if recognised is not None else ())
             return tuple(existing)
         notes = partial(self._note_usage, messages, recognised) if recognised and recognised.usages else None
         stored = await self._appender.append(new, "messages", checked_key(key), checked=True, note_usage=notes)
@@ -147,7 +147,7 @@ class Adding:
     async def _note_usage(self, messages: object, recognised: Received, first: int) -> None:
         """Record the usage of the given messages, from the one on that became the entry with the index `first`."""
         since = await self._apart(messages, message_at, recognised.runs, first) if first else 0
-        await self.usage.of_answers([usage for i, usage in recognised.usages.items() if i >= since])
+        await self._appender.usage.of_answers([usage for i, usage in recognised.usages.items() if i >= since])
 
     async def _json_text(self, value: Any, where: str) -> str:
         """Return the value as JSON text. Raises InvalidEntry, naming the place, for what is not a JSON value."""
@@ -255,7 +255,7 @@ def takes_long(value: object) -> bool:
     containers: list[Any] = [value if isinstance(value, _HOLDING) else [value]]
     while containers and remaining > 0:
         container = containers.pop()
-        for inner in islice(container if isinstance(container, list | tuple) else container.values(), remaining):
+        for inner in islice(container if isinstance(container, _LISTS) else container.values(), remaining):
             remaining -= 1
             if isinstance(inner, str):
                 remaining -= len(inner) // _CHARACTERS

@@ -198,9 +198,10 @@ def entry_row(log: int, entry: Entry) -> Cells:
     seq, id, expires = entry.seq, entry.id, None
     if entry.expires_at is not None and entry.is_there:  # else a tombstone has nothing left to sweep
         expires = due(microseconds_of(entry.expires_at))
-    key = log << 32 | seq
+    body = pack(entry)
     indexed_id = "" if len(id) == 36 and id.endswith(seq.to_bytes(4).hex()) else id  # as `placed_at` reads them
-    return key, stamped(pack(entry), key), indexed_id, expires
+    # Stamped here, because this is done for each entry: the lower half of the key is the seq.
+    return log << 32 | seq, body + adler32(body, seq).to_bytes(4).hex().encode(), indexed_id, expires
 
 
 def remains(row: Cells) -> tuple[bytes, str]:
