@@ -157,11 +157,14 @@ def test_the_packages_form_few_layers() -> None:
 
 
 def test_few_imports_stand_inside_functions() -> None:
-    """Fewer than 125 imports stand inside functions, and each says why: it costs much, or is an extra's."""
+    """Fewer than 135 imports stand inside functions, and each says why: it costs much, or is an extra's.
+
+    Most spare a cold start the modules of verbs that it does not use.
+    """
     inside = imports_inside_functions()
 
     assert [place for place, explained in inside.items() if not explained] == []
-    assert 0 < len(inside) < 125
+    assert 0 < len(inside) < 135
 
 
 FACES = {

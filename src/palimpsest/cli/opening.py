@@ -101,8 +101,9 @@ def shown(where: str | Path) -> str:
 
 def _expect_file(where: str | Path, advice: str = "or name another store with --store") -> None:
     """Raise Unavailable if the file or folder does not exist or is out of reach, and ConfigError for a bad address."""
+    path = _path_of(where)
     try:
-        os.stat(_path_of(where))
+        os.stat(path)
     except PermissionError as fault:  # of a folder on the way there
         raise Unavailable(f"{shown(where)}: {fault.strerror}") from fault
     except (OSError, ValueError) as fault:  # ValueError: a name that no file can have, such as one with a null byte
