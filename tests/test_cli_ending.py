@@ -22,6 +22,15 @@ from palimpsest.errors import StoreUnavailable
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals, terminals and limits of POSIX")
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
+
+HEEDING = [
+    sys.executable,
+    "-c",
+    "import runpy, signal\n"
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    "runpy.run_module('palimpsest.cli', run_name='__main__')",
+]
+"""How to start a command that heeds SIGHUP, though tests that run under `nohup` ignore it."""
 HIDE, SHOW = b"\x1b[?25l", b"\x1b[?25h"
 
 
@@ -32,7 +41,7 @@ HIDE, SHOW = b"\x1b[?25l", b"\x1b[?25h"
 def on_a_terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Run a command on a terminal; yield the process and the descriptor of the terminal's other end."""
     ours, theirs = os.openpty()
-    started = subprocess.Popen([*START, *arguments], stdin=theirs, stdout=theirs, stderr=theirs)
+    started = subprocess.Popen([*HEEDING, *arguments], stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
         yield started, ours
@@ -78,7 +87,7 @@ def test_a_signal_to_end_leaves_no_files(here: Path, number: signal.Signals) -> 
     folder = here / "temporary"
     folder.mkdir()
     running = subprocess.Popen(
-        [*START, "demo", "--all"],
+        [*HEEDING, "demo", "--all"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(folder)},

@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 ENDING = ("SIGTERM", "SIGHUP")
@@ -33,17 +35,35 @@ def _end_by_signals() -> None:
     The process dies of the signal all the same, for whoever started it to see. A second signal ends it at once. Signals
     that are ignored, as under `nohup`, stay ignored.
     """
-    for name in ENDING:
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+    for number in _with_handler(signal.SIG_DFL):
+        signal.signal(number, _end)
+
+
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """Have these signals end the process without unwinding it in the block, which waits for what somebody types.
+
+    There is nothing to unwind then, and `readline` does not notice a signal that came just before it began to wait.
+    """
+    heeded = _with_handler(_end)
+    for number in heeded:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number in heeded:
             signal.signal(number, _end)
 
 
+def _with_handler(handler: object) -> list[int]:
+    """Return those of these signals that have this handler."""
+    numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) is handler]
+
+
 def _end(number: int, _frame: FrameType | None) -> None:
-    for name in ENDING:
-        ending = getattr(signal, name, None)
-        if ending is not None and signal.getsignal(ending) is _end:
-            signal.signal(ending, signal.SIG_DFL)
+    for heeded in _with_handler(_end):
+        signal.signal(heeded, signal.SIG_DFL)
     _ending.append(number)
     raise SystemExit(128 + number)  # no KeyboardInterrupt: `chat` takes that for the end of an answer
 

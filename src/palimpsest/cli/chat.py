@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from palimpsest import Context, Memory, PalimpsestError, SummarizerFailed
+from palimpsest.cli import ended_at_once
 from palimpsest.cli.answer import AnswerPrinter
 from palimpsest.cli.app import Number, Whole, examples, json_option, store_options
 from palimpsest.cli.compacting import print_result, print_summary, result_json, summary_json
@@ -319,7 +320,9 @@ def _typed() -> Iterator[str]:
         import readline  # noqa: F401 (`input` uses it)
     while True:
         try:
-            yield input("\n> ").strip()
+            with ended_at_once():
+                line = input("\n> ").strip()
+            yield line
         except EOFError:
             click.echo()
             return

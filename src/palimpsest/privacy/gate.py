@@ -283,10 +283,6 @@ def _plain_texts(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
     return [*map(plain_text, args)], {name: plain_text(value) for name, value in options.items()}
 
 
-def _as_given(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
-    return args, options
-
-
 VALUES = {"value", "default"}
 """Parameters whose values a verb returns as given. Texts given to a verb that has one of these stay what they are."""
 
@@ -306,7 +302,7 @@ def guarded(cls: type[T]) -> type[T]:
         if name.startswith("_") or code is None or isinstance(vars(cls).get(name), staticmethod | classmethod):
             continue
         if code.co_flags & COROUTINE:
-            plain = _as_given if VALUES.intersection(code.co_varnames) else _plain_texts
+            plain = (lambda *given: given) if VALUES.intersection(code.co_varnames) else _plain_texts
             setattr(cls, name, _discreet(verb, plain, opens=name not in UNOPENED))
         else:
             setattr(cls, name, _discreet_at_once(verb))
@@ -340,10 +336,14 @@ def _discreet_at_once(verb: Callable[..., T]) -> Callable[..., T]:
     @wraps(verb)
     def discreet_verb(self: Any, *args: Any, **options: Any) -> T:
         given, named = _plain_texts(args, options)
-        if self._gate.redactor is None:
-            return verb(self, *given, **named)
-        held = self._gate.withholding
-        with Hushed(self._gate.redact, held and partial(held, verb.__name__, given, named)):
-            return verb(self, *given, **named)
+        try:
+            if self._gate.redactor is None:
+                return verb(self, *given, **named)
+            held = self._gate.withholding
+            with Hushed(self._gate.redact, held and partial(held, verb.__name__, given, named)):
+                return verb(self, *given, **named)
+        except OSError as fault:
+            check_descriptors(fault)
+            raise
 
     return discreet_verb
