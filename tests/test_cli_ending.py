@@ -126,6 +126,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(here: Path) -> None:
         if (here / "chats.db").exists():
             break
         time.sleep(0.05)
+    assert (here / "chats.db").exists()
     importing.send_signal(signal.SIGHUP)
     importing.communicate((here / "chat.jsonl").read_bytes(), timeout=60)
 
