@@ -211,6 +211,18 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
     assert found == set()
 
 
+def test_no_statement_numbers_its_placeholders() -> None:
+    """Python 3.12.0 to 3.12.3 takes the `?1` of an SQL statement for a name, and warns at each execution."""
+    found = {
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in ROOT.rglob("*.py")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if re.search(r"(?<![0-9])\?[0-9]", line)
+    }
+
+    assert found == set()
+
+
 def test_every_extra_named_in_an_error_exists() -> None:
     """Every extra that an error advises to install exists."""
     there = set(

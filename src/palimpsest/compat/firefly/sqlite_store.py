@@ -53,10 +53,10 @@ _READ = f"SELECT {', '.join(COLUMNS)} FROM memory_entries WHERE namespace = ?"
 _ALIVE = "(expires_at IS NULL OR expires_at > ?)"
 _ANEW = (
     f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}, "
-    "place = CASE WHEN memory_entries.expires_at <= ?10 THEN (SELECT max(place) + 1 FROM memory_entries) ELSE place END"
+    "place = CASE WHEN memory_entries.expires_at <= ? THEN (SELECT max(place) + 1 FROM memory_entries) ELSE place END"
 )
 SAVE = (
-    f"INSERT INTO memory_entries({', '.join(COLUMNS)}, namespace) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) "
+    f"INSERT INTO memory_entries({', '.join(COLUMNS)}, namespace) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) "
     f"ON CONFLICT(entry_id) DO {_ANEW} WHERE memory_entries.namespace = excluded.namespace "
     f"ON CONFLICT(namespace, key) WHERE key IS NOT NULL DO {_ANEW}"
 )
@@ -250,7 +250,7 @@ def _save(db: sqlite3.Connection, values: tuple[Any, ...], now: int) -> None:
     Raises Conflict for an id of another namespace, _TwoEntries if a transaction is needed.
     """
     try:
-        written = db.execute(SAVE, (*values, now)).rowcount
+        written = db.execute(SAVE, (*values, now, now)).rowcount
     except sqlite3.IntegrityError as fault:
         raise _TwoEntries from fault
     if not written:

@@ -210,10 +210,10 @@ class Tables:
 
     def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         sql = (
-            "SELECT DISTINCT tenant FROM place WHERE (?1 IS NULL OR tenant > ?1) AND hot IS NOT NULL "
-            "ORDER BY tenant LIMIT ?2"
+            "SELECT DISTINCT tenant FROM place WHERE (? IS NULL OR tenant > ?) AND hot IS NOT NULL "
+            "ORDER BY tenant LIMIT ?"
         )
-        return [tenant for (tenant,) in self._db.execute(sql, (after, limit)).fetchall()]
+        return [tenant for (tenant,) in self._db.execute(sql, (after, after, limit)).fetchall()]
 
     # --- writing
 
@@ -322,8 +322,8 @@ class Tables:
 
     def _drop_if_empty(self, number: int) -> None:
         """Delete a place that has neither a head nor rows."""
-        sql = "DELETE FROM place WHERE number = ?1 AND hot IS NULL AND NOT EXISTS(SELECT 1 FROM part WHERE place = ?1)"
-        if self._db.execute(sql, (number,)).rowcount:
+        sql = "DELETE FROM place WHERE number = ? AND hot IS NULL AND NOT EXISTS(SELECT 1 FROM part WHERE place = ?)"
+        if self._db.execute(sql, (number, number)).rowcount:
             self._retire()
 
     def _retire(self) -> None:

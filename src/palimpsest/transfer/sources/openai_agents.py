@@ -27,8 +27,8 @@ _BRANCH = (
 )
 _ROW = "SELECT message_data, created_at FROM agent_messages WHERE rowid = ?"
 _OTHERS = (
-    "SELECT count(DISTINCT message_id) FROM message_structure WHERE session_id = ?1 AND message_id NOT IN "
-    "(SELECT message_id FROM message_structure WHERE session_id = ?1 AND branch_id = ?2)"
+    "SELECT count(DISTINCT message_id) FROM message_structure WHERE session_id = ? AND message_id NOT IN "
+    "(SELECT message_id FROM message_structure WHERE session_id = ? AND branch_id = ?)"
 )
 
 _OURS = {"place", "entry", "meta"}
@@ -103,7 +103,7 @@ class OpenAIAgents:
             if not has_rows:
                 yield Piece(place=f"agent_messages.id={first}", fault="no row can be found by its session_id")
             if self._advanced and not self._branches:
-                others = db.execute(_OTHERS, (session, MAIN)).fetchone()[0]
+                others = db.execute(_OTHERS, (session, session, MAIN)).fetchone()[0]
                 if others and db.execute(_BRANCH, (session, MAIN)).fetchone():
                     yield Piece(place=session, left_out={ELSEWHERE: others})
 
