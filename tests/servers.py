@@ -55,7 +55,9 @@ class Kind(NamedTuple):
 def _found(module: str) -> Path:
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise Unavailable(f"the package {module} is not installed: pip install -e '.[dev]'")
+        raise Unavailable(
+            f"the package {module} is not installed: pip install -e '.[dev]' brings it where it has wheels"
+        )
     return Path(spec.submodule_search_locations[0])
 
 

