@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+import palimpsest
 from palimpsest.runtime.once import ProcessLock, lazy
 from palimpsest.tokens.counter import Encoding
 
@@ -131,3 +136,73 @@ def test_a_forked_child_counts_with_a_tokenizer_that_a_thread_was_loading() -> N
         code = child_does(lambda: encoding.count("text"))
 
     assert code == 0
+
+
+STORM = """
+import signal, sys, threading
+from palimpsest.runtime import once
+
+class Struck(BaseException): pass
+
+lock, strikes, left_taken = getattr(once, sys.argv[1])(), 0, 0
+
+def strike(*_):
+    global armed
+    if armed:
+        armed = False
+        raise Struck
+
+def is_free():
+    free = []
+    def look():
+        free.append(lock.acquire(False))
+        if free[0]:
+            lock.release()
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return free[0]
+
+def take_and_release():
+    while True:
+        with lock:
+            pass
+
+armed = False
+signal.signal(signal.SIGALRM, strike)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+while strikes < 400:
+    try:
+        armed = True
+        take_and_release()
+    except Struck:
+        pass
+    strikes += 1
+    if not is_free():
+        left_taken += 1
+        lock.release()
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(left_taken)
+"""
+
+
+@pytest.mark.parametrize("make", ["new_lock", "new_rlock"])
+def test_a_signal_handler_that_raises_leaves_no_lock_taken(make: str) -> None:
+    """Wherever a handler raises while a lock is taken and given back again and again, the lock is free afterwards."""
+    done = subprocess.run([sys.executable, "-c", STORM, make], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "0\n"
+
+
+def test_locks_for_with_are_made_in_one_place() -> None:
+    """A lock that is entered by `with` is made by `new_lock`, since the interpreter's own are not safe from signals."""
+    own = {"runtime/once.py", "runtime/threads.py", "stores/bridged.py", "stores/forking.py"}
+    """The maker, and locks that are taken and given back by calls, partly in two threads."""
+    root = Path(palimpsest.__file__).parent
+    found = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if re.search(r"allocate_lock\b", path.read_text("utf-8"))
+    }
+
+    assert found == own

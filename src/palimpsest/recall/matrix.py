@@ -7,13 +7,13 @@ their words alone.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS
+from palimpsest.runtime.once import new_lock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class Matrix:
 
     def __init__(self, dimension: int, most: int = MOST) -> None:
         self.dimension, self._most = dimension, most
-        self._lock = allocate_lock()
+        self._lock = new_lock()
         self._blocks: list[Floats] = []
         self._keys: Keys = np.empty(BLOCK, np.int64)
         self._rows: dict[int, int] = {}

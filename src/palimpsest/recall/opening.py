@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from palimpsest.recall.memory.index import PlainIndex
 from palimpsest.recall.sqlite.identity import recognise
 from palimpsest.recall.sqlite.index import File, FtsIndex, has_fts5
 from palimpsest.runtime.logs import warn
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Store
 from palimpsest.stores.derivers import INDEX
@@ -68,7 +68,7 @@ class Indexes:
         embedder: Embedder | None = None,
     ) -> None:
         self._store, self._runner, self._clock, self._path, self._embedder = store, runner, clock, path, embedder
-        self._lock, self._file = allocate_lock(), list[File]()  # one at most
+        self._lock, self._file = new_lock(), list[File]()  # one at most
         self._recalls = dict[str, Recall]()
         self._lacks_fts5 = False
 

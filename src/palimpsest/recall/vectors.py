@@ -9,7 +9,6 @@ by a hash of it and the embedder's name, is not embedded again.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
@@ -20,6 +19,7 @@ import numpy as np
 from palimpsest.errors import EmbedderFailed
 from palimpsest.recall.embedders import Embedder, normalised
 from palimpsest.recall.matrix import MOST, Matrix
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Mirror:
     """A copy of the rows' vectors in memory, brought up to date whenever it is asked for."""
 
     def __init__(self, rows: VectorRows, runner: Runner, most: int = MOST) -> None:
-        self._rows, self._runner, self._most, self._lock = rows, runner, most, allocate_lock()
+        self._rows, self._runner, self._most, self._lock = rows, runner, most, new_lock()
         self._state, self._position = State(), 0
         self._matrix: Matrix | None = None
 

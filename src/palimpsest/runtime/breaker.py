@@ -7,9 +7,10 @@ closed ── several failures in a row ──> open ── a pause ──> one 
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from palimpsest.runtime.once import new_lock
 
 
 class Paused(Exception):
@@ -28,7 +29,7 @@ class Breaker:
 
     def __init__(self, failures: int, pause: float, clock: Callable[[], float]) -> None:
         self._failures, self._pause, self._clock = failures, pause, clock
-        self._lock = allocate_lock()
+        self._lock = new_lock()
         self._in_row, self._until, self._probing = 0, 0.0, False
 
     def admit(self) -> bool:

@@ -1,13 +1,15 @@
-"""`lazy` and `ProcessLock`: values made once, and locks, that are safe across a fork.
+"""`lazy`, `new_lock` and `ProcessLock`: values made once, and locks, that are safe across signals and forks.
 
-A child inherits every lock in its present state. A lock that another thread of the parent holds at that moment is never
-released in the child.
+A signal handler that raises must not leave a lock taken: so locks are held by `with`, and no handler may run between
+taking one and the block behind it. A forked child inherits every lock in its present state: one that another thread of
+the parent holds at that moment is never released in the child.
 """
 
 from __future__ import annotations
 
 import os
-from _thread import LockType, allocate_lock
+import sys
+from _thread import LockType, RLock, allocate_lock
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -35,6 +37,36 @@ class lazy(Generic[T]):  # noqa: N801 (it is used as a decorator)
         def __set__(self, owner: Any, value: T) -> None: ...
 
 
+def new_lock() -> LockType:
+    """Return a lock for `with`, which a signal handler that raises does not leave taken."""
+    return allocate_lock()
+
+
+def new_rlock() -> RLock:
+    """Return such a lock that its thread may take again."""
+    return RLock()
+
+
+if sys.version_info >= (3, 14):
+
+    class _Lock(RLock):  # type: ignore[misc]  # final only in typeshed
+        """A lock that is entered by bytecodes between which no handler runs.
+
+        Since Python 3.14 `with` calls the C function `__enter__` by an instruction that runs handlers at its end: one
+        that raises there leaves the lock taken, and the block not begun. None run after a step of `for`, nor when a
+        function of Python returns. The C function `__exit__` is inherited.
+        """
+
+        __slots__ = ()
+
+        def __enter__(self) -> bool:  # type: ignore[override]
+            for taken in iter(self.acquire, None):  # its first step
+                return taken
+            raise AssertionError("`acquire` never returns None")
+
+    new_lock = new_rlock = _Lock  # type: ignore[assignment]
+
+
 class ProcessLock:
     """A lock of which each process has its own: in a forked child it is free."""
 
@@ -43,4 +75,4 @@ class ProcessLock:
 
     def own(self) -> LockType:
         """Return this process's lock."""
-        return self._locks.setdefault(os.getpid(), allocate_lock())
+        return self._locks.setdefault(os.getpid(), new_lock())

@@ -7,7 +7,7 @@ them to their end in one step. In an asynchronous memory the blocking functions 
 from __future__ import annotations
 
 import time
-from _thread import allocate_lock, get_ident  # `threading` costs a cold start a millisecond
+from _thread import get_ident  # `threading` costs a cold start a millisecond
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
 from palimpsest.runtime.logs import Redact, log_failure, warn
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.threads import Suspended, apart, outcome
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Inline:
         self.kept: dict[Any, Any] = {}
         self.redact: Redact | None = None
         self.patience = PATIENCE
-        self._lock = allocate_lock()
+        self._lock = new_lock()
         self._waits: set[Future[Any]] = set()
         self._loop: LoopThread | None = None
         self._jobs: deque[Job] = deque()

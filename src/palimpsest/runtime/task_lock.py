@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
+
+from palimpsest.runtime.once import new_lock
 
 
 class TaskLock:
@@ -16,7 +17,7 @@ class TaskLock:
     """
 
     def __init__(self) -> None:
-        self._guard, self._held = allocate_lock(), False
+        self._guard, self._held = new_lock(), False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def __aenter__(self) -> None:

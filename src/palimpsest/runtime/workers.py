@@ -7,7 +7,7 @@ an asynchronous append, and most of that would be the locks of a future that onl
 from __future__ import annotations
 
 import asyncio
-from _thread import allocate_lock, start_new_thread
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from palimpsest.errors import Closed
+from palimpsest.runtime.once import new_lock
 
 Work = Callable[[], object]
 
@@ -26,7 +27,7 @@ class Workers:
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._threads, self._lock = most, 0, allocate_lock()
+        self._most, self._threads, self._lock = most, 0, new_lock()
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._idle: deque[None] = deque()
         self.closed = False

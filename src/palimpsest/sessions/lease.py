@@ -8,7 +8,6 @@ renews it; the thread exists only while there are leases to renew.
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from time import monotonic
@@ -18,6 +17,7 @@ from palimpsest.errors import Closed, ConfigError, Conflict, LockTimeout, Palimp
 from palimpsest.log.head import SessionKey
 from palimpsest.log.ids import new_ids
 from palimpsest.runtime.logs import log_failure, warn
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
 from palimpsest.runtime.threads import apart
 from palimpsest.stores import Store
@@ -169,7 +169,7 @@ class Renewals:
 
     def __init__(self, runner: Runner, seconds: float) -> None:
         self._runner, self.seconds = runner, seconds
-        self._lock = allocate_lock()
+        self._lock = new_lock()
         self._held: set[Lease] = set()
         self._end: Event | None = None
 

@@ -8,7 +8,6 @@ uses the cache.
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ import msgspec
 from palimpsest.formats.wording import counted_texts
 from palimpsest.log.entry import Entry, pack
 from palimpsest.log.head import SessionKey
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Store, best_effort
 from palimpsest.tokens.counter import Encoding, TokenCounter
@@ -190,7 +190,7 @@ class Views:
         self._most, self._weight, self._uncounted = most, 0, 0
         self._era = 0  # how often the cache was cleared
         self._kept: OrderedDict[SessionKey, Remembered] = OrderedDict()
-        self._lock = allocate_lock()
+        self._lock = new_lock()
 
     def __contains__(self, key: SessionKey) -> bool:
         """Whether anything of this session is remembered."""

@@ -8,7 +8,6 @@ over, or when something in the log was rewound, erased, cleared, replaced or red
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,6 +22,7 @@ from palimpsest.log.ids import new_ids
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
 from palimpsest.privacy.gate import Admitted
+from palimpsest.runtime.once import new_lock
 from palimpsest.stores import Store
 from palimpsest.stores.overlay import Overlay
 
@@ -103,7 +103,7 @@ class Withheld:
     def __init__(self, store: Store, key: SessionKey, clock: Callable[[], int], branch: Overlay, head: Head) -> None:
         self._store, self._key, self._clock, self._branch = store, key, clock, branch
         # A blocking store never suspends, but threads may share it. Otherwise tasks of one event loop share it.
-        self._lock: AbstractContextManager[object] = allocate_lock() if store.blocking else nullcontext()
+        self._lock: AbstractContextManager[object] = new_lock() if store.blocking else nullcontext()
         self._turn: AbstractAsyncContextManager[object] = nullcontext() if store.blocking else _task_lock()
         self._seen = head.next_seq - 1
         self._places, self._revisions = _Places(self._seen), dict[int, int]()

@@ -7,7 +7,6 @@ reads beyond that, and the next writer removes them.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from palimpsest.errors import ConfigError
 from palimpsest.log.spans import Span
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import (
     Again,
@@ -129,7 +129,7 @@ class MemoryBackend(BlockingBackend):
 
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._places: dict[Place, Stored] = {}
         self._mark = 0
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -29,6 +28,7 @@ from palimpsest.compat.firefly.working import checked
 from palimpsest.errors import Closed
 from palimpsest.log.ids import ID_RULE, is_id
 from palimpsest.runtime.logs import log_failure
+from palimpsest.runtime.once import new_lock
 from palimpsest.strategies import SourceSummarizer, SummarySource
 from palimpsest.types import CompactionResult
 
@@ -68,7 +68,7 @@ class Keeper:
         self._close: finalize[[], Keeper] | None = None
         self._conversations: dict[str, Conversation] = {}
         self._new_ids: dict[str, None] = {}  # of conversations without a turn, which no store knows
-        self._opening = allocate_lock()
+        self._opening = new_lock()
 
     @property
     def memory(self) -> Memory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _thread import RLock
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -15,6 +14,7 @@ from palimpsest.compat.firefly.raw import Raw
 from palimpsest.compat.firefly.turns import MARK, Kept, about_of, kept_of, may_be_shown
 from palimpsest.compat.firefly.weighing import Scale
 from palimpsest.runtime.logs import log_failure
+from palimpsest.runtime.once import new_rlock
 from palimpsest.types import SessionInfo, Summary
 
 TRIES = 20
@@ -35,7 +35,7 @@ class Conversation:
     """The session that stores the conversation. `Keeper` sets it right after construction."""
 
     def __init__(self, scale: Scale) -> None:
-        self.scale, self.lock = scale, RLock()
+        self.scale, self.lock = scale, new_rlock()
         self.turns: list[Kept] = []
         self.summaries: Sequence[Summary] = ()
         self._leaving: dict[int, Kept] = {}  # turns by `seq` as they were when running compactions began

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from _thread import allocate_lock
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
@@ -24,6 +23,7 @@ from palimpsest.log import values
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.logs import log_failure
 from palimpsest.runtime.loop_thread import LoopThread
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.threads import outcome
 from palimpsest.stores.options import discreet_address
 
@@ -89,7 +89,7 @@ class ServedStore(EntryStore):
         self._connecting: asyncio.Lock | None = None
         self._is_connected = False
         self._thread: LoopThread | None = None
-        self._process, self._lock = os.getpid(), allocate_lock()
+        self._process, self._lock = os.getpid(), new_lock()
 
     # --- the documented methods
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from _thread import allocate_lock
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed, unpac
 from palimpsest.errors import Closed, ConfigError, Conflict
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.logs import warn
+from palimpsest.runtime.once import new_lock
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class EntryStore(ABC):
         self.clock = clock
         self._closed = False
         self._memory: Memory | None = None
-        self._opening = allocate_lock()
+        self._opening = new_lock()
 
     # --- the documented methods
 

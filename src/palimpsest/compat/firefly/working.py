@@ -19,7 +19,7 @@ from palimpsest.log.checks import is_share
 from palimpsest.log.entry import moment, now_us
 from palimpsest.log.facts import Fact, rendered
 from palimpsest.runtime.logs import warn_caller
-from palimpsest.runtime.once import ProcessLock
+from palimpsest.runtime.once import ProcessLock, new_rlock
 from palimpsest.tokens.counter import encoding
 
 T = TypeVar("T")
@@ -256,5 +256,5 @@ def lock_of(store: object) -> RLock:
                 holder: Any = ref(store)
             except TypeError:  # without weak references the store is kept alive, so that its id is not used again
                 holder = store
-            _locks[id(store)] = holder, RLock()
+            _locks[id(store)] = holder, new_rlock()
         return _locks[id(store)][1]

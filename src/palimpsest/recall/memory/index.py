@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -14,6 +13,7 @@ from palimpsest.log.spans import Span
 from palimpsest.recall.index import COMMON, LAST_PART, LAST_SEQ, RANGES, Cursor, Document, Filter, Size, Update, is_same
 from palimpsest.recall.postings import SEQ_BITS, Postings, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class PlainIndex:
     name, where = "", "in memory, without FTS5"
 
     def __init__(self, runner: Runner) -> None:
-        self._runner, self._lock = runner, allocate_lock()
+        self._runner, self._lock = runner, new_lock()
         self._mark = self._generation = self._last_number = 0
         self._vectors: PlainVectors | None = None
         self._clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from _thread import LockType, allocate_lock
+from _thread import LockType
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -22,6 +22,7 @@ from palimpsest.recall.ranking import Facts
 from palimpsest.recall.sqlite.layout import prepare
 from palimpsest.recall.sqlite.writing import TenantIndex
 from palimpsest.runtime.logs import warn
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import forking
 from palimpsest.stores.sqlite.connections import Identity, Translated, connected, identity_of, journal_of
@@ -74,7 +75,7 @@ class File:
     def __init__(self, path: str = "", busy_seconds: float = 30.0, copied: str = "") -> None:
         self.path, self._busy, self.copied = path, busy_seconds, copied
         self.where = path or copied or "in memory"
-        self._lock, self._words = allocate_lock(), dict[str, TenantIndex]()
+        self._lock, self._words = new_lock(), dict[str, TenantIndex]()
         self._db: sqlite3.Connection | None = None
         self._files: tuple[Identity | None, ...] = ()
         forking.watch(self)

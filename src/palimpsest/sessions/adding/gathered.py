@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import TypeAlias
@@ -11,6 +10,7 @@ import msgspec
 
 from palimpsest.log.entry import Entry, pack, unpack
 from palimpsest.privacy.gate import Admitted
+from palimpsest.runtime.once import new_lock
 
 NoteUsage: TypeAlias = Callable[[int], Awaitable[None]]
 """Records the usage that responses in a batch report. Its argument is the index of the first entry that is new."""
@@ -45,7 +45,7 @@ class TurnBuffer:
         self.contexts: dict[str | None, Entry] = {}  # by name, the newest context entry
         self._reports: list[_Report] = []
         self._closed = False
-        self._lock = allocate_lock()
+        self._lock = new_lock()
 
     def take(
         self, slots: Sequence[Admitted], *, given_ids: bool, keyed: bool = False, note_usage: NoteUsage | None = None

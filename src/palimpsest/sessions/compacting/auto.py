@@ -6,7 +6,6 @@ trigger is missed. Until appends have used up that margin, an append costs only 
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +22,7 @@ from palimpsest.formats import find_format
 from palimpsest.log.head import Head
 from palimpsest.runtime.events import EventName
 from palimpsest.runtime.logs import log_failure, warn
+from palimpsest.runtime.once import new_lock
 from palimpsest.sessions.compacting.compactor import Compactor
 from palimpsest.sessions.compacting.dues import completes, high_water, idle_before, input_tokens_of, overtaken
 from palimpsest.sessions.compacting.flushing import flush
@@ -66,7 +66,7 @@ class AutoCompaction:
         self._new_results = True  # whether tool results came since the triggers that heed them were looked at
         self._skipped: tuple[str, str] | None = None  # strategy and reason of the last compaction that did nothing
         self._pending: _PendingLook | None = None
-        self._lock = allocate_lock()
+        self._lock = new_lock()
 
     # --- when to look
 

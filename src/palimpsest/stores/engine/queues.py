@@ -10,13 +10,13 @@ it over, after it has looked whether the append was written.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from palimpsest.errors import PalimpsestError, StoreUnavailable
 from palimpsest.log.head import SessionKey
+from palimpsest.runtime.once import new_lock
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.engine.appends import Append, Appends
 from palimpsest.stores.values import Appended
@@ -46,7 +46,7 @@ class Queue:
     """
 
     def __init__(self) -> None:
-        self.turn, self.lock = allocate_lock(), allocate_lock()
+        self.turn, self.lock = new_lock(), new_lock()
         self.waiting: deque[Append] = deque()
         self.tasks: TaskLock | None = None
         self.users = 0

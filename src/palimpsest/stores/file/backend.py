@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from _thread import allocate_lock
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from io import FileIO
 from typing import TypeVar
 
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
+from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import (
     Again,
@@ -61,7 +61,7 @@ class FileBackend(BlockingBackend):
         super().__init__(runner)
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
         self._homes: dict[str, Home] = {}
-        self._guard, self.large_bytes = allocate_lock(), options.large_bytes
+        self._guard, self.large_bytes = new_lock(), options.large_bytes
         self.companion = f"{os.path.realpath(self.path)}.recall"  # the same for every link to the folder
         synced, busy = options.synchronous == "FULL", options.busy_seconds
         try:

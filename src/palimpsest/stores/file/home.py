@@ -7,7 +7,6 @@ the next look. If another file has taken the log's place, or the log became shor
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO, NamedTuple
@@ -16,6 +15,7 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.runtime.logs import warn
+from palimpsest.runtime.once import new_lock
 from palimpsest.stores.backend import Ask, Cells, Due, Listed, Named, Place, PlaceHead, Range, Seen
 from palimpsest.stores.file.disk import is_at, named
 from palimpsest.stores.file.folder import is_mark, log_of
@@ -66,7 +66,7 @@ class Home:
     """The log at a path of the store in `root`, for one thread at a time: the holder of `lock`."""
 
     def __init__(self, url: str, root: str, path: str) -> None:
-        self.url, self.root, self.path, self.lock = url, root, path, allocate_lock()
+        self.url, self.root, self.path, self.lock = url, root, path, new_lock()
         self.folder, self.written = os.path.dirname(path), False  # whether this process has written to it
         self.forget()
 

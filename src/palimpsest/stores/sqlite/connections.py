@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
+from _thread import LockType  # `threading` costs a cold start a millisecond
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
-from palimpsest.runtime.once import ProcessLock
+from palimpsest.runtime.once import ProcessLock, new_lock
 
 C = TypeVar("C")
 
@@ -42,7 +42,7 @@ class Link(Generic[C]):
     __slots__ = ("_closing", "_opened", "bound", "journal", "lock", "relaxed")
 
     def __init__(self, opened: Callable[[], C], closing: Callable[[C], object]) -> None:
-        self.lock = allocate_lock()
+        self.lock = new_lock()
         self.bound: C | None = None
         self.journal: Journal | None = None
         self.relaxed = False

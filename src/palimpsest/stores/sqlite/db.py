@@ -4,10 +4,10 @@ There are three connections, each with a lock. One does all writing, and reading
 reads during a write, so that no reader waits for a writer. The third looks at heads for an event loop, which may wait
 for nobody. No lock is held while waiting for another process. What happens inside a transaction is in `tables`.
 
-Signals: Python runs their handlers between the bytecodes of the main thread, and a handler may raise. So locks and
-transactions are held by `with` on the C objects themselves, without a Python function in between: then no bytecode lies
-between taking and holding one. No `return` leaves such a block. Rows are fetched in one call: a cursor that the
-frames of an exception keep alive would hold on to an old state of the file.
+Signals: Python runs their handlers between the bytecodes of the main thread, and a handler may raise. So locks (see
+`palimpsest.runtime.once`) and transactions are held by `with` on the objects themselves, without a function in between:
+then no handler runs between taking and holding one. No `return` leaves such a block. Rows are fetched in one call: a
+cursor that the frames of an exception keep alive would hold on to an old state of the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
+from _thread import LockType  # `threading` costs a cold start a millisecond
 from _weakref import ref  # and so does `weakref`
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +23,7 @@ from functools import partial
 from typing import TypeVar
 
 from palimpsest.errors import Closed, PalimpsestError
-from palimpsest.runtime.once import ProcessLock
+from palimpsest.runtime.once import ProcessLock, new_lock
 from palimpsest.stores import forking
 from palimpsest.stores.backend import Ask, Place, PlaceHead
 from palimpsest.stores.options import DiskOptions
@@ -61,7 +61,7 @@ def _turn_of(identity: Identity) -> LockType:
         key = (os.getpid(), *identity)  # a fork may have copied the lock while another thread held it
         turn = _turns[key]() if key in _turns else None
         if turn is None:
-            turn = allocate_lock()
+            turn = new_lock()
             _turns[key] = ref(turn)
     return turn
 
@@ -75,7 +75,7 @@ class Database:
 
     def __init__(self, url: str, path: str, options: DiskOptions) -> None:
         self.path, self.writable, self.busy_seconds = os.path.abspath(path), not options.readonly, options.busy_seconds
-        self.turn = allocate_lock()
+        self.turn = new_lock()
         self.leaving = self._closed = False
         self._url, self.durable = url, options.synchronous == "FULL"
         self._known, self._translated, self._same = Remembered(), Translated(url), SameFile(url, self.path)
