@@ -232,8 +232,9 @@ def test_an_append_calls_few_functions(tmp_path: Path, monkeypatch: pytest.Monke
         one = calls(lambda: session.add_user_message("one"))
         two, six = calls(lambda: session.add(said(2))), calls(lambda: session.add(said(6)))
 
-    of_c = 58 if sys.version_info < (3, 14) else 61  # which are fewer where the interpreter does more by itself
-    assert (one[0] <= 49, one[1] <= of_c) == (True, True), one
+    # Python 3.14 counts methods of C that it called unseen before; locks are entered by functions of Python there.
+    of_python, of_c = (49, 58) if sys.version_info < (3, 14) else (52, 61)
+    assert (one[0] <= of_python, one[1] <= of_c) == (True, True), one
     assert (six[0] - two[0] <= 4 * 5, six[1] - two[1] <= 4 * 26) == (True, True), (two, six)
 
 

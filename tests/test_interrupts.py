@@ -29,7 +29,7 @@ from processes import Process
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     # An error raised by a handler inside a finalizer ends only the finalizer and is reported as unraisable.
-    pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored (in|while):pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:the memory over .* was not closed:ResourceWarning"),
 ]
 
