@@ -56,6 +56,42 @@ def test_unless_last_adds_no_second_equal_result(memory: Memory, atomic: bool, g
     assert "unmatched" not in str(session.context().messages)
 
 
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("again", [False, True], ids=["the missing ones", "all"])
+@pytest.mark.parametrize(
+    ("tools", "first", "texts"),
+    [
+        (["find", "book"], 1, ["B 12", "done"]),
+        (["find", "find"], 1, ["B 12", "C 3"]),
+        (["find", "book", "find"], 2, ["B 12", "done", "C 3"]),
+        (["find", "find", "find"], 1, ["B 12", "B 12", "C 3"]),
+    ],
+    ids=["two tools", "one tool twice", "both", "equal results"],
+)
+def test_unless_last_knows_results_without_ids_by_their_order(
+    memory: Memory, tools: list[str], first: int, texts: list[str], again: bool, atomic: bool
+) -> None:
+    """With `unless_last`, results without ids are stored once each, whether the missing ones come next or all again."""
+    calls = [{"function_call": {"name": tool, "args": {}}} for tool in tools]
+    results = [
+        {"role": "user", "parts": [{"function_response": {"name": tool, "response": {"gate": text}}}]}
+        for tool, text in zip(tools, texts, strict=True)
+    ]
+    session = memory.session("s", format="gemini")
+    session.add([{"role": "user", "parts": [{"text": "Which gate?"}]}, {"role": "model", "parts": calls}])
+    with session.turn(atomic=atomic):
+        session.add(results[:first], unless_last=True)
+        added = session.add(results if again else results[first:], unless_last=True)
+        repeated = session.add(results, unless_last=True)
+
+    kept = results_of(session)
+    assert [(one.name, one.answers) for one in kept] == [(tool, 2 + n) for n, tool in enumerate(tools)]
+    assert [text in one.text for one, text in zip(kept, texts, strict=True)] == [True] * len(texts)
+    assert [one.id for one in added] == [one.id for one in (kept if again else kept[first:])]
+    assert [one.id for one in repeated] == [one.id for one in kept]
+    assert session.context().pending == ()
+
+
 def test_a_result_with_another_text_is_added(memory: Memory) -> None:
     """A result with another text for the same call is added, since neither is known to be right."""
     session = memory.session("s")

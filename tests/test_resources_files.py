@@ -17,7 +17,7 @@ from palimpsest.resources import AsyncResources, Resources
 from palimpsest.resources.keys import Template
 from test_resources import MINIMAL, PROFILE, loaded, written
 
-TEN = """\
+WRONG = """\
 resource: memory
 id: "support chat"
 type: token_based
@@ -39,9 +39,9 @@ default_key_template: "user:{{.id | shout}}"
 """
 
 
-def test_ten_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
     """All mistakes of a file are reported in the order of lines, each with memory, key, and what is allowed."""
-    path = written(tmp_path, TEN)
+    path = written(tmp_path, WRONG)
     with pytest.raises(InvalidResource) as caught:
         Resources.load(path)
     mistakes = caught.value.mistakes
@@ -52,6 +52,7 @@ def test_ten_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
         (5, "max_tokens"),
         (6, "flushing_strategy"),
         (8, "persistence.type"),
+        (9, "persistence.ttl"),
         (11, "locking.append_ttl"),
         (12, "max_context_ratio"),
         (16, "privacy_policy.redact_patterns[1]"),
@@ -63,9 +64,72 @@ def test_ten_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
     assert mistakes[3].nearest == "flushing"
     assert mistakes[4].nearest == "redis"
     message = str(caught.value)
-    assert message.startswith("10 mistakes in declared memories:\n")
+    assert message.startswith("11 mistakes in declared memories:\n")
     assert f"{path}:8:3: memory 'support chat': persistence.type: 'redes' is not accepted" in message
     assert isinstance(caught.value, ConfigError)
+
+
+IN_MEMORY = {"persistence": {"type": "in_memory"}}
+ALQUIMIA = "long_term_memory_strategy"
+
+
+@pytest.mark.parametrize(
+    ("declared", "keys"),
+    [
+        (
+            {"persistence": {"type": "sqlight", "ttl": "soon", "circuit_breaker": {"timeout": "x"}}},
+            ["persistence.type", "persistence.ttl", "persistence.circuit_breaker.timeout"],
+        ),
+        (
+            {**IN_MEMORY, "flushing": {"type": "token_awre_lru", "summarize_threshold": 2, "low": 1}},
+            ["flushing.type", "flushing.summarize_threshold", "flushing.low"],
+        ),
+        (
+            {**IN_MEMORY, "flushing": {"type": "magic", "summarize_threshold": 2}},
+            ["flushing.type", "flushing.summarize_threshold"],
+        ),
+        (
+            {**IN_MEMORY, "flushing": {"type": "hybrid_summary", "summary_tokens": "x", "summarize_threshold": 2}},
+            ["flushing.summary_tokens", "flushing.summarize_threshold"],
+        ),
+        (
+            {
+                **IN_MEMORY,
+                ALQUIMIA: [{"long_term_memory_id": "sumarizer", "interaction_keep": -1, "cod_max_loops": 11}],
+            },
+            [f"{ALQUIMIA}[0].{key}" for key in ("long_term_memory_id", "interaction_keep", "cod_max_loops")],
+        ),
+        (
+            {
+                **IN_MEMORY,
+                ALQUIMIA: {
+                    "long_term_memory_id": "summarizer",
+                    "knowledge_base": {"collection_id": "", "top_k": 0, "search_mode": "1+"},
+                    "text_splitter": {"chunk_size": -1},
+                },
+            },
+            [
+                *(f"{ALQUIMIA}.knowledge_base.{key}" for key in ("collection_id", "top_k", "search_mode")),
+                f"{ALQUIMIA}.text_splitter.chunk_size",
+            ],
+        ),
+        (
+            {**IN_MEMORY, "conditions": ["message.rolle == 'user'", "message.age < 3", "1 +"]},
+            ["conditions[0]", "conditions[2]"],
+        ),
+        (
+            {**IN_MEMORY, ALQUIMIA: {"strategy": "laddr", "low_water": 3}},
+            [f"{ALQUIMIA}.strategy", f"{ALQUIMIA}.low_water"],
+        ),
+    ],
+    ids=["store", "flush", "unknown flush", "length", "strategy", "knowledge base", "conditions", "own strategy"],
+)
+def test_a_wrong_kind_hides_no_other_mistake(declared: dict[str, object], keys: list[str]) -> None:
+    """What is wrong with the kind of a thing, or with a key that it needs, hides nothing else that is wrong with it."""
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load({"resource": "memory", "id": "chat", "type": "token_based", "max_tokens": 400, **declared})
+
+    assert sorted(mistake.key for mistake in caught.value.mistakes) == sorted(keys)
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.json"])

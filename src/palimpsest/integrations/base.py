@@ -31,6 +31,7 @@ from palimpsest.integrations.streams import (
     ready,
     surely_of,
 )
+from palimpsest.integrations.waiting import names_of_open_calls
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.logs import warn_caller
 from palimpsest.runtime.runner import drive
@@ -309,8 +310,8 @@ class _Call:
             )
         )
         if context.pending and asked.messages:  # a request shows calls only once all of them have results
-            pending = ", ".join(map(shorten, context.pending))
-            allowed = f"the results of all calls of one answer: give that of {pending} next; the others are in the log"
+            waiting = ", ".join(map(shorten, await names_of_open_calls(session)))
+            allowed = f"the results of all calls of one answer: give that of {waiting} next; the others are in the log"
             raise ConfigError(asked.where, "the results of only some calls", allowed)
         request = _without_forms(context.request(cache_breakpoints=asked.marks), asked)
         return self._dialect.build(self._given, request, streams=self.streams)

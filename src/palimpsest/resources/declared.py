@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from palimpsest.context.conditions import parse
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.errors.secret import sealed
 from palimpsest.log import values
@@ -190,6 +191,8 @@ class _Reader:
             if name in self._options:
                 self._check_said_once(name)
                 continue
+            if name == "conditions" and self._conditions_fail():
+                continue
             with self._problems.at(name, named=name):
                 if name == "lifetime" and self._root[name] is not None:  # sessions check it only when they are created
                     values.microseconds(name, self._root[name])
@@ -200,6 +203,15 @@ class _Reader:
             self._options["summarizer"] = sealed(summarizer)
             if (doubt := doubt_of_summarizer(summarizer)) is not None:
                 self._warnings.append(f"summarizer: {doubt}")
+
+    def _conditions_fail(self) -> bool:
+        """Whether one of a list of conditions is wrong; each that is wrong is noted at its own place."""
+
+        def load(given: Any) -> None:
+            for i, text in enumerate(given if isinstance(given, list | tuple) else ()):
+                parse(text, f"conditions[{i}]")
+
+        return not each_fault(self._problems, ("conditions",), self._root["conditions"], load)
 
     def _check_said_once(self, name: str) -> None:
         """Note an option for which a documented key gives another value."""

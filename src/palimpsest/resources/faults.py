@@ -12,11 +12,18 @@ MOST = 64
 """The most mistakes that are reported of one block."""
 
 
-def each_fault(problems: Problems, path: Path, block: object, load: Callable[[Any], object]) -> bool:
+def each_fault(
+    problems: Problems,
+    path: Path,
+    block: object,
+    load: Callable[[Any], object],
+    stand_in: Callable[[Path, ConfigError], object] | None = None,
+) -> bool:
     """Note everything in a block that `load` refuses, and return whether there was nothing.
 
     `load` raises a ConfigError that names the faulty value, beneath `path` as `spelled` writes it. That value is left
-    out, and `load` is called again with the rest.
+    out, and `load` is called again with the rest. If the value is needed, `stand_in` returns another for its place, by
+    its path in the block.
     """
     name, rest, removed = spelled(path), block, dict[Path, list[int]]()
     seen = set[Path]()
@@ -32,10 +39,11 @@ def each_fault(problems: Problems, path: Path, block: object, load: Callable[[An
                 return False
             seen.add(problem.path)
             problems.found.append(problem)
-            smaller = without(rest, inner)
+            other = stand_in(inner, fault) if stand_in is not None else None
+            smaller = without(rest, inner, other)
             if smaller is None:
                 return False
-            if isinstance(inner[-1], int):
+            if isinstance(inner[-1], int) and other is None:
                 *before, index = problem.path[len(path) :]
                 removed.setdefault(tuple(before), []).append(int(index))
             rest = smaller
@@ -57,16 +65,19 @@ def _original(path: Path, removed: Mapping[Path, list[int]]) -> Path:
     return tuple(original)
 
 
-def without(value: object, path: Path) -> object | None:
-    """Return a copy of a mapping or a list without the value at a path; None if there is none at it."""
+def without(value: object, path: Path, other: object = None) -> object | None:
+    """Return a copy of a mapping or a list without the value at a path, or with the `other` one in its place.
+
+    None if there is no value at the path.
+    """
     if not path:
-        return None
+        return other
     first, rest = path[0], path[1:]
-    if isinstance(value, Mapping) and first in value:
-        inner = without(value[first], rest)
+    if isinstance(value, Mapping) and (first in value or (other is not None and not rest)):
+        inner = without(value.get(first), rest, other)
         kept = {key: each for key, each in value.items() if key != first}
         return kept if inner is None else {**value, first: inner}
     if isinstance(value, Sequence) and not isinstance(value, str) and isinstance(first, int) and first < len(value):
-        inner = without(value[first], rest)
+        inner = without(value[first], rest, other)
         return [*value[:first], *([] if inner is None else [inner]), *value[first + 1 :]]
     return None

@@ -87,11 +87,12 @@ def _persistence(given: object, problems: Problems, warnings: list[str]) -> Stor
         if key not in KEYS:
             problems.add((*place, str(key)), key, ", ".join(KEYS), nearest=nearest(key, KEYS))
     backend = given.get("type")
+    _check_ttl(given, str(backend), problems)
+    breaker = _breaker(given.get("circuit_breaker"), (*place, "circuit_breaker"), problems)
     if backend not in BACKENDS:
         allowed = ", ".join(BACKENDS)
         problems.add((*place, "type"), backend, allowed, nearest=nearest(backend, BACKENDS))
         return StorePlace(backend="in_memory")
-    _check_ttl(given, str(backend), problems)
     address, url = LOCAL.get(str(backend)), given.get("url")
     if url is not None:
         with problems.at(*place, "url"):
@@ -101,7 +102,6 @@ def _persistence(given: object, problems: Problems, warnings: list[str]) -> Stor
             address = _path(given["path"], str(backend), beside=url)
     if backend == "in_memory":
         warnings.append("persistence.type: an in_memory store is lost when the process ends")
-    breaker = _breaker(given.get("circuit_breaker"), (*place, "circuit_breaker"), problems)
     variable = SERVERS.get(str(backend)) if address is None else None
     if address is not None and address.startswith("${"):
         return StorePlace(backend=str(backend), variable=address[2:-1], circuit_breaker=breaker)

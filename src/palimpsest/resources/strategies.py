@@ -17,6 +17,8 @@ KINDS = ("memory_strategy_id", "long_term_memory_id", "type")
 """The keys that name the kind of a strategy in its block."""
 FLUSHING = {"type": "simple_fifo"}
 """How a memory with a type is flushed by default."""
+NEEDED = {"summary_tokens": 1, "collection_id": "any"}
+"""What stands for a wrong value of a key without which nothing else in its block can be checked."""
 MOST = 64
 """The most strategies of one kind that a memory may have: each is checked after every interaction."""
 SUMMARIZER = (
@@ -59,7 +61,7 @@ def long_term_of(
         warnings.append(f"flushing.type: a buffer is usually flushed by simple_fifo, not by {block['type']}")
     if block["type"] == "hybrid_summary" and block.get("summary_tokens") is None:
         problems.add(("flushing", "summary_tokens"), None, "the tokens of the summary, which hybrid_summary needs")
-        block["summary_tokens"] = 1  # so that the other keys are checked, too
+        block["summary_tokens"] = NEEDED["summary_tokens"]
     if _loads(block, ("flushing",), problems, warnings, load_long_term):
         valid.append(block)
     return _named_apart(valid, problems)
@@ -84,12 +86,22 @@ def _loads(
 
     def tried(given: Any) -> None:
         if any(key in block and key not in given for key in KINDS):
-            return  # the kind was wrong, and is left out: nothing else can be checked
+            return  # the kind was like none that is known, and is left out: nothing else can be checked
         _, texts = load(given, spelled(path))
         if given is block:
             warnings.extend(texts)
 
-    return each_fault(problems, path, block, tried)
+    return each_fault(problems, path, block, tried, _stand_in)
+
+
+def _stand_in(path: Path, fault: ConfigError) -> object:
+    """Return what stands for a wrong value, so that what is beside it is checked: for a kind the nearest one.
+
+    What flushes has the same keys whatever its type.
+    """
+    if len(path) == 1 and path[0] in (*KINDS, "strategy"):
+        return fault.nearest or (FLUSHING["type"] if path[0] == "type" else None)
+    return NEEDED.get(str(path[-1]))
 
 
 def _blocks(given: object, path: Path, problems: Problems) -> list[tuple[Path, dict[str, Any]]]:

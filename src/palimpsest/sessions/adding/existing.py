@@ -87,25 +87,46 @@ class ExistingEntries:
     ) -> tuple[list[Entry], Sequence[Entry]]:
         """Return the trailing results of `newest` that equal leading results of `entries`, and the other entries.
 
-        A call has only one result, so a result is known by the id of its call.
+        A call has only one result, so a result is known by the id of its call, or else by its place among the results
+        of its tool.
         """
-        results = {entry.call_id: entry for entry in takewhile(_is_named_result, reversed(newest))}
-        leading = list(takewhile(_is_named_result, entries))
-        candidates = [entry for entry in leading if entry.call_id in results]
-        slots = await self._admitted(candidates) if candidates else ()
-        equal = {
-            entry.call_id
-            for entry, slot in zip(candidates, slots, strict=True)
-            if _is_equal(results[entry.call_id], slot.kept)
-        }
-        new = [entry for entry in leading if entry.call_id not in equal]
-        existing = [entry for entry in results.values() if entry.call_id in equal][::-1]
-        return existing, [*new, *entries[len(leading) :]]
+        results = list(takewhile(_is_result, reversed(newest)))  # newest first
+        by_id = {entry.call_id: entry for entry in results if entry.call_id is not None}
+        leading = list(takewhile(_is_result, entries))
+        pairings = [[(entry, by_id[entry.call_id])] for entry in leading if entry.call_id in by_id]
+        if results and any(entry.call_id is None for entry in leading):
+            pairings += _by_place(leading, results[::-1], await self.calls())
+        paired = [given for pairs in pairings for given, _ in pairs]
+        slots = await self._admitted(paired) if paired else ()
+        kept = {id(given): slot.kept for given, slot in zip(paired, slots, strict=True)}
+        repeated, existing = set[int](), set[int]()  # by identity
+        for pairs in pairings:
+            if all(_is_equal(old, kept[id(given)]) for given, old in pairs):
+                repeated |= {id(given) for given, _ in pairs}
+                existing |= {id(old) for _, old in pairs}
+        new = [entry for entry in leading if id(entry) not in repeated]
+        return [entry for entry in results[::-1] if id(entry) in existing], [*new, *entries[len(leading) :]]
 
 
-def _is_named_result(entry: Entry) -> bool:
-    """Whether an entry is a result that names its call."""
-    return entry.kind == "tool_result" and entry.call_id is not None
+def _is_result(entry: Entry) -> bool:
+    return entry.kind == "tool_result"
+
+
+def _by_place(
+    given: Sequence[Entry], results: Sequence[Entry], calls: Sequence[OpenCall]
+) -> list[list[tuple[Entry, Entry]]]:
+    """Pair given results without ids with the newest results of their tools in the log, one list for each tool.
+
+    If more results of a tool are given than calls of it still wait, the first of them are given again.
+    """
+    pairings = []
+    for name in dict.fromkeys(entry.name for entry in given if entry.call_id is None):
+        unnamed = [entry for entry in given if entry.name == name and entry.call_id is None]
+        again = len(unnamed) - sum(call.name == name for call in calls)
+        of_tool = [entry for entry in results if entry.name == name]
+        if 0 < again <= len(of_tool):
+            pairings.append(list(zip(unnamed[:again], of_tool[-again:], strict=True)))
+    return pairings
 
 
 def _serves_as(old: Entry, new: Entry, *, pinned: bool) -> bool:
