@@ -8,6 +8,7 @@ from the log. So an index that lags behind, or holds too much, never shows what 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from secrets import randbits
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -84,6 +85,19 @@ def fit(term: str) -> str:
 
 FORMAT = 5
 """Version of how parts are made and kept. An index with another format is made anew."""
+
+
+GENERATION_BITS = 32
+"""The lower bits of a generation: they count removals."""
+
+
+def first_generation() -> int:
+    """Return the generation that tables begin with.
+
+    It is random above the bits that count, so that tables that were made anew are never taken for those before: what
+    somebody has put into those is not in them.
+    """
+    return randbits(62 - GENERATION_BITS) << GENERATION_BITS
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
@@ -231,7 +245,7 @@ class Index(Protocol):
         ...
 
     async def generation(self) -> int:
-        """Return a number that changes whenever something is removed from the index."""
+        """Return a number that changes whenever something is removed from the index, or the index is made anew."""
         ...
 
     async def update(self, session: str, update: Update) -> bool:

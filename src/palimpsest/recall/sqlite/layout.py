@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
-from palimpsest.recall.index import FORMAT
+from palimpsest.recall.index import FORMAT, first_generation
 from palimpsest.stores.sqlite.connections import read_only
 
 APPLICATION_ID = 0x50616C72
@@ -107,7 +107,8 @@ def make_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
     """Make the tables of a tenant if it has none; return its number."""
     row = db.execute("SELECT number FROM tenant WHERE name = ?", (tenant,)).fetchone()
     if row is None:
-        number = int(db.execute("INSERT INTO tenant(name) VALUES(?)", (tenant,)).lastrowid or 0)
+        first = tenant, first_generation()
+        number = int(db.execute("INSERT INTO tenant(name, generation) VALUES(?, ?)", first).lastrowid or 0)
         drop(db, number)  # tables left behind under this number belong to no known tenant
         for statement in OF_TENANT.replace("_N", f"_{number}").split(";\n")[:-1]:
             db.execute(statement)
