@@ -8,7 +8,6 @@ from the log. So an index that lags behind, or holds too much, never shows what 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from secrets import randbits
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -85,19 +84,6 @@ def fit(term: str) -> str:
 
 FORMAT = 5
 """Version of how parts are made and kept. An index with another format is made anew."""
-
-
-GENERATION_BITS = 32
-"""The lower bits of a generation: they count removals."""
-
-
-def first_generation() -> int:
-    """Return the generation that tables begin with.
-
-    It is random above the bits that count, so that tables that were made anew are never taken for those before: what
-    somebody has put into those is not in them.
-    """
-    return randbits(62 - GENERATION_BITS) << GENERATION_BITS
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):

@@ -18,7 +18,7 @@ import numpy as np
 
 from palimpsest.errors import EmbedderFailed
 from palimpsest.recall.embedders import Embedder, normalised
-from palimpsest.recall.index import GENERATION_BITS
+from palimpsest.recall.generations import tables_of
 from palimpsest.recall.matrix import MOST, Matrix
 from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
@@ -48,8 +48,7 @@ class State(NamedTuple):
 
     def continues(self, former: State) -> bool:
         """Return whether the vectors are of the same model as in a former state, and in the same tables."""
-        tables, former_tables = self.generation >> GENERATION_BITS, former.generation >> GENERATION_BITS
-        return (self.model, self.dimension, tables) == (former.model, former.dimension, former_tables)
+        return self[:2] == former[:2] and tables_of(self.generation) == tables_of(former.generation)
 
 
 class Row(NamedTuple):

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from palimpsest.recall.index import FORMAT, first_generation
+from palimpsest.recall.generations import first_generation
+from palimpsest.recall.index import FORMAT
 
 LAYOUT = 1
 """Version of the layout. If it or `FORMAT` of an index differ, the tables are made anew."""

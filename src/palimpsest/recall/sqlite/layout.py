@@ -7,7 +7,11 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
-from palimpsest.recall.index import FORMAT, first_generation
+import msgspec
+
+from palimpsest.errors import StoreCorrupt
+from palimpsest.recall.generations import first_generation
+from palimpsest.recall.index import FORMAT
 from palimpsest.stores.sqlite.connections import read_only
 
 APPLICATION_ID = 0x50616C72
@@ -81,6 +85,20 @@ def maker_of(path: str) -> int | None:
     except sqlite3.Error:
         return None
     return int(number)
+
+
+LACKING = ("no such table", "no such fts5 table", "JSON cannot hold BLOB")
+"""Messages of SQLite that look like a wrong statement, but mean a damaged file: a table of a known tenant is missing,
+or a number is a BLOB."""
+
+
+def is_damaged(fault: Exception) -> bool:
+    """Return whether an error means that the file is damaged."""
+    name = getattr(fault, "sqlite_errorname", "")
+    odd = isinstance(fault, (StoreCorrupt, msgspec.DecodeError, UnicodeDecodeError)) or any(
+        text in str(fault) for text in LACKING
+    )
+    return odd or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
 def has_vectors(db: sqlite3.Connection, number: int) -> bool:

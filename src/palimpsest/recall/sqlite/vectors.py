@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from palimpsest.recall.index import first_generation
+from palimpsest.recall.generations import first_generation
 from palimpsest.recall.sqlite.layout import TenantTables
 from palimpsest.recall.vectors import Changes, Row, State
 from palimpsest.stores.sqlite.connections import Damaged
