@@ -275,6 +275,9 @@ def test_a_folder_in_the_place_of_the_index_makes_searches_run_in_memory(tmp_pat
         assert finds(memory, "albatross")
         assert memory.session("one").erase([1]).entries == 1
         assert not finds(memory, "pelican")
+    with Memory.open(place, readonly=True) as reader:
+        assert finds(reader, "albatross")
+        assert not reader.index_status().is_kept
 
 
 def test_an_erasure_leaves_a_note_for_an_unreachable_index(tmp_path: Path) -> None:
