@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sqlite3
@@ -235,6 +236,20 @@ def test_an_index_in_memory_is_not_rebuilt(here: Path) -> None:
 
     assert "Nothing was rebuilt" in result.stderr
     assert read("index", "rebuild", "--store", "memory://")["is_kept"] is False
+
+
+def test_a_rebuild_fails_if_the_index_cannot_be_opened(here: Path) -> None:
+    """If the index cannot be opened, its rebuild says so and fails, and a search succeeds."""
+    index = here / "palimpsest.db.recall"
+    index.mkdir()
+
+    result = run("index", "rebuild")
+
+    assert result.exit_code == 5
+    assert "nothing was rebuilt" in result.stderr
+    assert str(index) in result.stderr
+    assert json.loads(run("index", "rebuild", "--json").stderr.splitlines()[-1])["error"] == "StoreUnavailable"
+    assert read("search", "Oslo")["found"]
 
 
 def test_index_status_and_rebuild_of_a_memory(tmp_path: Path) -> None:

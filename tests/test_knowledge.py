@@ -343,6 +343,31 @@ def test_a_summary_is_found_from_other_sessions(memory: Memory) -> None:
     assert "Kilimanjaro" in json.dumps(first.context().messages)
 
 
+@pytest.mark.parametrize("base", [{}, {"embedder": vectors}, {"embedder": vectors, "search_type": "similarity"}])
+def test_a_sessions_own_summary_takes_no_room_from_others(memory: Memory, base: dict[str, Any]) -> None:
+    """However many chunks of a session's own summary answer, its contexts get those of other sessions that do."""
+    summarised(memory, "first", "the boat", **base)
+    own = summarised(memory, "second", *(f"the boat in harbour {number}" for number in range(40)), **base)
+    assert len(own.knowledge().search("boat harbour", top_k=100)) > 20
+
+    own.add_user_message("What of the boat in the harbour?")
+    assert "summary of session first" in given(own)
+
+
+def test_leftover_versions_take_no_room_from_current_ones(memory: Memory) -> None:
+    """Versions that killed processes have left do not keep the chunks of current ones from being found."""
+    base = memory.knowledge("handbook", counter=quarters)
+    base.add("refunds", f"{REFUNDS} This holds for all that we sell.")
+    scope = memory._core._scope
+    (shelf,) = drive(shelves(scope))
+    record = drive(shelf.record("document", "refunds"))
+    assert record is not None
+    left = SessionKey(shelf.tenant, f"{record.key}.left")
+    drive(scope.store.append(left, [Entry(content=f"{REFUNDS} {number}") for number in range(100)]))
+
+    assert [hit.document for hit in base.search("refunds gift cards")] == ["refunds"]
+
+
 def test_another_users_summaries_never_match(memory: Memory) -> None:
     """Summaries of another user are never found, and those of sessions without a user only by such sessions."""
     summarised(memory, "first", "Kilimanjaro")

@@ -230,14 +230,13 @@ def test_vectors_are_compared_beside_the_loop() -> None:
     np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
     from palimpsest.recall.embedders import embedder
     from palimpsest.recall.sqlite.vectors import FileVectors, SqliteVectors
-    from palimpsest.recall.vectors import Row, State, Vectors, packed
+    from palimpsest.recall.vectors import Row, Vectors, packed
     from palimpsest.runtime.threaded import Threaded
 
     db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     made = np.random.default_rng(1).standard_normal((100_000, 256)).astype(np.float32)
     rows = SqliteVectors(db)
-    rows.claim("given", 256)
-    rows.put([Row(key, b"", packed(row)) for key, row in enumerate(made)], State("given", 256, 0))
+    rows.put([Row(key, b"", packed(row)) for key, row in enumerate(made)], rows.claim("given", 256))
 
     async def compared(slices: Slices) -> None:
         runner = Threaded()

@@ -8,6 +8,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,7 @@ def test_an_embedder_is_not_called_without_texts() -> None:
         (None, "2 vectors were asked for"),
         (7, "2 vectors were asked for"),
         ([["x", "y"], ["z", "u"]], "did not return a list of vectors"),
+        ([[10**400, 1], [1, 2]], "did not return a list of vectors"),
     ],
 )
 def test_invalid_vectors_are_refused_with_the_reason(answer: Any, why: str) -> None:
@@ -253,6 +255,12 @@ def test_where_wordllama_has_no_wheels_another_advice_is_given(
 
     with pytest.raises(error, match=advice):
         of("wordllama")
+
+    def asked(texts: list[str], model: str) -> list[list[float]]:
+        return letters(texts)
+
+    assert of(partial(asked, model="small")).name == "small"
+    assert of(partial(letters)).name == of(letters).name != of(partial(coroutine)).name
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from palimpsest.recall.fusion import NEAREST
 from palimpsest.runtime.runner import drive
 from palimpsest.sessions.recalling.asked import LIMIT
 from recall_helpers import companion, place_of
+from test_recall_faults import delete
 
 np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
 
@@ -139,6 +140,26 @@ def test_a_changed_embedder_dimension_makes_all_vectors_again(place: Place, said
         given = len(later.given)
         assert found(memory, "weather")
         assert len(later.given) == given + 1, "what has a vector is not embedded again"
+
+
+@pytest.mark.parametrize("by_another", [False, True])
+@pytest.mark.parametrize("place", ["sqlite", pytest.param("file", marks=pytest.mark.wide)], indirect=True)
+def test_an_open_memory_finds_by_meaning_in_an_index_made_anew(place: Place, by_another: bool, tmp_path: Path) -> None:
+    """A memory goes on to find by meaning when its index was deleted, also if another memory has made it anew, where
+    the sessions have other numbers."""
+    with place.open(Meanings()) as memory, place.open(Meanings()) as other:
+        memory.session("t").add_user_message("keep: soup for lunch")
+        assert found(memory, "meal") == ["keep: soup for lunch"]
+        memory.session("s").add_user_message("keep: the car broke down")
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+        memory.session("t").add_assistant_message("When is that?")
+        delete(companion(place.kind, tmp_path))
+        if by_another:
+            assert found(other, "vehicle")[0] == "keep: the car broke down"
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+        assert found(memory, "meal")[0] == "keep: soup for lunch"
+        memory.session("u").add_user_message("keep: a vehicle, or a car")
+        assert "keep: a vehicle, or a car" in found(memory, "car")[:2]
 
 
 @pytest.mark.parametrize("damage", ["value = x'00'", "value = 'text'"])

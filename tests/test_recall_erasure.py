@@ -15,6 +15,7 @@ import pytest
 import postgresstore
 from commands import start
 from palimpsest import Memory, Query
+from palimpsest.recall.sqlite.index import File
 from palimpsest.testing import FakeClock
 from recall_helpers import companion, finds, index_bytes, marks, place_of, remaining, rows, texts, traces
 from writer import quarters
@@ -349,6 +350,49 @@ def segments(folder: Path) -> int:
     """Return how many segments the index of one tenant has."""
     ((number,),) = rows(companion("sqlite", folder), "SELECT count(DISTINCT segid) FROM words_1_idx")
     return int(number)
+
+
+class Crowded:
+    """A connection to a database on a disk that has no room for a second copy of it."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def __enter__(self) -> Any:
+        return self._db.__enter__()
+
+    def __exit__(self, *error: object) -> Any:
+        return self._db.__exit__(*error)
+
+    def execute(self, sql: str, *values: Any) -> Any:
+        if sql == "VACUUM":
+            raise sqlite3.OperationalError("database or disk is full")
+        return self._db.execute(sql, *values)
+
+
+def test_an_index_that_cannot_be_rewritten_is_reported_and_rewritten_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If there is no room to rewrite the index, an erasure reports that, and the next process that searches does it."""
+    words = marks("crowded", 400)
+    place = place_of("sqlite", tmp_path)
+    with Memory.open(place) as memory:
+        for number in range(0, len(words), 10):
+            memory.session("one").add_user_message(" ".join(words[number : number + 10]))
+            memory.recall("nothing")
+        with monkeypatch.context() as full:
+            opened = File._opened
+            full.setattr(File, "_opened", lambda file: Crowded(opened(file)))
+            (told,) = memory.session("one").erase(list(range(1, 31))).remains
+        assert str(companion("sqlite", tmp_path)) in told
+        assert "disk is full" in told
+    with Memory.open(place) as memory:
+        memory.recall("nothing")
+        assert traces(words, index_bytes("sqlite", tmp_path)) == words[300:]
+        assert rows(companion("sqlite", tmp_path), "SELECT * FROM meta WHERE name LIKE 'scrub%'") == []
 
 
 def test_vacuum_removes_erased_bytes_from_a_large_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import postgresstore
 from indexer import SCRIPT
 from palimpsest import Memory, PalimpsestError
 from palimpsest.errors import ForkedProcess
@@ -198,6 +199,24 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, kind: str, how: str, while_o
         assert memory.session("s0").verify().ok
 
 
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide), "postgres"])
+def test_an_index_damaged_again_and_again_finds_every_session(tmp_path: Path, kind: str) -> None:
+    """However often the words of an index are lost while it is open, a search that notices it with one new entry finds
+    the entries of every session."""
+    words, place = marks("again", 9), place_of(kind, tmp_path)
+    with Memory.open(place) as memory:
+        for number, word in enumerate(words):
+            memory.session(f"s{number}").add_user_message(f"said {word}")
+        assert finds(memory, words[0])
+        for number, new in enumerate(marks("new", 3)):
+            if kind == "postgres":
+                postgresstore.asked(place, f"DROP TABLE {postgresstore.schema_of('recalls')}.recall_parts")
+            else:
+                DAMAGE["without its words"](companion(kind, tmp_path))
+            memory.session(f"s{number}").add_user_message(f"said {new}")
+            assert [word for word in (new, *words) if not finds(memory, word)] == []
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", DAMAGE)
 def test_an_erasure_is_what_meets_the_damage(tmp_path: Path, how: str) -> None:
@@ -256,6 +275,9 @@ def test_a_folder_in_the_place_of_the_index_makes_searches_run_in_memory(tmp_pat
         assert finds(memory, "albatross")
         assert memory.session("one").erase([1]).entries == 1
         assert not finds(memory, "pelican")
+    with Memory.open(place, readonly=True) as reader:
+        assert finds(reader, "albatross")
+        assert not reader.index_status().is_kept
 
 
 def test_an_erasure_leaves_a_note_for_an_unreachable_index(tmp_path: Path) -> None:

@@ -300,9 +300,8 @@ def test_each_tenant_of_a_file_has_its_own_vectors(kept: Kept) -> None:
     """Tenants of a file have separate tables: neither searches nor hashes tell one of the other."""
     mine, yours = SqliteVectors(kept.db, 1), SqliteVectors(kept.db, 2)
     row = Row(key(0, 1), digest_of("m", "secret"), packed(np.ones(4, np.float32) / 2))
-    mine.claim("m", 4)
     yours.claim("m", 4)
-    mine.put([row], State("m", 4))
+    assert mine.put([row], mine.claim("m", 4))
 
     assert yours.known([row.digest]) == {}
     assert yours.missing([row.key]) == [row.key]

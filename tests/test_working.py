@@ -88,6 +88,11 @@ def test_a_fact_has_versions_and_a_history(memory: Memory, clock: FakeClock) -> 
     assert fact.updated_at - fact.created_at == timedelta(seconds=4)
     assert fact.history[0].superseded_at == fact.updated_at
 
+    facts.set("a", 4)
+    fact = facts.fact("a")
+    assert fact is not None
+    assert [(one.version, one.superseded_by) for one in fact.history] == [(4, 5), (3, 4)]
+
 
 def test_an_expected_version_guards_a_change(memory: Memory) -> None:
     """A change that expects another version raises Conflict and changes nothing; version 0 expects no fact."""

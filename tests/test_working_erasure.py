@@ -163,6 +163,31 @@ def test_no_byte_of_an_erased_fact_is_left(opened: tuple[str, dict[str, Any]], t
         assert path.is_dir() or MARKER.encode() not in path.read_bytes()
 
 
+@pytest.mark.parametrize("destroyed", ["sweep", "forget", "scan"])
+def test_no_byte_of_an_expired_fact_is_left(opened: tuple[str, dict[str, Any]], tmp_path: Path, destroyed: str) -> None:
+    """No file has a byte of an expired fact or its history after a sweep, nor after what searches for texts."""
+    where, options = opened
+    clock = FakeClock(1_700_000_000_000_000)
+    with Memory.open(where, clock=clock, **options) as memory:
+        facts = memory.working("user/ann")
+        facts.set("former", f"an older {MARKER}", ttl="1h")
+        facts.set("former", "another value", ttl="1h")
+        facts.set("present", MARKER, ttl="1h")
+        facts.set("kept", "what does not expire")
+        clock.advance(3601)
+        if destroyed == "sweep":
+            assert memory.sweep() == 2
+        elif destroyed == "scan":
+            memory.scan("default", apply=True)
+        else:
+            memory.forget(matches=MARKER, dry_run=True)
+            assert memory.forget(matches=MARKER).remains == ()
+        assert facts.keys() == ["kept"]
+        assert memory.sweep() == 0
+        for path in tmp_path.rglob("*"):
+            assert path.is_dir() or MARKER.encode() not in path.read_bytes()
+
+
 @pytest.mark.parametrize("how", ["forget", "clear", "tenant", "one by one"])
 def test_the_id_of_an_erased_user_is_left_nowhere(how: str, opened: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     """If nothing of a user is left, no row and no file has the user's id; new facts are stored again."""

@@ -6,8 +6,9 @@ import click
 import msgspec
 
 from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.failing import Unavailable
 from palimpsest.cli.opening import open_memory
-from palimpsest.cli.output import clean, console, counted, note, print_json, session_progress, table
+from palimpsest.cli.output import clean, console, counted, line, note, print_json, session_progress, table
 from palimpsest.cli.search import EMBEDDER
 from palimpsest.types import IndexStatus
 
@@ -31,6 +32,13 @@ def index_command(store: str | None, tenant: str | None, as_json: bool, action: 
     with open_memory(store, tenant, write=rebuilds, embedder=embedder) as memory:
         status = memory.index_status()
         is_stored = status.is_kept or not rebuilds
+        backend = memory.store.backend
+        if not is_stored and (backend.companion or backend.tables):
+            where = line(backend.companion) if backend.companion else "in the database"
+            raise Unavailable(
+                f"nothing was rebuilt: the search index {where} cannot be used, so each process that searches keeps "
+                "one in its own memory; the warning above says why"
+            )
         if rebuilds and is_stored:
             with session_progress() as progress:
                 status = memory.rebuild_index(progress=progress)

@@ -92,18 +92,16 @@ class Fact(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
 
 def fact_of(key: str, stored: Stored, expires: int | None) -> Fact:
     """Return the fact stored under a key. Raises ValueError if a value cannot be read."""
-    later, history = stored.version, list[Superseded]()
-    for before in stored.before:
-        history.append(
-            Superseded(
-                value=from_json(before.value),
-                version=before.version,
-                since=moment(before.since),
-                superseded_at=moment(before.until),
-                superseded_by=later,
-            )
+    history = [
+        Superseded(
+            value=from_json(before.value),
+            version=before.version,
+            since=moment(before.since),
+            superseded_at=moment(before.until),
+            superseded_by=before.version + 1,  # later versions may have set the same value as that one
         )
-        later = before.version
+        for before in stored.before
+    ]
     return Fact(
         key=key,
         value=from_json(stored.value),

@@ -32,6 +32,8 @@ LONGEST = 40
 """Letters of a term at most. A longer run without a break is no word, and is found by its beginning."""
 
 _WORD = re.compile(r"[0-9A-Za-z\x80-\U0010ffff]+")
+# A normal form sorts the marks of a letter, in time quadratic in their number: `_folded` breaks longer runs of them.
+_MARKS = re.compile(r"[^\w\s\x00-\x7f]{32}")
 _ASCII = re.compile(r"[\x00-\x7f]*+").fullmatch
 # `'s`, `n't` and the like are not words, and the digits of 1,299 are one number.
 _CONTRACTED = re.compile(
@@ -132,7 +134,8 @@ def _folded(text: str) -> str:
     blanks."""
     if _ASCII(text):
         return text
-    return unicodedata.normalize("NFKC", text).translate(_FOLDED)
+    broken = _MARKS.sub("\\g<0>\u034f", text)  # U+034F ends a run of marks, and is folded to nothing
+    return unicodedata.normalize("NFKC", broken).translate(_FOLDED)
 
 
 class _Folding(dict[int, str]):

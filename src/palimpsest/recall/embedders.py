@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +145,7 @@ class Embedder:
         try:
             with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite and are refused below
                 vectors = np.array(answer, np.float32)
-        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor that is not in main memory
+        except Exception as error:  # the boundary to a user's code: tensors and arrays may raise anything
             raise self._unfit("it did not return a list of vectors of equal length") from error
         if vectors.ndim != 2 or len(vectors) != count:
             raise self._unfit(f"it returned the shape {vectors.shape}, but {count} vectors were asked for")
@@ -197,8 +198,8 @@ def embedder(
         given: a model's name ("wordllama", "minilm", or one that a program or package registers), a function or
             coroutine function of a list of texts, or an object with `embed_documents` (and `embed_query`) or `encode`.
         runner: calls it; a function that blocks runs in a thread.
-        name: under which its vectors are stored; None: the object's `model_name`, `model` or `name`, or else the name
-            of the function or class.
+        name: under which its vectors are stored; None: the object's `model_name`, `model` or `name` (of a `partial`,
+            the argument of that name), or else the name of the function or class.
         batch: how many texts it is given in one call.
         timeout: seconds that one call may take.
         clock: seconds, to time the pause after failures.
@@ -227,9 +228,11 @@ def _methods(given: Any) -> tuple[Callable[[list[str]], Any], Callable[[str], An
 
 def _name(given: Any) -> str:
     for attribute in ("model_name", "model", "name"):
-        value = getattr(given, attribute, None)
+        value = given.keywords.get(attribute) if isinstance(given, partial) else getattr(given, attribute, None)
         if isinstance(value, str) and value:
             return value
+    if isinstance(given, partial):
+        return _name(given.func)
     named = getattr(given, "__qualname__", None) or type(given).__qualname__
     module = getattr(given, "__module__", None) or type(given).__module__
     return f"{module}.{named}".replace("<locals>.", "")

@@ -231,7 +231,7 @@ class Index(Protocol):
         ...
 
     async def generation(self) -> int:
-        """Return a number that changes whenever something is removed from the index."""
+        """Return a number that changes whenever something is removed from the index, or the index is made anew."""
         ...
 
     async def update(self, session: str, update: Update) -> bool:

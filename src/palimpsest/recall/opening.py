@@ -153,15 +153,13 @@ class Indexes:
 
 def _file_of(store: Store, path: str | None) -> File:
     """Return the file at a path that processes share, or a database in memory if there is no path or it may not be
-    written.
+    written, or read.
 
     For a store that is only read, an index file that exists is copied into memory and brought up to date there.
     """
     if path is None:
         return File()
-    if not store.writable:
-        return File(copied=path if os.path.exists(path) else "")
-    file = File(path)
+    file = File(path) if store.writable else File(copied=path if os.path.exists(path) else "")
     try:
         file.open()
     except StoreUnavailable as fault:

@@ -18,6 +18,7 @@ import numpy as np
 
 from palimpsest.errors import EmbedderFailed
 from palimpsest.recall.embedders import Embedder, normalised
+from palimpsest.recall.generations import tables_of
 from palimpsest.recall.matrix import MOST, Matrix
 from palimpsest.runtime.once import new_lock
 from palimpsest.runtime.runner import Runner
@@ -38,12 +39,16 @@ LOADED = 4096
 class State(NamedTuple):
     """Which `model` made the kept vectors, and their `dimension` ("" and 0: there are none yet).
 
-    `generation` changes whenever vectors are removed.
+    `generation` changes whenever vectors are removed, or their tables are made anew.
     """
 
     model: str = ""
     dimension: int = 0
     generation: int = 0
+
+    def continues(self, former: State) -> bool:
+        """Return whether the vectors are of the same model as in a former state, and in the same tables."""
+        return self[:2] == former[:2] and tables_of(self.generation) == tables_of(former.generation)
 
 
 class Row(NamedTuple):
@@ -85,7 +90,7 @@ class VectorRows(Protocol):
     async def changes(self, state: State, last: int, limit: int) -> Changes:
         """Return what is new since `state` and position `last`, at most `limit` vectors.
 
-        If model or dimension differ from those of `state`, all vectors are new.
+        If the vectors do not continue those of `state`, all are new.
         """
         ...
 
@@ -223,7 +228,7 @@ class Vectors:
         name, dimension = self._embedder.name, len(rows[0].vector) // 2
         state = await self._rows.state()
         if (state.model, state.dimension) != (name, dimension):
-            if self._claimed and state.model != name:
+            if self._claimed and state.model not in ("", name):
                 why = (
                     f"the index now keeps vectors of {state.model}, since another process was opened with that embedder"
                 )
@@ -260,7 +265,7 @@ class Mirror:
         with self._lock:
             if (state, at) != (self._state, self._position):
                 return False
-            if self._matrix is None or changes.state[:2] != state[:2]:
+            if self._matrix is None or not changes.state.continues(state):
                 self._matrix = Matrix(changes.state.dimension, self._most)
             elif changes.keys is not None:
                 self._matrix.keep(changes.keys)

@@ -26,9 +26,9 @@ class PlainVectors:
         return self._state
 
     async def changes(self, state: State, last: int, limit: int) -> Changes:
-        is_same_model, rows = self._state[:2] == state[:2], dict(self._rows)
-        begin = last if is_same_model else 0
-        has_removals = is_same_model and self._state.generation != state.generation
+        goes_on, rows = self._state.continues(state), dict(self._rows)
+        begin = last if goes_on else 0
+        has_removals = goes_on and self._state.generation != state.generation
         new = sorted((place, key, value) for key, (place, _, value) in rows.items() if place > begin)[:limit]
         keys = np.array(list(rows), np.int64) if has_removals else None
         return Changes(self._state, new[-1][0] if new else begin, keys, [(key, value) for _, key, value in new])

@@ -9,7 +9,7 @@ from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.log import spans
 from palimpsest.log.checks import unfit
 from palimpsest.recall.index import COMMON, LAST_SEQ, Cursor, Document, Filter, Size, Update, is_same
-from palimpsest.recall.postgres.layout import NAMES, VECTORS, prepare
+from palimpsest.recall.postgres.layout import FIRST, NAMES, VECTORS, prepare
 from palimpsest.recall.postgres.matching import Matching
 from palimpsest.recall.postgres.writing import Locked, with_number
 from palimpsest.recall.postings import SEQ_BITS, key_of
@@ -48,10 +48,11 @@ FROM unnest($3::bigint[]) AS seq ON CONFLICT (tenant, session, seq) DO UPDATE SE
 BLOCKED = f"SELECT session, seq FROM {{s}}.recall_blocked WHERE tenant = {_OF} AND since < $2"
 UNBLOCK = "DELETE FROM {s}.recall_blocked WHERE tenant = $1 AND session = $2 AND seq = ANY($3::bigint[])"
 END = "DELETE FROM {s}.recall_sessions WHERE tenant = $1 AND number = $2"
-TOTALS = "SELECT mark, generation, entries, parts FROM {s}.recall_tenants WHERE name = $1"
-MARK = """WITH risen AS (UPDATE {s}.recall_tenants SET mark = $2 WHERE name = $1 AND mark < $2 AND generation = $3)
-INSERT INTO {s}.recall_tenants(name, mark) SELECT $1, $2
-WHERE $3 = 0 AND NOT EXISTS (SELECT FROM {s}.recall_tenants WHERE name = $1) ON CONFLICT (name) DO NOTHING"""
+TOTALS = """SELECT mark, generation, entries, parts FROM {s}.recall_tenants WHERE name IN ($1, '')
+ORDER BY name DESC LIMIT 1"""
+MARK = f"""WITH risen AS (UPDATE {{s}}.recall_tenants SET mark = $2 WHERE name = $1 AND mark < $2 AND generation = $3)
+INSERT INTO {{s}}.recall_tenants(name, mark, generation) SELECT $1, $2, $3
+WHERE $3 = {FIRST} AND NOT EXISTS (SELECT FROM {{s}}.recall_tenants WHERE name = $1) ON CONFLICT (name) DO NOTHING"""
 SIZE = "SELECT count(*) FROM {s}.recall_sessions WHERE tenant = " + _OF
 TAKEN = "SELECT sum(pg_total_relation_size(to_regclass(name))) FROM unnest($1::text[]) AS name"
 """Bytes that tables take; tables that do not exist take none."""

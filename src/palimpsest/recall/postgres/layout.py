@@ -1,6 +1,7 @@
 """The tables of a search index in PostgreSQL. Their keys begin with the tenant's number.
 
-    recall_tenants    one row a tenant: its mark, its generation, and totals of its entries, parts and terms
+    recall_tenants    one row a tenant: its mark, its generation, and totals of its entries, parts and terms; in tables
+                      made anew also one with an empty name, which has the generation that the others begin with
     recall_sessions   one row a session: its number in keys, its cursor
     recall_entries    one row an entry: its facts
     recall_parts      one row a part: its terms in order, and how many
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from palimpsest.recall.generations import first_generation
 from palimpsest.recall.index import FORMAT
 
 LAYOUT = 1
@@ -28,6 +30,10 @@ NAMES = ("recall_tenants", "recall_sessions", "recall_entries", "recall_parts", 
 
 VECTORS = ("vectors", "vector")
 """The tables of `palimpsest.recall.postgres.vectors`, which exist once the store was opened with an embedder."""
+
+
+FIRST = "coalesce((SELECT generation FROM {s}.recall_tenants WHERE name = ''), 0)"
+"""SQL: the generation that the row of a tenant begins with."""
 
 
 def found_by(words: str, tenant: str) -> str:
@@ -69,6 +75,9 @@ async def prepare(db: Any, schema: str, *, anew: bool = False) -> None:
         gone = ", ".join(f"{schema}.{name}" for name in NAMES)
         statements = "; ".join(statement.replace("{s}", schema) for statement in MADE)
         await db.execute(f"DROP TABLE IF EXISTS {gone}; {statements}")
+        if anew:  # whoever has put something into the tables before must not take these for them
+            first = f"INSERT INTO {schema}.recall_tenants(name, generation) VALUES('', $1)"
+            await db.execute(first, first_generation())
         if await db.fetchval("SELECT to_regclass($1)::oid", f"{schema}.vector"):  # vectors of the parts dropped above
             await db.execute(f"UPDATE {schema}.vectors SET generation = generation + 1; DELETE FROM {schema}.vector")
     await db.execute("COMMIT")

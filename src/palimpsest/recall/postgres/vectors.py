@@ -119,15 +119,15 @@ class BytesRows:
         async def body(db: Connection) -> Changes:
             # With the lock, every earlier `put` is committed: no lower position can appear later.
             current = await self._locked(db)
-            is_same_model = current[:2] == state[:2]
+            goes_on = current.continues(state)
             keys = None
-            if is_same_model and current.generation != state.generation:
+            if goes_on and current.generation != state.generation:
                 rows_with_keys = await db.fetch(f"SELECT key FROM {self._s}.vector WHERE tenant = $1", self._tenant)
                 keys = np.array([row[0] for row in rows_with_keys], np.int64)
             sql = f"""SELECT position, key, value FROM {self._s}.vector WHERE tenant = $1 AND position > $2
                 ORDER BY position LIMIT $3"""
-            rows = await db.fetch(sql, self._tenant, last if is_same_model else 0, limit)
-            end = rows[-1][0] if rows else last if is_same_model else 0
+            rows = await db.fetch(sql, self._tenant, last if goes_on else 0, limit)
+            end = rows[-1][0] if rows else last if goes_on else 0
             return Changes(current, end, keys, [(key, value) for _, key, value in rows])
 
         return await self._do(body, writes=True)

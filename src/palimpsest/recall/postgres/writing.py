@@ -10,11 +10,12 @@ import msgspec
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
 from palimpsest.recall.index import LAST_NUMBER, LAST_PART, Cursor, Document, fit
+from palimpsest.recall.postgres.layout import FIRST
 from palimpsest.recall.postings import PART_BITS, key_of, place_of
 from palimpsest.stores.postgres.names import text_of
 
 LOCK = "SELECT number, generation FROM {s}.recall_tenants WHERE name = $1 FOR UPDATE"
-TENANT = "INSERT INTO {s}.recall_tenants(name) VALUES($1) ON CONFLICT (name) DO NOTHING"
+TENANT = f"INSERT INTO {{s}}.recall_tenants(name, generation) VALUES($1, {FIRST}) ON CONFLICT (name) DO NOTHING"
 CURSOR = "SELECT number, cursor FROM {s}.recall_sessions WHERE tenant = $1 AND name = $2"
 BLOCKED = "SELECT seq FROM {s}.recall_blocked WHERE tenant = $1 AND session = $2"
 NUMBER = "UPDATE {s}.recall_tenants SET sessions = sessions + 1 WHERE number = $1 RETURNING sessions"

@@ -19,7 +19,7 @@ import msgspec
 from palimpsest.errors import StoreCorrupt
 from palimpsest.recall.index import COMMON, Cursor, Document, Filter, Size, Update
 from palimpsest.recall.ranking import Facts
-from palimpsest.recall.sqlite.layout import prepare
+from palimpsest.recall.sqlite.layout import is_damaged, prepare
 from palimpsest.recall.sqlite.writing import TenantIndex
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.once import new_lock
@@ -53,6 +53,10 @@ part."""
 CHECKPOINT = 1000
 """Pages of the write-ahead log from which on a writer checkpoints it: SQLite's own default."""
 
+CROWDED = (
+    "unused parts of the search index {where} may still hold terms of it: it could not be rewritten ({why}). The next "
+    "erasure or search tries again"
+)
 HELD = "the write-ahead log of the search index {where} may still hold terms of it, until no other process reads it"
 
 
@@ -90,7 +94,7 @@ class File:
             try:
                 return step()
             except (sqlite3.DatabaseError, StoreCorrupt, msgspec.DecodeError, UnicodeDecodeError) as fault:
-                if not _is_damaged(fault):
+                if not is_damaged(fault):
                     raise
             warn("the search index %s is damaged, and is built anew", self.where)
             self._remove()
@@ -175,8 +179,8 @@ class File:
         size = self.do(tenant, TenantIndex.size)
         if not whole and size.bytes > SMALL:
             return (LARGE.format(where=self.where, size=size.bytes),)
-        if not self._written_anew([name for name in tenants if whole or noted[name].segments is not None]):
-            return (HELD.format(where=self.where),)
+        if remains := self._written_anew([name for name in tenants if whole or noted[name].segments is not None]):
+            return (remains,)
         for name in tenants:
             self.do(name, partial(TenantIndex.scrubbed, noted=noted[name]), writes=True)
         return ()
@@ -187,12 +191,13 @@ class File:
         sql = f"SELECT name FROM tenant WHERE stale > 0 OR EXISTS (SELECT 1 FROM meta WHERE {notes})"  # noqa: S608
         return [name for (name,) in self._opened().execute(sql).fetchall()]
 
-    def _written_anew(self, tenants: Sequence[str]) -> bool:
-        """Write the file anew, and the segments of these tenants' words; return whether the write-ahead log was
-        truncated.
+    def _written_anew(self, tenants: Sequence[str]) -> str:
+        """Write the file anew, and the segments of these tenants' words; return a sentence that says what remains ("":
+        nothing).
 
         The log is checkpointed once at the end, not after each step.
         """
+        remains = ""
         self._set_pragma("wal_autocheckpoint", 0)
         try:
             for tenant in tenants:
@@ -200,14 +205,15 @@ class File:
             self._set_pragma("busy_timeout", PATIENCE)
             with self._lock, Translated(self.where):
                 db = self._opened()
-                # Fails while another process reads. Free pages were overwritten all the same (`secure_delete`).
-                with suppress(sqlite3.OperationalError):
+                try:
                     db.execute("VACUUM")
+                except sqlite3.OperationalError as fault:  # busy, or no room for a second copy
+                    remains = CROWDED.format(where=self.where, why=fault)
                 (busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
             self._set_pragma("busy_timeout", int(self._busy * 1000))
             self._set_pragma("wal_autocheckpoint", CHECKPOINT)
-        return not busy
+        return HELD.format(where=self.where) if busy else remains
 
     def _set_pragma(self, pragma: str, value: int) -> None:
         with self._lock, Translated(self.where):
@@ -249,19 +255,6 @@ def _copy(path: str, db: sqlite3.Connection) -> None:
     """Copy a file that may not be written here into `db`. If it is damaged, `db` stays empty."""
     with suppress(sqlite3.Error), closing(connected(path, path, writable=False)) as source:
         source.backup(db)
-
-
-_LACKING = ("no such table", "no such fts5 table", "JSON cannot hold BLOB")
-"""Messages of SQLite that look like a wrong statement, but mean a damaged file: a table of a known tenant is missing,
-or a number is a BLOB."""
-
-
-def _is_damaged(fault: Exception) -> bool:
-    name = getattr(fault, "sqlite_errorname", "")
-    odd = isinstance(fault, (StoreCorrupt, msgspec.DecodeError, UnicodeDecodeError)) or any(
-        text in str(fault) for text in _LACKING
-    )
-    return odd or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
 class FtsIndex:

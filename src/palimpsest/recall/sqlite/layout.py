@@ -7,6 +7,10 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
+import msgspec
+
+from palimpsest.errors import StoreCorrupt
+from palimpsest.recall.generations import first_generation
 from palimpsest.recall.index import FORMAT
 from palimpsest.stores.sqlite.connections import read_only
 
@@ -83,6 +87,20 @@ def maker_of(path: str) -> int | None:
     return int(number)
 
 
+LACKING = ("no such table", "no such fts5 table", "JSON cannot hold BLOB")
+"""Messages of SQLite that look like a wrong statement, but mean a damaged file: a table of a known tenant is missing,
+or a number is a BLOB."""
+
+
+def is_damaged(fault: Exception) -> bool:
+    """Return whether an error means that the file is damaged."""
+    name = getattr(fault, "sqlite_errorname", "")
+    odd = isinstance(fault, (StoreCorrupt, msgspec.DecodeError, UnicodeDecodeError)) or any(
+        text in str(fault) for text in LACKING
+    )
+    return odd or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+
+
 def has_vectors(db: sqlite3.Connection, number: int) -> bool:
     """Return whether a tenant has a table of vectors in this database."""
     rows = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"vector_{number}",))
@@ -107,7 +125,8 @@ def make_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
     """Make the tables of a tenant if it has none; return its number."""
     row = db.execute("SELECT number FROM tenant WHERE name = ?", (tenant,)).fetchone()
     if row is None:
-        number = int(db.execute("INSERT INTO tenant(name) VALUES(?)", (tenant,)).lastrowid or 0)
+        first = tenant, first_generation()
+        number = int(db.execute("INSERT INTO tenant(name, generation) VALUES(?, ?)", first).lastrowid or 0)
         drop(db, number)  # tables left behind under this number belong to no known tenant
         for statement in OF_TENANT.replace("_N", f"_{number}").split(";\n")[:-1]:
             db.execute(statement)

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from palimpsest.recall.generations import first_generation
 from palimpsest.recall.sqlite.layout import TenantTables
 from palimpsest.recall.vectors import Changes, Row, State
 from palimpsest.stores.sqlite.connections import Damaged
@@ -43,7 +44,8 @@ class SqliteVectors(TenantTables):
         db.execute("PRAGMA secure_delete=ON")
         for statement in TABLES:
             self._run(statement)
-        self._run("INSERT OR IGNORE INTO vectors(number) VALUES(?)", (self._number,))
+        first = self._number, first_generation()
+        self._run("INSERT OR IGNORE INTO vectors(number, generation) VALUES(?, ?)", first)
 
     def state(self) -> State:
         """See `VectorRows.state`; the other methods, too, are the verbs of `VectorRows`."""
@@ -60,15 +62,15 @@ class SqliteVectors(TenantTables):
 
     def changes(self, state: State, last: int, limit: int) -> Changes:
         current = self.state()
-        is_same_model = current[:2] == state[:2]
+        goes_on = current.continues(state)
         keys = None
-        if is_same_model and current.generation != state.generation:
+        if goes_on and current.generation != state.generation:
             keys = np.array([key for (key,) in self._run("SELECT key FROM vector_N")], np.int64)
         sql = "SELECT position, key, value FROM vector_N WHERE position > ? ORDER BY position LIMIT ?"
-        found = self._run(sql, (last if is_same_model else 0, limit)).fetchall()
+        found = self._run(sql, (last if goes_on else 0, limit)).fetchall()
         if any(not isinstance(value, bytes) or len(value) != 2 * current.dimension for _, _, value in found):
             raise Damaged("a vector has another length than all have")
-        end = found[-1][0] if found else last if is_same_model else 0
+        end = found[-1][0] if found else last if goes_on else 0
         return Changes(current, end, keys, [(key, value) for _, key, value in found])
 
     def known(self, digests: Collection[bytes]) -> dict[bytes, bytes]:

@@ -36,7 +36,7 @@ from palimpsest.sessions.erasing.family import PASSES, FamilyEraser
 from palimpsest.sessions.erasing.knowledge import forget_knowledge
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedByQuery
-from palimpsest.sessions.erasing.sweep import end_expired_sessions
+from palimpsest.sessions.erasing.sweep import destroy_unsearched
 from palimpsest.sessions.fact_scopes import Leaving, drop_scopes
 from palimpsest.sessions.lazy_parts import loaded
 from palimpsest.sessions.paging import sessions_of
@@ -93,7 +93,7 @@ async def forget(
         done += Erased(unknown=f"there is no session {session!r}")
     if dry_run:
         return done + Erased(dry_run=True)
-    await end_expired_sessions(scope)  # expired sessions: no search reaches their entries
+    await destroy_unsearched(scope)
     return done + Erased(remains=await scope.scrub(scope.store))
 
 

@@ -33,7 +33,7 @@ from palimpsest.sessions.derived import Unmaking
 from palimpsest.sessions.erasing.damaged import UNREAD
 from palimpsest.sessions.erasing.facts import UNREADABLE, FactScan
 from palimpsest.sessions.erasing.scanned import Scanned, chosen
-from palimpsest.sessions.erasing.sweep import end_expired_sessions
+from palimpsest.sessions.erasing.sweep import destroy_unsearched
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.fact_scopes import Owner
 from palimpsest.sessions.history import since
@@ -109,7 +109,7 @@ async def scan(
     else:
         await scanner.items("session", session)
     if apply:
-        await end_expired_sessions(scope)  # expired sessions, which the scan does not reach
+        await destroy_unsearched(scope)
     unread = tuple(map(UNREAD.format, await scope.out_of_reach(session)))
     return scanner.result(len(done), busy + unread + (await scope.scrub(scope.store) if apply else ()))
 

@@ -60,9 +60,12 @@ async def _sweep_expired(scope: MemoryScope) -> int:
     return swept + ended
 
 
-async def end_expired_sessions(scope: MemoryScope) -> int:
-    """Destroy the sessions whose time is over, and return how many there were."""
-    return await _end_expired(scope, await scope.store.due(scope.tenant, scope.clock()))
+async def destroy_unsearched(scope: MemoryScope) -> None:
+    """Destroy the sessions whose time is over, and the facts that have expired: no search reaches them."""
+    now = scope.clock()
+    await _end_expired(scope, await scope.store.due(scope.tenant, now))
+    with suppress(StoreCorrupt):  # whoever searches the facts reports it
+        await scope.store.sweep(scope.tenant, now, entries=False)
 
 
 async def _end_expired(scope: MemoryScope, due: Iterable[tuple[SessionKey, Sequence[int]]]) -> int:

@@ -22,7 +22,7 @@ from palimpsest.recall.diversity import diverse
 from palimpsest.recall.questions import question
 from palimpsest.runtime.logs import warn
 from palimpsest.sessions.recalling.asked import Asked, ends
-from palimpsest.sessions.recalling.finding import Finder
+from palimpsest.sessions.recalling.finding import WIDER, WIDEST, Finder
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.shelves.keeping import Keeper
 from palimpsest.sessions.shelves.records import KnowledgeHit, Place, Record, hit_of
@@ -123,17 +123,24 @@ class Searcher:
             outdated = await self._keeper.outdated(place, list(records.values()))
             if not (outdated and self._scope.store.writable):
                 break
-        left_out = {self._without, *outdated}
-        return [each for each in by_id.values() if each.record.kind == "document" or each.record.id not in left_out]
+        return [each for each in by_id.values() if each.record.kind == "document" or each.record.id not in outdated]
+
+    def _is_searched(self, record: Record) -> bool:
+        """Return whether the chunks of a document may answer: those of the session that asks may not."""
+        return record.kind == "document" or record.id != self._without
 
     async def _of_words(self, query: str, shelf: Shelf, fetch: int) -> list[Candidate]:
         scope: Any = shelf.scope
-        asked = Asked(query=query, limit=fetch)
         # Without `once`: a former version of a document says the same as the current one, and must not hide it.
         finder = Finder(scope, scope.store, await scope.recall(), once=False)
-        found = await finder.find(asked, None)
-        records = await self._current(shelf, [hit.session for hit in found])
-        hits = [hit for hit in found if hit.session in records]
+        limit = fetch
+        while True:
+            found = await finder.find(Asked(query=query, limit=limit), None)
+            records = await self._current(shelf, [hit.session for hit in found])
+            hits = [hit for hit in found if hit.session in records][:fetch]
+            if len(hits) == fetch or len(found) < limit or limit > WIDEST:
+                break
+            limit *= WIDER  # too many of the best are of former versions, or of the session that asks
         if not hits:
             return []
         wanted = {piece for term in question(query).terms for piece in term.split()}
@@ -155,16 +162,19 @@ class Searcher:
             both = [*nearest, *(Candidate(shelf.place, record, chunk) for chunk in shown)]
             return nlargest(fetch, both, key=lambda each: likeness(vector, vector_of(each.entry.metadata) or ()))
 
-        for record in filter(self._is_ours, await shelf.records()):
+        for record in await shelf.records():
+            if not (self._is_ours(record) and self._is_searched(record)):
+                continue
             entries = await scope.store.read(SessionKey(scope.tenant, record.session))
             nearest = await scope.store.apart(merged, record, entries)
         return nearest
 
     async def _current(self, shelf: Shelf, sessions: Sequence[str]) -> dict[str, Record]:
-        """Return the records of the documents whose chunks these sessions have, by the current version's session."""
+        """Return the records of the documents whose chunks these sessions have, and which are searched, by the current
+        version's session."""
         keys = list(dict.fromkeys(session.partition(".")[0] for session in sessions))
         records = await shelf.records_of(keys)
-        return {record.session: record for record in records if record is not None}
+        return {record.session: record for record in records if record is not None and self._is_searched(record)}
 
 
 def _varied(scored: Sequence[tuple[float, Candidate]], base: KnowledgeBase) -> list[tuple[float, Candidate]]:

@@ -225,7 +225,7 @@ class Items:
         about = self._about(place, head)
         if about.expires is None or about.expires > now:
             return 0
-        return int(await self._crowds.write([Step(place, head.hot)], self._clock()) is None)
+        return int(await self._crowds.write([Step(place, head.hot, destroys=True)], self._clock()) is None)
 
 
 def place_of(tenant: str, namespace: str, key: str) -> Place:

@@ -117,19 +117,19 @@ class Maintenance:
                             due_seqs.setdefault(key, set()).update(read)
         return list(({key: tuple(sorted(seqs)) for key, seqs in due_seqs.items()} | expired).items())
 
-    async def sweep(self, tenant: str, now: int) -> int:
+    async def sweep(self, tenant: str, now: int, *, entries: bool) -> int:
         """Erase what is due at the time of the call. It ends beside a writer that keeps adding expired entries."""
         swept, damaged = 0, list[StoreCorrupt]()
-        heads, entries = list[Place](), dict[tuple[Place, int], list[int]]()
+        heads, due_seqs = list[Place](), dict[tuple[Place, int], list[int]]()
         try:
             async for page in self._pages(tenant, now):
                 heads += [due.place for due in page if not due.table]
                 for where, seqs in _by_log(page).items():
-                    entries.setdefault(where, []).extend(seqs)
+                    due_seqs.setdefault(where, []).extend(seqs)
         except StoreCorrupt as fault:
             damaged.append(fault)
         steps = [partial(self._sweep_head, place, now) for place in heads]
-        for (place, log), seqs in entries.items():
+        for (place, log), seqs in due_seqs.items() if entries else ():
             steps += [partial(self._erase_expired, place, log, seqs[i : i + PAGE]) for i in range(0, len(seqs), PAGE)]
         for step in steps:
             try:

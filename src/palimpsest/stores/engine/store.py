@@ -312,9 +312,9 @@ class Store(Opened):
         """Destroy the session if it has expired; return whether it was destroyed."""
         return await self._rarely(self._run, lambda rare: rare.wholes.end(key))
 
-    async def sweep(self, tenant: str, now: int) -> int:
-        """Erase the tenant's entries and items that have expired at `now` (microseconds); return how many."""
-        return await self._rarely(self._run, lambda rare: rare.sweep(tenant, now))
+    async def sweep(self, tenant: str, now: int, *, entries: bool = True) -> int:
+        """Erase the tenant's items, and `entries`, that have expired at `now` (microseconds); return how many."""
+        return await self._rarely(self._run, lambda rare: rare.sweep(tenant, now, entries=entries))
 
     async def rewrite(self, key: SessionKey, how: Rewrite, seqs: Collection[int]) -> int:
         """Rewrite the session's head, its records and these entries in one step; return how many records and entries.
