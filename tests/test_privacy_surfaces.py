@@ -152,6 +152,63 @@ def test_private_numbers_in_json_are_redacted() -> None:
     assert kept(redactor.entry(entry)).content == f'{{"card": "{RED}", "n": 7, "pin": "{RED}"}}'
 
 
+LABELLED: dict[str, Any] = {
+    "phone": "2025550143",
+    "contact": {"homePhone": 2025550144, "mobile": ["5550145", 5550146]},
+    "fax_number": 5550147.0,
+    "ssn": "123456789",
+    "socialSecurityNumber": 123456780,
+    "headers": {"Cookie": "sid=abc123"},
+    "PIN": 4711,
+}
+"""Values that only their keys give away."""
+
+
+@pytest.mark.parametrize("surface", ["call", "metadata", "keep", "result", "nested"])
+def test_a_key_says_what_its_value_is_wherever_json_is(surface: str) -> None:
+    """A key such as "phone" is a label like the word in a text: in arguments, metadata, provider items and results."""
+    written = json.dumps(LABELLED)
+    entry = {
+        "call": Entry(kind="tool_call", role="assistant", content=written),
+        "metadata": Entry(metadata=LABELLED),
+        "keep": Entry(role="assistant", native=Native(format="openai", keep={"input": LABELLED})),
+        "result": Entry(kind="tool_result", role="tool", content=written),
+        "nested": Entry(kind="tool_result", role="tool", content=json.dumps({"text": written})),
+    }[surface]
+
+    found = pack(kept(Redactor("default").entry(entry))).decode()
+
+    values = ("2025550143", "2025550144", "5550145", "5550147", "123456789", "123456780", "abc123", "4711")
+    assert [value for value in values if value in found] == []
+
+
+def test_a_key_does_not_make_its_value_private_that_has_another_form() -> None:
+    """A label alone makes nothing private: its value must have the form, and the policy must look for it."""
+    harmless = {"phone": "none", "call": "2026-11-30", "ssn": 12, "cookie": True, "cell": [1, None], "PIN": "x"}
+    redactor = Redactor("default")
+
+    assert kept(redactor.entry(Entry(metadata=harmless))).metadata == harmless
+    assert kept(Redactor({"recognisers": "email"}).entry(Entry(metadata=LABELLED))).metadata == LABELLED
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_json_result_with_private_numbers_stays_json(wide: bool) -> None:
+    """A number of a JSON result becomes a JSON text where it is redacted, whole; a number in a text does not."""
+    given = {"card": 4111111111111111, "at": [-7777, 4111111111111111.0, 5], "said": "1, 7777, 4111111111111111 ]"}
+    redactor = Redactor({"recognisers": "default", "redact_patterns": [r"\b7777\b"]})
+    text = json.dumps(given, indent=2 if wide else None)
+
+    found = kept(redactor.entry(Entry(kind="tool_result", role="tool", content=text))).text
+
+    assert json.loads(found) == {"card": RED, "at": [RED, RED, 5], "said": f"1, {RED}, {RED} ]"}
+    assert redactor.text(found) == found
+
+
+def test_a_number_outside_of_json_is_redacted_without_quotes() -> None:
+    """In a text that only looks like JSON, nothing is put into quotes."""
+    assert Redactor("default").text("[see 4111111111111111]") == f"[see {RED}]"
+
+
 def test_json_results_are_checked_unescaped() -> None:
     """A JSON result is also checked unescaped."""
     entry = Entry(kind="tool_result", role="tool", content='{"mail": "bob\\u0040example.com"}')

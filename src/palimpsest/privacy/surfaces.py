@@ -21,6 +21,7 @@ from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part
 from palimpsest.log.typed import text_of
 from palimpsest.privacy.cleaning import Cleaner, Tally
 from palimpsest.privacy.pieces import cleaned_across
+from palimpsest.privacy.recognisers.labels import recognisers_of
 from palimpsest.privacy.recognisers.secret_names import secret_word
 from palimpsest.privacy.sealed import NO_REASONING, SIGNED, is_reasoning_item, is_sealed_reasoning, settled, unsealed
 
@@ -127,12 +128,19 @@ class Washer:
             return self._blob(text)
         return self.text(text)
 
+    def _under(self, key: str, value: Any) -> Any:
+        """Return a text, a number, or a list of these, cleaned of what only its key gives away: `"phone": 5551234`."""
+        if isinstance(value, _LISTED):
+            return _listed(value, [self._under(key, item) for item in value]) if recognisers_of(key) else value
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return value
+        text = value if isinstance(value, str) else _digits_of(value)[-1]
+        cleaned = self._cleaner.clean_under(key, text, self._tally)
+        return value if cleaned == text else cleaned
+
     def _number(self, number: float) -> Any:
         """Return a number, or a redacted text if its digits are private: a card number needs no quotes to be one."""
-        texts = [repr(number)]
-        if isinstance(number, float) and number.is_integer():  # tables turn a column of numbers with gaps into floats
-            texts.append(str(int(number)))
-        for text in texts:
+        for text in _digits_of(number):
             if self._cleaner.looks_at_numbers or (text.lstrip("-").isdecimal() and len(text) >= 7):
                 cleaned = self._cleaner.clean(text, self._tally)
                 if cleaned != text:
@@ -159,6 +167,7 @@ class Washer:
                 new = value
             else:
                 new = self.value(value, masks=masks, native=native)
+                new = self._under(key, value) if new is value and isinstance(key, str) else new
             cleaned[name] = new
             unchanged = unchanged and new is value and name is key
         return given if unchanged else cleaned
@@ -261,6 +270,14 @@ def is_data_address(text: str) -> bool:
     """Return whether this is a `data:` URL in base64, which has no text to search but for its beginning."""
     about, _, blob = text.partition(_IN_BASE64)
     return about.startswith("data:") and _ENCODED.fullmatch(blob) is not None and len(about) < len(text)
+
+
+def _digits_of(number: float) -> list[str]:
+    """Return a number as it may be written. Tables turn a column of whole numbers with gaps into floats."""
+    texts = [repr(number)]
+    if isinstance(number, float) and number.is_integer():
+        texts.append(str(int(number)))
+    return texts
 
 
 def _listed(given: Any, items: Sequence[Any]) -> Any:

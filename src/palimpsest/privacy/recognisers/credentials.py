@@ -122,7 +122,7 @@ _GLANCE = 128
 _BEARER = re.compile(r"(?<!\w)bearer\s{1,4}([\w.~+/=-]{16,4096})", re.ASCII)
 _USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/\"'<>]{1,256})@")
 """Up to the last "@", since a password may contain one."""
-_COOKIE = re.compile(r"cookie[\"']?\s{0,4}:\s{0,4}[\"']?([^\s=;,:\"'<>]{1,64}=[^\r\n\"'<>\\]{4,4096})")
+_COOKIE = re.compile(r"cookie\\{0,3}[\"']?\s{0,4}:\s{0,4}\\{0,3}[\"']?([^\s=;,:\"'<>\\]{1,64}=[^\r\n\"'<>\\]{4,4096})")
 _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-signature|x-goog-signature)=([\w%+/=.~-]{10,4096})", re.ASCII)
 _LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64}):([^\s\"'`;|&]{1,256})")
 _NEAR = 256
@@ -134,8 +134,8 @@ _SQL = re.compile(
 )
 """A password in an SQL statement that creates or changes a login."""
 _PIN = re.compile(
-    r"(?:\bPIN(?:[ -]?(?i:code|number|nummer|kode?|код))?|\b(?i:pin[ -]?(?:code|number)))\b"
-    r"[\"']?(?:\s{0,4}[:=\uff1a\uff1d]\s{0,4}|\s{1,4}(?i:ist?|est?)\s{1,4})"
+    r"(?:\bPIN(?:[ _-]?(?i:code|number|nummer|kode?|код))?|\b(?i:pin[ _-]?(?:code|number)))\b"
+    r"\\{0,3}[\"']?(?:\s{0,4}[:=\uff1a\uff1d]\s{0,4}|\s{1,4}(?i:ist?|est?)\s{1,4})\\{0,3}[\"']?"
     r"([0-9]{4,8})(?![\w.,:/-]{0,64}[0-9])"
 )
 _NO_VALUES = (
@@ -164,7 +164,7 @@ _CODE = re.compile(
 CREDENTIAL_SIGN = (
     r"(?i)token|authorization|secret|(?:api|private|ssh|access|account)[ _-]?key|credential"
     r"|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|pwd|pw(?:$|[^a-z])|bearer|://[^\s/:@#\"'<>]*:[^\s/\"'<>]+@|cookie|sig=|signature=|curl|mysql|identified\s+(?:by|with)"
-    rf"|(?:^|[^0-9a-z_])pin(?:code|number|[^0-9a-z_])|{languages.SIGN}"
+    rf"|(?:^|[^0-9a-z_])pin(?:_?(?:code|number|nummer|kod)|[^0-9a-z_])|{languages.SIGN}"
 )
 
 

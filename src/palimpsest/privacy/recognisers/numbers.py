@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from palimpsest.privacy import Span
+from palimpsest.privacy.recognisers import labels
 from palimpsest.privacy.recognisers.scanning import DASHES, EDGE, END, SPACES, Run, Scan, goes_on
 
 # --- numbers in groups
@@ -100,16 +101,6 @@ def _iban_end(text: str, start: int, size: int) -> int | None:
 
 # --- telephones
 
-_LABEL = re.compile(
-    r"(?<![A-Za-z0-9])(?:(?:tele)?(?:phone|fon|fone)|(?:tel|mobile|mobil|cell|call|fax|whatsapp|handy))\b\W{0,4}$",
-    re.IGNORECASE,
-)
-
-
-_LABELS_END = frozenset("enlxpyENLXPY")
-_LABELS = ("phon", "fon", "tel", "mob", "cell", "call", "fax", "app", "hand")
-"""Every label has one of these in it."""
-
 _SEVEN = r"(?:[ .()/?-]{0,3}[0-9]){7}"
 
 PHONE_SIGN = "|".join(
@@ -117,12 +108,18 @@ PHONE_SIGN = "|".join(
         rf"\+\(?[1-9]{_SEVEN}",
         rf"{EDGE}0[0-9]{_SEVEN}",
         rf"{EDGE}(?:1[^0-9]{{1,2}})?[2-9][0-9]{{2}}(?:[ .-]|\)[ -]?)[2-9][0-9]{{2}}[ .-][0-9]{{4}}{END}",
-        rf"(?i:phone|fon|fone|tel|mob[i?]le?|cell|call|fax|app|handy)[^0-9A-Za-z_]{{1,4}}{_SEVEN}",
+        rf"{labels.PHONE_SIGN}{_SEVEN}",
     )
 )
 
 _LISTED = re.compile(r"[0-9]{1,3}[.)] {1,2}(?=[0(])")
 """The number of a list item before a telephone number."""
+
+_DAY = re.compile(
+    r"(?:(?:19|20)[0-9]{2}([./-])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12][0-9]|3[01])"
+    r"|(?:0?[1-9]|[12][0-9]|3[01])([./-])(?:0?[1-9]|[12][0-9]|3[01])\2(?:19|20)[0-9]{2})(?![0-9])"
+)
+"""A date, which may stand behind a label, too: `last call: 2026-11-30`."""
 
 _AMERICAN = (b"000-0000", b"000.0000", b"000 0000")
 
@@ -130,9 +127,9 @@ _AMERICAN = (b"000-0000", b"000.0000", b"000 0000")
 def _is_labelled(text: str, start: int) -> bool:
     """Return whether the word before a number names a telephone. Most words are ruled out by their last letter."""
     at = start - 4 if start > 3 and text.startswith('": ', start - 3) else start - 1
-    while at >= max(start - 6, 0):
+    while at >= max(start - 10, 0):
         if text[at].isalnum() or text[at] == "_":
-            return text[at] in _LABELS_END and _LABEL.search(text[max(start - 24, 0) : start]) is not None
+            return text[at] in labels.PHONE_ENDS and labels.PHONE.search(text[max(start - 32, 0) : start]) is not None
         at -= 1
     return False
 
@@ -146,12 +143,12 @@ def phones(scan: Scan) -> Iterator[Span]:
     """
     text, american = scan.text, any(sign in scan.shape for sign in _AMERICAN)
     lower = text.lower()
-    labels = any(word in lower for word in _LABELS)
+    labelled = any(part in lower for part in labels.PHONE_PARTS)
     for beginning, stop in scan.runs:
         listed = _LISTED.match(text, beginning, stop)
         start = beginning if listed is None else listed.end()
         begins = text[start - 1 : start] in ("+", "(") or (text[start] == "0" and text[start + 1].isdecimal())
-        begins = begins or (labels and _is_labelled(text, start))
+        begins = begins or (labelled and _is_labelled(text, start))
         if not (begins or american):
             continue
         run = scan.run(start, stop)
@@ -177,7 +174,8 @@ def _phone_end(text: str, run: Run) -> int | None:
     national = first[0] == "0" and first[1:2] not in ("", "0") and len(groups) > 1 and 9 <= digits <= 12
     if national and not _is_date(groups) and "." not in text[groups[0][1] : groups[1][0]]:
         return end
-    return end if 7 <= digits <= 15 and _is_labelled(text, start) else None
+    is_labelled = 7 <= digits <= 15 and _DAY.match(text, start) is None and _is_labelled(text, start)
+    return end if is_labelled else None
 
 
 def _is_date(groups: list[tuple[int, int]]) -> bool:
@@ -218,16 +216,9 @@ _SPECIMENS = ("078051120", "219099999", "457555462")
 """Numbers printed on specimen cards and in advertisements, which belong to nobody."""
 
 _SSN_GAPS = f".{SPACES}{DASHES}"
-_SSN_LABEL = re.compile(
-    r"(?<![A-Za-z0-9])(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?$", re.IGNORECASE
-)
-
-_SSN_NAMES = r"[s?][s?]n|ecur[i?]ty(?: (?:number|no\.?|#))?"
-"""The labels of `_SSN_LABEL`. "?" stands for non-ASCII letters that match ASCII ones when case is ignored."""
-
 US_SSN_SIGN = (
     rf"{EDGE}[0-9]{{3}}[ .?-][0-9]{{2}}[ .?-][0-9]{{4}}{END}"
-    rf"|(?i:{_SSN_NAMES})[^0-9A-Za-z_]{{0,4}}(?i:[i?][s?][^0-9A-Za-z_]{{1,3}})?[0-9]{{9}}{END}"
+    rf"|{labels.SSN_SIGN}[0-9]{{9}}{END}"
 )
 
 
@@ -235,7 +226,7 @@ def us_ssns(scan: Scan) -> Iterator[Span]:
     """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; only of areas that are given out."""
     places = [*grouped(scan, (3, 2, 4), _SSN_GAPS)]
     for start, end in scan.numbers:
-        if end - start == 9 and _SSN_LABEL.search(scan.text[max(start - 40, 0) : start]):
+        if end - start == 9 and labels.SSN.search(scan.text[max(start - 40, 0) : start]):
             places.append((start, end))
     for start, end in sorted(places):
         if _is_ssn("".join(filter(str.isdecimal, scan.text[start:end]))) and _stands_alone(scan, start, end):
@@ -314,5 +305,5 @@ def _stands_alone(scan: Scan, start: int, end: int) -> bool:
     """Return whether no dash joins the number with more text, as in longer numbers of three or more groups."""
     text = scan.text
     before, after = text[max(start - 2, 0) : start], text[end : end + 2]
-    joined = before[1:] == "-" and goes_on(before[0]) and not _SSN_LABEL.search(text[max(start - 40, 0) : start])
+    joined = before[1:] == "-" and goes_on(before[0]) and not labels.SSN.search(text[max(start - 40, 0) : start])
     return scan.is_apart(start, end) and not joined and not (after[:1] == "-" and any(map(goes_on, after[1:])))
