@@ -140,11 +140,14 @@ def may_be_ip(scan: Scan) -> bool:
 def _is_ipv6(text: str) -> bool:
     """Return whether this is the address of a host.
 
-    One with "::" needs a digit and two groups: `abc::def` may be code.
+    One with "::" needs a digit and two groups: `abc::def` may be code. With no more than two groups it must be in a
+    range that is given out, or hold an IPv4 address: `rows[1::2]` is code, too.
     """
-    if sum(map(bool, text.split(":"))) < 2 or not any(map(str.isdigit, text)):
+    groups = sum(map(bool, text.split(":")))
+    if groups < 2 or not any(map(str.isdigit, text)):
         return False
     try:
-        return not IPv6Address(text).is_loopback
+        address = IPv6Address(text)
     except AddressValueError:
         return False
+    return not address.is_loopback and (groups > 2 or not address.is_reserved or "." in text)
