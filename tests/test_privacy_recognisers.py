@@ -119,6 +119,7 @@ EXAMPLES = {
             "jane@example.xn--p1ai, a@xn--e1afmkfd.xn--80akhbyknj4f.",
             ["jane@example.xn--p1ai", "a@xn--e1afmkfd.xn--80akhbyknj4f"],
         ),
+        ("ion@mail.md or ion@example.org.md", ["ion@mail.md", "ion@example.org"]),
         ('to "jane doe"@example.com and "x" a@example.com', ['"jane doe"@example.com', "a@example.com"]),
         ("git@github.example:a/b.git @ann logo@2x.png pkg@1.2.3 a@b user@localhost", []),
     ],
@@ -135,6 +136,14 @@ EXAMPLES = {
         ('{\\"workPhone\\": \\"2025550143\\",\\"fax\\":\\"5550144\\"}', ["2025550143", "5550144"]),
         ("Telefonnummer: 1234567, Tel.-Nr. 1234568, Handynummer 1234569", ["1234567", "1234568", "1234569"]),
         ("teléfono: 3331234567, celular: 5512345678, móvil 612345678", ["3331234567", "5512345678", "612345678"]),
+        ("Call me at 2025550143, text us back on 5550144. Mob: 98765 43210", ["2025550143", "5550144", "98765 43210"]),
+        ("Телефон: 89123456789, тел. 8 912 345 67 80", ["89123456789", "8 912 345 67 80"]),
+        (
+            "电话：13800138000，手机号码是13800138001。電話番号は0312345678",
+            ["13800138000", "13800138001", "0312345678"],
+        ),
+        ("전화번호: 0212345678, הטלפון: 031234567, هاتف 0501234567", ["0212345678", "031234567", "0501234567"]),
+        ("он хотел 1234567, call at 1700000000, tell them 1234567", []),
         ("last call: 2026-11-30 12:00, next call 01.12.2026, Phone: 11/30/2026, cell: 2026/1/5", []),
         ("a call number 1234567, headphone 1234567, phones: 1234567, numbers: 1234567", []),
         ("at 10:30 555-234-5678", ["555-234-5678"]),
@@ -142,6 +151,7 @@ EXAMPLES = {
     ],
     "ip": [
         ("from 203.0.113.9:8080 to 2001:db8::7.", ["203.0.113.9", "2001:db8::7"]),
+        ("2001:db8::7: timed out, 2001:db8:0:0:1:2:3:4: x", ["2001:db8::7", "2001:db8:0:0:1:2:3:4"]),
         ("from ::ffff:203.0.113.9", ["::ffff:203.0.113.9", "203.0.113.9"]),
         ("to 64:ff9b::7, fe80::1, fd00::7", ["64:ff9b::7", "fe80::1", "fd00::7"]),
         ("rows[1::2], x[10::3, a::2], std::map<int, e::b6>, a::b1()", []),
@@ -292,6 +302,52 @@ def test_each_recogniser_finds_its_examples_whole(kind: str) -> None:
             assert "MII" not in Redactor({"recognisers": kind}).text(text)
         else:
             assert found(kind, text) == expected, text
+
+
+SEPARATORS = (
+    *(
+        " ",
+        "  ",
+        "    ",
+        "\n",
+        "\t",
+        ", ",
+        " / ",
+        "/",
+        " - ",
+        " \u2013 ",
+        "\u2014",
+        ". ",
+        " | ",
+        "\u3001",
+        "\u30fb",
+        "\uff0c",
+    ),
+    *("\u3002", "\u00a0", "\\n", "\\t", "\\r\\n", " + "),
+)
+"""What may stand between the items of a list; some are escapes of JSON."""
+
+
+@pytest.mark.parametrize("separator", SEPARATORS, ids=map(repr, SEPARATORS))
+@pytest.mark.parametrize("number", ["0171 1234567", "030/901820", "06 12 34 56 78", "+49 30 901820", "(555) 234-5678"])
+def test_every_telephone_number_of_a_list_is_found_at_once(number: str, separator: str) -> None:
+    """In a list of telephone numbers every one is found in one look, whatever separates them."""
+    text = separator.join([number] * 12)
+
+    assert Redactor("default").text(text) == separator.join(["[REDACTED]"] * 12)
+    assert len(found("phone", text)) == 12
+
+
+@pytest.mark.parametrize("separator", SEPARATORS, ids=map(repr, SEPARATORS))
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_a_list_of_private_values_is_never_refused(kind: str, separator: str) -> None:
+    """Many values of one kind in a row are redacted, and not refused since each look finds one more."""
+    texts = [sample.text for sample in samples() if any(found == kind for *_, found in sample.spans)]
+
+    text = separator.join(texts[:40])
+
+    assert "[REDACTED]" in Redactor("default").text(text)
+    assert "[REDACTED]" in Redactor({"recognisers": kind}).text(text)
 
 
 LANGUAGES = """

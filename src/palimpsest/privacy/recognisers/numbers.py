@@ -1,4 +1,4 @@
-"""Recognisers of numbers: bank accounts, telephones, and national ids of people. Cards are in `cards`. Pure.
+"""Recognisers of numbers: bank accounts and national ids of people. Cards are in `cards`, telephones in `phones`. Pure.
 
 Numbers with a checksum are recognised by it: MOD 97-10 for accounts (ISO 13616) and the French number, MOD 11,10 for
 the German tax id (both ISO 7064). Those without are recognised by their form alone.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from palimpsest.privacy import Span
 from palimpsest.privacy.recognisers import labels
-from palimpsest.privacy.recognisers.scanning import DASHES, EDGE, END, SPACES, Run, Scan, goes_on
+from palimpsest.privacy.recognisers.scanning import DASHES, EDGE, END, SPACES, Scan, goes_on
 
 # --- numbers in groups
 
@@ -97,117 +97,6 @@ def _iban_end(text: str, start: int, size: int) -> int | None:
         return None
     moved = "".join(chars[4:] + chars[:4]).upper()
     return place if int("".join(str(int(char, 36)) for char in moved)) % 97 == 1 else None
-
-
-# --- telephones
-
-_SEVEN = r"(?:[ .()/?-]{0,3}[0-9]){7}"
-
-PHONE_SIGN = "|".join(
-    (
-        rf"\+\(?[1-9]{_SEVEN}",
-        rf"{EDGE}0[0-9]{_SEVEN}",
-        rf"{EDGE}(?:1[^0-9]{{1,2}})?[2-9][0-9]{{2}}(?:[ .-]|\)[ -]?)[2-9][0-9]{{2}}[ .-][0-9]{{4}}{END}",
-        rf"{labels.PHONE_SIGN}{_SEVEN}",
-    )
-)
-
-_LISTED = re.compile(r"[0-9]{1,3}[.)] {1,2}(?=[0(])")
-"""The number of a list item before a telephone number."""
-
-_DAY = re.compile(
-    r"(?:(?:19|20)[0-9]{2}([./-])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12][0-9]|3[01])"
-    r"|(?:0?[1-9]|[12][0-9]|3[01])([./-])(?:0?[1-9]|[12][0-9]|3[01])\2(?:19|20)[0-9]{2})(?![0-9])"
-)
-"""A date, which may stand behind a label, too: `last call: 2026-11-30`."""
-
-_AMERICAN = (b"000-0000", b"000.0000", b"000 0000")
-
-
-def _is_labelled(text: str, start: int) -> bool:
-    """Return whether the word before a number names a telephone. Most words are ruled out by their last letter."""
-    at = start - 4 if start > 3 and text.startswith('": ', start - 3) else start - 1
-    while at >= max(start - 10, 0):
-        if text[at].isalnum() or text[at] == "_":
-            return text[at] in labels.PHONE_ENDS and labels.PHONE.search(text[max(start - 32, 0) : start]) is not None
-        at -= 1
-    return False
-
-
-def phones(scan: Scan) -> Iterator[Span]:
-    """Find telephone numbers.
-
-    These are international ones with "+" or "00", North American ones in three groups, national ones that begin with 0
-    and are grouped, and any of 7 to 15 digits behind a word such as "phone:". Others look like any number and are not
-    found.
-    """
-    text, american = scan.text, any(sign in scan.shape for sign in _AMERICAN)
-    lower = text.lower()
-    labelled = any(part in lower for part in labels.PHONE_PARTS)
-    for beginning, stop in scan.runs:
-        listed = _LISTED.match(text, beginning, stop)
-        start = beginning if listed is None else listed.end()
-        begins = text[start - 1 : start] in ("+", "(") or (text[start] == "0" and text[start + 1].isdecimal())
-        begins = begins or (labelled and _is_labelled(text, start))
-        if not (begins or american):
-            continue
-        run = scan.run(start, stop)
-        end = _phone_end(text, run) if begins else None
-        places = [(start, end)] if end is not None else _american(text, run)
-        for first, last in places:
-            before = scan.text[max(first - 2, 0) : first]
-            opens = first - (len(before) - len(before.rstrip("+(")))
-            if scan.is_apart(opens, last):
-                yield Span(opens, last, "phone")
-
-
-def _phone_end(text: str, run: Run) -> int | None:
-    """Return where the number that begins the run ends; None if it is no telephone number by itself."""
-    groups = _one_number(text, run)
-    start, end = groups[0][0], groups[-1][1]
-    digits = sum(stop - begin for begin, stop in groups)
-    first = text[slice(*groups[0])]
-    if text[max(start - 2, 0) : start].endswith(("+", "+(")):
-        return end if 8 <= digits <= 15 and first[0] != "0" else None
-    if first.startswith("00") and first[2:3] != "0" and len(groups) > 1 and 10 <= digits <= 17:
-        return end
-    national = first[0] == "0" and first[1:2] not in ("", "0") and len(groups) > 1 and 9 <= digits <= 12
-    if national and not _is_date(groups) and "." not in text[groups[0][1] : groups[1][0]]:
-        return end
-    is_labelled = 7 <= digits <= 15 and _DAY.match(text, start) is None and _is_labelled(text, start)
-    return end if is_labelled else None
-
-
-def _is_date(groups: list[tuple[int, int]]) -> bool:
-    return [end - start for start, end in groups[:3]] == [2, 2, 4]
-
-
-def _american(text: str, run: Run) -> Iterator[tuple[int, int]]:
-    """Yield numbers of 3-3-4 digits, with or without the country code 1; neither group of three begins with 0 or 1."""
-    groups = run.groups
-    for i in range(len(groups) - 2):
-        three = groups[i : i + 3]
-        if [end - start for start, end in three] != [3, 3, 4] or any(text[at] in "01" for at, _ in three[:2]):
-            continue
-        gaps = text[three[0][1] : three[1][0]], text[three[1][1] : three[2][0]]
-        if gaps[0] in ("-", " ", ".", ") ", ")", ")-") and gaps[1] in ("-", " ", "."):
-            country = i > 0 and text[slice(*groups[i - 1])] == "1" and three[0][0] - groups[i - 1][1] <= 2
-            yield groups[i - 1][0] if country else three[0][0], three[2][1]
-
-
-_BETWEEN = f".()/{SPACES}{DASHES}"
-
-
-def _one_number(text: str, run: Run) -> list[tuple[int, int]]:
-    """Return the leading groups that may belong to one number: at most 17 digits, with little between them."""
-    kept, digits = [run.groups[0]], run.groups[0][1] - run.groups[0][0]
-    for group in run.groups[1:]:
-        gap = text[kept[-1][1] : group[0]]
-        digits += group[1] - group[0]
-        if digits > 17 or len(gap) > 3 or gap.strip(_BETWEEN) or gap in (". ", " - ", "/ ", " / "):
-            break
-        kept.append(group)
-    return kept
 
 
 # --- numbers of people
