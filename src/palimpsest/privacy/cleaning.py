@@ -154,11 +154,14 @@ class Cleaner:
         return self._protected(text, tally.numbering) == [(0, len(text))]
 
     def clean_key(self, key: str, tally: Tally) -> str:
-        """Return a key of a mapping, cleaned. Programs use few keys, so clean ones are remembered."""
+        """Return a key of a mapping, cleaned. Programs use few keys, so clean ones are remembered.
+
+        None is remembered if a recogniser of the user's own is in use, since it may know more by the next time.
+        """
         if key in self._clean_keys:
             return key
         cleaned = self.clean(key, tally)
-        if cleaned == key and len(self._clean_keys) < MOST_KEYS:
+        if cleaned == key and self._only_built_in and len(self._clean_keys) < MOST_KEYS:
             self._clean_keys.add(key)
         return cleaned
 
