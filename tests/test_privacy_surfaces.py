@@ -285,6 +285,53 @@ def test_a_pass_key_names_a_password_only_with_a_text_value() -> None:
     assert Redactor({}).fields({"pass": ["test_a"]}) == {"pass": ["test_a"]}
 
 
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "user": {"type": "string"},
+        "password": {"type": ["string", "null"], "minLength": 8, "format": "password"},
+        "token": {"anyOf": [{"type": "string", "maxLength": 99}, {"type": "null"}]},
+        "secret": {"$ref": "#/$defs/Secret"},
+        "api_key": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        "credential": {"type": "object", "properties": {"part": {"type": "integer"}}, "required": ["part"]},
+    },
+    "required": ["user", "password"],
+}
+"""The arguments of a tool, as a server of tools lists them."""
+
+
+@pytest.mark.parametrize("surface", ["item", "metadata", "call"])
+def test_a_schema_of_a_secret_stays_a_schema(surface: str) -> None:
+    """The schema of an argument whose name is that of a secret stays as it is: it says what is allowed, not what is."""
+    item = {"type": "mcp_list_tools", "tools": [{"name": "log_in", "input_schema": SCHEMA}]}
+    entry = {
+        "item": Entry(content=(Opaque(item=item),)),
+        "metadata": Entry(metadata={"tool": SCHEMA}),
+        "call": Entry(kind="tool_call", role="assistant", content=json.dumps(SCHEMA)),
+    }[surface]
+
+    assert kept(Redactor("default").entry(entry)) == entry
+
+
+def test_what_a_schema_says_of_a_secret_is_redacted() -> None:
+    """Values in a schema are redacted behind the name of a secret, and so is what only looks like a schema."""
+    secrets = {
+        "password": {"type": "string", "default": "hunter2", "enum": ["hunter2"], "value": "hunter2"},
+        "token": {"type": "hunter2", "format": "hunter2", "$ref": "hunter2", "anyOf": ["hunter2"]},
+        "secret": {
+            "type": "object",
+            "required": ["hunter2"],
+            "properties": {"a": {"const": "hunter2"}, "b": "hunter2"},
+        },
+        "pwd": {"type": "string", "minLength": "hunter2", "x": 1234},
+    }
+
+    found = kept(Redactor("default").entry(Entry(metadata={"of": secrets})))
+
+    assert "hunter2" not in pack(found).decode()
+    assert "1234" not in pack(found).decode()
+
+
 def test_arguments_under_secret_keys_are_masked_with_the_credentials_recogniser() -> None:
     """With the recogniser of credentials, arguments under such keys are masked; without it they stay."""
     entry = Entry(kind="tool_call", role="assistant", content='{"password": "a b", "user": "ann"}')

@@ -10,7 +10,7 @@ from typing import TypeAlias
 Replacement: TypeAlias = tuple[int, int, str]
 """From where to where in a text, and what stands there instead."""
 
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*', re.DOTALL)
+_TOKEN = re.compile(r'"(?>(?:[^"\\]|\\.)*)"|-?[0-9][0-9.eE+-]*', re.DOTALL)
 """The texts and numbers of JSON."""
 
 

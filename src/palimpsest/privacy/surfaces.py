@@ -23,6 +23,7 @@ from palimpsest.privacy.cleaning import Cleaner, Tally
 from palimpsest.privacy.pieces import cleaned_across
 from palimpsest.privacy.recognisers.labels import recognisers_of
 from palimpsest.privacy.recognisers.secret_names import secret_word
+from palimpsest.privacy.schemas import is_schema, says_no_value
 from palimpsest.privacy.sealed import NO_REASONING, SIGNED, is_reasoning_item, is_sealed_reasoning, settled, unsealed
 
 _replace = msgspec.structs.replace
@@ -173,13 +174,20 @@ class Washer:
         return given if unchanged else cleaned
 
     def _masked(self, value: Any, *, numbers: bool) -> Any:
-        """Replace every text below, and with `numbers` every number, by a redaction string."""
+        """Replace every text below, and with `numbers` every number, by a redaction string.
+
+        What a JSON schema says of a secret stays, as long as it is no value.
+        """
         if isinstance(value, str):
             if not value or self._cleaner.is_stand_in(value, self._tally):
                 return value
             return self._cleaner.mask(value, self._tally)
         if isinstance(value, dict):
-            items = {key: self._masked(inner, numbers=numbers) for key, inner in value.items()}
+            schema = is_schema(value)
+            items = {
+                key: inner if schema and says_no_value(key, inner, value) else self._masked(inner, numbers=numbers)
+                for key, inner in value.items()
+            }
             return items if any(items[key] is not inner for key, inner in value.items()) else value
         if isinstance(value, _LISTED):
             return _listed(value, [self._masked(inner, numbers=numbers) for inner in value])
