@@ -250,6 +250,10 @@ EXAMPLES = {
         ('{\\"Cookie\\": \\"sid=abc123\\", \\"x\\": 1}', ["sid=abc123"]),
         ("PIN: 13, pin 4711, PIN 2026-11-21, Passwort: bitte, clave: nada", []),
         ("user_pass = '%s:%s'", []),
+        ("token_count: 12345, token_limit=128000, {'totalTokenCount': 1532}, eos_token: '</s>'", []),
+        ('{"nextPageToken": "CAUQAA12"} &page_token=CAUQAA12& NextToken: abc12345', []),
+        ('self.password = password; f(user_password=password, pwd=pwd, token = "{% csrf_token %}")', []),
+        ("password=passwords1, user_password=word, token: token1", ["passwords1", "word", "token1"]),
         ("tokens: 4000, max_tokens=5000, secretary: ann, tokenizer = o200k_base", []),
         ("password: str, token = get_token(x), password = config.password, api_key=${KEY}, secret: null", []),
         ("password: please enter it, the secret is out, the password is required", []),
@@ -414,10 +418,21 @@ def test_only_whole_words_name_a_secret() -> None:
     secret += ["PGPASSWORD", "dbpassword", "authtoken", "accesstoken", "SECRETKEY", "accessKey", "AccountKey", "pass"]
     harmless = ["nopasswd", "bypass", "compass", "first_pass", "passed", "SharedAccessKeyName", "monkey", "turnkey"]
     harmless += ["tokens", "maxTokens", "secretary", "keyboard", "passwords_changed", "api", "key", "tokenizer", ""]
+    figures = ["token_count", "totalTokenCount", "TOKEN_LIMIT", "password_min_length", "token_type", "tokenUsage"]
+    places = [
+        "nextPageToken",
+        "page_token",
+        "NextToken",
+        "continuation-token",
+        "pagetoken",
+        "eos_token",
+        "pad token id",
+    ]
     harmless += ["parolamento", "парламент", "gesloten", "pwa", "hasłowo", "статус"]
 
     assert [key for key in secret if secret_word(key) is None] == []
-    assert [key for key in harmless if secret_word(key) is not None] == []
+    assert [key for key in [*harmless, *figures, *places] if secret_word(key) is not None] == []
+    assert [key for key in [*figures, *places] if secret_word(key, strict=True) is None] == []
 
 
 def test_the_presets_name_existing_recognisers() -> None:

@@ -342,6 +342,19 @@ def test_arguments_under_secret_keys_are_masked_with_the_credentials_recogniser(
     assert marks().entry(entry).entry is entry
 
 
+def test_tokens_that_are_no_credentials_stay_except_in_logs() -> None:
+    """The place in a list, the number of tokens and a model's marks stay; a log line has no "token" at all."""
+    given = {"nextPageToken": "CAUQAA", "token_count": "12345", "eos_token": "</s>", "tokenType": "Bearer"}
+    redactor = Redactor("default")
+    call = Entry(kind="tool_call", role="assistant", content=json.dumps(given), metadata=given)
+
+    assert kept(redactor.entry(call)) == call
+    assert kept(redactor.entry(Entry(kind="tool_result", role="tool", content=json.dumps(given)))).text == json.dumps(
+        given
+    )
+    assert redactor.fields(given) == dict.fromkeys(given, RED)
+
+
 def test_log_fields_are_masked_under_any_policy() -> None:
     """Fields of log lines and events are masked by key under any policy, and redacted by the policy."""
     fields = {"Authorization": "Bearer x", "token": "abc", "tokens": 7, "said": [TEXT], "n": 1}

@@ -41,10 +41,13 @@ _IN_BASE64, _ENCODED = ";base64,", re.compile(r"[A-Za-z0-9+/]*={0,2}")
 
 
 class Washer:
-    """Cleans entries and values with one cleaner, and counts findings in one tally."""
+    """Cleans entries and values with one cleaner, and counts findings in one tally.
 
-    def __init__(self, cleaner: Cleaner, tally: Tally) -> None:
-        self._cleaner, self._tally = cleaner, tally
+    With `strict`, also keys such as `token_count` name a secret.
+    """
+
+    def __init__(self, cleaner: Cleaner, tally: Tally, *, strict: bool = False) -> None:
+        self._cleaner, self._tally, self._strict = cleaner, tally, strict
         self._kept: tuple[str | None, ...] = ()
 
     def entry(self, entry: Entry) -> Entry:
@@ -160,7 +163,7 @@ class Washer:
             name = self._key(key)
             if name is not key:
                 name = _unused(name, cleaned, given)
-            if masks and isinstance(key, str) and (word := secret_word(key)) is not None:
+            if masks and isinstance(key, str) and (word := secret_word(key, strict=self._strict)) is not None:
                 is_test_result = word == "pass" and not isinstance(value, str)
                 new = value if is_test_result else self._masked(value, numbers=word != "token")
                 new = self.value(new, masks=masks, native=native) if new is value else new

@@ -156,7 +156,7 @@ _PLAIN_WORD = re.compile(r"[^\W\d_]?[a-z]*|[A-Z]+")
 _DIGIT = re.compile(r"\d")
 _TYPED = re.compile("[!-~]{4}")
 _CODE = re.compile(
-    r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$?\{{1,2} ?[\w.]{1,64} ?\}{1,2}"
+    r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$?\{{1,2} ?[\w.]{1,64} ?\}{1,2}|\{% ?[\w.]{1,64} ?%\}"
     r"|\$\w+|%\w+%?|(?:%[sdr]\W?)+|\*+|\.+|x{3,}|_+|-+",
     re.IGNORECASE,
 )
@@ -264,6 +264,8 @@ def _unquoted(text: str, name_start: int, assigns: re.Match[str], word: str) -> 
     if bare is None or text[bare.end() : bare.end() + 1] in ("(", "["):
         return None
     value = bare.group().rstrip(".!?:")
+    if text[name_start : assigns.start()].lower().endswith(value.lower()) and secret_word(value) is not None:
+        return None  # code: `self.password = password`
     certain = scheme is not None or not _EQUAL.isdisjoint(assigns.group()) or _is_line(text, name_start, bare)
     if not (scheme is not None and _is_login(value)) and not _is_secret(value, word, certain=certain, spoken=spoken):
         return None
