@@ -498,6 +498,64 @@ def test_the_prefilter_never_hides_a_value_from_a_recogniser(data: st.DataObject
             assert list(recogniser.find(Scan(text))) == [], (kind, text)
 
 
+LABELS = (
+    *(
+        "phone",
+        "Phone number",
+        "Tel.-Nr.",
+        "MOB\u0130LE",
+        "mob\u0131le no",
+        "teléfono",
+        "móvil",
+        "celular",
+        "ph",
+        "Mob",
+    ),
+    *(
+        "call me at",
+        "text u\u017f on",
+        "reach h\u0131m bac\u212a",
+        "телефон",
+        "Тел.",
+        "моб",
+        "电话",
+        "電話番号",
+        "手机号码是",
+    ),
+    *("전화번호", "휴대폰은", "هاتف", "טלפון", "โทร", "फ़ोन", "\u017f\u017fn", "soc\u0131al_Security_Number", "userSsn"),
+    *("Set-Cookie", "PIN", "pin_code", "PIN-код", "PINnummer", "homePhone"),
+)
+"""Words before a value; some have letters that match ASCII ones only where case is ignored."""
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_the_prefilter_hides_no_value_behind_a_label(label: str) -> None:
+    """Whatever is between a label and its value, the sign of a recogniser that finds the value is found, too."""
+    seen = 0
+    for glue in (
+        ": ",
+        " ",
+        "=",
+        '": "',
+        '\\": \\"',
+        "\uff1a",
+        " is ",
+        " \u0131\u017f ",
+        "\\n",
+        "\n\n",
+        "(",
+        ' "]|#- ',
+        " is:\u3000",
+    ):
+        for value in ("5551234567", "123456789", "12 34 56 78", "sid=abc123", "4711", "+49 30 901820"):
+            scan = Scan(f"x {label}{glue}{value} y")
+            kinds = [kind for kind, recogniser in BUILT_IN.items() if list(recogniser.find(scan))]
+            hidden = [kind for kind in kinds if not re.search(BUILT_IN[kind].sign, scan.ascii.decode("ascii"))]
+            assert hidden == [], (scan.text, hidden)
+            seen += len(kinds)
+    assert seen > 12  # more than the international number alone
+
+
 @pytest.mark.wide
 def test_one_combined_re2_search_equals_asking_each_recogniser() -> None:
     """One combined look with RE2 gives the same result as asking each recogniser."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 _BEGINS = r"(?:(?<![A-Za-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))"
 """Before a label: no letter and no digit, unless a capital shows where a word begins (`homePhone`)."""
 
-_BEHIND = r"\W{0,8}(?:is\W{1,3})?$"
+_BEHIND = r"\W{0,8}(?:is\W{1,3})?\Z"
 """Between a label and its value. JSON in JSON has up to eight characters there: `\\": \\"` and more backslashes."""
 
 _PHONES = r"(?:tele)?(?:phone|fon|fone)|ph|tel|mob(?:ile?)?|cell|fax|whatsapp|handy|t[eé]l[eé]fono|celular|m[oó]vil"
@@ -54,9 +54,8 @@ PHONE_PARTS = (
 
 PHONE_SIGN = (
     "(?:(?i:ph|phone|fon|fone|tel|mob(?:[i?]le?)?|cell|call|fax|app|handy|t[e?]l[e?]fono|celular|m[o?]v[i?]l)"
-    f"(?i:{_NUMBER})[^0-9A-Za-z_]{{1,8}}(?i:[i?][s?][^0-9A-Za-z_]{{1,3}})?"
-    r"|(?i: (?:me|u[s?]|h[i?]m|her|them)(?: bac[k?])?(?: (?:at|on))?)[^0-9A-Za-z_]{1,8}"
-    r"|\?\?[^0-9A-Za-z_]{0,8})"
+    rf"(?i:{_NUMBER})|(?i: (?:me|u[s?]|h[i?]m|her|them)(?: bac[k?])?(?: (?:at|on))?)|\?\?)"
+    "[^0-9A-Za-z_]{0,8}(?i:[i?][s?][^0-9A-Za-z_]{1,3})?"
 )
 """What `PHONE` finds, for signs (see `recognisers.built_in`). Words of other scripts are two "?" or more."""
 
