@@ -209,10 +209,28 @@ EXAMPLES = {
                     f"dor_v1_{'0a' * 32}",
                 ),
                 *(f"sk_{'0a' * 24}", f"figd_{'aB3-' * 10}", f"pscale_tkn_{'aB3' * 14}", f"glc_eyJ{'aB3' * 20}"),
-                *(f"dp.pt.{'aB3' * 14}", f"NRAK-{'AB3' * 9}", f"ATATT3xFfGF0{'aB3-' * 40}", f"CCIPAT_{'aB3_' * 15}"),
+                *(f"xkeysib-{'0a' * 32}-{'aB3d' * 4}", f"sntryu_{'0a' * 32}", f"sntrys_eyJ{'aB3_' * 12}"),
+                *(
+                    f"rubygems_{'0a' * 24}",
+                    f"nfp_{'aB3' * 13}",
+                    f"tskey-auth-{'aB3-' * 8}x",
+                    f"pat{'aB3dE7x' * 2}.{'0a' * 32}",
+                ),
+                *(f"phx_{'aB3' * 15}", f"e2b_{'0a' * 20}", f"csk-{'ab3' * 16}"),
+                *(
+                    f"jina_{'aB3_' * 15}",
+                    f"dp.pt.{'aB3' * 14}",
+                    f"NRAK-{'AB3' * 9}",
+                    f"ATATT3xFfGF0{'aB3-' * 40}",
+                    f"CCIPAT_{'aB3_' * 15}",
+                ),
             )
         ),
         ("glrt-short1 hvs.method_call_of_something dapi_of_something_else sk_learn_contrib_packages_are_here_now", []),
+        (
+            "cache-key-0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a, SK0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a, pattern1234567890123",
+            [],
+        ),
         ("sk-learn-contrib-packages-everywhere pk_live_abcdefghij12345 ghp_short1", []),
     ],
     "private_key": [

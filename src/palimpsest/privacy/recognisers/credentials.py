@@ -28,6 +28,9 @@ _KEY = re.compile(
     | hv[bs]\.[\w-]{24,} | dckr_[op]at_[\w-]{27,} | dapi[a-f0-9]{32}(?:-[0-9])?(?![A-Za-z0-9])
     | ntn_[A-Za-z0-9]{40,} | PMAK-[a-f0-9]{24}-[a-f0-9]{34} | sb_secret_[\w-]{20,} | sbp_[a-f0-9]{40} | figd_[\w-]{36,}
     | pscale_(?:tkn|pw|oauth)_[\w-]{32,} | dp\.(?:pt|st|ct|sa|scim|audit)\.[\w-]{40,} | NRAK-[A-Z0-9]{27}
+    | xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16} | sntry(?:s_[\w-]{40,}|u_[a-f0-9]{64}) | rubygems_[a-f0-9]{48}
+    | nfp_[A-Za-z0-9]{36,} | tskey-[a-z]{2,12}-[\w-]{20,} | pat[A-Za-z0-9]{14}\.[a-f0-9]{64}
+    | phx_[A-Za-z0-9]{40,} | e2b_[a-f0-9]{40} | csk-[a-z0-9]{40,} | jina_[\w-]{50,}
     | ATATT3[\w-]{100,} | CCIPAT_[\w]{40,} | HRKU-[\w-]{36,} | AGE-SECRET-KEY-1[A-Z0-9]{58}
     | xox[abceoprs]-[A-Za-z0-9-]{15,} | xapp-[A-Za-z0-9-]{15,}       # Slack
     | [sr]k_(?:live|test)_[A-Za-z0-9]{10,} | whsec_[\w]{20,}        # Stripe
@@ -48,6 +51,7 @@ _HOOK = re.compile(
 _PREFIXES = (
     r"A[KS]IA|gh[pousr]_|github_pat_|gl(?:pat|rtr?|dt|ptt|cbt|oas|soat|ft|imt|agent|ffct)-|[rs]k[_-]|gsk_|xai-|pplx-|r8_"
     r"|hf_|AIza|ya29\.|AQ\.Ab8|GOCSPX-|tvly-|nvapi-|lsv2_|pcsk_|hv[bs]\.|dckr_[op]at_|dapi|ntn_|PMAK-|sb_secret_|sbp_"
+    r"|xkeysib-|sntry[su]_|rubygems_|nfp_|tskey-|pat[A-Za-z0-9]{14}\.|phx_|e2b_|csk-|jina_"
     r"|figd_|pscale_|dp\.[a-z]{2,5}\.|NRAK-|ATATT3|CCIPAT_|HRKU-|AGE-SECRET-KEY-1|xox[abceoprs]-|xapp-"
     r"|whsec_|SG\.|npm_|pypi-|do[opr]_v1_|shp(?:at|ca|pa|ss)_|glsa_|glc_eyJ|sq0[a-z]{3}-|lin_api_|eyJ"
 )
