@@ -43,6 +43,18 @@ SURFACES: dict[str, dict[str, Any]] = {
     "escaped in JSON in a value": {"role": "user", "content": "x", "odd": '{"a": "\\u007aanzibar"}'},
     "an unknown part": {"role": "user", "content": [{"type": "mystery", "says": WORD}]},
     "an image's address": {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"http://{WORD}/"}}]},
+    "the head of an image's data": {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": f"data:image/png;name={WORD}.png;base64,QUJD"}}],
+    },
+    "the head of a file's data": {
+        "role": "user",
+        "content": [{"type": "file", "file": {"file_data": f"data:text/plain;name={WORD};base64,QUJD"}}],
+    },
+    "the head of data in an unknown part": {
+        "role": "user",
+        "content": [{"type": "mystery", "of": {"url": f"data:image/png;name={WORD};base64,QUJD"}}],
+    },
     "a name": {"role": "user", "name": WORD, "content": "x"},
     "arguments": {
         "role": "assistant",
@@ -114,13 +126,13 @@ def test_a_query_treats_turkish_i_alike(session: Session, asked: str) -> None:
 
 def test_a_query_does_not_match_native_keys_or_media(session: Session) -> None:
     """A query does not match keys and types of providers' items, nor base64 data."""
-    session.add_user_message([Text(text="hello"), Image(source="data:image/png;base64,dHlwZWFubmE=")])
+    session.add_user_message([Text(text="hello"), Image(source="data:image/png;name=x;base64,dHlwZWFubmE=")])
     session.add(
         {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "anna", "format": "wav"}}]}
     )
     session.add_user_message([Opaque(item={"type": "tool_use", "id": "1", "input": {}})])
 
-    for word in ("anna", "type", "tool_use", "input_audio"):
+    for word in ("anna", "type", "tool_use", "input_audio", "image/png"):
         assert not session.erase(Query(text=word))
     assert remaining(session) == [1, 2, 3]
 

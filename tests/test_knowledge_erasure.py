@@ -129,6 +129,21 @@ def test_a_removed_document_is_in_no_byte(tmp_path: Path, kind: str) -> None:
         assert found(memory, "version", None) == ["another version"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_erasure_leaves_no_byte_of_earlier_versions_of_a_document(tmp_path: Path, kind: str) -> None:
+    """An erasure leaves no byte of text, title and metadata of the versions that others have replaced."""
+    place = where(kind, tmp_path)
+    with Memory.open(place, **options(kind)) as memory:
+        handbook = memory.knowledge("notes")
+        handbook.add("one", f"a text with {MARKER}", title=f"the {MARKER}", metadata={"of": MARKER})
+        handbook.add("one", "another text", title="another")
+
+        assert memory.forget(matches=MARKER).remains == ()
+
+        assert MARKER.encode() not in every_byte(place)
+        assert [document.title for document in handbook.documents()] == ["another"]
+
+
 def test_forgetting_a_user_removes_their_knowledge(memory: Memory) -> None:
     """Forgetting a user removes their documents and summaries and nobody else's; a dry run counts them."""
     summarised(memory, "first", "Kilimanjaro")

@@ -255,6 +255,21 @@ def test_a_recogniser_that_succeeds_at_the_third_try_counts() -> None:
     assert kept(redactor.entry(Entry(content=TEXT))).text == CLEAN
 
 
+def test_a_recogniser_that_learns_is_asked_about_every_text_again() -> None:
+    """What a recogniser of one's own knows by now is redacted everywhere, also in a key that was clean before."""
+    known: set[str] = set()
+    redactor = Redactor(
+        {"recognisers": {"person": lambda text: [Span(0, len(text), "person")] if text in known else []}}
+    )
+    entry = Entry(content="Jane", name="Jane", metadata={"Jane": ["Jane"]})
+
+    assert kept(redactor.entry(entry)) == entry
+    known.add("Jane")
+
+    found = kept(redactor.entry(entry))
+    assert (found.content, found.name, found.metadata) == (RED, RED, {RED: [RED]})
+
+
 def test_three_failures_refuse_without_quoting_the_text() -> None:
     """After three failures the error names the rule and the cause, and neither it nor its causes hold the text."""
     redactor, recogniser = failing(3)

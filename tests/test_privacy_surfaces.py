@@ -152,6 +152,63 @@ def test_private_numbers_in_json_are_redacted() -> None:
     assert kept(redactor.entry(entry)).content == f'{{"card": "{RED}", "n": 7, "pin": "{RED}"}}'
 
 
+LABELLED: dict[str, Any] = {
+    "phone": "2025550143",
+    "contact": {"homePhone": 2025550144, "mobile": ["5550145", 5550146]},
+    "fax_number": 5550147.0,
+    "ssn": "123456789",
+    "socialSecurityNumber": 123456780,
+    "headers": {"Cookie": "sid=abc123"},
+    "PIN": 4711,
+}
+"""Values that only their keys give away."""
+
+
+@pytest.mark.parametrize("surface", ["call", "metadata", "keep", "result", "nested"])
+def test_a_key_says_what_its_value_is_wherever_json_is(surface: str) -> None:
+    """A key such as "phone" is a label like the word in a text: in arguments, metadata, provider items and results."""
+    written = json.dumps(LABELLED)
+    entry = {
+        "call": Entry(kind="tool_call", role="assistant", content=written),
+        "metadata": Entry(metadata=LABELLED),
+        "keep": Entry(role="assistant", native=Native(format="openai", keep={"input": LABELLED})),
+        "result": Entry(kind="tool_result", role="tool", content=written),
+        "nested": Entry(kind="tool_result", role="tool", content=json.dumps({"text": written})),
+    }[surface]
+
+    found = pack(kept(Redactor("default").entry(entry))).decode()
+
+    values = ("2025550143", "2025550144", "5550145", "5550147", "123456789", "123456780", "abc123", "4711")
+    assert [value for value in values if value in found] == []
+
+
+def test_a_key_does_not_make_its_value_private_that_has_another_form() -> None:
+    """A label alone makes nothing private: its value must have the form, and the policy must look for it."""
+    harmless = {"phone": "none", "call": "2026-11-30", "ssn": 12, "cookie": True, "cell": [1, None], "PIN": "x"}
+    redactor = Redactor("default")
+
+    assert kept(redactor.entry(Entry(metadata=harmless))).metadata == harmless
+    assert kept(Redactor({"recognisers": "email"}).entry(Entry(metadata=LABELLED))).metadata == LABELLED
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_json_result_with_private_numbers_stays_json(wide: bool) -> None:
+    """A number of a JSON result becomes a JSON text where it is redacted, whole; a number in a text does not."""
+    given = {"card": 4111111111111111, "at": [-7777, 4111111111111111.0, 5], "said": "1, 7777, 4111111111111111 ]"}
+    redactor = Redactor({"recognisers": "default", "redact_patterns": [r"\b7777\b"]})
+    text = json.dumps(given, indent=2 if wide else None)
+
+    found = kept(redactor.entry(Entry(kind="tool_result", role="tool", content=text))).text
+
+    assert json.loads(found) == {"card": RED, "at": [RED, RED, 5], "said": f"1, {RED}, {RED} ]"}
+    assert redactor.text(found) == found
+
+
+def test_a_number_outside_of_json_is_redacted_without_quotes() -> None:
+    """In a text that only looks like JSON, nothing is put into quotes."""
+    assert Redactor("default").text("[see 4111111111111111]") == f"[see {RED}]"
+
+
 def test_json_results_are_checked_unescaped() -> None:
     """A JSON result is also checked unescaped."""
     entry = Entry(kind="tool_result", role="tool", content='{"mail": "bob\\u0040example.com"}')
@@ -228,6 +285,53 @@ def test_a_pass_key_names_a_password_only_with_a_text_value() -> None:
     assert Redactor({}).fields({"pass": ["test_a"]}) == {"pass": ["test_a"]}
 
 
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "user": {"type": "string"},
+        "password": {"type": ["string", "null"], "minLength": 8, "format": "password"},
+        "token": {"anyOf": [{"type": "string", "maxLength": 99}, {"type": "null"}]},
+        "secret": {"$ref": "#/$defs/Secret"},
+        "api_key": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        "credential": {"type": "object", "properties": {"part": {"type": "integer"}}, "required": ["part"]},
+    },
+    "required": ["user", "password"],
+}
+"""The arguments of a tool, as a server of tools lists them."""
+
+
+@pytest.mark.parametrize("surface", ["item", "metadata", "call"])
+def test_a_schema_of_a_secret_stays_a_schema(surface: str) -> None:
+    """The schema of an argument whose name is that of a secret stays as it is: it says what is allowed, not what is."""
+    item = {"type": "mcp_list_tools", "tools": [{"name": "log_in", "input_schema": SCHEMA}]}
+    entry = {
+        "item": Entry(content=(Opaque(item=item),)),
+        "metadata": Entry(metadata={"tool": SCHEMA}),
+        "call": Entry(kind="tool_call", role="assistant", content=json.dumps(SCHEMA)),
+    }[surface]
+
+    assert kept(Redactor("default").entry(entry)) == entry
+
+
+def test_what_a_schema_says_of_a_secret_is_redacted() -> None:
+    """Values in a schema are redacted behind the name of a secret, and so is what only looks like a schema."""
+    secrets = {
+        "password": {"type": "string", "default": "hunter2", "enum": ["hunter2"], "value": "hunter2"},
+        "token": {"type": "hunter2", "format": "hunter2", "$ref": "hunter2", "anyOf": ["hunter2"]},
+        "secret": {
+            "type": "object",
+            "required": ["hunter2"],
+            "properties": {"a": {"const": "hunter2"}, "b": "hunter2"},
+        },
+        "pwd": {"type": "string", "minLength": "hunter2", "x": 1234},
+    }
+
+    found = kept(Redactor("default").entry(Entry(metadata={"of": secrets})))
+
+    assert "hunter2" not in pack(found).decode()
+    assert "1234" not in pack(found).decode()
+
+
 def test_arguments_under_secret_keys_are_masked_with_the_credentials_recogniser() -> None:
     """With the recogniser of credentials, arguments under such keys are masked; without it they stay."""
     entry = Entry(kind="tool_call", role="assistant", content='{"password": "a b", "user": "ann"}')
@@ -236,6 +340,19 @@ def test_arguments_under_secret_keys_are_masked_with_the_credentials_recogniser(
         kept(Redactor({"recognisers": "credential"}).entry(entry)).content == f'{{"password": "{RED}", "user": "ann"}}'
     )
     assert marks().entry(entry).entry is entry
+
+
+def test_tokens_that_are_no_credentials_stay_except_in_logs() -> None:
+    """The place in a list, the number of tokens and a model's marks stay; a log line has no "token" at all."""
+    given = {"nextPageToken": "CAUQAA", "token_count": "12345", "eos_token": "</s>", "tokenType": "Bearer"}
+    redactor = Redactor("default")
+    call = Entry(kind="tool_call", role="assistant", content=json.dumps(given), metadata=given)
+
+    assert kept(redactor.entry(call)) == call
+    assert kept(redactor.entry(Entry(kind="tool_result", role="tool", content=json.dumps(given)))).text == json.dumps(
+        given
+    )
+    assert redactor.fields(given) == dict.fromkeys(given, RED)
 
 
 def test_log_fields_are_masked_under_any_policy() -> None:

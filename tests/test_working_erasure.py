@@ -77,6 +77,45 @@ def test_no_byte_of_facts_replaced_by_an_import_is_left(memory: Memory, tmp_path
     assert [path.name for path in files if MARKER.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_sweep_leaves_no_byte_of_an_expired_fact(
+    opened: tuple[str, dict[str, Any]], tmp_path: Path, again: bool
+) -> None:
+    """A sweep destroys expired facts to the last byte, also those under whose key somebody has set another since."""
+    where, options = opened
+    clock = FakeClock()
+    with Memory.open(where, clock=clock, **options) as memory:
+        facts = memory.working("user/ann")
+        facts.set("seat", MARKER, ttl="1h")
+        facts.set("other", MARKER, ttl="2h")
+        clock.advance(3 * 3600)
+        if again:
+            facts.set("seat", "4A")
+
+        assert memory.sweep() == (1 if again else 2)
+
+        assert facts.keys() == (["seat"] if again else [])
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert [path.name for path in files if MARKER.encode() in path.read_bytes()] == []
+
+
+def test_a_sweep_destroys_what_was_set_over_an_expired_fact(opened: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    """If every expired fact was replaced before the sweep, it still leaves no byte of them."""
+    where, options = opened
+    clock = FakeClock()
+    with Memory.open(where, clock=clock, **options) as memory:
+        facts = memory.working("user/ann")
+        facts.set("seat", MARKER, ttl="1h")
+        clock.advance(2 * 3600)
+        facts.set("seat", "4A")
+
+        assert memory.sweep() == 0
+
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert [path.name for path in files if MARKER.encode() in path.read_bytes()] == []
+        assert facts.get("seat") == "4A"
+
+
 def test_erasing_a_user_erases_their_facts(memory: Memory) -> None:
     """Erasing a user erases the facts of the user and of the user's sessions, and nobody else's."""
     filled(memory)

@@ -20,8 +20,10 @@ from palimpsest.privacy.patterns import Matcher, Places, allowed_seconds, compil
 from palimpsest.privacy.policy import Rules, Use
 from palimpsest.privacy.pseudonyms import MIN_KEY, Numbering, Pseudonyms, label_of
 from palimpsest.privacy.recognisers.built_in import BUILT_IN
+from palimpsest.privacy.recognisers.labels import recognisers_of
 from palimpsest.privacy.recognisers.prefilter import Prefilter
 from palimpsest.privacy.recognisers.scanning import Scan, softened
+from palimpsest.privacy.replacing import replaced
 
 MOST_ROUNDS = 8
 """How many rounds a text gets. Two are usual; a pattern that needs more matches what it leaves."""
@@ -152,11 +154,14 @@ class Cleaner:
         return self._protected(text, tally.numbering) == [(0, len(text))]
 
     def clean_key(self, key: str, tally: Tally) -> str:
-        """Return a key of a mapping, cleaned. Programs use few keys, so clean ones are remembered."""
+        """Return a key of a mapping, cleaned. Programs use few keys, so clean ones are remembered.
+
+        None is remembered if a recogniser of the user's own is in use, since it may know more by the next time.
+        """
         if key in self._clean_keys:
             return key
         cleaned = self.clean(key, tally)
-        if cleaned == key and len(self._clean_keys) < MOST_KEYS:
+        if cleaned == key and self._only_built_in and len(self._clean_keys) < MOST_KEYS:
             self._clean_keys.add(key)
         return cleaned
 
@@ -201,8 +206,26 @@ class Cleaner:
         if scan is None or not uses:
             return text
         spans = [(span, use) for use in uses for span in self._spans_of(use, scan)]
-        if not spans:
+        return self._without(text, spans, tally) if spans else text
+
+    def clean_under(self, key: str, text: str, tally: Tally) -> str:
+        """Return the text of a value in JSON, cleaned as if its key stood before it: `phone: 5551234`.
+
+        Raises RuleFailed.
+        """
+        names = recognisers_of(key)
+        uses = [use for use in self.uses if use.find is None and use.name in names] if names else []
+        if not uses:
             return text
+        tally.begin(len(text))
+        label = f"{key}: "
+        scan, size = Scan(f"{label}{text}"), len(label)
+        found = [(span, use) for use in uses for span in self._spans_of(use, scan) if span.start >= size]
+        spans = [(Span(span.start - size, span.end - size, span.kind), use) for span, use in found]
+        return self._without(text, spans, tally) if spans else text
+
+    def _without(self, text: str, spans: Sequence[tuple[Span, Use]], tally: Tally) -> str:
+        """Return the text with the spans replaced, except those inside of a stand-in."""
         outside = set(self._outside(text, [(span.start, span.end) for span, _ in spans], tally.numbering))
         merged = _merged((span, use) for span, use in spans if (span.start, span.end) in outside)
         for span, _ in merged:
@@ -303,12 +326,3 @@ def _merged(found: Iterable[tuple[Span, Use]]) -> list[tuple[Span, Use]]:
             kind = last.kind
         merged[-1] = (Span(last.start, max(last.end, span.end), kind), kept)
     return merged
-
-
-def replaced(text: str, places: Sequence[tuple[int, int, str]]) -> str:
-    """Return the text with each place replaced by its string. Places are in order and do not overlap."""
-    pieces, end = [], 0
-    for start, stop, string in places:
-        pieces += [text[end:start], string]
-        end = stop
-    return "".join([*pieces, text[end:]])

@@ -111,11 +111,11 @@ def _texts_of_part(part: Part, words: AbstractSet[str]) -> Iterator[str]:
     if isinstance(part, Text | Reasoning):
         yield part.text
     elif isinstance(part, Image):
-        yield from () if is_data_address(part.source) else (part.source,)
+        yield from _outside_base64(part.source)
     elif isinstance(part, File):
         yield from (text for text in (part.file_id, part.filename) if text)
-        if part.data and not is_data_address(part.data) and not BASE64.fullmatch(part.data):
-            yield part.data
+        if part.data and not BASE64.fullmatch(part.data):
+            yield from _outside_base64(part.data)
     elif isinstance(part, Audio):
         yield part.format
     else:
@@ -152,12 +152,16 @@ def _native(value: Any, words: AbstractSet[str], under: str = "") -> Iterator[st
             yield from _native(inner, words, under)
     elif not isinstance(value, str):
         yield from texts_in(value)
-    elif not (
-        (under in ("type", "role") and value in words)
-        or is_data_address(value)
-        or (under in _BLOBS and BASE64.fullmatch(value))
-    ):
-        yield value
+    elif not ((under in ("type", "role") and value in words) or (under in _BLOBS and BASE64.fullmatch(value))):
+        yield from _outside_base64(value)
+
+
+def _outside_base64(text: str) -> Iterator[str]:
+    """Yield the text; of a `data:` URL in base64 only what is said of the data, such as a file's name."""
+    if is_data_address(text):
+        text = text.partition(",")[0].partition(";")[2].removesuffix("base64")
+    if text:
+        yield text
 
 
 def summary_mentions(summary: Summary, mentions: Mentions) -> bool:

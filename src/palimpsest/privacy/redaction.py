@@ -164,7 +164,7 @@ class Redactor:
         Whatever the policy says, the value of a key that names a secret ("api key", "token", "password" …) is masked.
         Raises PrivacyRefused.
         """
-        cleaned: dict[str, Any] = self._guarded(lambda: self._washer(None).value(dict(fields), masks=True))
+        cleaned: dict[str, Any] = self._guarded(lambda: self._washer(None, strict=True).value(dict(fields), masks=True))
         return cleaned
 
     def withholds(self, kind: str) -> bool:
@@ -258,8 +258,8 @@ class Redactor:
         string = self._rules.redaction_string
         return msgspec.structs.replace(entry, content=string, metadata=None, native=None, tokens=None)
 
-    def _washer(self, pseudonyms: Pseudonyms | None) -> Washer:
-        return Washer(self._cleaner, Tally(self._numbering(pseudonyms)))
+    def _washer(self, pseudonyms: Pseudonyms | None, *, strict: bool = False) -> Washer:
+        return Washer(self._cleaner, Tally(self._numbering(pseudonyms)), strict=strict)
 
     def _numbering(self, pseudonyms: Pseudonyms | None) -> Numbering:
         return Numbering(_NO_PSEUDONYMS, None) if pseudonyms is None else self._cleaner.numbering(pseudonyms)

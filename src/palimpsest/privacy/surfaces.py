@@ -21,7 +21,9 @@ from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part
 from palimpsest.log.typed import text_of
 from palimpsest.privacy.cleaning import Cleaner, Tally
 from palimpsest.privacy.pieces import cleaned_across
+from palimpsest.privacy.recognisers.labels import recognisers_of
 from palimpsest.privacy.recognisers.secret_names import secret_word
+from palimpsest.privacy.schemas import is_schema, says_no_value
 from palimpsest.privacy.sealed import NO_REASONING, SIGNED, is_reasoning_item, is_sealed_reasoning, settled, unsealed
 
 _replace = msgspec.structs.replace
@@ -39,10 +41,13 @@ _IN_BASE64, _ENCODED = ";base64,", re.compile(r"[A-Za-z0-9+/]*={0,2}")
 
 
 class Washer:
-    """Cleans entries and values with one cleaner, and counts findings in one tally."""
+    """Cleans entries and values with one cleaner, and counts findings in one tally.
 
-    def __init__(self, cleaner: Cleaner, tally: Tally) -> None:
-        self._cleaner, self._tally = cleaner, tally
+    With `strict`, also keys such as `token_count` name a secret.
+    """
+
+    def __init__(self, cleaner: Cleaner, tally: Tally, *, strict: bool = False) -> None:
+        self._cleaner, self._tally, self._strict = cleaner, tally, strict
         self._kept: tuple[str | None, ...] = ()
 
     def entry(self, entry: Entry) -> Entry:
@@ -127,12 +132,19 @@ class Washer:
             return self._blob(text)
         return self.text(text)
 
+    def _under(self, key: str, value: Any) -> Any:
+        """Return a text, a number, or a list of these, cleaned of what only its key gives away: `"phone": 5551234`."""
+        if isinstance(value, _LISTED):
+            return _listed(value, [self._under(key, item) for item in value]) if recognisers_of(key) else value
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return value
+        text = value if isinstance(value, str) else _digits_of(value)[-1]
+        cleaned = self._cleaner.clean_under(key, text, self._tally)
+        return value if cleaned == text else cleaned
+
     def _number(self, number: float) -> Any:
         """Return a number, or a redacted text if its digits are private: a card number needs no quotes to be one."""
-        texts = [repr(number)]
-        if isinstance(number, float) and number.is_integer():  # tables turn a column of numbers with gaps into floats
-            texts.append(str(int(number)))
-        for text in texts:
+        for text in _digits_of(number):
             if self._cleaner.looks_at_numbers or (text.lstrip("-").isdecimal() and len(text) >= 7):
                 cleaned = self._cleaner.clean(text, self._tally)
                 if cleaned != text:
@@ -151,7 +163,7 @@ class Washer:
             name = self._key(key)
             if name is not key:
                 name = _unused(name, cleaned, given)
-            if masks and isinstance(key, str) and (word := secret_word(key)) is not None:
+            if masks and isinstance(key, str) and (word := secret_word(key, strict=self._strict)) is not None:
                 is_test_result = word == "pass" and not isinstance(value, str)
                 new = value if is_test_result else self._masked(value, numbers=word != "token")
                 new = self.value(new, masks=masks, native=native) if new is value else new
@@ -159,18 +171,26 @@ class Washer:
                 new = value
             else:
                 new = self.value(value, masks=masks, native=native)
+                new = self._under(key, value) if new is value and isinstance(key, str) else new
             cleaned[name] = new
             unchanged = unchanged and new is value and name is key
         return given if unchanged else cleaned
 
     def _masked(self, value: Any, *, numbers: bool) -> Any:
-        """Replace every text below, and with `numbers` every number, by a redaction string."""
+        """Replace every text below, and with `numbers` every number, by a redaction string.
+
+        What a JSON schema says of a secret stays, as long as it is no value.
+        """
         if isinstance(value, str):
             if not value or self._cleaner.is_stand_in(value, self._tally):
                 return value
             return self._cleaner.mask(value, self._tally)
         if isinstance(value, dict):
-            items = {key: self._masked(inner, numbers=numbers) for key, inner in value.items()}
+            schema = is_schema(value)
+            items = {
+                key: inner if schema and says_no_value(key, inner, value) else self._masked(inner, numbers=numbers)
+                for key, inner in value.items()
+            }
             return items if any(items[key] is not inner for key, inner in value.items()) else value
         if isinstance(value, _LISTED):
             return _listed(value, [self._masked(inner, numbers=numbers) for inner in value])
@@ -261,6 +281,14 @@ def is_data_address(text: str) -> bool:
     """Return whether this is a `data:` URL in base64, which has no text to search but for its beginning."""
     about, _, blob = text.partition(_IN_BASE64)
     return about.startswith("data:") and _ENCODED.fullmatch(blob) is not None and len(about) < len(text)
+
+
+def _digits_of(number: float) -> list[str]:
+    """Return a number as it may be written. Tables turn a column of whole numbers with gaps into floats."""
+    texts = [repr(number)]
+    if isinstance(number, float) and number.is_integer():
+        texts.append(str(int(number)))
+    return texts
 
 
 def _listed(given: Any, items: Sequence[Any]) -> Any:

@@ -44,6 +44,9 @@ _FILE_ENDS = (
 _FILES = frozenset(_FILE_ENDS.split())
 """Extensions of file names, which are no top-level domains: `logo@2x.png`."""
 
+_COUNTRIES = frozenset({"md"})
+"""Extensions that are top-level domains, too: `ion@mail.md` is in Moldova, but `ion@example.org.md` names a file."""
+
 _NO_TOPS = _FILES | {"min"}
 """What no domain ends with before a file's extension: `lib@next.min.js`."""
 
@@ -75,6 +78,8 @@ def _host(domain: str) -> str:
     """Return the domain without a file's extension (`jo@example.org.pdf`); "" if that leaves no domain."""
     rest, _, top = domain.rpartition(".")
     if top.lower() not in _FILES:
+        return domain
+    if top.lower() in _COUNTRIES and "." not in rest:
         return domain
     is_domain = rest[0].isalpha() and _DOMAIN.fullmatch(rest) and rest.rpartition(".")[2].lower() not in _NO_TOPS
     return rest if is_domain else ""
@@ -111,8 +116,10 @@ def ip_addresses(scan: Scan) -> Iterator[Span]:
         if not match.group().startswith(_NOBODY):
             yield Span(*match.span(), "ip")
     for match in _around(_COLONS, _IPV6, text, "0123456789abcdefABCDEF"):
-        if _is_ipv6(match.group()):
-            yield Span(*match.span(), "ip")
+        found = match.group()
+        found = found[:-1] if found[-1] == ":" != found[-2:-1] else found  # a colon behind it: `fe80::1: timed out`
+        if _is_ipv6(found):
+            yield Span(match.start(), match.start() + len(found), "ip")
 
 
 def _around(middle: re.Pattern[str], address: re.Pattern[str], text: str, digits: str) -> Iterator[re.Match[str]]:
@@ -140,11 +147,14 @@ def may_be_ip(scan: Scan) -> bool:
 def _is_ipv6(text: str) -> bool:
     """Return whether this is the address of a host.
 
-    One with "::" needs a digit and two groups: `abc::def` may be code.
+    One with "::" needs a digit and two groups: `abc::def` may be code. With no more than two groups it must be in a
+    range that is given out, or hold an IPv4 address: `rows[1::2]` is code, too.
     """
-    if sum(map(bool, text.split(":"))) < 2 or not any(map(str.isdigit, text)):
+    groups = sum(map(bool, text.split(":")))
+    if groups < 2 or not any(map(str.isdigit, text)):
         return False
     try:
-        return not IPv6Address(text).is_loopback
+        address = IPv6Address(text)
     except AddressValueError:
         return False
+    return not address.is_loopback and (groups > 2 or not address.is_reserved or "." in text)

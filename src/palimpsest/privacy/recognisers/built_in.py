@@ -25,16 +25,15 @@ from palimpsest.privacy.recognisers.numbers import (
     DE_TAX_ID_SIGN,
     FR_NIR_SIGN,
     IBAN_SIGN,
-    PHONE_SIGN,
     UK_NINO_SIGN,
     US_SSN_SIGN,
     de_tax_ids,
     fr_nirs,
     ibans,
-    phones,
     uk_ninos,
     us_ssns,
 )
+from palimpsest.privacy.recognisers.phones import PHONE_SIGN, phones
 from palimpsest.privacy.recognisers.scanning import Scan
 
 

@@ -28,6 +28,9 @@ _KEY = re.compile(
     | hv[bs]\.[\w-]{24,} | dckr_[op]at_[\w-]{27,} | dapi[a-f0-9]{32}(?:-[0-9])?(?![A-Za-z0-9])
     | ntn_[A-Za-z0-9]{40,} | PMAK-[a-f0-9]{24}-[a-f0-9]{34} | sb_secret_[\w-]{20,} | sbp_[a-f0-9]{40} | figd_[\w-]{36,}
     | pscale_(?:tkn|pw|oauth)_[\w-]{32,} | dp\.(?:pt|st|ct|sa|scim|audit)\.[\w-]{40,} | NRAK-[A-Z0-9]{27}
+    | xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16} | sntry(?:s_[\w-]{40,}|u_[a-f0-9]{64}) | rubygems_[a-f0-9]{48}
+    | nfp_[A-Za-z0-9]{36,} | tskey-[a-z]{2,12}-[\w-]{20,} | pat[A-Za-z0-9]{14}\.[a-f0-9]{64}
+    | phx_[A-Za-z0-9]{40,} | e2b_[a-f0-9]{40} | csk-[a-z0-9]{40,} | jina_[\w-]{50,}
     | ATATT3[\w-]{100,} | CCIPAT_[\w]{40,} | HRKU-[\w-]{36,} | AGE-SECRET-KEY-1[A-Z0-9]{58}
     | xox[abceoprs]-[A-Za-z0-9-]{15,} | xapp-[A-Za-z0-9-]{15,}       # Slack
     | [sr]k_(?:live|test)_[A-Za-z0-9]{10,} | whsec_[\w]{20,}        # Stripe
@@ -48,6 +51,7 @@ _HOOK = re.compile(
 _PREFIXES = (
     r"A[KS]IA|gh[pousr]_|github_pat_|gl(?:pat|rtr?|dt|ptt|cbt|oas|soat|ft|imt|agent|ffct)-|[rs]k[_-]|gsk_|xai-|pplx-|r8_"
     r"|hf_|AIza|ya29\.|AQ\.Ab8|GOCSPX-|tvly-|nvapi-|lsv2_|pcsk_|hv[bs]\.|dckr_[op]at_|dapi|ntn_|PMAK-|sb_secret_|sbp_"
+    r"|xkeysib-|sntry[su]_|rubygems_|nfp_|tskey-|pat[A-Za-z0-9]{14}\.|phx_|e2b_|csk-|jina_"
     r"|figd_|pscale_|dp\.[a-z]{2,5}\.|NRAK-|ATATT3|CCIPAT_|HRKU-|AGE-SECRET-KEY-1|xox[abceoprs]-|xapp-"
     r"|whsec_|SG\.|npm_|pypi-|do[opr]_v1_|shp(?:at|ca|pa|ss)_|glsa_|glc_eyJ|sq0[a-z]{3}-|lin_api_|eyJ"
 )
@@ -122,7 +126,7 @@ _GLANCE = 128
 _BEARER = re.compile(r"(?<!\w)bearer\s{1,4}([\w.~+/=-]{16,4096})", re.ASCII)
 _USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/\"'<>]{1,256})@")
 """Up to the last "@", since a password may contain one."""
-_COOKIE = re.compile(r"cookie[\"']?\s{0,4}:\s{0,4}[\"']?([^\s=;,:\"'<>]{1,64}=[^\r\n\"'<>\\]{4,4096})")
+_COOKIE = re.compile(r"cookie\\{0,3}[\"']?\s{0,4}:\s{0,4}\\{0,3}[\"']?([^\s=;,:\"'<>\\]{1,64}=[^\r\n\"'<>\\]{4,4096})")
 _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-signature|x-goog-signature)=([\w%+/=.~-]{10,4096})", re.ASCII)
 _LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64}):([^\s\"'`;|&]{1,256})")
 _NEAR = 256
@@ -134,8 +138,8 @@ _SQL = re.compile(
 )
 """A password in an SQL statement that creates or changes a login."""
 _PIN = re.compile(
-    r"(?:\bPIN(?:[ -]?(?i:code|number|nummer|kode?|код))?|\b(?i:pin[ -]?(?:code|number)))\b"
-    r"[\"']?(?:\s{0,4}[:=\uff1a\uff1d]\s{0,4}|\s{1,4}(?i:ist?|est?)\s{1,4})"
+    r"(?:\bPIN(?:[ _-]?(?i:code|number|nummer|kode?|код))?|\b(?i:pin[ _-]?(?:code|number)))\b"
+    r"\\{0,3}[\"']?(?:\s{0,4}[:=\uff1a\uff1d]\s{0,4}|\s{1,4}(?i:ist?|est?)\s{1,4})\\{0,3}[\"']?"
     r"([0-9]{4,8})(?![\w.,:/-]{0,64}[0-9])"
 )
 _NO_VALUES = (
@@ -156,7 +160,7 @@ _PLAIN_WORD = re.compile(r"[^\W\d_]?[a-z]*|[A-Z]+")
 _DIGIT = re.compile(r"\d")
 _TYPED = re.compile("[!-~]{4}")
 _CODE = re.compile(
-    r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$?\{{1,2} ?[\w.]{1,64} ?\}{1,2}"
+    r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$?\{{1,2} ?[\w.]{1,64} ?\}{1,2}|\{% ?[\w.]{1,64} ?%\}"
     r"|\$\w+|%\w+%?|(?:%[sdr]\W?)+|\*+|\.+|x{3,}|_+|-+",
     re.IGNORECASE,
 )
@@ -164,7 +168,7 @@ _CODE = re.compile(
 CREDENTIAL_SIGN = (
     r"(?i)token|authorization|secret|(?:api|private|ssh|access|account)[ _-]?key|credential"
     r"|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|pwd|pw(?:$|[^a-z])|bearer|://[^\s/:@#\"'<>]*:[^\s/\"'<>]+@|cookie|sig=|signature=|curl|mysql|identified\s+(?:by|with)"
-    rf"|(?:^|[^0-9a-z_])pin(?:code|number|[^0-9a-z_])|{languages.SIGN}"
+    rf"|(?:^|[^0-9a-z_])pin(?:_?(?:code|number|nummer|kod)|[^0-9a-z_])|{languages.SIGN}"
 )
 
 
@@ -264,6 +268,8 @@ def _unquoted(text: str, name_start: int, assigns: re.Match[str], word: str) -> 
     if bare is None or text[bare.end() : bare.end() + 1] in ("(", "["):
         return None
     value = bare.group().rstrip(".!?:")
+    if text[name_start : assigns.start()].lower().endswith(value.lower()) and secret_word(value) is not None:
+        return None  # code: `self.password = password`
     certain = scheme is not None or not _EQUAL.isdisjoint(assigns.group()) or _is_line(text, name_start, bare)
     if not (scheme is not None and _is_login(value)) and not _is_secret(value, word, certain=certain, spoken=spoken):
         return None

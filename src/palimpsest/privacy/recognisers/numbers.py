@@ -1,4 +1,4 @@
-"""Recognisers of numbers: bank accounts, telephones, and national ids of people. Cards are in `cards`. Pure.
+"""Recognisers of numbers: bank accounts and national ids of people. Cards are in `cards`, telephones in `phones`. Pure.
 
 Numbers with a checksum are recognised by it: MOD 97-10 for accounts (ISO 13616) and the French number, MOD 11,10 for
 the German tax id (both ISO 7064). Those without are recognised by their form alone.
@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.recognisers.scanning import DASHES, EDGE, END, SPACES, Run, Scan, goes_on
+from palimpsest.privacy.recognisers import labels
+from palimpsest.privacy.recognisers.scanning import DASHES, EDGE, END, SPACES, Scan, goes_on
 
 # --- numbers in groups
 
@@ -98,136 +99,15 @@ def _iban_end(text: str, start: int, size: int) -> int | None:
     return place if int("".join(str(int(char, 36)) for char in moved)) % 97 == 1 else None
 
 
-# --- telephones
-
-_LABEL = re.compile(
-    r"(?<![A-Za-z0-9])(?:(?:tele)?(?:phone|fon|fone)|(?:tel|mobile|mobil|cell|call|fax|whatsapp|handy))\b\W{0,4}$",
-    re.IGNORECASE,
-)
-
-
-_LABELS_END = frozenset("enlxpyENLXPY")
-_LABELS = ("phon", "fon", "tel", "mob", "cell", "call", "fax", "app", "hand")
-"""Every label has one of these in it."""
-
-_SEVEN = r"(?:[ .()/?-]{0,3}[0-9]){7}"
-
-PHONE_SIGN = "|".join(
-    (
-        rf"\+\(?[1-9]{_SEVEN}",
-        rf"{EDGE}0[0-9]{_SEVEN}",
-        rf"{EDGE}(?:1[^0-9]{{1,2}})?[2-9][0-9]{{2}}(?:[ .-]|\)[ -]?)[2-9][0-9]{{2}}[ .-][0-9]{{4}}{END}",
-        rf"(?i:phone|fon|fone|tel|mob[i?]le?|cell|call|fax|app|handy)[^0-9A-Za-z_]{{1,4}}{_SEVEN}",
-    )
-)
-
-_LISTED = re.compile(r"[0-9]{1,3}[.)] {1,2}(?=[0(])")
-"""The number of a list item before a telephone number."""
-
-_AMERICAN = (b"000-0000", b"000.0000", b"000 0000")
-
-
-def _is_labelled(text: str, start: int) -> bool:
-    """Return whether the word before a number names a telephone. Most words are ruled out by their last letter."""
-    at = start - 4 if start > 3 and text.startswith('": ', start - 3) else start - 1
-    while at >= max(start - 6, 0):
-        if text[at].isalnum() or text[at] == "_":
-            return text[at] in _LABELS_END and _LABEL.search(text[max(start - 24, 0) : start]) is not None
-        at -= 1
-    return False
-
-
-def phones(scan: Scan) -> Iterator[Span]:
-    """Find telephone numbers.
-
-    These are international ones with "+" or "00", North American ones in three groups, national ones that begin with 0
-    and are grouped, and any of 7 to 15 digits behind a word such as "phone:". Others look like any number and are not
-    found.
-    """
-    text, american = scan.text, any(sign in scan.shape for sign in _AMERICAN)
-    lower = text.lower()
-    labels = any(word in lower for word in _LABELS)
-    for beginning, stop in scan.runs:
-        listed = _LISTED.match(text, beginning, stop)
-        start = beginning if listed is None else listed.end()
-        begins = text[start - 1 : start] in ("+", "(") or (text[start] == "0" and text[start + 1].isdecimal())
-        begins = begins or (labels and _is_labelled(text, start))
-        if not (begins or american):
-            continue
-        run = scan.run(start, stop)
-        end = _phone_end(text, run) if begins else None
-        places = [(start, end)] if end is not None else _american(text, run)
-        for first, last in places:
-            before = scan.text[max(first - 2, 0) : first]
-            opens = first - (len(before) - len(before.rstrip("+(")))
-            if scan.is_apart(opens, last):
-                yield Span(opens, last, "phone")
-
-
-def _phone_end(text: str, run: Run) -> int | None:
-    """Return where the number that begins the run ends; None if it is no telephone number by itself."""
-    groups = _one_number(text, run)
-    start, end = groups[0][0], groups[-1][1]
-    digits = sum(stop - begin for begin, stop in groups)
-    first = text[slice(*groups[0])]
-    if text[max(start - 2, 0) : start].endswith(("+", "+(")):
-        return end if 8 <= digits <= 15 and first[0] != "0" else None
-    if first.startswith("00") and first[2:3] != "0" and len(groups) > 1 and 10 <= digits <= 17:
-        return end
-    national = first[0] == "0" and first[1:2] not in ("", "0") and len(groups) > 1 and 9 <= digits <= 12
-    if national and not _is_date(groups) and "." not in text[groups[0][1] : groups[1][0]]:
-        return end
-    return end if 7 <= digits <= 15 and _is_labelled(text, start) else None
-
-
-def _is_date(groups: list[tuple[int, int]]) -> bool:
-    return [end - start for start, end in groups[:3]] == [2, 2, 4]
-
-
-def _american(text: str, run: Run) -> Iterator[tuple[int, int]]:
-    """Yield numbers of 3-3-4 digits, with or without the country code 1; neither group of three begins with 0 or 1."""
-    groups = run.groups
-    for i in range(len(groups) - 2):
-        three = groups[i : i + 3]
-        if [end - start for start, end in three] != [3, 3, 4] or any(text[at] in "01" for at, _ in three[:2]):
-            continue
-        gaps = text[three[0][1] : three[1][0]], text[three[1][1] : three[2][0]]
-        if gaps[0] in ("-", " ", ".", ") ", ")", ")-") and gaps[1] in ("-", " ", "."):
-            country = i > 0 and text[slice(*groups[i - 1])] == "1" and three[0][0] - groups[i - 1][1] <= 2
-            yield groups[i - 1][0] if country else three[0][0], three[2][1]
-
-
-_BETWEEN = f".()/{SPACES}{DASHES}"
-
-
-def _one_number(text: str, run: Run) -> list[tuple[int, int]]:
-    """Return the leading groups that may belong to one number: at most 17 digits, with little between them."""
-    kept, digits = [run.groups[0]], run.groups[0][1] - run.groups[0][0]
-    for group in run.groups[1:]:
-        gap = text[kept[-1][1] : group[0]]
-        digits += group[1] - group[0]
-        if digits > 17 or len(gap) > 3 or gap.strip(_BETWEEN) or gap in (". ", " - ", "/ ", " / "):
-            break
-        kept.append(group)
-    return kept
-
-
 # --- numbers of people
 
 _SPECIMENS = ("078051120", "219099999", "457555462")
 """Numbers printed on specimen cards and in advertisements, which belong to nobody."""
 
 _SSN_GAPS = f".{SPACES}{DASHES}"
-_SSN_LABEL = re.compile(
-    r"(?<![A-Za-z0-9])(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?$", re.IGNORECASE
-)
-
-_SSN_NAMES = r"[s?][s?]n|ecur[i?]ty(?: (?:number|no\.?|#))?"
-"""The labels of `_SSN_LABEL`. "?" stands for non-ASCII letters that match ASCII ones when case is ignored."""
-
 US_SSN_SIGN = (
     rf"{EDGE}[0-9]{{3}}[ .?-][0-9]{{2}}[ .?-][0-9]{{4}}{END}"
-    rf"|(?i:{_SSN_NAMES})[^0-9A-Za-z_]{{0,4}}(?i:[i?][s?][^0-9A-Za-z_]{{1,3}})?[0-9]{{9}}{END}"
+    rf"|{labels.SSN_SIGN}[0-9]{{9}}{END}"
 )
 
 
@@ -235,7 +115,7 @@ def us_ssns(scan: Scan) -> Iterator[Span]:
     """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; only of areas that are given out."""
     places = [*grouped(scan, (3, 2, 4), _SSN_GAPS)]
     for start, end in scan.numbers:
-        if end - start == 9 and _SSN_LABEL.search(scan.text[max(start - 40, 0) : start]):
+        if end - start == 9 and labels.SSN.search(scan.text[max(start - 40, 0) : start]):
             places.append((start, end))
     for start, end in sorted(places):
         if _is_ssn("".join(filter(str.isdecimal, scan.text[start:end]))) and _stands_alone(scan, start, end):
@@ -314,5 +194,5 @@ def _stands_alone(scan: Scan, start: int, end: int) -> bool:
     """Return whether no dash joins the number with more text, as in longer numbers of three or more groups."""
     text = scan.text
     before, after = text[max(start - 2, 0) : start], text[end : end + 2]
-    joined = before[1:] == "-" and goes_on(before[0]) and not _SSN_LABEL.search(text[max(start - 40, 0) : start])
+    joined = before[1:] == "-" and goes_on(before[0]) and not labels.SSN.search(text[max(start - 40, 0) : start])
     return scan.is_apart(start, end) and not joined and not (after[:1] == "-" and any(map(goes_on, after[1:])))

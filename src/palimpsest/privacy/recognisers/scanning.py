@@ -124,10 +124,13 @@ class Scan:
                 self._long_words.append((start, end))
         return self._long_words
 
-    def is_apart(self, start: int, end: int) -> bool:
-        """Return whether nothing beside this place belongs to it (see `goes_on`), nor a decimal point with a digit."""
+    def is_apart(self, start: int, end: int, behind: int = 0) -> bool:
+        """Return whether nothing beside this place belongs to it (see `goes_on`), nor a decimal point with a digit.
+
+        What is before the place `behind` belongs to something else.
+        """
         text = self.text
-        before, after = text[max(start - 2, 0) : start], text[end : end + 2]
+        before, after = text[max(start - 2, behind) : start], text[end : end + 2]
         if before and (goes_on(before[-1]) or (before[-1] == "." and before[0].isdecimal())):
             return False
         return not after or not (goes_on(after[0]) or (after[0] == "." and after[1:].isdecimal()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from palimpsest.privacy.recognisers import languages
@@ -29,18 +30,50 @@ _JOINED = re.compile(
 )
 """Words written as one: `PGPASSWORD`, `authtoken`, `dbpass`; but not sudo's `NOPASSWD`."""
 
+_PLACES = frozenset(
+    (
+        *("page", "next", "previous", "prev", "continuation", "pagination", "starting", "sync", "delta", "cursor"),
+        *("eos", "bos", "pad", "unk", "mask", "sep", "cls"),
+    )
+)
+"""What makes the token behind it no credential: a place in a list, or a mark of a model's vocabulary."""
+
+_FIGURES = frozenset(
+    (
+        *("count", "counts", "limit", "limits", "usage", "budget", "length", "size", "type", "index", "ttl"),
+        *("expiry", "expires", "expiration", "cost", "price"),
+    )
+)
+"""What makes a key that ends with it say something about a secret or a token, and not what it is."""
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 @lru_cache(maxsize=4096)
-def secret_word(key: str) -> str | None:
+def secret_word(key: str, *, strict: bool = False) -> str | None:
     """Return the word of a key that names a secret, such as "api key" for `X-Api-Key` and `apiKeyId`, or None.
 
     Words count as a whole, or at the end of a compound; camel case and punctuation separate words. `tokens` and
-    `secretary` name no secret. "pass" is returned only for a key that has no other word; its value may also say that a
-    test passed.
+    `secretary` name no secret, and neither do `nextPageToken` and `token_count`, unless this is `strict`. "pass" is
+    returned only for a key that has no other word; its value may also say that a test passed.
     """
     parts = " ".join(_WORD.findall(languages.folded(key))).lower().split()
+    word = _word_in(key, parts)
+    return None if word is not None and not strict and _is_harmless(word, parts) else word
+
+
+def _is_harmless(word: str, parts: Sequence[str]) -> bool:
+    """Return whether the words of a key say that its value is no secret after all."""
+    if len(parts) > 1 and parts[-1] in _FIGURES:
+        return True
+    if word != "token":
+        return False
+    at = parts.index("token") if "token" in parts else 0
+    return (parts[at - 1] if at else parts[0].removesuffix("token")) in _PLACES
+
+
+def _word_in(key: str, parts: Sequence[str]) -> str | None:
+    """Return the word of a key that names a secret, whatever else the key says."""
     words = f" {' '.join(parts)} "
     word = next((word for word in _SECRET_WORDS if f" {word} " in words), None)
     if word == "pass":

@@ -88,7 +88,7 @@ class AsyncKnowledge:
         previous = await shelf.record("document", document_id)
         if previous is not None and previous.version == record.version:
             record = msgspec.structs.replace(record, at=previous.at)
-        await shelf.put(record, entries)
+        await shelf.put(record, entries, replaces=previous is not None)
         return KnowledgeDocument.of(place, record)
 
     async def remove(self, document_id: str) -> bool:

@@ -19,7 +19,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.shelves.records import DOCUMENTS, SHELVES, Kind, Place, Record, document_key, tenant_of
-from palimpsest.stores import Store
+from palimpsest.stores import Put, Store
 
 
 class Home(Protocol):
@@ -75,15 +75,18 @@ class Shelf:
         """Return how many documents there are, damaged ones included."""
         return (await self._home.store.clear_items(self.tenant, dry_run=True)).get(DOCUMENTS, 0)
 
-    async def put(self, record: Record, entries: Sequence[Entry]) -> None:
-        """Write a version of a document, make it current, and delete the others."""
+    async def put(self, record: Record, entries: Sequence[Entry], *, replaces: bool = False) -> None:
+        """Write a version of a document, make it current, and delete the others.
+
+        With `replaces`, title and metadata of the version before are destroyed, like its chunks.
+        """
         store, key = self._home.store, SessionKey(self.tenant, record.session)
         await self._register()
         head = await store.head(key)
         if head is not None and (head.erased or head.entries != len(entries)):  # incomplete, or partly forgotten
             await self._drop(record.session)
         await store.append(key, entries, check_ids=True)
-        await self.note(record)
+        await self.note(record, destroys=replaces)
         await self._register()  # another process may have emptied the shelf meanwhile
         await self._drop_versions(record.key, but=record.session)
 
@@ -93,9 +96,10 @@ class Shelf:
         if await store.get_item(home, SHELVES, self.place.key) is None:
             await store.put_item(home, SHELVES, self.place.key, msgspec.json.encode(self.place))
 
-    async def note(self, record: Record) -> None:
-        """Write the record of a document."""
-        await self._home.store.put_item(self.tenant, DOCUMENTS, record.key, msgspec.json.encode(record))
+    async def note(self, record: Record, *, destroys: bool = False) -> None:
+        """Write the record of a document. With `destroys`, no byte of the one before is left after `scrub`."""
+        put = Put(record.key, msgspec.json.encode(record), destroys=destroys)
+        await self._home.store.put_items(self.tenant, DOCUMENTS, [put])
 
     async def remove(self, kind: Kind, id: str) -> int:
         """Remove a document with all its versions; return how many chunks were removed."""

@@ -96,12 +96,12 @@ class Items:
         for place, head, put in zip(places, heads, puts, strict=False):
             live = self._live(place, head)
             version = _checked_version(place, live, put.expect)
-            if live is None:
-                last_number += 1
+            last_number += live is None
             about = About(version + 1, live[0].order if live is not None else last_number, put.expires)
             cells = stamped(encoded(about)), stamped(put.value)
             due_at = None if put.expires is None else due(put.expires)
-            steps.append(Step(place, expect_of(head), *cells, expires=due_at, destroys=put.destroys))
+            destroys = put.destroys or (live is None and head is not None)  # one that has expired: a sweep was to do it
+            steps.append(Step(place, expect_of(head), *cells, expires=due_at, destroys=destroys))
             items.append(Item(key=put.key, value=put.value, version=about.version, expires=put.expires))
         if last_number != stored_number:
             steps.append(Step(counter, expect_of(counter_head), stamped(b"%d" % last_number)))
