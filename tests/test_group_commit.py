@@ -19,7 +19,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores import Store
-from palimpsest.stores.backend import Again, Batch, Refusal
+from palimpsest.stores.backend import Again, Ask, Batch, Refusal, Seen
 from palimpsest.stores.engine.appends import Append
 from palimpsest.stores.engine.queues import GROUP, Queues
 from palimpsest.stores.memory import MemoryBackend
@@ -53,6 +53,19 @@ class Writer(MemoryBackend):
         if self._after:
             raise self._after.pop(0)
         return done
+
+
+class Silent(Writer):
+    """A store whose first write fails; if that may have been written, the look that follows fails as well."""
+
+    def __init__(self, fault: StoreUnavailable) -> None:
+        super().__init__(lambda _: fault)
+        self._of_look = [fault] if fault.written is None else []
+
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        if not self._before and self._of_look:
+            raise self._of_look.pop()
+        return await super().look(asks)
 
 
 def written(batches: Sequence[Batch]) -> list[str]:
@@ -166,6 +179,28 @@ def test_the_leader_of_a_failed_group_retries_its_own_append_alone() -> None:
     lead(commits, other)
 
     assert writer.commits == [texts([own]), texts([other])]
+
+
+@pytest.mark.parametrize("written", [False, None])
+def test_a_store_that_does_not_answer_is_waited_for_once(written: bool | None) -> None:
+    """If a store was waited for in vain, everybody who waits gets the error at once, and knows what was written."""
+    writer = Silent(StoreUnavailable("a store", "no answer", written=written, late=True))
+    commits = queue_before(writer)
+    claimed, behind, own = waiting(commits, GROUP - 1), waiting(commits, 3, OTHER), new()
+    commits._queue.waiting.insert(0, own)
+
+    with pytest.raises(StoreUnavailable, match="no answer") as caught:
+        lead(commits, own)
+
+    assert caught.value.written is written
+    for append, expected in [*((one, written) for one in claimed), *((one, False) for one in behind)]:
+        with pytest.raises(StoreUnavailable, match="no answer") as caught:
+            lead(commits, append)
+        assert (caught.value.written, caught.value.late) == (expected, True)
+    assert writer.commits == []
+    last = new()
+    drive(commits.run(last))
+    assert writer.commits == [texts([last])]
 
 
 def test_a_failed_append_raises_and_leaves_the_queue() -> None:

@@ -89,4 +89,4 @@ class BreakingBackend(PassThrough):
                 return await call
         except TimeoutError as late:
             problem = f"it has not answered within {self._seconds:g} seconds (circuit_breaker)"
-            raise StoreUnavailable(self.url, problem, written=None if writes else False) from late
+            raise StoreUnavailable(self.url, problem, written=None if writes else False, late=True) from late

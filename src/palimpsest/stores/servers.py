@@ -117,7 +117,7 @@ class ServerBackend(Backend, Generic[C]):
 
     def _late(self, under_way: bool) -> StoreUnavailable:
         problem = f"it has not answered within {self.seconds:g} seconds (timeout_seconds)"
-        return StoreUnavailable(self.url, problem, written=None if under_way else False)
+        return StoreUnavailable(self.url, problem, written=None if under_way else False, late=True)
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         """Return the driver's event loop. Raises ForkedProcess in another process, StoreUnavailable on another loop."""
