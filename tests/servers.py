@@ -290,9 +290,9 @@ def _speaks(kind: str, port: int) -> bool:
 
 
 @contextmanager
-def started(kind: str, folder: Path) -> Iterator[Server]:
+def started(kind: str, folder: Path, *more: str) -> Iterator[Server]:
     """Start a server for one test in a new folder; skip the test where the server cannot be had."""
-    server = Server(kind, folder)
+    server = Server(kind, folder, *more)
     try:
         server.start()
     except Unavailable as why:

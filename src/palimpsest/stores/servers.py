@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from operator import methodcaller
 from typing import Annotated, Any, Generic, TypeVar
@@ -160,6 +161,37 @@ class ServerBackend(Backend, Generic[C]):
 
 class Unsent(Exception):
     """An exception of a driver (the cause) that came before anything was sent."""
+
+
+class Line:
+    """Callers that wait for something to become free. Whoever has waited longest is woken first."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    async def wait(self) -> None:
+        """Wait until it is the caller's turn."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.wake()  # cancelled after its turn had come: the next waiter gets it
+            elif turn in self._waiting:  # not if a `wake` has already skipped and removed the cancelled future
+                self._waiting.remove(turn)
+            raise
+
+    def wake(self) -> None:
+        """Give the next waiter its turn, skipping those that were cancelled."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
 
 
 class Deadlines:
