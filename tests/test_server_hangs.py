@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from on_servers import own_server
 from palimpsest import AsyncMemory, Memory, StoreUnavailable
 from servers import Server, valkey_cluster, with_options
 
-TIMEOUT, MANY = 1, 6
+TIMEOUT, MANY = 2, 6
 """Seconds that a call may take, and how many appends wait for each other."""
 
 EACH = [
@@ -85,6 +86,26 @@ def test_threads_that_wait_for_a_hanging_server_fail_together(server: Server) ->
         failures = [fault for future in adding if isinstance(fault := future.exception(), StoreUnavailable)]
         session.add_user_message("after")
         check(failures, [entry.text for entry in session.entries()])
+
+
+@pytest.mark.parametrize("more", [{"timeout_seconds": TIMEOUT}, {"circuit_breaker": {"timeout": TIMEOUT}}])
+@pytest.mark.parametrize("server", EACH[:2], indirect=True)  # MongoDB's driver does not tell what it has sent
+def test_an_append_that_gets_no_connection_is_surely_unwritten(server: Server, more: Any) -> None:
+    """If a server hangs, only what was sent may be stored: an append that had no connection certainly is not."""
+
+    async def work() -> list[bool | None]:
+        async with AsyncMemory.open(server.address, pool_size=1, **more) as memory:
+            sessions = [memory.session(f"s{number}") for number in range(MANY)]
+            for session in sessions:
+                await session.add_user_message("before")
+            with server.hanging():
+                ends = await asyncio.gather(*(one.add_user_message("x") for one in sessions), return_exceptions=True)
+            return [fault.written for fault in ends if isinstance(fault, StoreUnavailable)]
+
+    written = asyncio.run(work())
+    assert len(written) == MANY
+    assert None in written
+    assert False in written
 
 
 @pytest.mark.wide

@@ -19,6 +19,7 @@ from msgspec import Meta
 from palimpsest.errors import ForkedProcess, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Backend, Due, Listed
 from palimpsest.stores.options import CommonOptions, discreet_address, read_options, texts_in
+from palimpsest.stores.rules import is_unsent
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound="ServerOptions")
@@ -105,10 +106,10 @@ class ServerBackend(Backend, Generic[C]):
             return await do(client)
         except PalimpsestError:
             raise  # before `faults`, as some of our errors are OSErrors, too
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as ended:
             if not call.is_late():
                 raise
-            raise self._late(under_way) from TimeoutError()
+            raise self._late(under_way and not is_unsent(ended)) from TimeoutError()
         except TimeoutError as late:
             raise self._late(under_way) from late
         except self.faults as fault:

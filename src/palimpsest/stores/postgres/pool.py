@@ -16,6 +16,7 @@ import asyncpg
 
 from palimpsest.errors import PalimpsestError
 from palimpsest.stores.postgres.faults import AWAY, FAULTS, is_unsent
+from palimpsest.stores.rules import UNSENT
 from palimpsest.stores.servers import Line, Unsent
 
 T = TypeVar("T")
@@ -94,6 +95,9 @@ class Pool:
             db = await self.take()
         except FAULTS as fault:
             raise Unsent from fault
+        except asyncio.CancelledError as ended:
+            ended.add_note(UNSENT)
+            raise
         try:
             result = await do(db)
         except asyncpg.ReadOnlySQLTransactionError:

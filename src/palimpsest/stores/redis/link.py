@@ -33,6 +33,7 @@ from redis.exceptions import (
 from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.stores.redis.layout import Damaged
 from palimpsest.stores.redis.scripts import Script
+from palimpsest.stores.rules import UNSENT
 from palimpsest.stores.servers import Line, Unsent
 
 T = TypeVar("T")
@@ -89,8 +90,15 @@ class Link(ABC):
 
     async def call(self, *command: bytes | str | int) -> Any:
         """Send a command and return its answer. Raises Unsent if a single server cannot be connected to."""
-        async with self._free:
+        try:
+            await self._free.acquire()
+        except asyncio.CancelledError as ended:
+            ended.add_note(UNSENT)
+            raise
+        try:
             return await self._call(command)
+        finally:
+            self._free.release()
 
     @abstractmethod
     async def _call(self, command: Sequence[bytes | str | int]) -> Any: ...
@@ -148,6 +156,9 @@ class Server(Link):
             connection = await pool.get_connection()
         except FAULTS as fault:
             raise Unsent from fault
+        except asyncio.CancelledError as ended:
+            ended.add_note(UNSENT)
+            raise
         try:
             await connection.send_packed_command(packed(command))
             return await connection.read_response()
