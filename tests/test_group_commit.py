@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import closing
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 import interrupts
-from palimpsest import Conflict, StoreUnavailable
+from palimpsest import Conflict, Memory, StoreUnavailable
 from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
@@ -391,3 +395,25 @@ def test_a_task_cancelled_during_a_write_returns_when_the_outcome_is_known() -> 
         assert [text for batch in writer.commits for text in batch] == texts([one for one in both if one.done])
 
     asyncio.run(main())
+
+
+def test_threads_that_wait_for_a_locked_file_fail_together(tmp_path: Path) -> None:
+    """If another program keeps a file locked, all threads that wait to add to it fail when the first does.
+
+    Nobody waits as long again: another write that begins then fails after them.
+    """
+    with Memory.open(tmp_path / "a.db", busy_seconds=1) as memory, ThreadPoolExecutor(6) as pool:
+        session = memory.session("s")
+        session.add_user_message("before")
+        with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            adding = [pool.submit(session.add_user_message, str(number)) for number in range(6)]
+            wait(adding, return_when=FIRST_EXCEPTION)
+            with pytest.raises(StoreUnavailable, match="locked") as caught:
+                memory.working("u").set("later", 1)
+            assert all(future.done() for future in adding)
+            holder.execute("ROLLBACK")
+
+        assert caught.value.late
+        assert [getattr(future.exception(), "written", "") for future in adding] == [False] * 6
+        assert [entry.text for entry in session.entries()] == ["before"]
