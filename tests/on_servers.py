@@ -38,11 +38,11 @@ KINDS = {
 
 
 @contextmanager
-def own_server(kind: str) -> Iterator[Server]:
-    """Start a server for one test, in a folder that the server's user may enter."""
+def own_server(kind: str, *more: str) -> Iterator[Server]:
+    """Start a server for one test, with more arguments, in a folder that the server's user may enter."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        with started(kind, Path(folder) / "server") as server:
+        with started(kind, Path(folder) / "server", *more) as server:
             yield server
 
 

@@ -219,6 +219,21 @@ class Server:
         """Ask the server to end, and wait until it has."""
         self._end(self._made.ends_by)
 
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Stop all of the server's processes in the block: its connections stay open, and nothing is answered."""
+        self._send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._send(signal.SIGCONT)
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        for pid in (self._process.pid, *_children(self._process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def _end(self, by: signal.Signals) -> None:
         if self._process is None:
             return
@@ -275,9 +290,9 @@ def _speaks(kind: str, port: int) -> bool:
 
 
 @contextmanager
-def started(kind: str, folder: Path) -> Iterator[Server]:
+def started(kind: str, folder: Path, *more: str) -> Iterator[Server]:
     """Start a server for one test in a new folder; skip the test where the server cannot be had."""
-    server = Server(kind, folder)
+    server = Server(kind, folder, *more)
     try:
         server.start()
     except Unavailable as why:

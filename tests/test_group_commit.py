@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import closing
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 import interrupts
-from palimpsest import Conflict, StoreUnavailable
+from palimpsest import Conflict, Memory, StoreUnavailable
 from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores import Store
-from palimpsest.stores.backend import Again, Batch, Refusal
+from palimpsest.stores.backend import Again, Ask, Batch, Refusal, Seen
 from palimpsest.stores.engine.appends import Append
 from palimpsest.stores.engine.queues import GROUP, Queues
 from palimpsest.stores.memory import MemoryBackend
@@ -53,6 +57,19 @@ class Writer(MemoryBackend):
         if self._after:
             raise self._after.pop(0)
         return done
+
+
+class Silent(Writer):
+    """A store whose first write fails; if that may have been written, the look that follows fails as well."""
+
+    def __init__(self, fault: StoreUnavailable) -> None:
+        super().__init__(lambda _: fault)
+        self._of_look = [fault] if fault.written is None else []
+
+    async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        if not self._before and self._of_look:
+            raise self._of_look.pop()
+        return await super().look(asks)
 
 
 def written(batches: Sequence[Batch]) -> list[str]:
@@ -166,6 +183,28 @@ def test_the_leader_of_a_failed_group_retries_its_own_append_alone() -> None:
     lead(commits, other)
 
     assert writer.commits == [texts([own]), texts([other])]
+
+
+@pytest.mark.parametrize("written", [False, None])
+def test_a_store_that_does_not_answer_is_waited_for_once(written: bool | None) -> None:
+    """If a store was waited for in vain, everybody who waits gets the error at once, and knows what was written."""
+    writer = Silent(StoreUnavailable("a store", "no answer", written=written, late=True))
+    commits = queue_before(writer)
+    claimed, behind, own = waiting(commits, GROUP - 1), waiting(commits, 3, OTHER), new()
+    commits._queue.waiting.insert(0, own)
+
+    with pytest.raises(StoreUnavailable, match="no answer") as caught:
+        lead(commits, own)
+
+    assert caught.value.written is written
+    for append, expected in [*((one, written) for one in claimed), *((one, False) for one in behind)]:
+        with pytest.raises(StoreUnavailable, match="no answer") as caught:
+            lead(commits, append)
+        assert (caught.value.written, caught.value.late) == (expected, True)
+    assert writer.commits == []
+    last = new()
+    drive(commits.run(last))
+    assert writer.commits == [texts([last])]
 
 
 def test_a_failed_append_raises_and_leaves_the_queue() -> None:
@@ -356,3 +395,25 @@ def test_a_task_cancelled_during_a_write_returns_when_the_outcome_is_known() -> 
         assert [text for batch in writer.commits for text in batch] == texts([one for one in both if one.done])
 
     asyncio.run(main())
+
+
+def test_threads_that_wait_for_a_locked_file_fail_together(tmp_path: Path) -> None:
+    """If another program keeps a file locked, all threads that wait to add to it fail when the first does.
+
+    Nobody waits as long again: another write that begins then fails after them.
+    """
+    with Memory.open(tmp_path / "a.db", busy_seconds=1) as memory, ThreadPoolExecutor(6) as pool:
+        session = memory.session("s")
+        session.add_user_message("before")
+        with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            adding = [pool.submit(session.add_user_message, str(number)) for number in range(6)]
+            wait(adding, return_when=FIRST_EXCEPTION)
+            with pytest.raises(StoreUnavailable, match="locked") as caught:
+                memory.working("u").set("later", 1)
+            assert all(future.done() for future in adding)
+            holder.execute("ROLLBACK")
+
+        assert caught.value.late
+        assert [getattr(future.exception(), "written", "") for future in adding] == [False] * 6
+        assert [entry.text for entry in session.entries()] == ["before"]

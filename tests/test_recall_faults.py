@@ -10,18 +10,21 @@ import traceback
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 import postgresstore
 from indexer import SCRIPT
-from palimpsest import Memory, PalimpsestError
+from palimpsest import Memory, PalimpsestError, StoreUnavailable
 from palimpsest.errors import ForkedProcess
 from palimpsest.recall.follower import BLOCKED
 from palimpsest.runtime.runner import drive
 from palimpsest.testing import FakeClock
 from processes import Process, stuff
+from proxy import network
 from recall_helpers import companion, finds, index_bytes, marks, place_of, traces
+from servers import with_options
 from test_recall_races import recall_of
 
 KINDS = ("sqlite", "file")
@@ -389,3 +392,44 @@ def test_an_index_with_a_damaged_schema_is_rebuilt(tmp_path: Path) -> None:
         path.write_bytes(before.replace(name, name[:-2] + b"\xff" + name[-1:]))
         with Memory.open(place) as memory:
             assert finds(memory, "pelican"), name
+
+
+# --- over a server
+
+
+@pytest.mark.parametrize("how", ["stalls", "drops"])
+def test_an_index_on_a_server_that_did_not_answer_is_used_later(how: Any) -> None:
+    """A search whose index cannot be reached fails, and the next finds the index on the server, not one in memory."""
+    address = postgresstore.address_of("recall_away", timeout_seconds=1)
+    port = urlsplit(address).port
+    assert port is not None
+    with network(port) as between, Memory.open(address.replace(f":{port}/", f":{between.port}/")) as memory:
+        memory.session("one").add_user_message("said pelicans")
+        between.becomes(how)
+        with pytest.raises(StoreUnavailable):
+            memory.recall("pelicans")
+        between.becomes("passes")
+
+        assert finds(memory, "pelicans")
+        status = memory.index_status()
+        assert (status.is_kept, status.entries) == (True, 1)
+
+
+def test_an_index_that_may_not_be_made_on_a_server_is_in_memory(caplog: pytest.LogCaptureFixture) -> None:
+    """If the user of the address may not create tables, searches use an index in memory, and a warning says so."""
+    schema = postgresstore.schema_of("recall_rights")
+    address = postgresstore.address_of("recall_rights")
+    with Memory.open(address) as memory:
+        memory.session("one").add_user_message("said pelicans")
+    role = f"{schema}_reader"
+    postgresstore.asked(
+        address,
+        f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+        f"GRANT USAGE ON SCHEMA {schema} TO {role}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}",
+    )
+
+    with Memory.open(with_options(address, role=role)) as memory:
+        assert finds(memory, "pelicans")
+        assert not memory.index_status().is_kept
+    assert "permission denied" in caplog.text

@@ -279,10 +279,11 @@ class StoreUnavailable(StoreError, ConnectionError):
     """The store cannot be reached or written now: locked, full, read-only, or away.
 
     `written` says whether the data of a write was stored: None if that is not known, because the answer was lost.
+    `late` says that the store was waited for, as long as a call may take, and did not answer.
     """
 
-    def __init__(self, store: str, reason: str, *, written: bool | None = False) -> None:
-        self.written = written
+    def __init__(self, store: str, reason: str, *, written: bool | None = False, late: bool = False) -> None:
+        self.written, self.late = written, late
         super().__init__(store, reason)
 
 

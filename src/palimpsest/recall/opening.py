@@ -103,12 +103,14 @@ class Indexes:
         backend = self._store.backend
         if backend.tables is None or self._path is not None or not self._store.writable:
             return None
-        from palimpsest.recall.postgres.index import PostgresIndex  # only over PostgreSQL
+        from palimpsest.recall.postgres.index import PostgresIndex, passes  # only over PostgreSQL
 
         index = PostgresIndex(backend.tables, tenant, NAME, backend.url)
         try:
             await index.open(vectors=self._embedder is not None)
         except StoreUnavailable as fault:
+            if passes(fault):
+                raise  # the next search tries again: until the process ends an index in memory would be used
             warn(ALONE, fault)
             return None
         return index
@@ -163,6 +165,8 @@ def _file_of(store: Store, path: str | None) -> File:
     try:
         file.open()
     except StoreUnavailable as fault:
+        if fault.late:
+            raise  # another program keeps it locked, and will not for ever
         warn(ALONE, fault)
         return File()
     return file

@@ -19,6 +19,7 @@ import msgspec
 
 from palimpsest.log.codec import ready
 from palimpsest.runtime.runner import Inline, Runner, drive
+from palimpsest.stores.values import Scrubbed as Scrubbed  # noqa: PLC0414 (stores of others find it here)
 
 if TYPE_CHECKING:
     from palimpsest.stores.values import Tables
@@ -170,18 +171,6 @@ class Due(NamedTuple):
 ready(Place, Due)
 
 
-class Scrubbed(msgspec.Struct, frozen=True):
-    """The outcome of scrubbing.
-
-    `remains` says in plain sentences what could not be scrubbed, and why. `left` is about how many bytes there are
-    still to go through (0: none), `freed` how many bytes smaller the store is (below 0: larger).
-    """
-
-    remains: tuple[str, ...] = ()
-    left: int = 0
-    freed: int = 0
-
-
 class Backend(ABC):
     """Where places are kept.
 
@@ -220,6 +209,16 @@ class Backend(ABC):
     async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Like `together`, for a caller that was cancelled already: the coroutine is run to its end."""
         return await start()
+
+    async def briefly(self, start: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
+        """Run a coroutine that awaits nothing but this store. Over a driver it is cancelled after so many seconds, and
+        TimeoutError raised."""
+        if self.blocking:
+            return await start()
+        import asyncio  # only under an event loop
+
+        async with asyncio.timeout(seconds):
+            return await start()
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what a function returns that computes for long and awaits nothing, without blocking an event loop."""

@@ -7,10 +7,11 @@ this backend ever suspends. `drive` can run it, even from within a running loop,
 from __future__ import annotations
 
 import asyncio
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from time import monotonic
 from typing import Any, TypeVar
 
 from palimpsest.errors import StoreUnavailable
@@ -30,15 +31,24 @@ class BridgedBackend(PassThrough):
     def __init__(self, below: Backend, runner: Runner) -> None:
         super().__init__(below)
         self.runner, self.blocking, self.inline = runner, True, True
+        self._limits: dict[int, float] = {}
+
+    async def briefly(self, start: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
+        thread = get_ident()
+        self._limits[thread] = monotonic() + seconds
+        try:
+            return await start()
+        finally:
+            del self._limits[thread]
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
     async def pass_on(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
         """Wait for a verb below. If the caller is interrupted, the verb is cancelled, and has ended by then."""
-        call = _Call(start)
+        call, until = _Call(start), self._limits.get(get_ident()) if self._limits else None
         try:
-            result: T = await self.runner.wait(call.run())
+            result: T = await self.runner.wait(call.run(), None if until is None else until - monotonic())
         except CancelledError:  # by the driver: a closed runner would raise Closed
             problem, written = "its driver cancelled the request; try again", None if writes else False
             raise StoreUnavailable(self.url, problem, written=written) from None

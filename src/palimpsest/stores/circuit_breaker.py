@@ -15,6 +15,7 @@ from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.log import values
 from palimpsest.runtime.breaker import Breaker, Paused
 from palimpsest.stores.backend import Backend
+from palimpsest.stores.rules import is_unsent
 from palimpsest.stores.wrappers import PassThrough
 
 if TYPE_CHECKING:
@@ -89,4 +90,5 @@ class BreakingBackend(PassThrough):
                 return await call
         except TimeoutError as late:
             problem = f"it has not answered within {self._seconds:g} seconds (circuit_breaker)"
-            raise StoreUnavailable(self.url, problem, written=None if writes else False) from late
+            written = None if writes and not is_unsent(late.__cause__) else False
+            raise StoreUnavailable(self.url, problem, written=written, late=True) from late

@@ -30,6 +30,15 @@ PAGE = 1000
 READ_ONLY = "it was opened read-only (readonly=True), and nothing was written"
 """Why nothing is written to a store that is not `writable`."""
 
+UNSENT = "nothing was sent"
+"""The note on an exception that ended a call before it had sent anything."""
+
+
+def is_unsent(fault: BaseException | None) -> bool:
+    """Return whether an exception has the note that nothing was sent."""
+    return UNSENT in getattr(fault, "__notes__", ())
+
+
 # --- batches
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from operator import methodcaller
 from typing import Annotated, Any, Generic, TypeVar
@@ -18,6 +19,7 @@ from msgspec import Meta
 from palimpsest.errors import ForkedProcess, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Backend, Due, Listed
 from palimpsest.stores.options import CommonOptions, discreet_address, read_options, texts_in
+from palimpsest.stores.rules import is_unsent
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound="ServerOptions")
@@ -104,10 +106,10 @@ class ServerBackend(Backend, Generic[C]):
             return await do(client)
         except PalimpsestError:
             raise  # before `faults`, as some of our errors are OSErrors, too
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as ended:
             if not call.is_late():
                 raise
-            raise self._late(under_way) from TimeoutError()
+            raise self._late(under_way and not is_unsent(ended)) from TimeoutError()
         except TimeoutError as late:
             raise self._late(under_way) from late
         except self.faults as fault:
@@ -117,7 +119,7 @@ class ServerBackend(Backend, Generic[C]):
 
     def _late(self, under_way: bool) -> StoreUnavailable:
         problem = f"it has not answered within {self.seconds:g} seconds (timeout_seconds)"
-        return StoreUnavailable(self.url, problem, written=None if under_way else False)
+        return StoreUnavailable(self.url, problem, written=None if under_way else False, late=True)
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         """Return the driver's event loop. Raises ForkedProcess in another process, StoreUnavailable on another loop."""
@@ -160,6 +162,37 @@ class ServerBackend(Backend, Generic[C]):
 
 class Unsent(Exception):
     """An exception of a driver (the cause) that came before anything was sent."""
+
+
+class Line:
+    """Callers that wait for something to become free. Whoever has waited longest is woken first."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    async def wait(self) -> None:
+        """Wait until it is the caller's turn."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.wake()  # cancelled after its turn had come: the next waiter gets it
+            elif turn in self._waiting:  # not if a `wake` has already skipped and removed the cancelled future
+                self._waiting.remove(turn)
+            raise
+
+    def wake(self) -> None:
+        """Give the next waiter its turn, skipping those that were cancelled."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
 
 
 class Deadlines:

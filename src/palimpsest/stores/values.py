@@ -31,6 +31,18 @@ def figure_of(name: str, session: str) -> str:
     return f"{name}:{session}:"
 
 
+class Scrubbed(msgspec.Struct, frozen=True):
+    """The outcome of scrubbing.
+
+    `remains` says in plain sentences what could not be scrubbed, and why. `left` is about how many bytes there are
+    still to go through (0: none), `freed` how many bytes smaller the store is (below 0: larger).
+    """
+
+    remains: tuple[str, ...] = ()
+    left: int = 0
+    freed: int = 0
+
+
 class Standing(msgspec.Struct, frozen=True):
     """A session at one moment: its head, and a mark.
 

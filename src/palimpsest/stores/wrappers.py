@@ -24,6 +24,9 @@ class RunsBelow(Backend):
     async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await self.below.surely(start)
 
+    async def briefly(self, start: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
+        return await self.below.briefly(start, seconds)
+
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self.below.apart(function, *arguments)
 

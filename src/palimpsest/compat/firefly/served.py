@@ -273,7 +273,7 @@ class ServedStore(EntryStore):
             raise  # some are OSErrors, too, and so among the exceptions of the driver
         except TimeoutError as late:
             reason = f"it has not answered within {self._seconds:g} seconds (timeout)"
-            raise StoreUnavailable(self.url, reason, written=None if under_way else False) from late
+            raise StoreUnavailable(self.url, reason, written=None if under_way else False, late=True) from late
         except self._server.faults as fault:
             raise self._server.translated(fault, under_way) from fault
 

@@ -61,6 +61,16 @@ NONE = """UPDATE {s}.recall_tenants SET mark = 0, generation = generation + 1, e
 WHERE number = $1"""
 
 
+PASSING = ("08", "40", "532", "533", "534", "55", "57")
+"""Classes of SQLSTATE codes with which a server says that it cannot do something now: it will later."""
+
+
+def passes(fault: StoreUnavailable) -> bool:
+    """Whether the tables may be made another time: the server gave no answer, or one that says so."""
+    code = getattr(fault.__cause__, "sqlstate", None)
+    return code is None or code.startswith(PASSING)
+
+
 class PostgresIndex:
     """The index of one tenant in tables beside the store's. Its verbs are those of `palimpsest.recall.index.Index`."""
 

@@ -24,6 +24,9 @@ from palimpsest.stores.values import Appended
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
 """Errors with which an append can be refused before anything of it is written."""
 
+SEARCH = 2.0
+"""Seconds that may be spent on finding out whether an append without an answer was written. Meanwhile others wait."""
+
 PreparedAppends = tuple[Known, Known, Batch]
 """A session before the appends, the session after them, and the batch that takes it from one to the other."""
 
@@ -251,25 +254,35 @@ class Appends:
         steps = [step, Step(known.logs, rows_only=True, put=puts), *large_steps, *note_steps(known, after_all)]
         return known, after_all, [*steps, *await self._sessions.creation_steps(known, at)]
 
-    async def was_done(self, own: Append, fault: PalimpsestError) -> bool:
-        """Return whether an append was written although its answer was lost; if not, say so in `fault.written`.
+    async def was_done(self, own: Append, fault: PalimpsestError) -> bool | None:
+        """Return whether an append was written although its answer was lost, and say so in `fault.written`.
+
+        None means that this cannot be found out: the store gives no answer within `SEARCH` seconds.
 
         An earlier attempt that is still being written either holds a lock on the head that it compares, and is waited
         for, or has still to compare it: so that head is changed, and whatever a network delivers later is refused.
         """
         own.note_unanswered()
+        done: bool | None = None
         try:
-            if own.sent and (await self._find_sent(own, self._backend.look) or await self._arrived_late(own)):
-                return True
-        except PalimpsestError:
-            if isinstance(fault, StoreUnavailable):
-                fault.written = None  # an earlier attempt may have been written
-            raise fault from None
+            done = bool(own.sent) and await self._backend.briefly(lambda: self._find_or_bar(own), SEARCH)
+        except (PalimpsestError, TimeoutError):
+            pass  # an earlier attempt may have been written
         finally:
             self._sessions.forget(own.key)
         if isinstance(fault, StoreUnavailable):
-            fault.written = False
-        return False
+            fault.written = done
+        return done
+
+    async def _find_or_bar(self, own: Append) -> bool:
+        return await self._find_sent(own, self._backend.look) or await self._arrived_late(own)
+
+    def fail(self, append: Append, fault: StoreUnavailable) -> None:
+        """Settle an append with the error of a write that got no answer, whether that wrote the append or not."""
+        append.note_unanswered()
+        written = None if append.sent else False
+        append.error, append.done = StoreUnavailable(fault.store, fault.reason, written=written, late=fault.late), True
+        self._sessions.forget(append.key)
 
     async def _arrived_late(self, append: Append) -> bool:
         """Return whether the append is stored once no earlier attempt can be written any more."""

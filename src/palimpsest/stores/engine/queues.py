@@ -11,6 +11,7 @@ it over, after it has looked whether the append was written.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -72,12 +73,8 @@ class Queues:
             return await self._run_over_driver(append)
         queue = self._queue if self._backend.gathers else self._session_queue(append.key)
         if self._alone >= CALM and not (queue.waiting or queue.turn.locked()):
-            try:
-                with queue.turn:
-                    await self._appends.quickly(append)
-            except StoreUnavailable as fault:
-                if fault.written is not None:
-                    raise  # else nobody knows whether it was written: whoever writes the queue finds out
+            with queue.turn:
+                await self._write_past_queue(queue, append)
             if append.done:
                 return _outcome(append)
         try:
@@ -120,7 +117,7 @@ class Queues:
         try:
             if alone:
                 async with turn:
-                    await self._write_past_queue(append)
+                    await self._write_past_queue(queue, append)
             if not append.done:
                 queue.waiting.append(append)
             while not append.done:
@@ -136,7 +133,7 @@ class Queues:
                 self._queues.pop(append.key, None)
         return _outcome(append)
 
-    async def _write_past_queue(self, append: Append) -> None:
+    async def _write_past_queue(self, queue: Queue, append: Append) -> None:
         """Write an append of the common kind to a session that nobody else writes to, past its empty queue.
 
         The caller holds the turn; whoever comes meanwhile waits for it.
@@ -144,7 +141,7 @@ class Queues:
         try:
             await self._appends.quickly(append)
         except PalimpsestError as fault:
-            if getattr(fault, "written", False) is not None or not await self._appends.was_done(append, fault):
+            if not await self._was_done(queue, [append], append, fault):
                 raise
 
     async def _settle(self, queue: Queue, own: Append) -> None:
@@ -176,16 +173,34 @@ class Queues:
                         append.claimed = append.done  # until the next attempt its caller may withdraw it
                     break
             except PalimpsestError as fault:
-                unavailable = isinstance(fault, StoreUnavailable)
-                surely_unwritten = (unavailable or len(claimed) == 1) and getattr(fault, "written", False) is not None
-                for append in claimed if surely_unwritten else ():
-                    append.base = None  # nothing of it was written
-                if (own.sent or not surely_unwritten) and await self._appends.was_done(own, fault):
+                if await self._was_done(queue, claimed, own, fault):
                     continue
                 if len(claimed) <= 1:
                     raise
                 together = False  # another append may be to blame: each is tried alone
         _drop(queue)  # else settled appends would stay in memory
+
+    async def _was_done(self, queue: Queue, claimed: Sequence[Append], own: Append, fault: PalimpsestError) -> bool:
+        """Return whether `own` was written although writing what was claimed has raised this fault.
+
+        If the store gives no answer, the fault is raised, and whoever waits gets it too: otherwise each of them would
+        wait for an answer, one after the other.
+        """
+        unavailable = isinstance(fault, StoreUnavailable)
+        surely_unwritten = (unavailable or len(claimed) == 1) and getattr(fault, "written", False) is not None
+        for append in claimed if surely_unwritten else ():
+            append.base = None  # nothing of it was written
+        done: bool | None = None if isinstance(fault, StoreUnavailable) and fault.late else False
+        if own.sent or not surely_unwritten:
+            done = await self._appends.was_done(own, fault)
+        if done is not None:
+            return done
+        if isinstance(fault, StoreUnavailable):
+            with queue.lock:
+                unsettled = [append for append in {*claimed, *queue.waiting} - {own} if not append.done]
+            for append in unsettled:
+                self._appends.fail(append, fault)
+        raise fault from None
 
     def _withdraw(self, queue: Queue, append: Append) -> bool:
         """Take back an append that nobody has begun to write; return whether its fate is decided."""

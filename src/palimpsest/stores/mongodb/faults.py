@@ -22,8 +22,8 @@ from palimpsest.stores.servers import NOT_TAKEN
 FAULTS: tuple[type[BaseException], ...] = (PyMongoError, BSONError)
 """Every exception that the driver raises."""
 
-CONFLICT, DUPLICATE = 112, 11000
-"""Codes of a write conflict of two transactions, and of a key that exists already."""
+CONFLICT, DUPLICATE, TOO_LONG = 112, 11000, 50
+"""Codes of a write conflict of two transactions, of a key that exists already, and of a request that took too long."""
 
 REASON = 300
 """Characters that are quoted of the driver's report about servers that it cannot reach."""
@@ -32,7 +32,7 @@ _ADVICE = {
     13: "the user of the address may not do that: give it the role readWrite for the database",
     18: "the server refuses this user, or password: look at the address",
     20: "it has no transactions: make the server a replica set, if only of one member (rs.initiate())",
-    50: "it took too long; try again",
+    TOO_LONG: "it took too long; try again",
     100: "the replica set has fewer servers than the write concern asks for",
     112: "other writers changed the same data at the same time, again and again; try again",
     251: "a transaction took longer than the server allows; try again",
@@ -59,7 +59,8 @@ def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
         )
         if isinstance(fault, ServerSelectionTimeoutError):
             why = f"{why} ({_reason(fault)})"
-    return StoreUnavailable(url, why, written=None if writes and not certain else False)
+    late = code == TOO_LONG or isinstance(fault, ServerSelectionTimeoutError)
+    return StoreUnavailable(url, why, written=None if writes and not certain else False, late=late)
 
 
 def _reason(fault: ServerSelectionTimeoutError) -> str:

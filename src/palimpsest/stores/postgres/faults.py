@@ -64,6 +64,10 @@ _ADVICE = (
 )
 
 
+_LATE = ("55P03", "57014")
+"""SQLSTATE codes of a lock, and of a statement, that took longer than the server's settings allow."""
+
+
 def is_unsent(fault: BaseException) -> bool:
     """Whether the call that raised this sent nothing, or the server did nothing because it accepts no writes."""
     return isinstance(fault, Unsent | asyncpg.InterfaceError | asyncpg.ReadOnlySQLTransactionError) or (
@@ -87,7 +91,8 @@ def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     answered = isinstance(fault, asyncpg.PostgresError) and not isinstance(fault, LOST)
     advice = next((advice for begin, advice in _ADVICE if code.startswith(begin)), "")
     reason = f"{text}: {advice}" if advice else text
-    return StoreUnavailable(url, reason, written=None if writes and not (answered or is_unsent(fault)) else False)
+    written = None if writes and not (answered or is_unsent(fault)) else False
+    return StoreUnavailable(url, reason, written=written, late=code in _LATE)
 
 
 def _plain(fault: BaseException) -> str:

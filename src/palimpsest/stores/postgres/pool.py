@@ -8,7 +8,6 @@ rolls its transaction back, in a background task that nobody waits for.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
@@ -17,7 +16,8 @@ import asyncpg
 
 from palimpsest.errors import PalimpsestError
 from palimpsest.stores.postgres.faults import AWAY, FAULTS, is_unsent
-from palimpsest.stores.servers import Unsent
+from palimpsest.stores.rules import UNSENT
+from palimpsest.stores.servers import Line, Unsent
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Pool:
         self._connect, self._size = connect, size
         self._loop = asyncio.get_running_loop()
         self._idle: list[tuple[Connection, float]] = []
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._line = Line()
         self._used: set[Connection] = set()
         self._outdated: set[Connection] = set()
         self._open = 0
@@ -95,6 +95,9 @@ class Pool:
             db = await self.take()
         except FAULTS as fault:
             raise Unsent from fault
+        except asyncio.CancelledError as ended:
+            ended.add_note(UNSENT)
+            raise
         try:
             result = await do(db)
         except asyncpg.ReadOnlySQLTransactionError:
@@ -108,7 +111,7 @@ class Pool:
         return result
 
     async def take(self) -> Connection:
-        """Take an idle connection out of the pool, or make one. Waits while all are in use."""
+        """Take an idle connection out of the pool, or make one. Waits while all that can be had are in use."""
         while True:
             if self._closed:
                 raise asyncpg.InterfaceError("the store is being closed")
@@ -120,25 +123,23 @@ class Pool:
                     self._used.add(db)
                     return db
             if self._open < self._size:
-                return await self._make()
-            turn = self._loop.create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except BaseException:
-                if turn.done() and not turn.cancelled():
-                    self._wake()  # cancelled after its turn had come: the next waiter gets it
-                elif turn in self._waiting:  # not if a `_wake` has already skipped and removed the cancelled future
-                    self._waiting.remove(turn)
-                raise
+                made = await self._make()
+                if made is not None:
+                    return made
+                if self._idle:
+                    continue
+            await self._line.wait()
 
-    async def _make(self) -> Connection:
+    async def _make(self) -> Connection | None:
+        """Make a connection; None if the server accepts no more than those that are in use here."""
         self._open += 1
         try:
             db = await self._connect()
-        except BaseException:
+        except BaseException as fault:
             self._open -= 1
-            self._wake()
+            if self._used and isinstance(fault, asyncpg.TooManyConnectionsError):
+                return None
+            self._line.wake()
             raise
         self._used.add(db)
         return db
@@ -157,7 +158,7 @@ class Pool:
             self._drop(db)
         else:
             self._idle.append((db, self._loop.time()))
-        self._wake()
+        self._line.wake()
 
     async def _settled(self, db: Connection) -> None:
         """Roll back what was interrupted, then return the connection; terminate it if that fails."""
@@ -177,14 +178,6 @@ class Pool:
         self._outdated.discard(db)
         db.terminate()
 
-    def _wake(self) -> None:
-        """Give the next waiter its turn, skipping those that were cancelled."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-
     def expire(self) -> None:
         """Close all present connections, since one of them was found lost: idle ones now, the others when returned."""
         self._outdated |= self._used
@@ -194,8 +187,8 @@ class Pool:
     async def close(self, seconds: float) -> None:
         """Close all connections. Those in use have `seconds` to end their work; then they are terminated."""
         self._closed = True
-        while self._waiting:
-            self._wake()
+        while self._line:
+            self._line.wake()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 for db, _ in self._idle:

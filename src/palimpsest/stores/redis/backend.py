@@ -37,6 +37,7 @@ class RedisBackend(ServerBackend[Link]):
     def __init__(self, address: str, options: RedisOptions) -> None:
         super().__init__(address, options)
         self._options, self._in_cluster = options, options.cluster
+        self.gathers = not options.cluster  # there each node is asked by itself, and may fail by itself
         self.keys = [f"{options.prefix}:{{{tag}}}:i" for tag in TAGS]
         self._listings = Listings(self._scripts, self.writable)
 

@@ -33,7 +33,8 @@ from redis.exceptions import (
 from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.stores.redis.layout import Damaged
 from palimpsest.stores.redis.scripts import Script
-from palimpsest.stores.servers import Unsent
+from palimpsest.stores.rules import UNSENT
+from palimpsest.stores.servers import Line, Unsent
 
 T = TypeVar("T")
 
@@ -41,6 +42,15 @@ T = TypeVar("T")
 FAULTS: tuple[type[BaseException], ...] = (RedisError, RedisClusterException, OSError, Unsent, Damaged)
 LOST: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError, OSError)
 """The connection is lost: a new one may work."""
+
+FULL = ("max number of clients reached", "Connection not ready")
+"""What the driver reports if a server closes a new connection at once, because it has as many as it accepts."""
+
+NO_MORE = "it accepts no more connections (maxclients); nothing was written"
+"""What to tell the user then."""
+
+CLOSING = "the store is being closed"
+"""The fault of a call that would make a new connection while the store is closed."""
 
 HOW: dict[str, Any] = {"protocol": 2, "socket_timeout": None, "driver_info": None}
 """Options of every connection. No socket timeout, because `timeout_seconds` ends a call that hangs; no CLIENT SETINFO
@@ -80,8 +90,15 @@ class Link(ABC):
 
     async def call(self, *command: bytes | str | int) -> Any:
         """Send a command and return its answer. Raises Unsent if a single server cannot be connected to."""
-        async with self._free:
+        try:
+            await self._free.acquire()
+        except asyncio.CancelledError as ended:
+            ended.add_note(UNSENT)
+            raise
+        try:
             return await self._call(command)
+        finally:
+            self._free.release()
 
     @abstractmethod
     async def _call(self, command: Sequence[bytes | str | int]) -> Any: ...
@@ -106,16 +123,49 @@ class Server(Link):
         how = {**HOW, "max_connections": size, "retry": Retry(NoBackoff(), 0), "socket_connect_timeout": seconds}
         self._make_pool: Callable[[], Any] = partial(ConnectionPool.from_url, address, **how)
         self._pool: Any = self._make_pool()
+        self._line, self._under_way, self._closed = Line(), 0, False
 
     async def _call(self, command: Sequence[bytes | str | int]) -> Any:
+        """Send a command and return its answer. If the server accepts no further connection, wait for one in use."""
+        while True:
+            self._under_way, full = self._under_way + 1, False
+            try:
+                return await self._sent(command)
+            except Unsent as fault:
+                full = str(fault.__cause__) in FULL and (self._under_way > 1 or self._has_idle())
+                if not full:
+                    raise
+            finally:
+                self._under_way -= 1
+                if not full:
+                    self._line.wake()
+            if not self._has_idle():
+                await self._line.wait()
+
+    def _has_idle(self) -> bool:
+        """Return whether a connection is open and idle. It will be the next one that is used."""
+        idle = self._pool._available_connections  # noqa: SLF001 (the driver has no other way to know)
+        idle.sort(key=lambda connection: connection.is_connected)
+        return bool(idle) and idle[-1].is_connected
+
+    async def _sent(self, command: Sequence[bytes | str | int]) -> Any:
         pool = self._pool
         try:
+            if self._closed:
+                raise ConnectionError(CLOSING)
             connection = await pool.get_connection()
         except FAULTS as fault:
             raise Unsent from fault
+        except asyncio.CancelledError as ended:
+            ended.add_note(UNSENT)
+            raise
         try:
             await connection.send_packed_command(packed(command))
             return await connection.read_response()
+        except ConnectionError as fault:
+            if str(fault) in FULL:
+                raise Unsent from fault
+            raise
         finally:
             await pool.release(connection)
             if pool is not self._pool:  # `renew` was called meanwhile
@@ -129,6 +179,7 @@ class Server(Link):
         await old_pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
+        self._closed = True
         await self._pool.aclose()
 
 
@@ -207,6 +258,7 @@ _ADVICE: tuple[tuple[type[BaseException] | str, str], ...] = (
     (ReadOnlyError, "it is a replica, which takes no writes: give the address of the primary"),
     (NoPermissionError, "the user of the address lacks a permission: it needs all commands of the documentation"),
     (AuthenticationError, "look at user and password of the address"),
+    ("Protocol error: unauthenticated", "look at user and password of the address"),
     (BusyLoadingError, "the server is starting, and loads its data; try again"),
     (ClusterDownError, "nodes of the cluster are missing; try again when it is complete"),
     (MovedError, "it is a node of a cluster: give the option cluster=true"),
@@ -246,8 +298,9 @@ def translate(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
         halfway = writes and "user_script" in text
         return StoreUnavailable(url, f"{text}: {advice}" if advice else text, written=None if halfway else False)
     if isinstance(fault, LOST):
-        reason = f"cannot be reached ({_plain(fault)}); check that the server runs, and that the address is right"
-        return StoreUnavailable(url, reason, written=None if writes else False)
+        advice = NO_MORE if text == FULL[0] else "check that the server runs, and that the address is right"
+        reason = f"cannot be reached ({_plain(fault)}); {advice}"
+        return StoreUnavailable(url, reason, written=None if writes and advice != NO_MORE else False)
     return StoreUnavailable(url, text or type(fault).__name__, written=None if writes else False)
 
 
