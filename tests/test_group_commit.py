@@ -181,6 +181,39 @@ def test_a_failed_append_raises_and_leaves_the_queue() -> None:
     assert writer.commits == [texts([other])]
 
 
+def test_appends_that_waited_for_other_processes_fail_together() -> None:
+    """Where others were in the way for too long, all that had come before fail: each has waited once, not in a row."""
+    attempts = list[list[str]]()
+    late = list[Append]()
+
+    def busy(batch: Sequence[str]) -> BaseException:
+        attempts.append(list(batch))
+        if not late:
+            late.extend(waiting(commits, 1, OTHER))
+        return StoreUnavailable("a store", "locked", busy=True)
+
+    writer = Writer(*[busy] * (2 * GROUP))
+    commits = queue_before(writer)
+    own = new()
+    others = [*waiting(commits, GROUP), *waiting(commits, 3, OTHER)]
+
+    with pytest.raises(StoreUnavailable, match="locked"):
+        drive(commits.run(own))
+
+    assert len(attempts) == 1
+    for append in others:
+        with pytest.raises(StoreUnavailable, match="locked") as raised:
+            lead(commits, append)
+        assert raised.value.busy
+        assert raised.value.written is False
+    assert len(attempts) == 1
+    assert not late[0].done  # it came during the wait, so it has not waited as long
+    writer._before.clear()
+    lead(commits, late[0])
+    assert stored(writer, OTHER) == texts(late)
+    assert stored(writer) == []
+
+
 class Handed:
     """A queue's turn that somebody waiting takes as soon as it is given back."""
 

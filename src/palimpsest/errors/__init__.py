@@ -279,10 +279,11 @@ class StoreUnavailable(StoreError, ConnectionError):
     """The store cannot be reached or written now: locked, full, read-only, or away.
 
     `written` says whether the data of a write was stored: None if that is not known, because the answer was lost.
+    `busy` says that other writers were in the way for as long as this one may wait.
     """
 
-    def __init__(self, store: str, reason: str, *, written: bool | None = False) -> None:
-        self.written = written
+    def __init__(self, store: str, reason: str, *, written: bool | None = False, busy: bool = False) -> None:
+        self.written, self.busy = written, busy
         super().__init__(store, reason)
 
 

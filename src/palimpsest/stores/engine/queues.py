@@ -159,11 +159,15 @@ class Queues:
             raise
 
     async def _write(self, queue: Queue, own: Append) -> None:
-        """Write groups of appends until `own` is settled; after a failure that may be another's, `own` alone."""
+        """Write groups of appends until `own` is settled; after a failure that may be another's, `own` alone.
+
+        Where other processes were in the way for too long, all that had come before fail: they have waited as long.
+        """
         together = True
         while not own.done:
             _drop(queue)
             with queue.lock:
+                came_before = len(queue.waiting)
                 candidates = islice(queue.waiting, GROUP) if together else [own]
                 claimed = [append for append in candidates if not append.done and not append.withdrawn]
                 for append in claimed:
@@ -182,10 +186,21 @@ class Queues:
                     append.base = None  # nothing of it was written
                 if (own.sent or not surely_unwritten) and await self._appends.was_done(own, fault):
                     continue
+                if isinstance(fault, StoreUnavailable) and fault.busy:
+                    self._fail_with(own, queue, came_before, fault)
+                    raise
                 if len(claimed) <= 1:
                     raise
                 together = False  # another append may be to blame: each is tried alone
         _drop(queue)  # else settled appends would stay in memory
+
+    def _fail_with(self, own: Append, queue: Queue, count: int, fault: StoreUnavailable) -> None:
+        """Settle the first `count` appends of the queue with the fault of `own`, unless one may have been written."""
+        with queue.lock:
+            for append in islice(queue.waiting, count):
+                if append is not own and not (append.done or append.withdrawn or append.base or append.sent):
+                    append.error = StoreUnavailable(fault.store, fault.reason, busy=True)
+                    append.error.__cause__, append.done = fault.__cause__, True
 
     def _withdraw(self, queue: Queue, append: Append) -> bool:
         """Take back an append that nobody has begun to write; return whether its fate is decided."""

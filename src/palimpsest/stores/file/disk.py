@@ -91,7 +91,7 @@ class Files:
                     raise Closed(self.url) from None
                 if now >= deadline:
                     message = f"{_holder(fd)} has kept {path} locked for {self.busy_seconds:g} seconds; "
-                    raise StoreUnavailable(self.url, message + "try again, or raise busy_seconds") from None
+                    raise StoreUnavailable(self.url, message + "try again, or raise busy_seconds", busy=True) from None
             except OSError as fault:
                 raise named(fault, path) from None
             time.sleep(pause)

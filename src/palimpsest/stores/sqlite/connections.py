@@ -246,5 +246,5 @@ def _ours(url: str, cause: sqlite3.Error) -> PalimpsestError:
         return StoreCorrupt(url, f"{text}; it is not a Palimpsest store, or it is damaged. Nothing was changed")
     for names, advice in _UNAVAILABLE:
         if name.startswith(names):
-            return StoreUnavailable(url, f"{text}: {advice}")
+            return StoreUnavailable(url, f"{text}: {advice}", busy=is_busy(cause))
     return StoreUnavailable(url, text)
