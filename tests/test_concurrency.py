@@ -15,7 +15,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from palimpsest import AsyncMemory, Conflict, LockTimeout, Memory, Session
+import filestore
+from palimpsest import AsyncMemory, Conflict, LockTimeout, Memory, Session, StoreUnavailable
 from palimpsest.errors import Closed
 from palimpsest.log.entry import now_us
 from palimpsest.stores.sqlite.db import Database
@@ -141,6 +142,49 @@ def held(path: Path) -> Iterator[None]:
     finally:
         db.execute("ROLLBACK")
         db.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_writers_of_one_process_wait_together_for_another(tmp_path: Path, kind: str, asynchronous: bool) -> None:
+    """Many threads or tasks that add while another process holds the store wait at most twice `busy_seconds` each."""
+    writers, patience = 12, 0.5
+    where = str(tmp_path / "a.db") if kind == "sqlite" else f"file://{tmp_path}/logs"
+    with Memory.open(where) as first:
+        first.session(SESSION).add_user_message("before")
+    waited: list[float] = []
+
+    def one(memory: Memory, number: int) -> None:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            memory.session(SESSION).add_user_message(f"{number}")
+        waited.append(time.monotonic() - began)
+
+    async def one_task(memory: AsyncMemory, number: int) -> None:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await memory.session(SESSION).add_user_message(f"{number}")
+        waited.append(time.monotonic() - began)
+
+    async def all_tasks() -> None:
+        async with AsyncMemory.open(where, busy_seconds=patience) as memory:
+            await asyncio.gather(*(one_task(memory, number) for number in range(writers)))
+
+    with contextlib.ExitStack() as held_by_another:
+        if kind == "sqlite":
+            held_by_another.enter_context(held(Path(where)))
+        else:
+            held_by_another.enter_context(filestore.held(next((tmp_path / "logs").rglob("*.jsonl"))))
+        if asynchronous:
+            asyncio.run(all_tasks())
+        else:
+            with Memory.open(where, busy_seconds=patience) as memory:
+                at_once(lambda number: one(memory, number), writers)
+
+    assert len(waited) == writers
+    assert max(waited) < patience * writers / 2
+    with Memory.open(where) as last:
+        assert [entry.text for entry in last.session(SESSION).entries()] == ["before"]
 
 
 def test_memories_of_one_process_take_turns_at_a_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from palimpsest import BudgetImpossible, ConfigError, Memory, PalimpsestWarning, Session
 from palimpsest.errors import ConditionFailed
 from palimpsest.strategies import MaxTokens
+from palimpsest.testing import FakeClock
 
 
 def words(text: str) -> int:
@@ -280,6 +282,54 @@ def test_system_pinned_and_open_human_messages_are_exempt(memory: Memory, cut: s
     session.add_user_message("open question")
 
     assert [m["content"] for m in session.context().messages] == ["rule", "pinned", "open question"]
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [block(60)],
+        [block(60), block(60)],
+        [block(500), block(200), block(60)],
+        [block(60, cut="low_water")],
+    ],
+    ids=["one", "two", "three", "low water"],
+)
+def test_a_human_message_that_a_condition_drops_stays_out_of_its_interaction(
+    memory: Memory, blocks: list[dict[str, Any]]
+) -> None:
+    """A dropped human message does not come back where only the newer part of its interaction fits."""
+    conditions = ["message.content != 'dropped'"]
+    session = open_session(
+        memory, *({**one, "conditions": conditions} if not i else one for i, one in enumerate(blocks))
+    )
+    turn(session, 50, "older")
+    session.add_user_message("dropped")
+    session.add_assistant_message("first answer")
+    for i in range(12):
+        call = session.add_tool_call("find", "{}")
+        session.add_tool_result("find", "w " * 10, call_id=call.call_id)
+        session.add_assistant_message(f"step {i}")
+
+        context = session.context()
+
+        assert context.counted <= 60
+        assert "dropped" not in humans(session)
+
+
+@pytest.mark.parametrize("blocks", [[block(60)], [block(60), block(60)]], ids=["one", "two"])
+def test_an_exact_walk_shows_nothing_that_has_expired(blocks: list[dict[str, Any]]) -> None:
+    """An exact walk shows no human message that has expired, and none that it has not counted."""
+    clock = FakeClock()
+    with Memory.open("memory://", clock=clock) as memory:
+        session = open_session(memory, *blocks)
+        session.add_user_message("expired " * 8, expires_at=datetime.fromtimestamp(clock.now / 1e6 + 60, UTC))
+        clock.advance(120)
+        session.add_context("w " * 52, name="file")
+
+        context = session.context()
+
+        assert context.counted <= 60
+        assert [m["content"] for m in context.messages if "expired" in m["content"]] == []
 
 
 def test_conditions_run_before_the_budget(memory: Memory) -> None:

@@ -1,4 +1,4 @@
-"""An append with an unknown outcome is stored once or not at all, even if the server does it later."""
+"""A write with an unknown outcome takes place once or not at all, even if the server does it later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MOMENTS = range(7)
 
 
 class LateBackend(Stepping):
-    """A backend that does an append only before the verb number `late` after it, unknown to the caller.
+    """A backend that does an append (or another `kind` of write) only before the verb number `late` after it, unknown
+    to the caller.
 
     With `holds` the server has begun the append and holds its head, so that another writer waits. With `asks` it asks
     `again`. A closed `gate` keeps writes waiting; `passes` says how many writes are not late.
@@ -38,6 +39,7 @@ class LateBackend(Stepping):
     def __init__(self) -> None:
         self._below = MemoryBackend(Inline())
         self.late: int | None = None
+        self.kind = "append"
         self.holds = self.asks = False
         self.lost: BaseException | None = None
         self.passes = 0
@@ -55,7 +57,7 @@ class LateBackend(Stepping):
             if self.late < 0 or (self.holds and verb == "write"):
                 left, self._left, self.late = self._left, None, None
                 await self._below.write(*left)
-        elif self.late is not None and kind_of(verb, given) == "append" and not self.passes:
+        elif self.late is not None and kind_of(verb, given) == self.kind and not self.passes:
             self._left = given[0], given[1]
             self.begun.set()
             if self.lost is not None:
@@ -188,6 +190,34 @@ def test_an_error_claims_nothing_was_written_only_after_looking() -> None:
             assert [getattr(one, "written", "") for one in ends[2:]] == [None, None]
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("new", [False, True])
+def test_a_turn_cancelled_while_it_begins_never_holds_up_the_next(new: bool, sealed: bool) -> None:
+    """A lease that the server grants after its turn was cancelled is refused or given back."""
+
+    async def work(moment: int) -> None:
+        async with begun(new, sealed) as memory:
+            backend = late(memory)
+            backend.late, backend.kind = moment, "lease"
+            cancelled = asyncio.create_task(enter(memory))
+            await backend.begun.wait()
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            await texts(memory)
+
+            await enter(memory)
+
+    for moment in MOMENTS:
+        asyncio.run(work(moment))
+
+
+async def enter(memory: AsyncMemory) -> None:
+    """Hold a turn for a moment; raise LockTimeout if somebody else holds it."""
+    async with memory.session("s").turn(wait=0):
+        pass
 
 
 @pytest.mark.wide

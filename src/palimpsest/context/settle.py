@@ -251,16 +251,17 @@ class Settler:
         if layout.window.stale:
             layout = yield from self._relaid(layout, _replace(layout.cut, gone=layout.gone))
         settled = self._settled(layout, EXACT)
-        for strategy, rules in self._terms.strategies:
-            cut = self._without_failing(layout, _replace(layout.cut, reason=EXACT), rules)
-            cut = self._within_shares(layout, cut)
+        gone = layout.cut.gone
+        for strategy, rules in self._terms.strategies:  # a plan forgets what is gone before its start: not between two
+            cut = _replace(layout.cut, reason=EXACT, gone=spans.union(gone, layout.cut.gone))
+            cut = self._within_shares(layout, self._without_failing(layout, cut, rules))
+            gone = cut.gone
             layout = yield from self._relaid(layout, cut)
             settled = yield from self._cut(layout, EXACT, None, strategy)
             layout = settled.layout
-        head, cut = layout.head, layout.cut
+        head, cut = layout.head, _replace(layout.cut, thoughts=layout.head.next_seq)
         if cut.start > head.first_seq or cut.gone or cut.clamps or cut.skipped:  # the next call may show other messages
-            layout = yield from self._relaid(layout, _replace(cut, thoughts=head.next_seq))
-            settled = _replace(settled, layout=layout)
+            settled = _replace(settled, layout=(yield from self._layouts.view(head, cut, layout.entries)))
         return _replace(settled, walked=bool(limits))
 
     def _to_plan(self, head: Head, cut: Cut) -> Steps[Layout]:
@@ -329,7 +330,8 @@ class Settler:
             return cut
         from palimpsest.context.short_term import sift  # takes 4 ms, so only with conditions
 
-        gone = sift(layout.window.groups, rules, layout.head, self._meter, self._terms.session)
+        groups = sorted([*layout.before, *layout.window.groups], key=lambda group: group.seq)
+        gone = sift(groups, rules, layout.head, self._meter, self._terms.session)
         return _replace(cut, gone=spans.union(cut.gone, gone))
 
     def _cut(

@@ -265,9 +265,8 @@ class Leases:
 
     def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
         self._backend, self._crowds, self._clock = backend, crowds, clock
-        self._leases: dict[Place, PlaceHead] = {}
+        self._leases, self._fence = dict[Place, PlaceHead](), 0
         self._waited: dict[Place, tuple[Held, float]] = {}
-        self._fence = 0
 
     async def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
         """Take, renew or give back a lease, as `Opened.lease` says."""
@@ -280,11 +279,12 @@ class Leases:
             renewable = stored is not None and stored.until and (stored.holder, stored.fence) == (holder, fence)
             current = stored if stored is not None and (stored.until > now or renewable) else None
             if current is not None:
-                of_another = current.holder != holder
+                of_another, bars = current.holder != holder, False
             else:  # nobody holds it: it cannot be renewed, and only its last holder may give it back
-                was_holder = stored is not None and stored.until and stored.holder == holder
-                of_another = fence is not None or (seconds <= 0 and not was_holder)
-            if of_another or (current is not None and fence not in (None, current.fence)):
+                own = stored if stored is not None and stored.holder == holder else None
+                of_another = fence is not None or (seconds <= 0 and not (own and own.until))
+                bars = of_another and fence is None and own is None
+            if not bars and (of_another or (current is not None and fence not in (None, current.fence))):
                 if not fresh:
                     (head,), fresh = await heads_at(self._backend, [place]), True  # the cached one may be outdated
                     continue
@@ -296,22 +296,22 @@ class Leases:
             else:
                 self._fence = new_fence = max(stored.fence + 1 if stored is not None else 0, self._fence + 1, now)
             length = int(seconds * 1_000_000)
-            until = now + length if seconds > 0 else 0  # 0: given back, even if the clock goes back
-            lease = Held(holder, new_fence, until, length)
-            kept_until = max(until + LATE if until else 0, new_fence + 1)
+            lease = Held(holder, new_fence, now + length if seconds > 0 else 0, length)  # 0: even if clocks go back
+            if bars:  # change what a request of this holder that is still on its way compares, and nothing else
+                lease = lease if stored is None else msgspec.structs.replace(stored, length=stored.length + 1)
+            kept_until = max(lease.until + LATE if lease.until else 0, lease.fence + 1)
             step = Step(place, expect_of(head), stamped(encoded(lease)), expires=kept_until, fleeting=True)
             refusal = await self._crowds.write([step], now)
             if refusal is None:
                 if len(self._leases) >= KEPT:
                     self._leases.clear()
                 self._leases[place] = PlaceHead(step.hot or b"")
-                return new_fence
+                return None if bars else new_fence
             head, fresh = refusal[0], True
 
     def _was_abandoned(self, place: Place, held: Held) -> bool:
         """Return whether this process has seen another's lease unchanged for the lease's whole length."""
-        now = monotonic()
-        seen = self._waited.get(place)
+        now, seen = monotonic(), self._waited.get(place)
         if seen is None or seen[0] != held:
             if len(self._waited) >= KEPT:
                 self._waited.clear()

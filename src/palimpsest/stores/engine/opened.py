@@ -161,6 +161,6 @@ class Opened:
         A fence is greater than every earlier fence of this lease; two leases may have the same. A lease ends by the
         clock, or when a caller has seen it unchanged for its whole length. An ended lease can still be renewed until
         somebody else takes it. `seconds` of 0 gives it back. Taking a lease that one already holds renews it: so a
-        holder that never got an answer may ask again, or give it back.
+        holder that never got an answer may ask again, or give it back, and then a late request is refused.
         """
         return await self._run(lambda: self._leases.lease(tenant, name, holder, seconds, fence))
