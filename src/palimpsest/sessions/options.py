@@ -198,6 +198,7 @@ class Options:
         for text in self.show(given):
             warn_caller(text)
         self.summarizer, self.before_turn, self.archive = given.summarizer, given.before_turn, given.archive
+        self.flushes = self.persistence == "flush" and not given.archive
         self.auto_compact = values.word("auto_compact", given.auto_compact, AUTO_COMPACT)
         self.runs_all = values.word("long_term_run", given.long_term_run, LONG_TERM_RUN) == "all"
 

@@ -26,7 +26,10 @@ async def flush(scope: SessionScope) -> None:
     while True:
         head = await scope.head()
         state = await snapshots.state(head)
-        entries = await snapshots.read(spans.minus(state.replaced, bare(head)))
+        where = spans.minus(state.replaced, bare(head))
+        if not where:
+            return
+        entries = await snapshots.read(where)
         pinned = await pinned_groups(scope.store, scope.options, head, head.pinned)
         replaced = [entry.seq for entry in entries if not entry.erased and entry.seq not in pinned]
         shared = await _needed_elsewhere(scope, replaced)
