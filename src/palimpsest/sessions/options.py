@@ -175,8 +175,8 @@ class GivenOptions(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
 class Options:
     """The resolved options of a session: budget, model, counter, format, view, strategies.
 
-    With `exact`, every context walks the whole log anew, instead of keeping a window that is cut deep from time to
-    time.
+    With `exact`, every context walks the log anew from its end, instead of keeping a window that is cut deep from time
+    to time.
     """
 
     def __init__(self, key: SessionKey, **options: Unpack[SessionOptions]) -> None:
