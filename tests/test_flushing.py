@@ -9,7 +9,7 @@ import pytest
 
 from palimpsest import ConfigError, Memory, Session
 from palimpsest.log.entry import moment
-from palimpsest.strategies import CallableSummarizer, Summarize, Triggers
+from palimpsest.strategies import CallableSummarizer, SimpleFifo, Summarize, Triggers
 from palimpsest.testing import FakeClock
 
 KEEP = Summarize(interaction_keep=1, cod_max_loops=0, triggers=Triggers(interaction_threshold_qty=100))
@@ -87,6 +87,63 @@ def test_restore_refuses_a_summary_of_flushed_entries(memory: Memory) -> None:
 
     assert told(session) == {0}
     assert session.verify().ok
+
+
+# --- without turns
+
+
+def evicting(memory: Memory, **options: Any) -> Session:
+    """Return a session without an archive in which more than six messages leave by themselves, down to three."""
+    fifo = SimpleFifo(max_messages=6, triggers=Triggers(threshold=1.0, max_messages=6))
+    return memory.session("s", long_term=fifo, persistence="flush", archive=False, **options)
+
+
+def left(session: Session) -> int:
+    """Return how many entries have left the active set and are not destroyed."""
+    return sum(not entry.erased for entry in session.entries()) - len(session.active_entries())
+
+
+@pytest.mark.parametrize("auto_compact", ["inline", "background"])
+def test_outside_of_a_turn_what_leaves_is_destroyed(memory: Memory, auto_compact: Any) -> None:
+    """Outside of a turn nothing that compactions have replaced remains after an answer, or after a question that made
+    one run."""
+    session = evicting(memory, auto_compact=auto_compact)
+    for code in range(10):
+        say(session, code)
+    for code in range(10):
+        session.add_user_message(f"remember CODE-{code}")
+    if auto_compact == "background":
+        memory.close()
+        return
+
+    assert left(session) == 0
+    assert len(session.active_entries()) < 6
+    assert session.verify().erased > 20
+
+
+def test_an_answer_destroys_what_was_compacted_by_hand(memory: Memory) -> None:
+    """The next answer outside of a turn destroys what was compacted by hand before, also without any strategy."""
+    session = memory.session("s", persistence="flush", archive=False)
+    say(session, 0, 1)
+    session.compact({"strategy": "simple_fifo", "max_messages": 2})
+    assert left(session) > 0
+    session.add_user_message("and then?")
+    assert left(session) > 0
+
+    session.add_assistant_message("nothing")
+
+    assert left(session) == 0
+
+
+def test_inside_a_turn_nothing_is_destroyed_before_its_end(memory: Memory) -> None:
+    """Inside a turn compactions destroy nothing; its end does."""
+    session = evicting(memory)
+    with session.turn():
+        for code in range(5):
+            say(session, code)
+        assert left(session) > 0
+
+    assert left(session) == 0
 
 
 # --- what an erasure reaches

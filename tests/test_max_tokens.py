@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import strategies
+from laws import examples
 from palimpsest import BudgetImpossible, ConfigError, Memory, PalimpsestWarning, Session
+from palimpsest.context.terms import Terms
 from palimpsest.errors import ConditionFailed
 from palimpsest.strategies import MaxTokens
 from palimpsest.testing import FakeClock
+from test_erasing_costs import watched
+from worlds import attempt, open_world
 
 
 def words(text: str) -> int:
@@ -445,3 +453,81 @@ def test_a_newest_group_that_cannot_be_clamped_to_fit_is_reported(
     assert len(shown.context().messages) == 3
     assert "newest" not in shown.context(dry_run=True).report.rungs
     assert caplog.records == []
+
+
+# --- how much is read
+
+
+def test_an_exact_walk_reads_the_window_not_the_log(tmp_path: Path) -> None:
+    """A context of an exact walk reads as many rows of a log of 12,000 entries as of one of 1,200."""
+    found = []
+    for turns in (600, 6_000):
+        with Memory.open(tmp_path / f"{turns}.db", synchronous="NORMAL") as memory:
+            session = open_session(memory, block(100))
+            session.add_system_message("be kind")
+            for _ in range(turns // 100):
+                session.add([{"role": role, "content": "w w"} for _ in range(100) for role in ("user", "assistant")])
+            session.count()
+            with watched(memory) as seen:
+                assert session.context().tokens == 98
+            found.append(seen.rows())
+
+    assert found[0] == found[1]
+    assert found[0] < 700
+
+
+WALKS = st.lists(
+    st.fixed_dictionaries(
+        {"limit": st.none() | st.integers(-1, 80)},
+        optional={
+            "gap": st.sampled_from(["stop", "skip"]),
+            "count_pinned": st.booleans(),
+            "oversize": st.sampled_from(["clamp", "drop", "keep_newest"]),
+            "conditions": st.sampled_from([["message.role != 'tool'"], ["message.role == 'assistant'"]]),
+        },
+    ),
+    min_size=1,
+    max_size=2,
+)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(log=strategies.logs(most=20), walks=WALKS, limit=st.none() | st.integers(20, 200), masks=st.booleans())
+def test_an_exact_walk_shows_the_same_whatever_was_read(
+    tmp_path_factory: pytest.TempPathFactory, log: Any, walks: list[dict[str, Any]], limit: int | None, masks: bool
+) -> None:
+    """A context of an exact walk is the same, however little is read at once, as where the whole log is read."""
+    blocks = [block(**walk) for walk in walks]
+    options: dict[str, Any] = {"short_term": blocks, "max_tokens": limit, "mask": masks}
+    with open_world("forgetful", tmp_path_factory.mktemp("walk"), **options) as world:
+        session, shown = world.play(log), list[Any]()
+        for chunk, whole in ((2, False), (1000, True)):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr("palimpsest.context.reading.CHUNK", chunk)
+                if whole:
+                    patched.setattr(Terms, "walks_all", True)
+                context = attempt(session)
+                shown.append(None if context is None else context.messages)
+
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_what_a_condition_drops_ends_no_reading(memory: Memory, mask: bool) -> None:
+    """Under a budget of the session, too, interactions are taken while they fit without what a condition drops."""
+    conditions = ["message.role != 'tool'"]
+    session = open_session(memory, block(None, conditions=conditions), max_tokens=1_000, mask=mask)
+    call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    for _ in range(4):
+        session.add(
+            [
+                {"role": "user", "content": "w " * 5},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c", "content": "w " * 500},
+                {"role": "assistant", "content": "w " * 5},
+            ]
+            * 50
+        )
+
+    assert session.context().tokens == 1_000
+    assert len(humans(session)) == 100

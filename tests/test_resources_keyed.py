@@ -423,3 +423,53 @@ async def test_asynchronous_keyed_operations_work_alike() -> None:
 def test_a_star_matches_any_characters(pattern: str, key: str, fits: bool) -> None:
     """A star matches any characters, and nothing else in a pattern is special."""
     assert matcher(pattern)(key) is fits
+
+
+@pytest.mark.parametrize("verb", ["append", "write", "flush", "agent"])
+def test_by_key_what_leaves_a_memory_without_archive_is_destroyed(verb: str) -> None:
+    """A memory that is declared FLUSH and keeps no archive keeps none by key either: no turn ends there."""
+    declared = {
+        **loaded(MINIMAL),
+        "max_messages": 8,
+        "flushing": {"type": "simple_fifo"},
+        "persistence_strategy": "FLUSH",
+        "archive": False,
+    }
+    with Resources.load(declared) as resources:
+        keyed, agent = resources.keyed(ID), resources.agent([{"id": ID, "key": "k"}])
+        for number in range(3 if verb == "flush" else 10):
+            pair = [{"role": "user", "content": f"and {number}?"}, {"role": "assistant", "content": "noted"}]
+            if verb == "agent":
+                agent.add(f"and {number}?", "noted")
+            elif verb == "write":
+                keyed.write("k", pair)
+            else:
+                keyed.append("k", pair)
+        if verb == "flush":
+            assert keyed.flush("k", force=True)["k"].evicted > 0
+
+        entries = keyed.session("k").entries()
+
+    assert 0 < sum(not entry.erased for entry in entries) < 8
+    assert any(entry.erased for entry in entries)
+
+
+def test_messages_of_chat_completions_may_be_written_as_they_are(keyed: DeclaredMemory) -> None:
+    """Messages by key may have every field of chat completions; a field that is none, or no text, is refused."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    given = [
+        {"role": "user", "content": "q", "name": "ann"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "annotations": []},
+        {"role": "tool", "content": "found", "tool_call_id": "c"},
+        {"role": "assistant", "content": "a", "reasoning_content": "thought"},
+    ]
+    for write in (keyed.append, keyed.write):
+        write("k", given)
+        shown = keyed.session("k").context().messages
+        assert [message["role"] for message in shown] == ["user", "assistant", "tool", "assistant"]
+        assert (shown[0]["name"], shown[1]["tool_calls"], shown[2]["tool_call_id"]) == ("ann", [call], "c")
+    for bad in ({"content": "q", "metdata": {}}, {"content": "q", 7: "x"}, {"content": ""}):
+        for write in (keyed.append, keyed.write):
+            with pytest.raises(InvalidEntry):
+                write("k", [bad])  # type: ignore[list-item]
+    assert keyed.read("k").total == 4

@@ -457,11 +457,16 @@ async def test_a_parameter_that_is_given_twice_is_refused(chat: Called) -> None:
         ({"key": "k", "messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
         ({"key": "k", "messages": ["x", 7]}, "messages[1]"),
         ({"key": "k", "messages": ""}, "messages[0].content"),
+        ({"key": "k", "messages": ["x", {"role": "system", "content": " "}]}, "messages[1].content"),
+        ({"key": "k", "messages": ["x", {"content": "x", "metdata": {"user": "ann"}}]}, "messages[1]"),
+        ({"key": "k", "messages": {"content": "x", "id": "1", "kind": "message"}}, "messages"),
     ],
 )
-async def test_a_bad_body_is_refused_whole(chat: Called, body: object, field: str) -> None:
-    """A body that is no JSON object, or has a missing, unknown or invalid field, is refused, and stores nothing."""
-    refused = await chat.ask("/memory/chat/append", body)
+@pytest.mark.parametrize("verb", ["append", "write"])
+async def test_a_bad_body_is_refused_whole(chat: Called, verb: str, body: object, field: str) -> None:
+    """A body that is no JSON object, or has a missing, unknown or invalid field, is refused, and stores nothing. So is
+    a message with an unknown field, or an empty one of the user or the system."""
+    refused = await chat.ask(f"/memory/chat/{verb}", body)
 
     assert refused.status == 400
     assert refused.body["error"]["details"]["field"] == field

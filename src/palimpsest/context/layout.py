@@ -298,8 +298,10 @@ class LayoutReader:
         def room_of() -> Steps[int | None]:
             if self._long:
                 yield Long()
-            budget = self._reckoned(cut).budget
-            return None if budget is None or everything else budget.room
+            budget, walked = self._reckoned(cut).budget, self._terms.most_walked
+            if everything:
+                return None
+            return walked if budget is None else budget.room if walked is None else min(budget.room, walked)
 
         read = yield from self.reader.window(head, cut, room_of, rules)
         if self._long:  # `room_of` does not run if there was nothing to read

@@ -16,6 +16,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head, ShownSummary
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
+from palimpsest.log.withdrawal import bare
 
 CHUNK = 256
 """Entries read at once. Most windows are a single read."""
@@ -42,7 +43,7 @@ class WindowReader:
 
     def is_one_page(self, head: Head, cut: Cut) -> bool:
         """Whether `window` reads everything that this cut shows in a single page, whatever room there is."""
-        hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
+        hidden = spans.union(bare(head), cut.skipped) if cut.skipped else bare(head)
         visible = spans.visible(hidden, cut.start - 1, head.next_seq)
         return head.next_seq - cut.start <= CHUNK and visible == [(cut.start, head.next_seq - 1)]
 
@@ -57,7 +58,7 @@ class WindowReader:
         """
         entries: list[Entry] = []
         room: int | None = None
-        hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
+        hidden = spans.union(bare(head), cut.skipped) if cut.skipped else bare(head)
         gaps = [(low, high) for low, high in hidden if high - low < GAP]
         wide_gaps = spans.minus(hidden, gaps) if gaps else hidden
         open_spans, total = spans.visible(wide_gaps, cut.start - 1, head.next_seq), 0

@@ -23,6 +23,7 @@ from palimpsest.context.terms import SUMMARY_SHARE, Terms
 from palimpsest.errors import BudgetImpossible
 from palimpsest.log import spans, values
 from palimpsest.log.head import RENDERER, Cut, FactsShown, Head
+from palimpsest.log.withdrawal import bare
 
 if TYPE_CHECKING:
     from palimpsest.context.short_term import AppliedCondition, MaxTokens
@@ -279,7 +280,7 @@ class Settler:
         empty = _replace(cut, start=head.next_seq, pins=(), anchors=(), skipped=(), summaries=())
         pinned = (yield from self._layouts.view(head, empty, (), planning=True)).before
         pinned_spans = [(group.seq, group.last) for group in pinned]  # whole groups, tombstones included
-        candidates = spans.visible(spans.union(inactive, pinned_spans, head.rewound), head.first_seq - 1, head.next_seq)
+        candidates = spans.visible(spans.union(inactive, pinned_spans, bare(head)), head.first_seq - 1, head.next_seq)
         start = (yield from self.reader.first(candidates)) or head.next_seq
         cut = _replace(
             cut,

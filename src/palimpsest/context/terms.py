@@ -99,8 +99,22 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def walks_all(self) -> bool:
-        """Whether the whole log has to be read, because a condition depends on age, or the walk goes on after a gap."""
+        """Whether the whole log has to be read: a condition depends on age, the walk goes on after a gap, or an exact
+        walk has conditions, so what fits is known only when they were evaluated."""
         return any(
-            strategy.gap == "skip" or any(rule.condition.dynamic for rule in rules)
+            strategy.gap == "skip" or any(self.exact or rule.condition.dynamic for rule in rules)
             for strategy, rules in self.strategies
         )
+
+    @property
+    def most_walked(self) -> int | None:
+        """How many counted tokens of the newest entries hold all that an exact walk shows; None: any number.
+
+        It is twice the smallest budget, because a counted token may be less than one of the provider's.
+        """
+        limits = [
+            strategy.memory_max_tokens
+            for strategy, _ in self.strategies
+            if strategy.memory_max_tokens is not None and strategy.count_pinned
+        ]
+        return 2 * max(min(limits), 0) if self.exact and limits else None

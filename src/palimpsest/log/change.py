@@ -18,6 +18,9 @@ from palimpsest.log.head import About, Attempts, Cut, Head, PromptSize, Usage
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
 
+MOST_GRAVES = 16
+"""How many ranges of tombstones a head names."""
+
 BY_REQUEST = "by request"
 """The reason of an erasure if none is given."""
 
@@ -227,6 +230,7 @@ def _erase(head: Head, change: Change) -> Head:
         usage=outdated(head.usage),
         prompt=None,
         erased=head.erased + len(newly_erased),
+        graves=spans.longest(spans.union(head.graves, spans.of(erased)), MOST_GRAVES),
         thoughts=head.next_seq,
         hidden=head.hidden - sum(spans.within(head.rewound, seq) for seq in newly_erased) if head.rewound else 0,
         pinned=tuple(seq for seq in head.pinned if seq not in erased),
@@ -259,7 +263,7 @@ def _rewind(head: Head, change: Change) -> Head:
     back = change.back
     assert back is not None, "a rewind knows where it goes back to"
     session = ("forked_from", "epoch", "attempts", "pseudonyms", "about", "expires")
-    kept = ("next_seq", "erased", "thoughts", "usage", "first_seq", *session)
+    kept = ("next_seq", "erased", "graves", "thoughts", "usage", "first_seq", *session)
     return _new_epoch(
         msgspec.structs.replace(back, prompt=None, **{name: getattr(head, name) for name in kept}), "rewind"
     )

@@ -244,11 +244,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     none), as after mere `reasoning`, or a message that `pauses`. `calls` are the unanswered calls, `pinned` the seqs
     that every context keeps, `contexts` the newest version of each named context, and `turns` counts the interactions.
     `rewound` are the ranges (first and last `seq`) hidden by rewinds, oldest first, and `hidden` is how many entries
-    they hold, without tombstones. `erased` counts tombstones. Entries below `thoughts` are older than the last erasure
-    or rewriting. `views` holds the present cut of each view. `compaction` is the revision of the record that says what
-    is covered and evicted (0: nothing is). `pseudonyms` maps keyed hashes of private values to numbers. `prompt` is
-    kept if a trigger asks for it. `forked_from` is the session and revision that this one branched off. `about` is what
-    its owner says. `expires` is when it ends (microseconds since 1970; None: never).
+    they hold, without tombstones. `erased` counts tombstones; `graves` are their longest ranges. Entries below
+    `thoughts` are older than the last erasure or rewriting. `views` holds the present cut of each view. `compaction` is
+    the revision of the record that says what is covered and evicted (0: nothing is). `pseudonyms` maps keyed hashes of
+    private values to numbers. `prompt` is kept if a trigger asks for it. `forked_from` is the session and revision that
+    this one branched off. `about` is what its owner says. `expires` is when it ends (microseconds; None: never).
     """
 
     revision: int = 0
@@ -265,6 +265,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pinned: tuple[int, ...] = ()
     contexts: dict[str, tuple[int, str]] = {}
     erased: int = 0
+    graves: tuple[Span, ...] = ()
     views: dict[str, Cut] = {}
     usage: Usage | None = None
     prompt: PromptSize | None = None

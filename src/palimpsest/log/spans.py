@@ -80,6 +80,14 @@ def size(spans: Iterable[Span]) -> int:
     return sum(high - low + 1 for low, high in spans)
 
 
+def longest(spans: Sequence[Span], most: int) -> tuple[Span, ...]:
+    """Return at most so many of the spans: the longest, in the order of the log."""
+    if len(spans) <= most:
+        return tuple(spans)
+    by_length = sorted(spans, key=lambda span: span[0] - span[1])
+    return tuple(sorted(by_length[:most]))
+
+
 def astray(spans: Iterable[Span], first: int, last: int) -> Span | None:
     """Return the first span that is not after the previous one, or not between `first` and `last`; None if all are."""
     for low, high in spans:

@@ -99,6 +99,17 @@ def standing(records: Iterable[Record], head: Head) -> Compaction:
     )
 
 
+def bare(head: Head) -> tuple[Span, ...]:
+    """Return the ranges in which nothing is left that could be shown: rewound entries, and ranges of tombstones.
+
+    Of the open interaction tombstones are not among them, because they tell whether a call of it was answered.
+    """
+    if not head.graves:
+        return head.rewound
+    before = ((head.first_seq, head.turn - 1),) if head.turn > head.first_seq else ()
+    return spans.union(head.rewound, spans.common(head.graves, before))
+
+
 def needed(state: Compaction, head: Head, seqs: Iterable[int]) -> tuple[Span, ...]:
     """Return which of these entries a session that shares them still needs: those that no flush of its own released."""
     let_go = spans.minus(spans.common(state.released, state.replaced), spans.of(head.pinned))

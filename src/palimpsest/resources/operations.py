@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.compaction.loading import FLUSHES
 from palimpsest.errors import ConfigError, Conflict, PalimpsestError, SessionNotFound, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.entry import moment
@@ -19,6 +18,7 @@ from palimpsest.resources.failing import noted, raise_or_warn, reasons
 from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyList, KeyPage, KeyStats, is_flush
 from palimpsest.resources.keys import check_pattern, matcher
 from palimpsest.resources.payloads import Limits
+from palimpsest.resources.strategies import flush_of
 from palimpsest.runtime.hushing import hushed
 from palimpsest.runtime.logs import warn
 from palimpsest.sessions.compacting.result import CompactionResult
@@ -116,7 +116,10 @@ class AsyncDeclaredMemory:
             payload: as `append` takes it.
         """
         messages = self._limits.checked(payload)
-        return stored(await self.session(key).replace(messages))
+        session = self.session(key)
+        written = stored(await session.replace(messages))
+        await self._end(session)
+        return written
 
     # --- one key, or those of a pattern
 
@@ -232,6 +235,8 @@ class AsyncDeclaredMemory:
             with noted(found, failed):
                 session = self.session(found)
                 results[found] = await session.compact(chosen, dry_run=dry_run, force=force, threshold=share)
+                if results[found].done and not dry_run:
+                    await self._end(session)
             if found in failed:
                 name = str((chosen or {}).get("type", ""))
                 results[found] = CompactionResult(strategy=name, reason="failed", why=str(failed[found]))
@@ -239,17 +244,12 @@ class AsyncDeclaredMemory:
         return results
 
     def _strategy(self, name: str | None) -> dict[str, Any] | None:
-        """Return the strategy of this name, with the declared options that fit it; without a name the declared one."""
-        blocks = [block for block in self._options.get("long_term") or () if "long_term_memory_id" not in block]
-        declared = dict(blocks[-1]) if blocks else {}
-        if name is None:
-            return declared or None
-        name = "simple_fifo" if name == "fifo" else name
-        values.choice("strategy", name, FLUSHES)
-        if name == "hybrid_summary" and declared.get("summary_tokens") is None:
-            raise ConfigError("strategy", name, "a memory whose `flushing` has summary_tokens")
-        only = () if name == "hybrid_summary" else ("summary_tokens", "summarize_oldest_percent")
-        return {**{option: value for option, value in declared.items() if option not in only}, "type": name}
+        return flush_of(self._options.get("long_term") or (), name)
+
+    async def _end(self, session: AsyncSession) -> None:
+        """Destroy what was replaced by key, if the memory keeps no archive: no end of a turn follows that would."""
+        if session.options.flushes:
+            await session.end_turn()
 
     async def stats(self, key: str, *, max_keys: int = 0) -> dict[str, KeyStats]:
         """Return figures by key, without keys that nothing was written to, and those of a pattern that cannot be read.

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.compaction.loading import FLUSHES
 from palimpsest.errors import ConfigError, Conflict, PalimpsestError, SessionNotFound, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.entry import moment
@@ -21,6 +20,7 @@ from palimpsest.resources.failing import noted, raise_or_warn, reasons
 from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyList, KeyPage, KeyStats, is_flush
 from palimpsest.resources.keys import check_pattern, matcher
 from palimpsest.resources.payloads import Limits
+from palimpsest.resources.strategies import flush_of
 from palimpsest.runtime.hushing import hushed
 from palimpsest.runtime.logs import warn
 from palimpsest.sessions.compacting.result import CompactionResult
@@ -117,7 +117,10 @@ class DeclaredMemory:
             payload: as `append` takes it.
         """
         messages = self._limits.checked(payload)
-        return stored(self.session(key).replace(messages))
+        session = self.session(key)
+        written = stored(session.replace(messages))
+        self._end(session)
+        return written
 
     # --- one key, or those of a pattern
 
@@ -233,6 +236,8 @@ class DeclaredMemory:
             with noted(found, failed):
                 session = self.session(found)
                 results[found] = session.compact(chosen, dry_run=dry_run, force=force, threshold=share)
+                if results[found].done and not dry_run:
+                    self._end(session)
             if found in failed:
                 name = str((chosen or {}).get("type", ""))
                 results[found] = CompactionResult(strategy=name, reason="failed", why=str(failed[found]))
@@ -240,17 +245,12 @@ class DeclaredMemory:
         return results
 
     def _strategy(self, name: str | None) -> dict[str, Any] | None:
-        """Return the strategy of this name, with the declared options that fit it; without a name the declared one."""
-        blocks = [block for block in self._options.get("long_term") or () if "long_term_memory_id" not in block]
-        declared = dict(blocks[-1]) if blocks else {}
-        if name is None:
-            return declared or None
-        name = "simple_fifo" if name == "fifo" else name
-        values.choice("strategy", name, FLUSHES)
-        if name == "hybrid_summary" and declared.get("summary_tokens") is None:
-            raise ConfigError("strategy", name, "a memory whose `flushing` has summary_tokens")
-        only = () if name == "hybrid_summary" else ("summary_tokens", "summarize_oldest_percent")
-        return {**{option: value for option, value in declared.items() if option not in only}, "type": name}
+        return flush_of(self._options.get("long_term") or (), name)
+
+    def _end(self, session: Session) -> None:
+        """Destroy what was replaced by key, if the memory keeps no archive: no end of a turn follows that would."""
+        if session.options.flushes:
+            session.end_turn()
 
     def stats(self, key: str, *, max_keys: int = 0) -> dict[str, KeyStats]:
         """Return figures by key, without keys that nothing was written to, and those of a pattern that cannot be read.

@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.errors import ConfigError, InvalidEntry
+from palimpsest.errors import ConfigError, InvalidEntry, shorten
+from palimpsest.formats.common import is_blank
 from palimpsest.log import values
 from palimpsest.log.checks import DEEPEST
 from palimpsest.log.codec import escaped
+from palimpsest.sessions.adding.decoding import BLANK
 
 VARIABLES = {"content_bytes": "MAX_MESSAGE_CONTENT_LENGTH", "total_bytes": "MAX_TOTAL_CONTENT_SIZE"}
 """The environment variables of limits, which override what is declared, unless the program gives limits."""
@@ -24,9 +26,20 @@ KEYS = {
 """The keys of a resource's `limits`, and the field of `Limits` that each sets. The first two are Compozy's."""
 
 
+SAYING = ("user", "human", "system", "developer")
+"""The roles whose messages may not be empty."""
+
 MEASURED = {"role", "content"}
 """The fields of a message that are not added to the total size: the content is counted already, a role is not counted.
 """
+
+
+FIELDS = (
+    *("role", "content", "metadata", "name", "tool_calls", "tool_call_id", "function_call"),
+    *("refusal", "audio", "annotations", "reasoning", "reasoning_content", "reasoning_details"),
+)
+"""The fields that a message may have: ours, and those of chat completions. Any other would be sent to the model, and
+providers refuse it."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +83,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             payload: a text (a message of the user), a mapping with `content` (and `role`, "user" by default, and
-                `metadata`, a mapping), or a list of these.
+                `metadata`, a mapping), or a list of these. Other fields are those of chat completions (`FIELDS`).
         """
         many = payload if isinstance(payload, Sequence) and not isinstance(payload, str | bytes) else [payload]
         if (given := _length(many)) > self.messages:
@@ -91,6 +104,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                     where, f"has {size:,} bytes of content; at most {self.content_bytes:,} are accepted", too_large=True
                 )
             total += size + sum(_size(value, where) for key, value in message.items() if key not in MEASURED)
+            unknown = [key for key in message if key not in FIELDS]
+            if unknown:
+                known = ", ".join(FIELDS)
+                raise InvalidEntry(where, f"has the unknown field {shorten(unknown[0])}; known are {known}")
+            if message.get("role", "user") in SAYING and is_blank(message["content"]):
+                raise InvalidEntry(f"messages[{i}].content", BLANK)
             messages.append({"role": "user", **message})
         if total > self.total_bytes:
             raise InvalidEntry(

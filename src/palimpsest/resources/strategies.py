@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from palimpsest.compaction.loading import FLUSHES
 from palimpsest.compaction.loading import load as load_long_term
 from palimpsest.context.short_term import load as load_short_term
 from palimpsest.errors import ConfigError, MissingExtra
@@ -35,6 +36,23 @@ def short_term_of(root: Mapping[str, Any], problems: Problems, warnings: list[st
         if _loads(block, path, problems, warnings, load_short_term):
             valid.append(block)
     return valid or None
+
+
+def flush_of(long_term: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any] | None:
+    """Return the strategy of this name, with the declared options that fit it; without a name the declared one, if any.
+
+    Raises ConfigError for a name that is not one of a flush.
+    """
+    blocks = [block for block in long_term if "long_term_memory_id" not in block]
+    declared = dict(blocks[-1]) if blocks else {}
+    if name is None:
+        return declared or None
+    name = "simple_fifo" if name == "fifo" else name
+    values.choice("strategy", name, FLUSHES)
+    if name == "hybrid_summary" and declared.get("summary_tokens") is None:
+        raise ConfigError("strategy", name, "a memory whose `flushing` has summary_tokens")
+    only = () if name == "hybrid_summary" else ("summary_tokens", "summarize_oldest_percent")
+    return {**{option: value for option, value in declared.items() if option not in only}, "type": name}
 
 
 def long_term_of(

@@ -175,8 +175,8 @@ class GivenOptions(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
 class Options:
     """The resolved options of a session: budget, model, counter, format, view, strategies.
 
-    With `exact`, every context walks the whole log anew, instead of keeping a window that is cut deep from time to
-    time.
+    With `exact`, every context walks the log anew from its end, instead of keeping a window that is cut deep from time
+    to time.
     """
 
     def __init__(self, key: SessionKey, **options: Unpack[SessionOptions]) -> None:
@@ -198,6 +198,7 @@ class Options:
         for text in self.show(given):
             warn_caller(text)
         self.summarizer, self.before_turn, self.archive = given.summarizer, given.before_turn, given.archive
+        self.flushes = self.persistence == "flush" and not given.archive
         self.auto_compact = values.word("auto_compact", given.auto_compact, AUTO_COMPACT)
         self.runs_all = values.word("long_term_run", given.long_term_run, LONG_TERM_RUN) == "all"
 

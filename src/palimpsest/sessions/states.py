@@ -21,6 +21,7 @@ from palimpsest.log.entry import Entry, microseconds_of
 from palimpsest.log.head import Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
+from palimpsest.log.withdrawal import bare
 from palimpsest.sessions.answers import run_steps
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, compaction_of
@@ -110,7 +111,7 @@ async def states_of(store: Store, options: Options, head: Head) -> States:
 async def active_entries(store: Store, options: Options, head: Head, now: int) -> list[Entry]:
     """Return the active entries, oldest first. Reads only the spans that may have any, and calls answered in them."""
     states, read = await states_of(store, options, head), list[Entry]()
-    for first, last in spans.visible(states.inactive, head.first_seq - 1, head.next_seq):
+    for first, last in spans.visible(spans.union(states.inactive, bare(head)), head.first_seq - 1, head.next_seq):
         read += await store.read(options.key, after=first - 1, before=last + 1, counter=options.counter.name)
     elsewhere = {entry.answers for entry in read if entry.answers}.difference(entry.seq for entry in read)
     calls = await store.fetch(options.key, elsewhere) if elsewhere else ()

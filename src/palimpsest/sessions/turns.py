@@ -104,8 +104,8 @@ class Turns:
             await buffer.report(committed)
         self._scope.let_go()
         await turn.release()
-        auto, flushes = await self._auto(), options.persistence == "flush" and not options.archive
-        compacted = await auto.turn_ended(auto.flush if flushes else None)
+        auto = await self._auto()
+        compacted = await auto.turn_ended(auto.flush if options.flushes else None)
         seen = self._scope.store.seen(self._scope.key) if turn.added else None  # adding saw the head: no read needed
         head = seen.head if seen is not None else await self._scope.head()
         end = TurnEnd(turn.added, head.open_calls, compacted)

@@ -87,6 +87,8 @@ async def _walked(store: Store, options: Options, head: Head, now: int, *, has_l
             last_seq = entry.seq
             if entry.damaged:
                 problems.append(f"entry {entry.seq} is damaged and cannot be read")
+            if head.graves and not entry.erased and spans.within(head.graves, entry.seq):
+                problems.append(f"entry {entry.seq} is not erased, but the head says that it is")
             entry_state = walk.follow(entry)
             if not spans.within(head.rewound, entry.seq):  # not by its state: a rewound tombstone counts as erased
                 links.follow(entry)

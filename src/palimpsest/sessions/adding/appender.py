@@ -185,7 +185,8 @@ class Appender:
         appended = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
         if remembers and appended.added == len(appended.entries):
             views.appended(store, scope.key, appended.entries, counts)
-        if self._options.long_term or scope.observers.handled or self._options.definition is not None:
+        options = self._options
+        if options.long_term or options.flushes or scope.observers.handled or options.definition is not None:
             await self.follow_up(appended)
         else:  # usually there is nothing else to do, and this saves a coroutine
             self.turn.added += appended.added
@@ -283,7 +284,7 @@ class Appender:
                     await self._scope.tell("entry:added", entry=entry)
         if appended.added and self._scope.definitions is not None:
             await self._scope.definitions.tell(appended.head)
-        if appended.added and self._options.long_term:
+        if appended.added and (self._options.long_term or self._options.flushes):
             await (await self._auto()).appended(appended, in_turn=self.turn.is_open)
 
     async def _hold(self) -> Withheld:

@@ -24,7 +24,14 @@ from palimpsest.runtime.events import EventName
 from palimpsest.runtime.logs import log_failure, warn
 from palimpsest.runtime.once import new_lock
 from palimpsest.sessions.compacting.compactor import Compactor
-from palimpsest.sessions.compacting.dues import completes, high_water, idle_before, input_tokens_of, overtaken
+from palimpsest.sessions.compacting.dues import (
+    PendingLook,
+    completes,
+    high_water,
+    idle_before,
+    input_tokens_of,
+    overtaken,
+)
 from palimpsest.sessions.compacting.flushing import flush
 from palimpsest.sessions.compacting.snapshot import Loaded
 from palimpsest.sessions.knowledge import knowledge_of
@@ -44,19 +51,6 @@ class _LastLook(NamedTuple):
     strategies: Sequence[Strategy]
 
 
-class _PendingLook:
-    """A look that waits in the background. It serves all callers that asked for one before it begins."""
-
-    def __init__(self) -> None:
-        self.completed, self.since = False, 0
-        self.then: Callable[[], Awaitable[object]] | None = None
-
-    def add(self, completed: bool, since: int, then: Callable[[], Awaitable[object]] | None) -> None:
-        """Add what one more caller wants."""
-        self.completed |= completed
-        self.since, self.then = self.since or since, self.then or then
-
-
 class AutoCompaction:
     """Automatic compaction of one session object, which several threads and tasks may use."""
 
@@ -65,24 +59,29 @@ class AutoCompaction:
         self._last: _LastLook | None = None
         self._new_results = True  # whether tool results came since the triggers that heed them were looked at
         self._skipped: tuple[str, str] | None = None  # strategy and reason of the last compaction that did nothing
-        self._pending: _PendingLook | None = None
+        self._pending: PendingLook | None = None
         self._lock = new_lock()
 
     # --- when to look
 
     async def appended(self, append: Appended, *, in_turn: bool) -> None:
-        """Look at the triggers after an append, unless the margins of the last look show that none can fire."""
+        """Look at the triggers after an append, unless the margins of the last look show that none can fire.
+
+        Outside of a turn this, or the end of the interaction, makes a session without an archive flush.
+        """
         completed = not in_turn and completes(append.head, append.entries)
         has_human = not in_turn and any(entry.is_human for entry in append.entries)
-        if self._options.auto_compact == "off":
-            return
+        then = self.flush if self._options.flushes and not in_turn else None
+        quiet = self._options.auto_compact == "off" or not self._options.long_term
         try:
-            quiet = self._is_quiet(append, completed, has_human)
+            quiet = quiet or self._is_quiet(append, completed, has_human)
         except Exception:  # noqa: BLE001 (a user's counter: the look calls it again, and reports what it raises)
             quiet = False
         if not quiet:
             first = next(entry.seq for entry in append.entries if entry.revision == append.head.revision)
-            await self._when_due(completed, first)
+            await self._when_due(completed, first, then)
+        elif completed and then is not None:
+            await self._guarded(then)
 
     def knows(self, head: Head) -> None:
         """Keep the margins of the last look valid after a write that added no entries."""
@@ -135,7 +134,7 @@ class AutoCompaction:
                 results.append(await self._run(strategy, decision, loaded))
                 if results[-1].done and not self._options.runs_all:
                     break
-        if self._options.persistence == "flush" and not self._options.archive:
+        if self._options.flushes:
             await self.flush()
         return results
 
@@ -165,9 +164,10 @@ class AutoCompaction:
                 return False
         return True
 
-    async def flush(self) -> None:
-        """Destroy what compactions have replaced, in a session that keeps no archive."""
+    async def flush(self) -> list[CompactionResult]:
+        """Destroy what compactions have replaced, in a session that keeps no archive; return no results."""
         await flush(self._scope)
+        return []
 
     def _meter(self) -> Meter:
         return Meter(self._options.counter, find_format(self._options.format), self._options.model)
@@ -179,7 +179,7 @@ class AutoCompaction:
     ) -> tuple[CompactionResult, ...]:
         """Look, now or in the background, then call `then`. `since` is the first seq of the append that led here."""
         with self._lock:
-            pending, is_waiting = self._pending or _PendingLook(), self._pending is not None
+            pending, is_waiting = self._pending or PendingLook(), self._pending is not None
             pending.add(completed, since, then)
             if self._options.auto_compact == "background":
                 self._pending = pending

@@ -260,13 +260,15 @@ class Compactor:
     async def _doomed(self, loaded: Loaded, plan: Plan) -> tuple[int, ...]:
         """Return the seqs that an erasing plan destroys: the groups that it names and all older ones, archived or not.
 
-        Entries that are pinned, and the groups that the plan keeps, stay.
+        Entries that are pinned, and the groups that the plan keeps, stay. Tombstones are passed over, except where a
+        flush may have left the speaker: a summary covers these.
         """
         head, last = loaded.head, plan.erase[-1][1]
         staying = [group for group in loaded.snapshot.groups if not spans.within(plan.erase, group.entries[0].seq)]
         kept = [entry.seq for group in staying for entry in group.entries]
         pinned = await pinned_groups(self._store, self._options, head, head.pinned)
-        older = spans.minus([(head.first_seq, last)], spans.of([*kept, *pinned]))
+        graves = spans.minus(head.graves, loaded.state.covered)
+        older = spans.minus([(head.first_seq, last)], [*spans.of([*kept, *pinned]), *graves])
         return tuple(entry.seq for entry in await self._snapshots.read(older) if entry.is_there)
 
     async def _note_run(self, job: PlannedCompaction) -> None:

@@ -1,8 +1,8 @@
-"""Rules that decide from a loaded session whether a look or a compaction is due. Pure."""
+"""Rules that decide from a loaded session whether a look or a compaction is due, and a look that waits. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 
 from palimpsest.compaction import TriggerDecision
@@ -10,6 +10,19 @@ from palimpsest.compaction.selecting import uncovered
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.sessions.compacting.snapshot import Loaded, is_complete
+
+
+class PendingLook:
+    """A look that waits in the background. It serves all callers that asked for one before it begins."""
+
+    def __init__(self) -> None:
+        self.completed, self.since = False, 0
+        self.then: Callable[[], Awaitable[object]] | None = None
+
+    def add(self, completed: bool, since: int, then: Callable[[], Awaitable[object]] | None) -> None:
+        """Add what one more caller wants."""
+        self.completed |= completed
+        self.since, self.then = self.since or since, self.then or then
 
 
 def completes(head: Head, entries: Sequence[Entry]) -> bool:

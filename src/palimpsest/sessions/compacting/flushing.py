@@ -10,7 +10,7 @@ from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log import spans
 from palimpsest.log.change import Change
 from palimpsest.log.spans import Span
-from palimpsest.log.withdrawal import needed
+from palimpsest.log.withdrawal import bare, needed
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.states import pinned_groups
@@ -26,7 +26,10 @@ async def flush(scope: SessionScope) -> None:
     while True:
         head = await scope.head()
         state = await snapshots.state(head)
-        entries = await snapshots.read(spans.minus(state.replaced, head.rewound))
+        where = spans.minus(state.replaced, bare(head))
+        if not where:
+            return
+        entries = await snapshots.read(where)
         pinned = await pinned_groups(scope.store, scope.options, head, head.pinned)
         replaced = [entry.seq for entry in entries if not entry.erased and entry.seq not in pinned]
         shared = await _needed_elsewhere(scope, replaced)

@@ -17,6 +17,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
+from palimpsest.log.withdrawal import bare
 from palimpsest.sessions.accesses import access_times
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import batches_of
@@ -97,11 +98,11 @@ class SnapshotReader:
         anchors = spans.of(cut.anchors) if cut.compaction == head.compaction else ()
         questions = spans.minus(spans.common(inactive, anchors), pinned)
         shown = spans.union(pinned, questions)  # even if covered, evicted or hidden
-        out_of_sight = [*spans.minus(inactive, shown), *head.rewound, *archived]
+        out_of_sight = [*spans.minus(inactive, shown), *bare(head), *archived]
         kept_in_place = spans.members(spans.common(inactive, shown))  # strategies treat these like pinned entries
         active = await self.read(spans.visible(spans.union(out_of_sight), head.first_seq - 1, head.next_seq))
         evicted = spans.union(archived, state.evicted) if archive else archived if passed else ()
-        old = await self.read(spans.minus(evicted, spans.union(head.rewound, shown)))
+        old = await self.read(spans.minus(evicted, spans.union(bare(head), shown)))
         summaries = await self.summaries(state)
         accessed, clock = await access_times(self._store, self._options.key, head, active)
 
