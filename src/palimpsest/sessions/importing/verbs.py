@@ -19,7 +19,7 @@ from palimpsest.sessions.importing.report import OTHERS, ImportReport, failed
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores.overlay import Overlay
-from palimpsest.transfer.sources import SOURCES, Piece
+from palimpsest.transfer.sources import SOURCES, Piece, Source
 from palimpsest.transfer.sources.detection import find_source
 from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.limits import Given, Limits, limits_of
@@ -73,7 +73,8 @@ class Importing:
             if strict:
                 await self._check(file, source, format, branches, session_id)
                 await run(file.again)
-            found_source, message_format, pieces = await run(_pieces, file, source, format, branches)
+            found_source, reader = await run(_reader, file, source, format, branches)
+            pieces = reader.pieces()
             importer = Importer(self._scope, self._open_session, file.stem, session_id, key, most.refused)
             if file.others:
                 importer.account.leave_out(OTHERS, file.others)
@@ -92,14 +93,15 @@ class Importing:
                 importer.account.check()
         finally:
             await finish(file.close)
-        return importer.account.report(found_source, message_format)
+        return importer.account.report(found_source, reader.format)
 
     async def _check(
         self, file: SourceFile, source: str, format: str | None, branches: bool, session_id: str | None
     ) -> None:
         """Read a file once without storing anything. Raises ImportFailed for the first fault in it."""
         checking, run = Checking(self._scope, session_id), self._scope.runner.run
-        _, _, pieces = await run(_pieces, file, source, format, branches)
+        _, reader = await run(_reader, file, source, format, branches)
+        pieces = reader.pieces()
         while chunk := await run(_next, pieces):
             for piece in chunk:
                 await checking.take(piece)
@@ -109,13 +111,10 @@ def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits
     return SourceFile(path, twice=twice, limits=limits)
 
 
-def _pieces(
-    file: SourceFile, source: str, format: str | None, branches: bool
-) -> tuple[str, str | None, Iterator[Piece]]:
-    """Return the name of the file's source, the format of its messages, and its pieces."""
+def _reader(file: SourceFile, source: str, format: str | None, branches: bool) -> tuple[str, Source]:
+    """Return the name of the file's source, and the source itself, which has read the beginning of the file."""
     name, source_class = find_source(source, file)
-    reader = source_class(file, format=format, branches=branches)
-    return name, reader.format, reader.pieces()
+    return name, source_class(file, format=format, branches=branches)
 
 
 def _next(pieces: Iterator[Piece]) -> list[Piece]:
