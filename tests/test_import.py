@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,42 @@ def test_a_killed_import_is_completed_by_repeating_it(tmp_path: Path, commits: i
 
 
 # --- refused
+
+
+@pytest.mark.parametrize("kind", ["lines", "chatgpt", "export"])
+def test_an_import_that_another_one_overtakes_adds_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """If another program imports the file at the same moment, all is stored once, and each tells its own part."""
+    path = f"sqlite:///{tmp_path}/a.db"
+    with Memory.open(path) as memory, Memory.open(path) as other, Memory.open("memory://") as third:
+        third.import_file(io.BytesIO(lines(CHAT)), session_id="talk")
+        exported = json.dumps(third.session("talk").export()).encode()
+        body = {"lines": lines(CHAT), "chatgpt": written([simple("talk")]), "export": exported}[kind]
+        options: dict[str, Any] = {} if kind != "lines" else {"session_id": "talk"}
+        first: list[Any] = []
+
+        def overtaken(verb: str) -> Callable[..., Any]:
+            original = getattr(memory.store, verb)
+
+            async def late(*given: Any, **named: Any) -> Any:
+                if not first:
+                    first.append(None)
+                    first[0] = other.import_file(io.BytesIO(body), **options)
+                return await original(*given, **named)
+
+            return late
+
+        for verb in ("append", "load"):
+            monkeypatch.setattr(memory.store, verb, overtaken(verb))
+
+        report = memory.import_file(io.BytesIO(body), **options)
+
+        assert report.refused == first[0].refused == ()
+        count = len(memory.session("talk").entries())
+        assert count == len(CHAT)
+        assert (first[0].sessions["talk"].added, report.sessions["talk"].added) == (count, 0)
+        assert report.sessions["talk"].already_there == count
 
 
 def no_secrets(text: str) -> list[Any]:

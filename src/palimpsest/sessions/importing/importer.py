@@ -23,7 +23,6 @@ from palimpsest.errors import (
 )
 from palimpsest.log.checks import TITLE
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Head
 from palimpsest.log.ids import derived_ids, is_id
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.places import AlternativePlaces, Places
@@ -56,7 +55,6 @@ class Importer:
         self._waiting: list[Piece] = []
         self._said: set[tuple[str, int]] = set()  # session and hash of words, of pieces that are to be stored once
         self._rejected: Conversation | None = None  # the conversation for which no session could be opened
-        self._seen: dict[str, int] = {}  # by session, the revision up to which entries are not of this import
 
     async def take(self, piece: Piece) -> None:
         """Take one piece. What is wrong with it is noted in the account, not raised."""
@@ -234,21 +232,15 @@ class Importer:
     async def _add(self, session: AsyncSession, entries: Sequence[Entry]) -> None:
         if not entries:
             return
-        before = await self._revision(session.id)
+        turn = session._appender.turn  # noqa: SLF001 (no public verb says how many entries an append has added)
+        before = turn.added
         returned = await session.add_entries(entries)
         self._scope.let_go(session.options.key)  # no later message belongs to an interaction of an import
         stored = [entry for entry in returned if entry.revision]
         if len(stored) < len(returned):
             self.account.leave_out(WITHHELD, len(returned) - len(stored))
-        added = len({entry.id for entry in stored if entry.revision > before})
-        self._seen[session.id] = max([before, *(entry.revision for entry in stored)])
+        added = turn.added - before
         self.account.count(session.id, added, len(stored) - added, self._title)
-
-    async def _revision(self, session: str) -> int:
-        """Return the session's revision after the last entries of this file (at first: before any of them)."""
-        if session not in self._seen:
-            self._seen[session] = (await self._head(session)).revision
-        return self._seen[session]
 
     async def _take_export(self, piece: Piece) -> None:
         assert piece.export is not None, "the caller checks that"
@@ -258,10 +250,6 @@ class Importer:
             self.account.refuse(piece, fault)
             return
         self.account.count(*taken, self._title)
-        self._seen.pop(taken.session, None)
-
-    async def _head(self, session: str) -> Head:
-        return await self._scope.store.head(self._scope.key(session)) or Head()
 
 
 def _fitting(title: str | None) -> str | None:
