@@ -212,6 +212,18 @@ def test_what_a_model_would_not_be_shown_is_refused(
     assert memory.sessions() == []
 
 
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("text", [{"value": "lost", "annotations": []}, ["lost"]])
+def test_a_text_that_is_not_text_is_refused(memory: Memory, role: str, text: Any) -> None:
+    """Text that is not where chat completions have it, as in threads of assistants, is refused, not imported unseen."""
+    report = taken(memory, [{"role": role, "content": [{"type": "text", "text": text}]}])
+
+    (refused,) = report.refused
+    assert refused.reason.startswith("content[0].text: ")
+    assert refused.reason.endswith(" is not text; no model would be shown it")
+    assert memory.sessions() == []
+
+
 @pytest.mark.parametrize(
     ("first", "others"),
     [

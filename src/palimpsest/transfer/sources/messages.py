@@ -8,9 +8,10 @@ from typing import Any
 from palimpsest.errors import ImportFailed, InvalidEntry, shorten
 from palimpsest.formats import GEMINI, find_format
 from palimpsest.formats.common import has_words, noted, parted
+from palimpsest.formats.openai_chat_parts import says_nothing
 from palimpsest.formats.received.shapes import taken_as
 from palimpsest.formats.wording import is_empty
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, Opaque
 from palimpsest.transfer.sources.evidence import Evidence, is_provider_message
 from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.shapes import MessageSource, first_messages, messages_of
@@ -116,14 +117,28 @@ class Messages(MessageSource):
 
     def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
         """Return a message's entries; nothing is left out."""
-        entries, content = self._decoder.read(message), self._decoder.content
-        if len(entries) == 1 and is_empty(entries[0]) and content not in message:
-            speaking = (key for key, value in message.items() if has_words("" if key == "content" else key, value))
-            if (key := next(speaking, None)) is not None:
-                reason = f"is missing; no model would be shown what is under the key {shorten(key)}"
-                raise InvalidEntry(f"messages[0].{content}", reason)
+        entries = self._decoder.read(message)
+        if entries:
+            _check_shown(entries[0], message, self._decoder.content)
         return entries, {}
 
     def _read_as(self, format: str) -> None:
         self.format: str | None = format
         self._decoder = Decoder(format, alone=self._evidence is None)
+
+
+def _check_shown(entry: Entry, message: Mapping[str, Any], content: str) -> None:
+    """Raise InvalidEntry if no model would be shown what a message says, because it is not where the format has it.
+
+    `content` is the key under which the format has it. `add` accepts such a message; but a file of them is of another
+    make, and would be lost without a word.
+    """
+    if content not in message and is_empty(entry):
+        speaking = (key for key, value in message.items() if has_words("" if key == "content" else key, value))
+        if (key := next(speaking, None)) is not None:
+            reason = f"is missing; no model would be shown what is under the key {shorten(key)}"
+            raise InvalidEntry(f"messages[0].{content}", reason)
+    for i, part in enumerate(entry.content if isinstance(entry.content, tuple) else ()):
+        if isinstance(part, Opaque) and says_nothing(part) and has_words("", part.item.get("text")):
+            reason = f"{shorten(part.item['text'])} is not text; no model would be shown it"
+            raise InvalidEntry(f"messages[0].content[{i}].text", reason)
