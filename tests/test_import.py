@@ -365,3 +365,22 @@ def test_a_file_whose_name_cannot_be_an_id_needs_one(memory: Memory, stem: str, 
         memory.import_file(path)
     memory.import_file(path, session_id="talk")
     assert len(memory.session("talk").entries()) == len(CHAT)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_conversation_without_any_id_costs_no_other(memory: Memory, *, strict: bool) -> None:
+    """In a stream, which has no name, a conversation without an id is refused; with `strict` nothing is stored."""
+    talks = [{"id": "a", "messages": CHAT}, {"messages": CHAT}, {"id": "c", "messages": CHAT}]
+    body = "\n".join(map(json.dumps, talks)).encode()
+
+    if strict:
+        with pytest.raises(ConfigError, match=r"session_id: .*neither the file nor its name gives one"):
+            memory.import_file(io.BytesIO(body), strict=True)
+        assert memory.sessions() == []
+        return
+    report = memory.import_file(io.BytesIO(body))
+
+    (refused,) = report.refused
+    assert refused.place == "2: messages[0]"
+    assert "the conversation has no id" in refused.reason
+    assert list(report.sessions) == ["a", "c"]

@@ -47,7 +47,7 @@ class Importer:
         most: int,
     ) -> None:
         self._scope, self._gate, self._open = scope, scope.gate, open_session
-        self._stem, self._given, self._key = stem if is_id(stem) else "", session, key or ""
+        self._stem, self._given, self._key = usable(stem), session, key or ""
         self.account = Account(scope.gate, most)
         self._talk: Conversation | None = None
         # The place in the current conversation, and in the one of pieces that name no conversation.
@@ -101,14 +101,19 @@ class Importer:
     def _session(self, piece: Piece) -> AsyncSession | None:
         """Return the session for a piece: the one asked for, else its conversation's, else one named after the file.
 
-        None, after noting a refusal, if the session cannot be opened. Raises ConfigError if nothing gives an id.
+        None, after noting a refusal, if the session cannot be opened. Raises ConfigError if nothing gives an id, unless
+        something of the file is stored already: then that is a refusal, too.
         """
         talk = piece.conversation
         if talk is not None and talk is self._rejected:
             return None
         name = self._given or (talk.id if talk is not None else None)
         if name is None and not self._stem:
-            raise ConfigError("session_id", None, "the id of a session: neither the file nor its name gives one")
+            if not self.account.has_sessions:
+                raise no_id()
+            self.account.refuse(piece, UNNAMED)
+            self._rejected = talk
+            return None
         number = talk.number if talk is not None else ""
         try:
             return self._open(name or (f"{self._stem}-{number}" if number else self._stem), title=_fitting(self._title))
@@ -250,6 +255,21 @@ class Importer:
             self.account.refuse(piece, fault)
             return
         self.account.count(*taken, self._title)
+
+
+def usable(stem: str) -> str:
+    """Return the name of a file without its endings, if it can be the id of a session, else ""."""
+    return stem if is_id(stem) else ""
+
+
+def no_id() -> ConfigError:
+    """Return the error for a conversation that has no id, in a file without a name that can be one."""
+    return ConfigError("session_id", None, "the id of a session: neither the file nor its name gives one")
+
+
+UNNAMED = (
+    "the conversation has no id, and the file has no name that can be one. Give one as `session_id`, or with --session"
+)
 
 
 def _fitting(title: str | None) -> str | None:

@@ -14,7 +14,7 @@ from palimpsest.log.checks import unfit
 from palimpsest.log.ids import check_id
 from palimpsest.log.values import check_file, check_progress
 from palimpsest.sessions.importing.exports import import_session
-from palimpsest.sessions.importing.importer import Importer
+from palimpsest.sessions.importing.importer import Importer, no_id, usable
 from palimpsest.sessions.importing.report import OTHERS, ImportReport, failed
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
@@ -99,7 +99,8 @@ class Importing:
         self, file: SourceFile, source: str, format: str | None, branches: bool, session_id: str | None
     ) -> None:
         """Read a file once without storing anything. Raises ImportFailed for the first fault in it."""
-        checking, run = Checking(self._scope, session_id), self._scope.runner.run
+        run, name = self._scope.runner.run, session_id or usable(file.stem)
+        checking = Checking(self._scope, session_id, has_name=bool(name))
         _, reader = await run(_reader, file, source, format, branches)
         pieces = reader.pieces()
         while chunk := await run(_next, pieces):
@@ -122,16 +123,24 @@ def _next(pieces: Iterator[Piece]) -> list[Piece]:
 
 
 class Checking:
-    """Checks every piece before anything is stored. Raises ImportFailed at the first fault."""
+    """Checks every piece before anything is stored. Raises ImportFailed at the first fault.
 
-    def __init__(self, scope: MemoryScope, session: str | None) -> None:
-        self._scope, self._given = scope, session
+    `has_name` says whether a conversation without an id gets one: the id that was asked for, or the name of the file.
+    """
+
+    def __init__(self, scope: MemoryScope, session: str | None, *, has_name: bool = True) -> None:
+        self._scope, self._given, self._has_name = scope, session, has_name
 
     async def take(self, piece: Piece) -> None:
-        """Check one piece. An export is imported into an overlay, so that conflicts with stored entries show, too."""
+        """Check one piece. An export is imported into an overlay, so that conflicts with stored entries show, too.
+
+        Raises ConfigError for a conversation that no id can be found for.
+        """
         if piece.fault is not None:
             raise failed(piece.place, piece.fault)
         own = piece.conversation.id if piece.conversation is not None else None
+        if piece.entries and own is None and not self._has_name:
+            raise no_id()
         try:
             if piece.export is not None:
                 scope = self._scope.with_store(Overlay(self._scope.store, self._scope.clock))
