@@ -384,3 +384,24 @@ def test_a_conversation_without_any_id_costs_no_other(memory: Memory, *, strict:
     assert refused.place == "2: messages[0]"
     assert "the conversation has no id" in refused.reason
     assert list(report.sessions) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("names", "sessions"),
+    [
+        (["2026.01.05.jsonl", "2026.01.06.jsonl"], ["2026.01.05", "2026.01.06"]),
+        (["Dr. Brown.jsonl", "Dr. Smith.jsonl"], ["Dr. Brown", "Dr. Smith"]),
+        (["plain", "other.ndjson"], ["plain", "other"]),
+    ],
+)
+def test_files_of_different_names_become_different_sessions(
+    memory: Memory, tmp_path: Path, names: list[str], sessions: list[str]
+) -> None:
+    """The session of a file is named after all of its name but the ending, so that two files are not mixed into one."""
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(lines([{"role": "user", "content": f"in file {number}"}]))
+        memory.import_file(tmp_path / name)
+
+    told = {name: [entry.text for entry in memory.session(name).entries()] for name in sessions}
+    assert told == {name: [f"in file {number}"] for number, name in enumerate(sessions)}
+    assert len(memory.sessions()) == len(names)

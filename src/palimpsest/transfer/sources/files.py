@@ -168,8 +168,9 @@ class SourceFile:
 
     @property
     def stem(self) -> str:
-        """The file's name without endings. It names the sessions of a file that names none itself."""
-        return self.name.split(".")[0]
+        """The file's name without its ending. It names the sessions of a file that names none itself."""
+        before, dot, _ = self.name.rpartition(".")
+        return before if dot else self.name
 
     def database(self) -> Connection:
         """Return a new connection to the SQLite database in this file. One from a stream is held in memory.
