@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from palimpsest.errors import ConfigError, Conflict, ImportFailed, InvalidEntry, PrivacyRefused
 from palimpsest.formats import find_format
 from palimpsest.log import values
-from palimpsest.log.checks import unfit
+from palimpsest.log.checks import check, check_names, unfit
 from palimpsest.log.ids import check_id
 from palimpsest.log.values import check_file, check_progress
 from palimpsest.sessions.importing.exports import import_session
@@ -147,6 +147,9 @@ class Checking:
                 await import_session(scope, piece.export, session_id=self._given, on_conflict="merge")
             if own is not None and self._given is None:
                 check_id(own, "session")
+            for entry in piece.entries:
+                check(entry, "entries")
+                check_names(entry, "entries")
             self._scope.gate.shown(piece.entries)
         except (ConfigError, Conflict, ImportFailed, InvalidEntry, PrivacyRefused) as fault:
             raise failed(piece.place, str(fault)) from fault
