@@ -103,7 +103,7 @@ class Messages(MessageSource):
 
         Returns why the file cannot be read on, if there are signs of two formats by now.
         """
-        if self._evidence is None:
+        if self._evidence is None or (is_message and _is_plain(value)):
             return None
         if is_message:
             self._evidence.take(value, where)
@@ -118,13 +118,22 @@ class Messages(MessageSource):
     def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
         """Return a message's entries; nothing is left out."""
         entries = self._decoder.read(message)
-        if entries:
-            _check_shown(entries[0], message, self._decoder.content)
+        content = self._decoder.content
+        if entries and not (content in message and _is_plain(message)):
+            _check_shown(entries[0], message, content)
         return entries, {}
 
     def _read_as(self, format: str) -> None:
         self.format: str | None = format
         self._decoder = Decoder(format, alone=self._evidence is None)
+
+
+def _is_plain(message: Mapping[str, Any]) -> bool:
+    """Return whether this is nothing but a role and a text, as most messages are: it has no signs of a format."""
+    return len(message) == len(_PLAIN) and type(message.get("content")) is str and message.get("role") in _SPEAKERS
+
+
+_PLAIN, _SPEAKERS = ("role", "content"), ("user", "assistant", "system")
 
 
 def _check_shown(entry: Entry, message: Mapping[str, Any], content: str) -> None:
