@@ -446,6 +446,37 @@ def test_output_to_a_full_disk_is_reported_in_one_line(chat: str, arguments: tup
     assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no limits for files")
+@pytest.mark.parametrize(
+    "arguments", [("show", "chat", "--json"), ("export", "chat"), ("export", "chat", "--format", "text")]
+)
+def test_unbuffered_output_that_is_cut_off_is_reported(chat: str, here: Path, arguments: tuple[str, ...]) -> None:
+    """Without Python's buffer, output of which the disk takes only the first bytes is a failure, too."""
+    room = 4 * 1024 * 1024
+
+    def limited() -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    out = here / "out"
+    with out.open("wb") as nearly_full:
+        nearly_full.truncate(room - 20)
+    with out.open("ab") as nearly_full:
+        ran = subprocess.run(
+            [*START, *arguments],
+            stdout=nearly_full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            preexec_fn=limited,
+        )
+
+    assert ran.returncode == 1
+    assert "the output could not be written: File too large" in ran.stderr
+
+
 def test_output_escapes_what_its_encoding_lacks(chat: str, here: Path) -> None:
     """Characters that the output's encoding lacks are printed as escapes, which JSON reads back as the characters.
 

@@ -365,6 +365,30 @@ def test_an_export_to_a_pipe_or_device_does_not_replace_it(memory: Memory, tmp_p
         os.close(reader)
 
 
+@pytest.mark.parametrize("most", [1, 1000])
+def test_an_export_to_a_stream_that_takes_a_part_at_a_time_is_whole(memory: Memory, most: int) -> None:
+    """A stream without a buffer may take a part of what it is given; it gets the rest, too."""
+    session = memory.session("s")
+    session.add_user_message("hello " * 500)
+    taken: list[bytes] = []
+
+    class Slow(io.RawIOBase):
+        def write(self, data: Any, /) -> int:
+            taken.append(bytes(data[:most]))
+            return len(taken[-1])
+
+    class Full(io.RawIOBase):
+        def write(self, data: Any, /) -> None:
+            return None
+
+    with pytest.raises(BlockingIOError):
+        session.export_to(Full())
+    size = session.export_to(Slow(), format="openai")
+
+    assert json.loads(b"".join(taken)) == [{"role": "user", "content": "hello " * 500}]
+    assert size == len(b"".join(taken))
+
+
 def test_two_exports_to_one_file_do_not_mix(memory: Memory, tmp_path: Path) -> None:
     """While one export is half written another to the same path succeeds; the file is whole at any time.
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,42 @@ def test_a_killed_import_is_completed_by_repeating_it(tmp_path: Path, commits: i
 
 
 # --- refused
+
+
+@pytest.mark.parametrize("kind", ["lines", "chatgpt", "export"])
+def test_an_import_that_another_one_overtakes_adds_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """If another program imports the file at the same moment, all is stored once, and each tells its own part."""
+    path = f"sqlite:///{tmp_path}/a.db"
+    with Memory.open(path) as memory, Memory.open(path) as other, Memory.open("memory://") as third:
+        third.import_file(io.BytesIO(lines(CHAT)), session_id="talk")
+        exported = json.dumps(third.session("talk").export()).encode()
+        body = {"lines": lines(CHAT), "chatgpt": written([simple("talk")]), "export": exported}[kind]
+        options: dict[str, Any] = {} if kind != "lines" else {"session_id": "talk"}
+        first: list[Any] = []
+
+        def overtaken(verb: str) -> Callable[..., Any]:
+            original = getattr(memory.store, verb)
+
+            async def late(*given: Any, **named: Any) -> Any:
+                if not first:
+                    first.append(None)
+                    first[0] = other.import_file(io.BytesIO(body), **options)
+                return await original(*given, **named)
+
+            return late
+
+        for verb in ("append", "load"):
+            monkeypatch.setattr(memory.store, verb, overtaken(verb))
+
+        report = memory.import_file(io.BytesIO(body), **options)
+
+        assert report.refused == first[0].refused == ()
+        count = len(memory.session("talk").entries())
+        assert count == len(CHAT)
+        assert (first[0].sessions["talk"].added, report.sessions["talk"].added) == (count, 0)
+        assert report.sessions["talk"].already_there == count
 
 
 def no_secrets(text: str) -> list[Any]:
@@ -328,3 +365,43 @@ def test_a_file_whose_name_cannot_be_an_id_needs_one(memory: Memory, stem: str, 
         memory.import_file(path)
     memory.import_file(path, session_id="talk")
     assert len(memory.session("talk").entries()) == len(CHAT)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_conversation_without_any_id_costs_no_other(memory: Memory, *, strict: bool) -> None:
+    """In a stream, which has no name, a conversation without an id is refused; with `strict` nothing is stored."""
+    talks = [{"id": "a", "messages": CHAT}, {"messages": CHAT}, {"id": "c", "messages": CHAT}]
+    body = "\n".join(map(json.dumps, talks)).encode()
+
+    if strict:
+        with pytest.raises(ConfigError, match=r"session_id: .*neither the file nor its name gives one"):
+            memory.import_file(io.BytesIO(body), strict=True)
+        assert memory.sessions() == []
+        return
+    report = memory.import_file(io.BytesIO(body))
+
+    (refused,) = report.refused
+    assert refused.place == "2: messages[0]"
+    assert "the conversation has no id" in refused.reason
+    assert list(report.sessions) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("names", "sessions"),
+    [
+        (["2026.01.05.jsonl", "2026.01.06.jsonl"], ["2026.01.05", "2026.01.06"]),
+        (["Dr. Brown.jsonl", "Dr. Smith.jsonl"], ["Dr. Brown", "Dr. Smith"]),
+        (["plain", "other.ndjson"], ["plain", "other"]),
+    ],
+)
+def test_files_of_different_names_become_different_sessions(
+    memory: Memory, tmp_path: Path, names: list[str], sessions: list[str]
+) -> None:
+    """The session of a file is named after all of its name but the ending, so that two files are not mixed into one."""
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(lines([{"role": "user", "content": f"in file {number}"}]))
+        memory.import_file(tmp_path / name)
+
+    told = {name: [entry.text for entry in memory.session(name).entries()] for name in sessions}
+    assert told == {name: [f"in file {number}"] for number, name in enumerate(sessions)}
+    assert len(memory.sessions()) == len(names)

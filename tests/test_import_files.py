@@ -15,11 +15,11 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from commands import START, run
+from commands import CHAT, START, run
 from exports_chatgpt import simple
 from palimpsest import ImportFailed, Memory
 from test_import_identity import agents, lines, said
@@ -241,3 +241,16 @@ def test_an_export_without_entries_makes_an_empty_session(memory: Memory) -> Non
 
     assert (report.sessions["talk"].added, report.sessions["talk"].already_there) == (0, 0)
     assert memory.session("talk").info().title == "Nothing yet"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_stream_needs_no_method_but_read(memory: Memory, *, strict: bool) -> None:
+    """A stream that has nothing but `read`, such as the body of an answer over HTTP, is imported as any other."""
+
+    class Body:
+        def __init__(self) -> None:
+            self.read = io.BytesIO(b"".join(json.dumps(message).encode() + b"\n" for message in CHAT)).read
+
+    report = memory.import_file(cast("Any", Body()), session_id="talk", strict=strict)
+
+    assert (report.sessions["talk"].added, report.refused) == (len(CHAT), ())

@@ -98,6 +98,36 @@ def test_many_hostile_values_are_alike_on_every_store(
     check(memories, source, 400, dice)
 
 
+@pytest.mark.parametrize("source", FILES)
+def test_strict_stores_nothing_of_what_would_be_refused(source: str, dice: random.Random) -> None:
+    """With `strict` a file of which a plain import refuses anything is refused, and nothing of it is stored."""
+    options = {"source": source, "session_id": "talk", **OPTIONS.get(source, {"branches": True})}
+    for body in cases(source, 40, dice):
+        with Memory.open("memory://") as memory, Memory.open("memory://") as strict:
+            try:
+                refused = bool(memory.import_file(io.BytesIO(body), **options).refused)
+            except ImportFailed:
+                refused = True
+            try:
+                strict.import_file(io.BytesIO(body), strict=True, **options)
+            except ImportFailed:
+                assert (refused, strict.sessions()) == (True, []), body
+            else:
+                assert not refused, body
+
+
+def test_strict_finds_a_name_that_no_store_can_keep(memory: Memory) -> None:
+    """A tool's name with a lone surrogate at the end of a file is found before the beginning is stored."""
+    call = {"id": "c", "type": "function", "function": {"name": "t\ud800", "arguments": "{}"}}
+    said = [{"role": "user", "content": f"{i}"} for i in range(300)]
+    body = json.dumps([*said, {"role": "assistant", "content": None, "tool_calls": [call]}]).encode()
+
+    with pytest.raises(ImportFailed, match="lone surrogate"):
+        memory.import_file(io.BytesIO(body), session_id="talk", strict=True)
+
+    assert memory.sessions() == []
+
+
 def test_a_message_that_cannot_be_stored_costs_no_other(memories: dict[str, Memory]) -> None:
     """A call whose names have no UTF-8 is stored or reported; the messages around it are stored."""
     call = {"id": "c\ud800", "type": "function", "function": {"name": "t\ud800", "arguments": "{}"}}

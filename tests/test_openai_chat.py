@@ -106,3 +106,21 @@ def test_an_empty_thought_is_left_out(beside: Part) -> None:
 def test_a_function_s_name_is_what_the_reference_allows(name: str) -> None:
     """OpenAI's reference: "must be a-z, A-Z, 0-9, or contain underscores and dashes, with a maximum length of 64"."""
     assert is_function_name(name) == (re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) is not None)
+
+
+def test_the_weight_of_a_training_file_is_kept_and_not_sent() -> None:
+    """`weight`, which only files for fine-tuning have, stays in the log: a request with it is refused."""
+    message = {"role": "assistant", "content": "hi", "weight": 0}
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", max_tokens=100)
+        plain = memory.session("plain", max_tokens=100)
+        session.add([{"role": "user", "content": "hello"}, message])
+        plain.add([{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}])
+
+        context = session.context()
+
+        assert session.messages() == [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+        assert FORMAT.encode(session.entries())[-1] == message
+        assert context.messages[-1] == {"role": "assistant", "content": "hi"}
+        assert context.tokens == plain.context().tokens
+        assert not context.report.adapted

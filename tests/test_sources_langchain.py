@@ -181,6 +181,36 @@ def test_calls_in_the_content_are_calls_of_the_message(memory: Memory, lc: Any) 
     assert {entry.group for entry in entries[1:]} == {entries[1].group}
 
 
+@pytest.mark.parametrize(
+    ("kept", "result"),
+    [
+        (
+            {"tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}]},
+            {"type": "tool", "data": {"content": "bread", "tool_call_id": "c1"}},
+        ),
+        (
+            {"function_call": {"name": "look", "arguments": '{"at": 1}'}},
+            {"type": "function", "data": {"content": "bread", "name": "look"}},
+        ),
+    ],
+    ids=["tools", "functions"],
+)
+def test_calls_that_an_older_langchain_wrote_are_calls(
+    memory: Memory, kept: dict[str, Any], result: dict[str, Any]
+) -> None:
+    """Calls in `additional_kwargs` alone are calls, and their results answer them."""
+    asked = {"type": "human", "data": {"content": "What is there?"}}
+    calls = {"type": "ai", "data": {"content": "", "additional_kwargs": kept}}
+
+    report = taken(memory, [asked, calls, result])
+
+    assert report.refused == ()
+    _, call, answer = memory.session("talk").entries()
+    assert (call.kind, call.name, call.text, answer.answers) == ("tool_call", "look", '{"at": 1}', call.seq)
+    context = memory.session("talk", max_tokens=900).context(format="anthropic")
+    assert [block["type"] for block in context.messages[1]["content"]] == ["tool_use"]
+
+
 def test_importing_again_adds_nothing_and_a_grown_dump_its_end(memory: Memory, lc: Any) -> None:
     """Importing the same state again adds nothing; a later state adds its new messages."""
     history = [lc.HumanMessage(f"message {number}") for number in range(6)]

@@ -135,6 +135,143 @@ def test_two_formats_in_one_file_are_refused_with_the_evidence(memory: Memory) -
     assert taken(memory, mixed, format="openai").format == "openai"
 
 
+def in_shape(shape: str, messages: list[dict[str, Any]], plain: int) -> bytes:
+    """Return messages as a file of this shape. As `objects`, each two of the first `plain` ones are a conversation."""
+    if shape == "lines":
+        return "\n".join(map(json.dumps, messages)).encode()
+    if shape == "objects":
+        parts = [messages[i : i + 2] for i in range(0, plain, 2)] + [messages[plain:]]
+        return "\n".join(json.dumps({"messages": part}) for part in parts).encode()
+    return json.dumps(messages if shape == "list" else {"messages": messages}).encode()
+
+
+PLAIN = [{"role": role, "content": f"{role} {i}"} for i in range(60) for role in ("user", "assistant")]
+"""More messages without a sign of any format than are looked at in advance."""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shape", ["list", "lines", "object", "objects"])
+def test_a_format_that_shows_late_is_recognized(memory: Memory, name: str, shape: str) -> None:
+    """Messages are read in the format that the file shows anywhere: its calls are calls, and its contexts are valid."""
+    messages = FORMATS[name]()
+
+    report = taken(memory, in_shape(shape, [*PLAIN, *messages], len(PLAIN)))
+
+    assert (report.format, report.refused) == (name, ())
+    entries = memory.session("talk").entries()
+    assert find_format(name).encode(entries[len(PLAIN) :]) == messages
+    (call,) = [entry for entry in entries if entry.kind == "tool_call"]
+    assert [entry.answers for entry in entries if entry.kind == "tool_result"] == [call.seq]
+    for format in FORMATS:
+        context = memory.session("talk", max_tokens=9000).context(format=format)
+        assert not find_format(format).validate(context.messages)
+
+
+@pytest.mark.parametrize("shape", ["list", "lines", "object", "objects"])
+def test_a_second_format_that_shows_late_ends_the_import(memory: Memory, shape: str) -> None:
+    """Nothing behind the first sign of another format is imported, so that naming the format adds it in order."""
+    body = in_shape(shape, [*openai_messages(), *PLAIN, *anthropic_messages()], 4 + len(PLAIN))
+    plain = 4 + len(PLAIN)
+
+    with pytest.raises(ImportFailed, match="more than one format"):
+        taken(memory, body, strict=True)
+    assert memory.sessions() == []
+
+    report = taken(memory, body)
+
+    (refused,) = report.refused
+    assert "anthropic because of content of type tool_use" in refused.reason
+    assert "openai because of `tool_calls` in message" in refused.reason
+    assert "From here on nothing of the file is imported" in refused.reason
+    assert len(memory.session("talk").entries()) == plain + 1
+
+    again = taken(memory, body, format="openai")
+
+    assert again.refused == ()
+    assert memory.session("talk").entries()[-1].text == "Bread."
+    assert (again.sessions["talk"].added, again.sessions["talk"].already_there) == (3, plain + 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "format", "where"),
+    [
+        ({"role": "assistant", "text": "lost"}, None, "content"),
+        ({"role": "assistant", "blocks": [{"block_type": "text", "text": "lost"}]}, "openai", "content"),
+        ({"role": "model", "text": "lost"}, None, "parts"),
+        ({"role": "user", "content": "lost"}, "gemini", "parts"),
+    ],
+)
+def test_what_a_model_would_not_be_shown_is_refused(
+    memory: Memory, message: dict[str, Any], format: str | None, where: str
+) -> None:
+    """A message whose words are under a key that its format does not have is refused, not imported as an empty one."""
+    report = taken(memory, [message], format=format)
+
+    (refused,) = report.refused
+    assert refused.reason.startswith(f"{where}: is missing; no model would be shown what is under the key ")
+    assert memory.sessions() == []
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("text", [{"value": "lost", "annotations": []}, ["lost"]])
+def test_a_text_that_is_not_text_is_refused(memory: Memory, role: str, text: Any) -> None:
+    """Text that is not where chat completions have it, as in threads of assistants, is refused, not imported unseen."""
+    report = taken(memory, [{"role": role, "content": [{"type": "text", "text": text}]}])
+
+    (refused,) = report.refused
+    assert refused.reason.startswith("content[0].text: ")
+    assert refused.reason.endswith(" is not text; no model would be shown it")
+    assert memory.sessions() == []
+
+
+@pytest.mark.parametrize(
+    ("first", "others"),
+    [
+        ({"role": "model", "parts": [{"text": "hi"}]}, [{"role": "user", "content": "said"}]),
+        ({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]}, [{"role": "developer"}]),
+        ({"type": "item_reference", "id": "1"}, [{"role": "user", "content": [{"type": "text", "text": "said"}]}]),
+    ],
+    ids=["gemini", "anthropic", "openai-responses"],
+)
+def test_a_message_that_the_format_lacks_is_read_as_add_reads_it(
+    memory: Memory, first: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    """Beside messages of a recognized format, one that this format does not have is read as one of chat completions."""
+    others = [{"content": "said", **other} for other in others]
+
+    report = taken(memory, [first, *others])
+
+    assert (report.format != "openai", report.refused) == (True, ())
+    added = memory.session("added", format=report.format).add([first, *others])
+    entries = memory.session("talk").entries()
+    assert [(entry.kind, entry.role, entry.content, entry.native) for entry in entries] == [
+        (entry.kind, entry.role, entry.content, entry.native) for entry in added
+    ]
+    context = memory.session("talk", max_tokens=900).context(format=report.format)
+    assert "said" in json.dumps(context.request())
+    assert not find_format(report.format).validate(context.messages)
+
+
+@pytest.mark.parametrize(
+    ("message", "format"),
+    [
+        ({"type": "message", "role": "user", "content": "hi"}, "openai-responses"),
+        ({"role": "assistant", "content": [{"type": "text", "text": "hi", "citations": None}]}, "anthropic"),
+        ({"role": "assistant", "content": [{"type": "compaction", "content": "hi"}]}, "anthropic"),
+        (
+            {"role": "assistant", "content": [{"type": "bash_code_execution_tool_result", "tool_use_id": "1"}]},
+            "anthropic",
+        ),
+    ],
+)
+def test_imports_recognize_what_add_recognizes(memory: Memory, message: dict[str, Any], format: str) -> None:
+    """A message that only one provider has is read in its format by `add` and by an import."""
+    assert taken(memory, [message]).format == format
+    (added,) = memory.session("added").add(message)
+    (entry,) = memory.session("talk").entries()
+    assert (entry.content, entry.native) == (added.content, added.native)
+
+
 @pytest.mark.parametrize(
     ("request_", "format", "texts"),
     [

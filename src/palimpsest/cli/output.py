@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
@@ -74,6 +74,7 @@ def take_any_text() -> None:
     Characters that the output's encoding lacks are written as JSON escapes, so that JSON stays JSON. Bytes of standard
     input that do not decode become lone surrogates.
     """
+    _write_whole()
     codecs.register_error("palimpsest.escapes", _as_escapes)
     codecs.register(_ascii)
     for stream, errors in (
@@ -84,6 +85,21 @@ def take_any_text() -> None:
         if isinstance(stream, io.TextIOWrapper):
             is_ascii = stream is not sys.stdin and codecs.lookup(stream.encoding).name == "ascii"
             stream.reconfigure(encoding=_ASCII if is_ascii else None, errors=errors)
+
+
+def _write_whole() -> None:
+    """Give standard output a buffer if it has none, as with PYTHONUNBUFFERED. Each line is passed on at once.
+
+    An unbuffered stream may write only a part of what it is given, such as on a disk that is nearly full. Python does
+    not look how much that was, so output would be cut off without an error.
+    """
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and isinstance(stream.buffer, io.RawIOBase):
+        encoding, errors = stream.encoding, stream.errors
+        raw = cast("io.RawIOBase", stream.detach())
+        sys.stdout = sys.__stdout__ = io.TextIOWrapper(  # type: ignore[misc]
+            io.BufferedWriter(raw), encoding, errors, line_buffering=True
+        )
 
 
 _ASCII = "palimpsest_ascii"

@@ -23,8 +23,9 @@ THOUGHTS = ("reasoning_content", "reasoning")
 BESIDE = "response"
 """Native key for what a response holds around its message: id, model, reason why it ended."""
 
-ANSWERED = frozenset({*THOUGHTS, "annotations", "parsed", BESIDE})
-"""Native keys that only answers of chat completions have, not requests: kept, and not sent back."""
+ANSWERED = frozenset({*THOUGHTS, "annotations", "parsed", "weight", BESIDE})
+"""Native keys that only answers of chat completions have, or files for training (`weight`), and not requests: kept, and
+not sent back."""
 
 NO_RESULT = "[no result was recorded]"
 """The result of a call whose group was closed without one."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from errno import EAGAIN
 from functools import partial
+from io import RawIOBase
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,7 +120,7 @@ class Exporting:
             await run(spool.seek, 0)
             with replacing_file(file) as out:
                 while piece := await run(spool.read, PIECE):
-                    await run(out.write, piece)
+                    await run(_write, out, piece)
                     size += len(piece)
         _tell(sound, left_out)
         return size
@@ -216,6 +218,19 @@ class Exporting:
         copy = Overlay(self._scope.store, self._scope.clock)
         await copy.load(self._scope.key, Dump(head=head, entries=tuple(entries), records=tuple(records)), replace=True)
         return copy
+
+
+def _write(out: Sink, piece: bytes) -> None:
+    """Write all of a piece. A stream without a buffer may take only a part of it at once, and says how much.
+
+    Raises BlockingIOError if such a stream takes nothing, since it does not wait.
+    """
+    taken = out.write(piece)
+    while isinstance(out, RawIOBase) and taken != len(piece):
+        if not isinstance(taken, int):
+            raise BlockingIOError(EAGAIN, "the stream is full, and does not wait until it is not")
+        piece = piece[taken:]
+        taken = out.write(piece)
 
 
 def _tell(sound: SoundReader | None, left_out: LeftOut | None) -> None:

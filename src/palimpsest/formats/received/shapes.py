@@ -24,7 +24,7 @@ _ANTHROPIC_BLOCKS = frozenset(
 """Types of content blocks that only Anthropic has, besides those of hosted tools."""
 
 _BY_USER = frozenset({"tool_result", "image", "document", "search_result"})
-_RESPONSES_PARTS = frozenset({"input_text", "output_text", "input_image", "input_file", "summary_text"})
+RESPONSES_PARTS = frozenset({"input_text", "output_text", "input_image", "input_file", "summary_text"})
 _CHAT_PARTS = frozenset({"image_url", "file"})
 _CHAT_KEYS = frozenset(
     {"tool_calls", "tool_call_id", "function_call", "refusal", "annotations", "audio", "reasoning_content"}
@@ -79,7 +79,7 @@ def _typed(item: Message, kind: str) -> tuple[Shape, str]:
         return "event", ANTHROPIC if kind in _EVENTS else RESPONSES
     if kind in ("function", "custom") and isinstance(item.get(kind), Mapping):
         return "piece", CHAT
-    if _is_block(kind) or (kind in ("text", "image") and (kind in item or "source" in item)):
+    if is_block(kind) or (kind in ("text", "image") and (kind in item or "source" in item)):
         return "piece", ANTHROPIC
     return "unknown", ""
 
@@ -92,7 +92,8 @@ def _is_summary_block(item: Message, kind: str) -> bool:
     return "encrypted_content" not in item or not item.keys().isdisjoint(("content", "signature"))
 
 
-def _is_block(kind: object) -> bool:
+def is_block(kind: object) -> bool:
+    """Whether only Anthropic's messages have content of this type."""
     return isinstance(kind, str) and (kind in _ANTHROPIC_BLOCKS or kind.endswith(("_tool_use", "_tool_result")))
 
 
@@ -116,11 +117,11 @@ def _format_of_part(part: object) -> str:
     is_anthropic = isinstance(part, Mapping) and (
         (kind == "image" and "source" in part) or (kind == "text" and "citations" in part)
     )
-    if is_anthropic or _is_block(kind):
+    if is_anthropic or is_block(kind):
         return ANTHROPIC
     if not isinstance(kind, str):
         return ""
-    return RESPONSES if kind in _RESPONSES_PARTS else CHAT if kind in _CHAT_PARTS else ""
+    return RESPONSES if kind in RESPONSES_PARTS else CHAT if kind in _CHAT_PARTS else ""
 
 
 def taken_as(message: Message, format: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from palimpsest.errors import ImportFailed, shorten
+from palimpsest.errors import Conflict, ImportFailed, shorten
 from palimpsest.log import values
 from palimpsest.log.ids import check_id, is_id
 from palimpsest.sessions.accesses import restore_accesses
@@ -41,6 +41,18 @@ async def import_session(
     facts = await apart(carried, data, scope.gate)
     ids = [entry.id for entry in dump.entries if not entry.erased]
     merges = on_conflict == "merge" and await scope.store.head(key) is not None
+    if not merges:
+        if on_conflict == "merge":
+            _, admitted = await apart(imported, data, "data", scope.gate)
+        else:
+            admitted = dump
+        try:
+            async with scope.drop_derived(key) if on_conflict == "replace" else nullcontext():
+                await scope.store.load(key, admitted, replace=on_conflict == "replace")
+        except Conflict:
+            if on_conflict != "merge":
+                raise
+            merges = True  # another program has imported the session since it was looked for
     if merges:
         stored = {entry.id: entry for entry in await scope.store.fetch(key, ids=ids)}
         living = joining(dump.entries, dump.head.rewound, stored)
@@ -48,10 +60,6 @@ async def import_session(
         kept = [slot.kept for slot in slots if slot.kept is not None]
         added, already_there = (await scope.store.append(key, kept, check_ids=True)).added, len(stored)
     else:
-        if on_conflict == "merge":
-            _, dump = await apart(imported, data, "data", scope.gate)
-        async with scope.drop_derived(key) if on_conflict == "replace" else nullcontext():
-            await scope.store.load(key, dump, replace=on_conflict == "replace")
         added, already_there = len(ids), 0
         await restore_accesses(scope.store, key, accesses)
         scope.let_go(key)

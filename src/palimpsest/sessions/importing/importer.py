@@ -23,7 +23,6 @@ from palimpsest.errors import (
 )
 from palimpsest.log.checks import TITLE
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Head
 from palimpsest.log.ids import derived_ids, is_id
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.places import AlternativePlaces, Places
@@ -48,7 +47,7 @@ class Importer:
         most: int,
     ) -> None:
         self._scope, self._gate, self._open = scope, scope.gate, open_session
-        self._stem, self._given, self._key = stem if is_id(stem) else "", session, key or ""
+        self._stem, self._given, self._key = usable(stem), session, key or ""
         self.account = Account(scope.gate, most)
         self._talk: Conversation | None = None
         # The place in the current conversation, and in the one of pieces that name no conversation.
@@ -56,7 +55,6 @@ class Importer:
         self._waiting: list[Piece] = []
         self._said: set[tuple[str, int]] = set()  # session and hash of words, of pieces that are to be stored once
         self._rejected: Conversation | None = None  # the conversation for which no session could be opened
-        self._seen: dict[str, int] = {}  # by session, the revision up to which entries are not of this import
 
     async def take(self, piece: Piece) -> None:
         """Take one piece. What is wrong with it is noted in the account, not raised."""
@@ -103,14 +101,19 @@ class Importer:
     def _session(self, piece: Piece) -> AsyncSession | None:
         """Return the session for a piece: the one asked for, else its conversation's, else one named after the file.
 
-        None, after noting a refusal, if the session cannot be opened. Raises ConfigError if nothing gives an id.
+        None, after noting a refusal, if the session cannot be opened. Raises ConfigError if nothing gives an id, unless
+        something of the file is stored already: then that is a refusal, too.
         """
         talk = piece.conversation
         if talk is not None and talk is self._rejected:
             return None
         name = self._given or (talk.id if talk is not None else None)
         if name is None and not self._stem:
-            raise ConfigError("session_id", None, "the id of a session: neither the file nor its name gives one")
+            if not self.account.has_sessions:
+                raise no_id()
+            self.account.refuse(piece, UNNAMED)
+            self._rejected = talk
+            return None
         number = talk.number if talk is not None else ""
         try:
             return self._open(name or (f"{self._stem}-{number}" if number else self._stem), title=_fitting(self._title))
@@ -234,21 +237,15 @@ class Importer:
     async def _add(self, session: AsyncSession, entries: Sequence[Entry]) -> None:
         if not entries:
             return
-        before = await self._revision(session.id)
+        turn = session._appender.turn  # noqa: SLF001 (no public verb says how many entries an append has added)
+        before = turn.added
         returned = await session.add_entries(entries)
         self._scope.let_go(session.options.key)  # no later message belongs to an interaction of an import
         stored = [entry for entry in returned if entry.revision]
         if len(stored) < len(returned):
             self.account.leave_out(WITHHELD, len(returned) - len(stored))
-        added = len({entry.id for entry in stored if entry.revision > before})
-        self._seen[session.id] = max([before, *(entry.revision for entry in stored)])
+        added = turn.added - before
         self.account.count(session.id, added, len(stored) - added, self._title)
-
-    async def _revision(self, session: str) -> int:
-        """Return the session's revision after the last entries of this file (at first: before any of them)."""
-        if session not in self._seen:
-            self._seen[session] = (await self._head(session)).revision
-        return self._seen[session]
 
     async def _take_export(self, piece: Piece) -> None:
         assert piece.export is not None, "the caller checks that"
@@ -258,10 +255,21 @@ class Importer:
             self.account.refuse(piece, fault)
             return
         self.account.count(*taken, self._title)
-        self._seen.pop(taken.session, None)
 
-    async def _head(self, session: str) -> Head:
-        return await self._scope.store.head(self._scope.key(session)) or Head()
+
+def usable(stem: str) -> str:
+    """Return the name of a file without its endings, if it can be the id of a session, else ""."""
+    return stem if is_id(stem) else ""
+
+
+def no_id() -> ConfigError:
+    """Return the error for a conversation that has no id, in a file without a name that can be one."""
+    return ConfigError("session_id", None, "the id of a session: neither the file nor its name gives one")
+
+
+UNNAMED = (
+    "the conversation has no id, and the file has no name that can be one. Give one as `session_id`, or with --session"
+)
 
 
 def _fitting(title: str | None) -> str | None:

@@ -60,6 +60,11 @@ class Account:
         self._first: Refused | None = None
         self._left_out: dict[str, int] = {}
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether entries of the file are stored."""
+        return bool(self._sessions)
+
     def refuse(self, piece: Piece, why: object) -> None:
         """Note a piece that is malformed or could not be imported."""
         refused = Refused(piece.place, self._gate.redact(str(why)))

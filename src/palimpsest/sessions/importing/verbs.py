@@ -10,16 +10,16 @@ from typing import Any, BinaryIO
 from palimpsest.errors import ConfigError, Conflict, ImportFailed, InvalidEntry, PrivacyRefused
 from palimpsest.formats import find_format
 from palimpsest.log import values
-from palimpsest.log.checks import unfit
+from palimpsest.log.checks import check, check_names, unfit
 from palimpsest.log.ids import check_id
 from palimpsest.log.values import check_file, check_progress
 from palimpsest.sessions.importing.exports import import_session
-from palimpsest.sessions.importing.importer import Importer
+from palimpsest.sessions.importing.importer import Importer, no_id, usable
 from palimpsest.sessions.importing.report import OTHERS, ImportReport, failed
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores.overlay import Overlay
-from palimpsest.transfer.sources import SOURCES, Piece
+from palimpsest.transfer.sources import SOURCES, Piece, Source
 from palimpsest.transfer.sources.detection import find_source
 from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.limits import Given, Limits, limits_of
@@ -73,7 +73,8 @@ class Importing:
             if strict:
                 await self._check(file, source, format, branches, session_id)
                 await run(file.again)
-            found_source, message_format, pieces = await run(_pieces, file, source, format, branches)
+            found_source, reader = await run(_reader, file, source, format, branches)
+            pieces = reader.pieces()
             importer = Importer(self._scope, self._open_session, file.stem, session_id, key, most.refused)
             if file.others:
                 importer.account.leave_out(OTHERS, file.others)
@@ -92,14 +93,16 @@ class Importing:
                 importer.account.check()
         finally:
             await finish(file.close)
-        return importer.account.report(found_source, message_format)
+        return importer.account.report(found_source, reader.format)
 
     async def _check(
         self, file: SourceFile, source: str, format: str | None, branches: bool, session_id: str | None
     ) -> None:
         """Read a file once without storing anything. Raises ImportFailed for the first fault in it."""
-        checking, run = Checking(self._scope, session_id), self._scope.runner.run
-        _, _, pieces = await run(_pieces, file, source, format, branches)
+        run, name = self._scope.runner.run, session_id or usable(file.stem)
+        checking = Checking(self._scope, session_id, has_name=bool(name))
+        _, reader = await run(_reader, file, source, format, branches)
+        pieces = reader.pieces()
         while chunk := await run(_next, pieces):
             for piece in chunk:
                 await checking.take(piece)
@@ -109,13 +112,10 @@ def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits
     return SourceFile(path, twice=twice, limits=limits)
 
 
-def _pieces(
-    file: SourceFile, source: str, format: str | None, branches: bool
-) -> tuple[str, str | None, Iterator[Piece]]:
-    """Return the name of the file's source, the format of its messages, and its pieces."""
+def _reader(file: SourceFile, source: str, format: str | None, branches: bool) -> tuple[str, Source]:
+    """Return the name of the file's source, and the source itself, which has read the beginning of the file."""
     name, source_class = find_source(source, file)
-    reader = source_class(file, format=format, branches=branches)
-    return name, reader.format, reader.pieces()
+    return name, source_class(file, format=format, branches=branches)
 
 
 def _next(pieces: Iterator[Piece]) -> list[Piece]:
@@ -123,22 +123,33 @@ def _next(pieces: Iterator[Piece]) -> list[Piece]:
 
 
 class Checking:
-    """Checks every piece before anything is stored. Raises ImportFailed at the first fault."""
+    """Checks every piece before anything is stored. Raises ImportFailed at the first fault.
 
-    def __init__(self, scope: MemoryScope, session: str | None) -> None:
-        self._scope, self._given = scope, session
+    `has_name` says whether a conversation without an id gets one: the id that was asked for, or the name of the file.
+    """
+
+    def __init__(self, scope: MemoryScope, session: str | None, *, has_name: bool = True) -> None:
+        self._scope, self._given, self._has_name = scope, session, has_name
 
     async def take(self, piece: Piece) -> None:
-        """Check one piece. An export is imported into an overlay, so that conflicts with stored entries show, too."""
+        """Check one piece. An export is imported into an overlay, so that conflicts with stored entries show, too.
+
+        Raises ConfigError for a conversation that no id can be found for.
+        """
         if piece.fault is not None:
             raise failed(piece.place, piece.fault)
         own = piece.conversation.id if piece.conversation is not None else None
+        if piece.entries and own is None and not self._has_name:
+            raise no_id()
         try:
             if piece.export is not None:
                 scope = self._scope.with_store(Overlay(self._scope.store, self._scope.clock))
                 await import_session(scope, piece.export, session_id=self._given, on_conflict="merge")
             if own is not None and self._given is None:
                 check_id(own, "session")
+            for entry in piece.entries:
+                check(entry, "entries")
+                check_names(entry, "entries")
             self._scope.gate.shown(piece.entries)
         except (ConfigError, Conflict, ImportFailed, InvalidEntry, PrivacyRefused) as fault:
             raise failed(piece.place, str(fault)) from fault

@@ -54,7 +54,8 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 class Source(Protocol):
     """Reads one kind of file. One object reads one file; it stores nothing.
 
-    `format` is the format of the messages in the file, for sources of provider messages, else None.
+    `format` is the format of the messages in the file, for sources of provider messages, else None. It may change
+    while the file is read.
     """
 
     format: str | None

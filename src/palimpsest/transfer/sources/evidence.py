@@ -5,55 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from palimpsest.errors import ImportFailed
+from palimpsest.formats.received.shapes import RESPONSES_PARTS, is_block
 
 DEFAULT = "openai"
 """The format of messages without a sign of any: a role and a text are valid there, and in most other formats, too."""
 
-_BLOCKS = {
-    "anthropic": {
-        "tool_use",
-        "tool_result",
-        "thinking",
-        "redacted_thinking",
-        "document",
-        "search_result",
-        "server_tool_use",
-        "web_search_tool_result",
-        "web_fetch_tool_result",
-        "code_execution_tool_result",
-        "mcp_tool_use",
-        "mcp_tool_result",
-        "container_upload",
-    },
-    "openai": {"image_url", "input_audio"},
-    "openai-responses": {"input_text", "output_text", "input_image", "input_file", "summary_text", "reasoning_text"},
-}
-"""Types of content that only one provider's messages have. `text`, `file` and `refusal` belong to several."""
+_PARTS = {"openai": {"image_url", "input_audio"}, "openai-responses": {*RESPONSES_PARTS, "reasoning_text"}}
+"""Types of content that only one provider's messages have, besides Anthropic's blocks. `text`, `file` and `refusal`
+belong to several."""
 
 _ITEMS = {"reasoning", "item_reference", "compaction", "image_generation_call", "additional_tools"}
 
 
-def format_of(messages: list[Any], objects: list[Any], place: str) -> str:
-    """Return the format that signs in the messages point to, or `DEFAULT` if there are no signs.
+class Evidence:
+    """The signs of formats in the messages of one file."""
 
-    `objects` are the objects that the messages came in; their keys are signs, too. Raises ImportFailed, naming the
-    signs, if they point to more than one format.
-    """
-    signs: dict[str, str] = {}
-    for value in objects:
+    def __init__(self) -> None:
+        self._signs: dict[str, str] = {}
+
+    @property
+    def format(self) -> str:
+        """The format that the signs point to, or `DEFAULT` if there are no signs."""
+        return next(iter(self._signs), DEFAULT)
+
+    @property
+    def conflict(self) -> str | None:
+        """Why the signs do not tell one format; None if they do, or if there are none."""
+        if len(self._signs) < 2:
+            return None
+        listed = "; ".join(f"{name} because of {sign}" for name, sign in sorted(self._signs.items()))
+        return f"the messages could be in more than one format: {listed}. Give one as `format`, or with --format"
+
+    def take_object(self, value: Any) -> None:
+        """Note the signs among the keys of an object that holds messages."""
         for name, sign in _object_signs(value):
-            signs.setdefault(name, sign)
-    for i, message in enumerate(messages):
+            self._signs.setdefault(name, sign)
+
+    def take(self, message: Any, where: str) -> None:
+        """Note the signs of one message. `where` says for errors which message it is."""
         if isinstance(message, dict):
             for name, sign in _signs(message):
-                signs.setdefault(name, f"{sign} in message {i + 1}")
-    if len(signs) > 1:
-        listed = "; ".join(f"{name} because of {sign}" for name, sign in sorted(signs.items()))
-        raise ImportFailed(
-            place, f"the messages could be in more than one format: {listed}. Give one as `format`, or with --format"
-        )
-    return next(iter(signs), DEFAULT)
+                self._signs.setdefault(name, f"{sign} in {where}")
 
 
 def is_provider_message(value: Mapping[str, Any]) -> bool:
@@ -94,8 +86,9 @@ def _signs(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "openai", "`tool_calls`"
     if role == "tool" or role == "function":
         yield "openai", f"the role {role}"
-    if message.get("type") == "message" and "stop_reason" in message:
-        yield "anthropic", "`stop_reason`"
+    if message.get("type") == "message":
+        is_answer = "stop_reason" in message or "usage" in message
+        yield ("anthropic", "`stop_reason`") if is_answer else ("openai-responses", "an item of type message")
     content = message.get("content")
     for block in content if isinstance(content, list) else ():
         if isinstance(block, dict):
@@ -104,12 +97,15 @@ def _signs(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _block_signs(block: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     kind = block.get("type")
-    for name, kinds in _BLOCKS.items():
+    if is_block(kind):
+        yield "anthropic", f"content of type {kind}"
+    for name, kinds in _PARTS.items():
         if isinstance(kind, str) and kind in kinds:
             yield name, f"content of type {kind}"
     if kind == "image" and isinstance(block.get("source"), dict):
         yield "anthropic", "an image with a `source`"
-    if "cache_control" in block:
-        yield "anthropic", "`cache_control`"
+    for key in ("cache_control", "citations"):
+        if key in block:
+            yield "anthropic", f"`{key}`"
     if kind == "file" and isinstance(block.get("file"), dict):
         yield "openai", "content of type file"

@@ -156,7 +156,7 @@ class SourceFile:
             self._raw, named = path, getattr(path, "name", None)
             self.name = os.path.basename(named) if isinstance(named, str) and not named.startswith("<") else ""
         try:
-            self._start = self._raw.tell() if self._raw.seekable() else None
+            self._start = self._raw.tell() if _is_seekable(self._raw) else None
             self._measure()
             self.stream = Ahead(self._raw if self._start is None else Window(self._raw, self._start))
             if twice and self._start is None:
@@ -168,8 +168,9 @@ class SourceFile:
 
     @property
     def stem(self) -> str:
-        """The file's name without endings. It names the sessions of a file that names none itself."""
-        return self.name.split(".")[0]
+        """The file's name without its ending. It names the sessions of a file that names none itself."""
+        before, dot, _ = self.name.rpartition(".")
+        return before if dot else self.name
 
     def database(self) -> Connection:
         """Return a new connection to the SQLite database in this file. One from a stream is held in memory.
@@ -252,6 +253,12 @@ class SourceFile:
         self._raw, self._start = copy, 0
         self._measure()
         self.stream = Ahead(Window(copy, 0))
+
+
+def _is_seekable(stream: IO[bytes]) -> bool:
+    """Whether a stream can be read twice. One of the caller's may have no method but `read`."""
+    seekable = getattr(stream, "seekable", None)
+    return seekable is not None and seekable()
 
 
 def _nameless() -> IO[bytes]:

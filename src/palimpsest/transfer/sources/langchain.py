@@ -87,6 +87,8 @@ def _entries(kind: str, body: Mapping[str, Any]) -> list[Entry]:
         raise InvalidEntry("messages[0].content", "is neither text nor a list of blocks")
     calls = need(body.get("tool_calls") or [], list, "messages[0].tool_calls", "a list")
     invalid_calls = need(body.get("invalid_tool_calls") or [], list, "messages[0].invalid_tool_calls", "a list")
+    if not calls and not invalid_calls:
+        calls = _older_calls(body.get("additional_kwargs"))
     ids = [call.get("id") for call in [*calls, *invalid_calls] if isinstance(call, dict)]
     blocks = _Blocks({id for id in ids if isinstance(id, str)})
     for block in [given] if isinstance(given, str) else given:
@@ -108,6 +110,20 @@ def _entries(kind: str, body: Mapping[str, Any]) -> list[Entry]:
     for i, call in enumerate(calling):
         entries.append(_call(need(call, dict, f"messages[0].tool_calls[{i}]", "a call: an object"), i, entries))
     return entries
+
+
+def _older_calls(given: Any) -> list[dict[str, Any]]:
+    """Return the calls of a message that an older LangChain wrote: it kept them as OpenAI's answer had them."""
+    kept = given if isinstance(given, dict) else {}
+    listed = kept.get("tool_calls")
+    calls = [call for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
+    if not calls and isinstance(kept.get("function_call"), dict):
+        calls = [{"function": kept["function_call"]}]
+    return [
+        {"name": call["function"].get("name"), "id": call.get("id"), "args": call["function"].get("arguments")}
+        for call in calls
+        if isinstance(call.get("function"), dict)
+    ]
 
 
 def _result(kind: str, body: Mapping[str, Any], name: str | None, blocks: _Blocks) -> Entry:

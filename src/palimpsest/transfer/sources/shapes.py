@@ -76,12 +76,25 @@ class MessageSource(DocumentSource, ABC):
         Raises InvalidEntry with a `where` that begins with `messages[0]`.
         """
 
+    def look(self, value: Mapping[str, Any], where: str, *, is_message: bool) -> str | None:
+        """Look at a message before it is read, or at an object with messages before these are.
+
+        Returns why the source reads no further from there on; None if it does.
+        """
+        return None
+
     def conversation_id(self, messages: list[Any]) -> str | None:
         """Return the id of the conversation that messages name as theirs, or None."""
         return None
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the messages of the document."""
+        """Yield the messages of the document, up to where the source stops."""
+        try:
+            yield from self._pieces()
+        except _Stopped as stopped:
+            yield stopped.piece
+
+    def _pieces(self) -> Iterator[Piece]:
         document = self._document
         if document.layout == "list":
             yield from self._list(document)
@@ -158,6 +171,8 @@ class MessageSource(DocumentSource, ABC):
         """
         key, messages = held
         begin, end = ends
+        if (reason := self.look(value, before or key, is_message=False)) is not None:
+            raise _Stopped(Piece(place=before.rstrip(": ") or key, fault=reason, end=begin))
         own = next((value[name] for name in IDS if isinstance(value.get(name), str) and value[name]), None)
         title = value.get("title")
         conversation = Conversation(
@@ -208,6 +223,8 @@ class MessageSource(DocumentSource, ABC):
                 yield Piece(place=where, conversation=conversation, fault=item.fault, counts=True, end=item.end)
 
     def _message(self, message: Any, place: str, conversation: Conversation | None, end: int) -> Piece:
+        if isinstance(message, dict) and (reason := self.look(message, place, is_message=True)) is not None:
+            raise _Stopped(Piece(place=place, conversation=conversation, fault=reason, counts=True, end=end))
         try:
             entries, left_out = self.read(need(message, dict, "messages[0]", "a message: a mapping"))
         except InvalidEntry as fault:
@@ -217,6 +234,13 @@ class MessageSource(DocumentSource, ABC):
         return Piece(
             place=place, conversation=conversation, entries=tuple(entries), counts=True, left_out=left_out, end=end
         )
+
+
+class _Stopped(Exception):
+    """The source reads no further. `piece` is the last one, and says why."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
 
 
 def _streamed(document: Document, outline: Outline) -> str | None:
