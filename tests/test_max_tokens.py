@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from palimpsest import BudgetImpossible, ConfigError, Memory, PalimpsestWarning, Session
 from palimpsest.errors import ConditionFailed
 from palimpsest.strategies import MaxTokens
+from palimpsest.testing import FakeClock
 
 
 def words(text: str) -> int:
@@ -291,6 +293,27 @@ def test_conditions_run_before_the_budget(memory: Memory) -> None:
     session.add_assistant_message("a")
 
     assert [m["content"] for m in session.context().messages] == ["q", "a"]
+
+
+@pytest.mark.parametrize("walks", [1, 2, 3])
+@pytest.mark.parametrize("limit", range(4, 16))
+@pytest.mark.parametrize("why", ["condition", "expiry"])
+def test_a_walk_does_not_bring_back_the_question_that_it_left_out(why: str, limit: int, walks: int) -> None:
+    """If a walk shows an answer without its question, the question stays out, and the budget is kept."""
+    clock = FakeClock()
+    rules = ["not contains(message.content, 'secret')"] if why == "condition" else []
+    with Memory.open("memory://", clock=clock) as memory:
+        session = open_session(memory, *[block(limit, conditions=rules)] * walks)
+        soon = datetime.fromtimestamp(clock.now // 1_000_000 + 5, UTC) if why == "expiry" else None
+        for number in range(4):
+            session.add_user_message(f"secret {number}", expires_at=soon)
+            session.add_assistant_message(f"answer {number} it is")
+        clock.advance(10)
+
+        context = session.context()
+
+        assert [m["content"] for m in context.messages] == [f"answer {n} it is" for n in range(4)][-(limit // 4) :]
+        assert context.tokens <= limit
 
 
 def test_a_condition_that_fails_keeps_the_message_and_sends_one_event(memory: Memory) -> None:

@@ -250,16 +250,18 @@ class Settler:
             layout = yield from self._to_plan(layout.head, cut)
         if layout.window.stale:
             layout = yield from self._relaid(layout, _replace(layout.cut, gone=layout.gone))
-        settled = self._settled(layout, EXACT)
+        settled, gone = self._settled(layout, EXACT), layout.cut.gone
         for strategy, rules in self._terms.strategies:
             cut = self._without_failing(layout, _replace(layout.cut, reason=EXACT), rules)
             cut = self._within_shares(layout, cut)
-            layout = yield from self._relaid(layout, cut)
+            gone = spans.union(gone, cut.gone)  # a cut names only what is gone from its start on
+            layout = yield from self._relaid(layout, _replace(cut, gone=gone))
             settled = yield from self._cut(layout, EXACT, None, strategy)
             layout = settled.layout
         head, cut = layout.head, layout.cut
         if cut.start > head.first_seq or cut.gone or cut.clamps or cut.skipped:  # the next call may show other messages
-            layout = yield from self._relaid(layout, _replace(cut, thoughts=head.next_seq))
+            cut = _replace(cut, thoughts=head.next_seq)
+            layout = yield from self._layouts.view(head, cut, layout.entries or None)
             settled = _replace(settled, layout=layout)
         return _replace(settled, walked=bool(limits))
 
