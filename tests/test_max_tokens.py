@@ -316,6 +316,56 @@ def test_a_walk_does_not_bring_back_the_question_that_it_left_out(why: str, limi
         assert context.tokens <= limit
 
 
+BULKY = {
+    "results": ("message.kind != 'tool_result'", None),
+    "questions": ("not contains(message.content, 'bulky')", None),
+    "notes": (None, {"notes": 0.0}),
+}
+"""What a condition, or the share of a tag, leaves out of a long log."""
+
+
+@pytest.mark.parametrize("cut", ["exact", "low_water"])
+@pytest.mark.parametrize("what", BULKY)
+def test_what_is_left_out_of_a_long_log_takes_no_room(memory: Memory, what: str, cut: str) -> None:
+    """A context of a long log shows what it would show if what is left out had never been said, and nothing of that."""
+    condition, shares = BULKY[what]
+    conditions = [condition] if condition else []
+    with_all = memory.session(
+        "all",
+        counter=words,
+        max_tokens=1_000,
+        tag_shares=shares,
+        short_term=[block(1_000, conditions=conditions, cut=cut)],
+    )
+    without = memory.session("none", counter=words, max_tokens=1_000, short_term=[block(1_000, cut=cut)])
+    batches: dict[Session, list[Any]] = {with_all: [], without: []}
+    for number in range(600):
+        bulk = "bulky " * 60
+        question, answer = {"role": "user", "content": f"q {number}"}, {"role": "assistant", "content": f"a {number}"}
+        batches[without] += [answer] if what == "questions" else [question, answer]
+        if what == "results":
+            call = {"id": str(number), "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            called = {"role": "assistant", "content": None, "tool_calls": [call]}
+            batches[with_all] += [
+                question,
+                called,
+                {"role": "tool", "tool_call_id": str(number), "content": bulk},
+                answer,
+            ]
+        elif what == "questions":
+            batches[with_all] += [{"role": "user", "content": bulk}, answer]
+        else:
+            note = {"role": "assistant", "content": bulk, "metadata": {"tags": ["notes"]}}
+            batches[with_all] += [question, note, answer]
+    for session, messages in batches.items():
+        session.add(messages)
+
+    shown, expected = with_all.context(), without.context()
+
+    assert [m["content"] for m in shown.messages] == [m["content"] for m in expected.messages]
+    assert shown.tokens == expected.tokens
+
+
 def test_a_condition_that_fails_keeps_the_message_and_sends_one_event(memory: Memory) -> None:
     """A failing condition keeps the message and sends one event per expression and session."""
     seen: list[dict[str, Any]] = []

@@ -6,6 +6,7 @@ A context is laid out once as the present cut shows it, and again for every cut 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -294,6 +295,11 @@ class LayoutReader:
         # A context of the past whose cut was made at that revision is read whole: it fitted then.
         is_given = self._terms.past and cut.revision == head.revision
         everything = is_given or whole or (self.meter.exact and self._terms.walks_all)
+        static, tags, staying = self._static_rules(cut), [tag for tag, _ in self._terms.tag_shares], None
+        if self.meter.exact and (static or tags):
+            from palimpsest.context.leaving import staying_in  # only needed with conditions or shares
+
+            staying = partial(staying_in, rules=static, tags=tags, meter=self.meter)
 
         def room_of() -> Steps[int | None]:
             if self._long:
@@ -301,7 +307,7 @@ class LayoutReader:
             budget = self._reckoned(cut).budget
             return None if budget is None or everything else budget.room
 
-        read = yield from self.reader.window(head, cut, room_of, rules)
+        read = yield from self.reader.window(head, cut, room_of, rules, staying)
         if self._long:  # `room_of` does not run if there was nothing to read
             yield Long()
         return read
