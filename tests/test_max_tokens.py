@@ -199,6 +199,22 @@ def test_strategies_run_in_order_on_the_remaining_interactions(memory: Memory) -
     assert humans(session) == ["c"]
 
 
+@pytest.mark.parametrize("limit", range(7, 27))
+def test_a_later_strategy_brings_nothing_back(memory: Memory, limit: int) -> None:
+    """The second of two strategies only takes away: a question that the first one did not show is not added to what it
+    has left, so its budget holds, too."""
+    session = open_session(memory, block(limit), block(limit, count_pinned=False), max_tokens=1_000)
+    session.add_user_message("keep in mind", pinned=True)
+    for number in (1, 2):
+        session.add_user_message("where " * 8)
+        session.add_assistant_message(f"answer {number} here")
+    session.add_user_message("next")
+    evicted = session.compact({"strategy": "token_aware_lru", "max_tokens": 13, "low_water": 0.9})
+
+    assert evicted.evicted == 2
+    assert session.context().tokens <= limit
+
+
 def test_an_exact_walk_stores_no_cut(memory: Memory) -> None:
     """`cut: exact` selects entries anew at each call and stores nothing."""
     session = open_session(memory, block(300))

@@ -250,18 +250,16 @@ class Settler:
             layout = yield from self._to_plan(layout.head, cut)
         if layout.window.stale:
             layout = yield from self._relaid(layout, _replace(layout.cut, gone=layout.gone))
-        settled, gone = self._settled(layout, EXACT), layout.cut.gone
+        settled = self._settled(layout, EXACT)
         for strategy, rules in self._terms.strategies:
             cut = self._without_failing(layout, _replace(layout.cut, reason=EXACT), rules)
             cut = self._within_shares(layout, cut)
-            gone = spans.union(gone, cut.gone)  # a cut names only what is gone from its start on
-            layout = yield from self._relaid(layout, _replace(cut, gone=gone))
+            layout = yield from self._relaid(layout, cut, planning=settled.plan is None)
             settled = yield from self._cut(layout, EXACT, None, strategy)
             layout = settled.layout
         head, cut = layout.head, layout.cut
         if cut.start > head.first_seq or cut.gone or cut.clamps or cut.skipped:  # the next call may show other messages
-            cut = _replace(cut, thoughts=head.next_seq)
-            layout = yield from self._layouts.view(head, cut, layout.entries or None)
+            layout = yield from self._relaid(layout, _replace(cut, thoughts=head.next_seq), planning=False)
             settled = _replace(settled, layout=layout)
         return _replace(settled, walked=bool(limits))
 
@@ -269,9 +267,9 @@ class Settler:
         """Lay out what a cut shows, to plan the next cut from."""
         return self._layouts.view(head, cut, planning=True)
 
-    def _relaid(self, layout: Layout, cut: Cut) -> Steps[Layout]:
-        """Lay out the same entries under another cut, to plan from, including what is pinned before them."""
-        return self._layouts.view(layout.head, cut, layout.entries, planning=True, more=layout.more)
+    def _relaid(self, layout: Layout, cut: Cut, *, planning: bool = True) -> Steps[Layout]:
+        """Lay out the same entries under another cut; with `planning` also what the first plan may bring back."""
+        return self._layouts.view(layout.head, cut, layout.entries, planning=planning, more=layout.more)
 
     def _after_compaction(self, head: Head, cut: Cut) -> Steps[Cut]:
         """Return the first cut after a compaction: without what is covered or evicted, with the summaries instead."""
@@ -344,7 +342,9 @@ class Settler:
             if not layout.summaries:
                 raise
             cut = layout.cut.showing(())  # recall still finds what the summaries cover
-            layout = yield from (self._to_plan(layout.head, cut) if strategy is None else self._relaid(layout, cut))
+            first = strategy is not None and strategy is self._terms.strategies[0][0]
+            relaid = self._to_plan(layout.head, cut) if strategy is None else self._relaid(layout, cut, planning=first)
+            layout = yield from relaid
             planned = plan_cut(self._terms, layout, target, strategy, self._meter)
         layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries or None)
         return self._settled(layout, reason, planned)
