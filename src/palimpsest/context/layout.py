@@ -271,9 +271,8 @@ class LayoutReader:
         head, present, groups = layout.head, layout.cut, layout.window.groups
         alone = not (layout.more or layout.before or head.pinned or cut.pins or cut.anchors or cut.summaries)
         begins_at_start = bool(groups) and groups[0].seq == cut.start and groups[0].turn in (0, cut.start)
-        same_cut = present == msgspec.structs.replace(
-            cut, reason=present.reason, factor=present.factor, facts=present.facts, thoughts=present.thoughts
-        )
+        free = ("reason", "factor", "margin", "facts", "thoughts")
+        same_cut = present == msgspec.structs.replace(cut, **{name: getattr(present, name) for name in free})
         if not (alone and begins_at_start and same_cut and self.reader.is_one_page(head, cut)):
             return (yield from self.view(head, cut, planning=True))
         reckoned = self._reckoned(cut)
@@ -334,7 +333,7 @@ class LayoutReader:
         terms, exact = self._terms, self.meter.exact
         if exact not in self._fixed:
             self._fixed[exact] = measure(terms.system, terms.tools, terms.counter, terms.format, exact=exact)
-        factor = cut.factor or terms.margin
+        factor = cut.factor if cut.margin == terms.margin else terms.margin  # another model may have made the cut
         allowance = Allowance(terms.bounds, terms.limits, factor, terms.low_water, terms.tail_share)
         reckoned = allowance.beside(self._fixed[exact])
         if terms.stands_beside and reckoned.budget is not None:  # what fits there is shown and stored with the cut

@@ -1,7 +1,6 @@
 """Decide what a context shows: the present cut while it holds, else a new one, planned from what the log holds. Pure.
 
-The decision asks for what it needs (`palimpsest.context.asks`) and commits nothing: the caller decides whether a new
-cut is stored.
+It asks for what it needs (`palimpsest.context.asks`) and commits nothing: the caller decides whether to store a cut.
 """
 
 from __future__ import annotations
@@ -210,6 +209,7 @@ class Settler:
             thoughts=head.next_seq,
             conditions=self._terms.conditions,
             factor=self._layouts.factor(head),
+            margin=self._terms.margin,
             facts=None,
             renderer=RENDERER,
             reason=reason or by_size,
