@@ -81,7 +81,7 @@ class ShownSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class FactsShown(msgspec.Struct, frozen=True):
     """Which facts a cut shows: those as of `at` (microseconds since 1970).
 
-    `mark` is a hash of when each of them got its value, of importance and of cost. If the mark differs, the facts
+    `mark` is a hash of when each of them got its value, of importance and of length. If the mark differs, the facts
     differ. It reveals nothing of their texts.
     """
 
