@@ -215,6 +215,19 @@ def test_a_later_strategy_brings_nothing_back(memory: Memory, limit: int) -> Non
     assert session.context().tokens <= limit
 
 
+def test_a_later_strategy_makes_nothing_whole_again(memory: Memory) -> None:
+    """What the first of two strategies has shortened stays so, even if the second one has more room."""
+    for first, second in ((30, 100), (100, 30), (40, 40)):
+        session = memory.session(f"{first}", counter=words, short_term=[block(first), block(second)])
+        session.add_user_message("look")
+        session.add_tool_result("look", "w " * 500, call_id=session.add_tool_call("look", {}).call_id)
+
+        context = session.context()
+
+        assert context.report.clamped == (3,)
+        assert context.tokens <= min(first, second)
+
+
 def test_an_exact_walk_stores_no_cut(memory: Memory) -> None:
     """`cut: exact` selects entries anew at each call and stores nothing."""
     session = open_session(memory, block(300))
