@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from laws import examples
 from palimpsest import Budget, BudgetImpossible, Memory, Session
 from palimpsest.testing import FakeClock
 from palimpsest.tokens.fallback import FallbackCounter
+from palimpsest.tokens.models import find_model
 
 law = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 SYSTEM = "You are the support agent of a tool shop. " * 60
@@ -201,3 +203,36 @@ def test_low_water_lies_below_the_room(
             assert budget is not None
             assert budget.low_water < budget.room
             assert 0 < context.tokens <= budget.room
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    **{name: {"model": name} for name in ("gpt-4o", "gpt-4", "claude-sonnet-4-5", "claude-opus-4-8")},
+    "words": {"counter": strategies.WORDS},
+}
+LONG = "漢字かな交じり文の長い結果です。 "
+"""A text of one word whose number of tokens differs between encodings."""
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("cut_for", ASKED)
+def test_a_budget_is_that_of_the_model_that_is_asked(cut_for: str, asked: str) -> None:
+    """A cut that was made for one model does not scale the budget of another, and what it has shortened is counted by
+    the other's counter."""
+    with Memory.open("memory://") as memory:
+        first = memory.session("s", max_tokens=1_000, **ASKED[cut_for])
+        for _ in range(20):
+            first.add_user_message(LONG)
+            first.add_assistant_message(LONG * 3)
+        call = first.add_tool_call("look", {})
+        first.add_tool_result("look", LONG * 2_000, call_id=call.call_id)
+        cut = first.context()
+        other = memory.session("s", max_tokens=1_000, **ASKED[asked])
+
+        shown = other.context()
+
+        count, model = other.options.counter.count, find_model(asked)
+        assert cut.report.clamped
+        assert shown.budget is not None
+        assert shown.budget.factor == (1.0 if model is None else model.margin)
+        assert shown.counted >= sum(count(entry.text) for entry in shown.entries)
+        assert shown.tokens <= 1_000

@@ -196,6 +196,25 @@ def test_a_dry_run_shows_the_facts_of_the_stored_cut() -> None:
         assert session.context(at=stored.revision).report.lead == ()
 
 
+def test_facts_are_the_same_for_another_model_and_format() -> None:
+    """The same facts are no others because another format, model or counter makes other tokens of them: whoever asks in
+    turn for two models breaks neither's prefix."""
+    with Memory.open("memory://") as memory:
+        memory.working("user/ann").set("name", "Ann Ñandú, 漢字")
+        chat = opened(memory, model="gpt-4o", counter=None, max_tokens=4_000)
+        chat.add_user_message("hello")
+        first = chat.context()
+        words = opened(memory, max_tokens=4_000, counter=lambda text: len(text.split()))
+
+        formats: Any = FORMATS
+        others = [chat.context(format=name) for name in formats]
+        others += [chat.context(model=name) for name in ("gpt-4", "claude-sonnet-4-5")]
+        others += [words.context(), chat.context()]
+
+        assert [ctx.epoch for ctx in others] == [first.epoch] * len(others)
+        assert others[-1].messages == first.messages
+
+
 def test_turning_facts_in_prefix_on_or_off_makes_a_cut() -> None:
     """The prefix is another one then, and its epoch says so."""
     with Memory.open("memory://") as memory:

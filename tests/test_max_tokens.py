@@ -207,6 +207,35 @@ def test_strategies_run_in_order_on_the_remaining_interactions(memory: Memory) -
     assert humans(session) == ["c"]
 
 
+@pytest.mark.parametrize("limit", range(7, 27))
+def test_a_later_strategy_brings_nothing_back(memory: Memory, limit: int) -> None:
+    """The second of two strategies only takes away: a question that the first one did not show is not added to what it
+    has left, so its budget holds, too."""
+    session = open_session(memory, block(limit), block(limit, count_pinned=False), max_tokens=1_000)
+    session.add_user_message("keep in mind", pinned=True)
+    for number in (1, 2):
+        session.add_user_message("where " * 8)
+        session.add_assistant_message(f"answer {number} here")
+    session.add_user_message("next")
+    evicted = session.compact({"strategy": "token_aware_lru", "max_tokens": 13, "low_water": 0.9})
+
+    assert evicted.evicted == 2
+    assert session.context().tokens <= limit
+
+
+def test_a_later_strategy_makes_nothing_whole_again(memory: Memory) -> None:
+    """What the first of two strategies has shortened stays so, even if the second one has more room."""
+    for first, second in ((30, 100), (100, 30), (40, 40)):
+        session = memory.session(f"{first}", counter=words, short_term=[block(first), block(second)])
+        session.add_user_message("look")
+        session.add_tool_result("look", "w " * 500, call_id=session.add_tool_call("look", {}).call_id)
+
+        context = session.context()
+
+        assert context.report.clamped == (3,)
+        assert context.tokens <= min(first, second)
+
+
 def test_an_exact_walk_stores_no_cut(memory: Memory) -> None:
     """`cut: exact` selects entries anew at each call and stores nothing."""
     session = open_session(memory, block(300))
@@ -349,6 +378,77 @@ def test_conditions_run_before_the_budget(memory: Memory) -> None:
     session.add_assistant_message("a")
 
     assert [m["content"] for m in session.context().messages] == ["q", "a"]
+
+
+@pytest.mark.parametrize("walks", [1, 2, 3])
+@pytest.mark.parametrize("limit", range(4, 16))
+@pytest.mark.parametrize("why", ["condition", "expiry"])
+def test_a_walk_does_not_bring_back_the_question_that_it_left_out(why: str, limit: int, walks: int) -> None:
+    """If a walk shows an answer without its question, the question stays out, and the budget is kept."""
+    clock = FakeClock()
+    rules = ["not contains(message.content, 'secret')"] if why == "condition" else []
+    with Memory.open("memory://", clock=clock) as memory:
+        session = open_session(memory, *[block(limit, conditions=rules)] * walks)
+        soon = datetime.fromtimestamp(clock.now // 1_000_000 + 5, UTC) if why == "expiry" else None
+        for number in range(4):
+            session.add_user_message(f"secret {number}", expires_at=soon)
+            session.add_assistant_message(f"answer {number} it is")
+        clock.advance(10)
+
+        context = session.context()
+
+        assert [m["content"] for m in context.messages] == [f"answer {n} it is" for n in range(4)][-(limit // 4) :]
+        assert context.tokens <= limit
+
+
+BULKY = {
+    "results": ("message.kind != 'tool_result'", None),
+    "questions": ("not contains(message.content, 'bulky')", None),
+    "notes": (None, {"notes": 0.0}),
+}
+"""What a condition, or the share of a tag, leaves out of a long log."""
+
+
+@pytest.mark.parametrize("cut", ["exact", "low_water"])
+@pytest.mark.parametrize("what", BULKY)
+def test_what_is_left_out_of_a_long_log_takes_no_room(memory: Memory, what: str, cut: str) -> None:
+    """A context of a long log shows what it would show if what is left out had never been said, and nothing of that."""
+    condition, shares = BULKY[what]
+    conditions = [condition] if condition else []
+    with_all = memory.session(
+        "all",
+        counter=words,
+        max_tokens=1_000,
+        tag_shares=shares,
+        short_term=[block(1_000, conditions=conditions, cut=cut)],
+    )
+    without = memory.session("none", counter=words, max_tokens=1_000, short_term=[block(1_000, cut=cut)])
+    batches: dict[Session, list[Any]] = {with_all: [], without: []}
+    for number in range(600):
+        bulk = "bulky " * 60
+        question, answer = {"role": "user", "content": f"q {number}"}, {"role": "assistant", "content": f"a {number}"}
+        batches[without] += [answer] if what == "questions" else [question, answer]
+        if what == "results":
+            call = {"id": str(number), "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            called = {"role": "assistant", "content": None, "tool_calls": [call]}
+            batches[with_all] += [
+                question,
+                called,
+                {"role": "tool", "tool_call_id": str(number), "content": bulk},
+                answer,
+            ]
+        elif what == "questions":
+            batches[with_all] += [{"role": "user", "content": bulk}, answer]
+        else:
+            note = {"role": "assistant", "content": bulk, "metadata": {"tags": ["notes"]}}
+            batches[with_all] += [question, note, answer]
+    for session, messages in batches.items():
+        session.add(messages)
+
+    shown, expected = with_all.context(), without.context()
+
+    assert [m["content"] for m in shown.messages] == [m["content"] for m in expected.messages]
+    assert shown.tokens == expected.tokens
 
 
 def test_a_condition_that_fails_keeps_the_message_and_sends_one_event(memory: Memory) -> None:

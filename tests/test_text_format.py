@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import strategies
 from laws import examples
 from palimpsest import Memory
-from palimpsest.context.groups import clamp_text
 from palimpsest.context.result import Context
 from palimpsest.errors import BudgetImpossible, ConfigError, InvalidEntry
 from palimpsest.formats import Shown, find_format
 from palimpsest.formats.text import HEADING_TOKENS, LABEL_TOKENS, RANGE_TOKENS
 from palimpsest.formats.text_decode import CONVERSATION, INDENT, SUMMARIES
+from palimpsest.formats.wording import clamp_text
 from palimpsest.log.entry import Entry, File, Image, Opaque, Reasoning, Text
 from palimpsest.log.head import Clamp
 from palimpsest.tokens.counter import encoding

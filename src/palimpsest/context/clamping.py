@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palimpsest.context.groups import Meter, clamp_text
+from palimpsest.context.groups import Meter
 from palimpsest.formats.fences import guard
+from palimpsest.formats.wording import clamp_name, clamp_text
 from palimpsest.log.entry import Entry, Reasoning, Text
 from palimpsest.log.head import Clamp
 
@@ -43,7 +44,7 @@ def shortened(entry: Entry, limit: int, meter: Meter) -> Clamp | None:
     count = meter.counter.count
     text = entry.text if entry.kind == "tool_call" else guard(entry.text)
     total = meter.texts(entry)
-    name = count(entry.name) if entry.kind in ("message", "tool_call") and entry.name else 0
+    name = count(clamp_name(entry))
     room = max(limit - meter.overhead(entry) - name, 0)
     keep = len(text) * room // max(total, 1)
     while True:
@@ -55,4 +56,5 @@ def shortened(entry: Entry, limit: int, meter: Meter) -> Clamp | None:
         if cost <= room or keep == 0:
             break
         keep = min(keep * room // cost, keep - 1)
-    return Clamp(entry.seq, head, tail, left_out, cost + name) if cost + name < meter.cost(entry) else None
+    fitted = Clamp(entry.seq, head, tail, left_out, cost + name, meter.counter.name)
+    return fitted if cost + name < meter.cost(entry) else None

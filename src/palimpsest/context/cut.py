@@ -17,7 +17,7 @@ from palimpsest.context.groups import NEWEST, Group, Meter, by_interaction, fill
 from palimpsest.context.window import opening
 from palimpsest.errors import BudgetImpossible
 from palimpsest.log import spans
-from palimpsest.log.head import RENDERER, Clamp, Cut
+from palimpsest.log.head import RENDERER, Cut
 
 Oversize = Literal["clamp", "drop", "error", "keep_newest"]
 """What happens to an interaction that alone exceeds the budget: it is clamped, left out, refused, or kept over
@@ -50,7 +50,7 @@ class Sight(msgspec.Struct, frozen=True):
 
     `groups` are shown as if every old result were whole, oldest first. `partial` says that the first of them belongs to
     an interaction (or preamble) that began before what was read. `ahead` are pinned groups and open human messages from
-    before the window. `room` is high water, `target` low water.
+    before the window. The clamps of `cut` stay. `room` is high water, `target` low water.
     """
 
     groups: Sequence[Group]
@@ -126,7 +126,7 @@ class _Ladder:
         shown = [*sight.ahead, *sight.groups]
         self.tokens_before = sum(group.cost for group in shown)
         self.mask = sight.groups[-1].seq if sight.groups and sight.masks else sight.cut.mask
-        self.clamps: dict[int, Clamp] = {}
+        self.clamps = {clamp.seq: clamp for clamp in sight.cut.clamps}
         for group in shown:
             group.pinned = bool(sight.pinned) and any(entry.seq in sight.pinned for entry in group.entries)
             if not _is_whole_message(group):  # a whole message is shown the same under any cut

@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest.formats import Format, Shown
-from palimpsest.formats.fences import guard
 from palimpsest.formats.wording import (
     NO_RESULT,
     NO_RESULT_TOKENS,
-    clamped,
+    clamp_name,
+    clamp_text,
     counted_texts,
     has_media,
     is_empty,
     is_maskable,
     mask_note,
     mask_tokens,
-    shown_text,
 )
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Clamp, Cut
-from palimpsest.log.lazy_imports import dumps
 from palimpsest.tokens.counter import Encoding, TokenCounter, failures_of
 
 if TYPE_CHECKING:
@@ -101,11 +99,15 @@ class Meter:
         return self.format.unbound(entry, self.model)
 
     def part(self, entry: Entry) -> int:
-        """Return the cost of a part of an entry, as an entry of its own. Its count is not kept under the `seq`."""
+        """Return the cost of a part of an entry, as an entry of its own."""
+        return self._with_media(entry, self.unkept(counted_texts(entry)))
+
+    def unkept(self, texts: Iterable[str]) -> int:
+        """Return the count of texts that are not those of a whole entry, so that it is not kept under a `seq`."""
         count = self.counter.count
         if not self.exact and self._bounds is not None:
             count, self.guessed = self._bounds.upper_bound, self.guessed + 1
-        return self._with_media(entry, sum(map(count, counted_texts(entry))))
+        return sum(map(count, texts))
 
     def texts(self, entry: Entry) -> int:
         """Return the exact count of the entry's texts, and keep it to be stored."""
@@ -312,15 +314,9 @@ def shown_whole(group: Group, meter: Meter) -> Group:
 def _clamped(entry: Entry, clamp: Clamp, is_answer: bool, meter: Meter) -> CostedEntry:
     text = clamp_text(entry, clamp)
     data = entry.kind in ("tool_result", "context", "summary") and not is_answer
-    return CostedEntry(entry, text, data, clamp.tokens + meter.overhead(entry), form="clamped")
-
-
-def clamp_text(entry: Entry, clamp: Clamp) -> str:
-    """Return the shortened text of a clamped entry. The arguments of a call stay a JSON object."""
-    if entry.kind != "tool_call":
-        text = clamped(guard(entry.text), entry, clamp.head, clamp.tail, clamp.left_out)
-        return shown_text(entry, guard(text))
-    return dumps({"shortened": clamped(entry.text, entry, clamp.head, clamp.tail, clamp.left_out)})
+    same_counter = clamp.counter == meter.counter.name
+    tokens = clamp.tokens if same_counter else meter.unkept((text, clamp_name(entry)))
+    return CostedEntry(entry, text, data, tokens + meter.overhead(entry), form="clamped")
 
 
 def stand_in(call: Entry, meter: Meter) -> CostedEntry:

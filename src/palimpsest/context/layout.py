@@ -6,6 +6,7 @@ A context is laid out once as the present cut shows it, and again for every cut 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -270,9 +271,8 @@ class LayoutReader:
         head, present, groups = layout.head, layout.cut, layout.window.groups
         alone = not (layout.more or layout.before or head.pinned or cut.pins or cut.anchors or cut.summaries)
         begins_at_start = bool(groups) and groups[0].seq == cut.start and groups[0].turn in (0, cut.start)
-        same_cut = present == msgspec.structs.replace(
-            cut, reason=present.reason, factor=present.factor, facts=present.facts, thoughts=present.thoughts
-        )
+        free = ("reason", "factor", "margin", "facts", "thoughts")
+        same_cut = present == msgspec.structs.replace(cut, **{name: getattr(present, name) for name in free})
         if not (alone and begins_at_start and same_cut and self.reader.is_one_page(head, cut)):
             return (yield from self.view(head, cut, planning=True))
         reckoned = self._reckoned(cut)
@@ -294,6 +294,11 @@ class LayoutReader:
         # A context of the past whose cut was made at that revision is read whole: it fitted then.
         is_given = self._terms.past and cut.revision == head.revision
         everything = is_given or whole or (self.meter.exact and self._terms.walks_all)
+        static, tags, staying = self._static_rules(cut), [tag for tag, _ in self._terms.tag_shares], None
+        if self.meter.exact and (static or tags):
+            from palimpsest.context.leaving import staying_in  # only needed with conditions or shares
+
+            staying = partial(staying_in, rules=static, tags=tags, meter=self.meter)
 
         def room_of() -> Steps[int | None]:
             if self._long:
@@ -303,7 +308,7 @@ class LayoutReader:
                 return None
             return walked if budget is None else budget.room if walked is None else min(budget.room, walked)
 
-        read = yield from self.reader.window(head, cut, room_of, rules)
+        read = yield from self.reader.window(head, cut, room_of, rules, staying)
         if self._long:  # `room_of` does not run if there was nothing to read
             yield Long()
         return read
@@ -330,7 +335,7 @@ class LayoutReader:
         terms, exact = self._terms, self.meter.exact
         if exact not in self._fixed:
             self._fixed[exact] = measure(terms.system, terms.tools, terms.counter, terms.format, exact=exact)
-        factor = cut.factor or terms.margin
+        factor = cut.factor if cut.margin == terms.margin else terms.margin  # another model may have made the cut
         allowance = Allowance(terms.bounds, terms.limits, factor, terms.low_water, terms.tail_share)
         reckoned = allowance.beside(self._fixed[exact])
         if terms.stands_beside and reckoned.budget is not None:  # what fits there is shown and stored with the cut

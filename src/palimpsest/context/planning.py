@@ -56,7 +56,7 @@ def _sight_of(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTo
         partial=layout.more and oldest is not None and oldest.turn != oldest.seq,
         more=layout.more,
         pinned=frozenset(layout.head.pinned),
-        cut=layout.cut,
+        cut=layout.cut if strategy is not None else msgspec.structs.replace(layout.cut, clamps=()),
         room=room,
         target=layout.beside_summaries(target) if target else room,
         meter=meter,

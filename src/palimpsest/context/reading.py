@@ -48,13 +48,19 @@ class WindowReader:
         return head.next_seq - cut.start <= CHUNK and visible == [(cut.start, head.next_seq - 1)]
 
     def window(
-        self, head: Head, cut: Cut, room_of: Callable[[], Steps[int | None]], rules: Sequence[Rule] = ()
+        self,
+        head: Head,
+        cut: Cut,
+        room_of: Callable[[], Steps[int | None]],
+        rules: Sequence[Rule] = (),
+        staying: Callable[[Sequence[Entry]], Sequence[Entry]] | None = None,
     ) -> Steps[tuple[list[Entry], bool]]:
         """Return the entries from the cut's start on, oldest first, and whether some were left unread.
 
         Reading stops once the entries read cost more than the room (None: read all), as this cut and these conditions
-        show them, and as a next cut might. So whatever is left unread does not fit. Computing the room may take long,
-        so `room_of` is called only after the first page was read.
+        show them, and as a next cut might, which may leave out all but those that `staying` returns. So whatever is
+        left unread does not fit. Computing the room may take long, so `room_of` is called only after the first page was
+        read.
         """
         entries: list[Entry] = []
         room: int | None = None
@@ -83,6 +89,8 @@ class WindowReader:
                 # The cheap lower bound comes first: `_shown_cost` lays out all that was read.
                 if total > max(room, 0) and not (self._whole and _newest_began_earlier(entries)):
                     total = self._shown_cost(entries, cut, rules)
+                    if total > max(room, 0) and staying is not None:
+                        total = self._shown_cost(staying(entries), cut, rules)
                     if total > max(room, 0):
                         return entries, True
         return entries, False
@@ -92,6 +100,8 @@ class WindowReader:
 
         If the first group is incomplete, since its beginning was not read, nothing of it is shown.
         """
+        if not entries:
+            return 0
         first = entries[0]
         first_whole = (
             0

@@ -1,7 +1,6 @@
 """Decide what a context shows: the present cut while it holds, else a new one, planned from what the log holds. Pure.
 
-The decision asks for what it needs (`palimpsest.context.asks`) and commits nothing: the caller decides whether a new
-cut is stored.
+It asks for what it needs (`palimpsest.context.asks`) and commits nothing: the caller decides whether to store a cut.
 """
 
 from __future__ import annotations
@@ -87,9 +86,8 @@ class Settler:
         """Return what is shown of the session with this head."""
         if self._terms.exact:
             self._meter.exact = True
-            return (
-                yield from self._walk((yield from self._to_plan(head, Cut(start=head.first_seq, renderer=RENDERER))))
-            )
+            everything = Cut(start=head.first_seq, renderer=RENDERER)
+            return (yield from self._walk((yield from self._layouts.view(head, everything, planning=True))))
         layout, reason = (yield from self._continue_view(head)), None
         if isinstance(layout, Settled):
             return layout
@@ -211,6 +209,7 @@ class Settler:
             thoughts=head.next_seq,
             conditions=self._terms.conditions,
             factor=self._layouts.factor(head),
+            margin=self._terms.margin,
             facts=None,
             renderer=RENDERER,
             reason=reason or by_size,
@@ -238,7 +237,7 @@ class Settler:
             cut = self._without_failing(layout, cut, rules)
         cut = self._within_shares(layout, cut)
         if cut.gone != layout.cut.gone:
-            layout = yield from self._to_plan(head, cut)
+            layout = yield from self._layouts.view(head, cut, planning=True)
         target = Room(*layout.budget.down_to(share)) if layout.budget else Room(None, None)  # by the new factor
         return (yield from self._cut(layout, reason or by_size, None if compacted else target))
 
@@ -248,7 +247,7 @@ class Settler:
         if layout.head.compaction:
             cut = yield from self._after_compaction(layout.head, layout.cut)
             cut = yield from self._with_short_summaries(layout, cut, max(min(limits), 0) if limits else None)
-            layout = yield from self._to_plan(layout.head, cut)
+            layout = yield from self._layouts.view(layout.head, cut, planning=True)
         if layout.window.stale:
             layout = yield from self._relaid(layout, _replace(layout.cut, gone=layout.gone))
         settled = self._settled(layout, EXACT)
@@ -257,21 +256,18 @@ class Settler:
             cut = _replace(layout.cut, reason=EXACT, gone=spans.union(gone, layout.cut.gone))
             cut = self._within_shares(layout, self._without_failing(layout, cut, rules))
             gone = cut.gone
-            layout = yield from self._relaid(layout, cut)
+            layout = yield from self._relaid(layout, cut, planning=settled.plan is None)
             settled = yield from self._cut(layout, EXACT, None, strategy)
             layout = settled.layout
         head, cut = layout.head, _replace(layout.cut, thoughts=layout.head.next_seq)
         if cut.start > head.first_seq or cut.gone or cut.clamps or cut.skipped:  # the next call may show other messages
-            settled = _replace(settled, layout=(yield from self._layouts.view(head, cut, layout.entries)))
+            layout = yield from self._relaid(layout, cut, planning=False)
+            settled = _replace(settled, layout=layout)
         return _replace(settled, walked=bool(limits))
 
-    def _to_plan(self, head: Head, cut: Cut) -> Steps[Layout]:
-        """Lay out what a cut shows, to plan the next cut from."""
-        return self._layouts.view(head, cut, planning=True)
-
-    def _relaid(self, layout: Layout, cut: Cut) -> Steps[Layout]:
-        """Lay out the same entries under another cut, to plan from, including what is pinned before them."""
-        return self._layouts.view(layout.head, cut, layout.entries, planning=True, more=layout.more)
+    def _relaid(self, layout: Layout, cut: Cut, *, planning: bool = True) -> Steps[Layout]:
+        """Lay out the same entries under another cut; with `planning` also what the first plan may bring back."""
+        return self._layouts.view(layout.head, cut, layout.entries, planning=planning, more=layout.more)
 
     def _after_compaction(self, head: Head, cut: Cut) -> Steps[Cut]:
         """Return the first cut after a compaction: without what is covered or evicted, with the summaries instead."""
@@ -345,7 +341,10 @@ class Settler:
             if not layout.summaries:
                 raise
             cut = layout.cut.showing(())  # recall still finds what the summaries cover
-            layout = yield from (self._to_plan(layout.head, cut) if strategy is None else self._relaid(layout, cut))
+            if strategy is None:
+                layout = yield from self._layouts.view(layout.head, cut, planning=True)
+            else:
+                layout = yield from self._relaid(layout, cut, planning=strategy is self._terms.strategies[0][0])
             planned = plan_cut(self._terms, layout, target, strategy, self._meter)
         layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries or None)
         return self._settled(layout, reason, planned)

@@ -11,6 +11,7 @@ import msgspec
 from palimpsest.context.budget import Shares
 from palimpsest.context.groups import Group
 from palimpsest.context.layout import Layout
+from palimpsest.context.leaving import has_tag
 from palimpsest.log import spans, values
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
@@ -57,14 +58,9 @@ def _tagged(layout: Layout, tag: str) -> list[Group]:
     return [
         group
         for group in layout.window.groups
-        if any(_has_tag(entry, tag) for entry in group.entries)
+        if any(has_tag(entry, tag) for entry in group.entries)
         and not any(_is_exempt(entry, layout.head) for entry in group.entries)
     ]
-
-
-def _has_tag(entry: Entry, tag: str) -> bool:
-    tags = (entry.metadata or {}).get("tags")
-    return tag in tags if isinstance(tags, list) else tags == tag
 
 
 def _is_exempt(entry: Entry, head: Head) -> bool:

@@ -122,11 +122,12 @@ class Lead(NamedTuple):
 def lead_of(parts: Sequence[Facts], at: int, room: Beside | None, meter: Meter) -> Lead:
     """Return the facts before the log as of this time (microseconds since 1970), within this room (None: any).
 
-    The mark is made of times, importance and cost only: it is stored with the session, and must not reveal any text.
+    The mark is made of times, importance and length only: it is stored with the session, and must not reveal any text.
+    It is the same for every counter and format, so that contexts of several models need no cut between them.
     """
     current_facts = [part.as_of(at) for part in parts]
     groups, without_room = tail_of(current_facts, room, meter)
-    fingerprint = [part.times for part in current_facts], sum(group.cost for group in groups)
+    fingerprint = [part.times for part in current_facts], sum(len(group.entries[0].text) for group in groups)
     return Lead(groups, without_room, sha256(repr(fingerprint).encode()).hex()[:16])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from palimpsest.formats import known_format
 from palimpsest.formats.fences import UNREADABLE, attribute, fence, fenced, guard, guarded
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
+from palimpsest.log.head import Clamp
 from palimpsest.log.lazy_imports import dumps
 from palimpsest.log.summary import Summary
 
@@ -190,6 +191,19 @@ def _readable(value: Any) -> Any:
 def said_by_system(text: str) -> str:
     """Return a system message of the log as the user says it, if the provider takes no system message at its place."""
     return fence("system_message", text)
+
+
+def clamp_text(entry: Entry, clamp: Clamp) -> str:
+    """Return the shortened text of a clamped entry. The arguments of a call stay a JSON object."""
+    if entry.kind != "tool_call":
+        text = clamped(guard(entry.text), entry, clamp.head, clamp.tail, clamp.left_out)
+        return shown_text(entry, guard(text))
+    return dumps({"shortened": clamped(entry.text, entry, clamp.head, clamp.tail, clamp.left_out)})
+
+
+def clamp_name(entry: Entry) -> str:
+    """Return the name that a clamped entry is shown with, or ""."""
+    return entry.name or "" if entry.kind in ("message", "tool_call") else ""
 
 
 def shown_text(entry: Entry, text: str | None = None) -> str:

@@ -55,7 +55,7 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Clamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An oversized entry, shown as its first `head` and last `tail` characters.
 
-    `left_out` is how many tokens are not shown, `tokens` what the shortened text costs, marker included.
+    `left_out` tokens are not shown. `tokens` is what the text with its marker costs by the counter of this name.
     """
 
     seq: int
@@ -63,6 +63,7 @@ class Clamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tail: int
     left_out: int
     tokens: int
+    counter: str = ""
 
 
 class ShownSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -80,7 +81,7 @@ class ShownSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class FactsShown(msgspec.Struct, frozen=True):
     """Which facts a cut shows: those as of `at` (microseconds since 1970).
 
-    `mark` is a hash of when each of them got its value, of importance and of cost. If the mark differs, the facts
+    `mark` is a hash of when each of them got its value, of importance and of length. If the mark differs, the facts
     differ. It reveals nothing of their texts.
     """
 
@@ -95,7 +96,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     (human messages still open) lie before `start` and are shown first. `clamps` are shortened entries. Reasoning of
     entries below `thoughts` was made behind other messages. `gone` are ranges (first and last `seq`) that are left out,
     at or after `start`, or among pins. `conditions` are the expressions that entries must meet. `factor` is the
-    provider's tokens for one counted token if its tokenizer is not public. `compaction` is the revision of the
+    provider's tokens for one counted token, for models of this `margin`. `compaction` is the revision of the
     compaction that the cut follows (0: none), `skipped` what that one has covered, evicted or hidden at or after
     `start`, and `hidden` everything that was hidden by hand. `summaries` are shown before the window; `unshown` are the
     revisions of those without room. `facts` says which facts come first. `epoch` and `revision` are the cut's own.
@@ -118,6 +119,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     facts: FactsShown | None = None
     conditions: tuple[str, ...] = ()
     factor: float = 0.0
+    margin: float = 0.0
     renderer: int = 3  # the one of stored cuts that name none, since a default is not stored
     reason: str = ""
 
@@ -144,8 +146,7 @@ class Usage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, 
     the usage says nothing about later ones. `calls`, `total_input`, `total_output` and `total_cached` are sums over the
     session. `margin` is the factor assumed for one counted token before anything was reported (1 if the tokenizer is
     public; 0: not known). `stale` is set when the session has been compacted since, so that the figures do not predict
-    the next call. `response` is a fingerprint of the response that reported the usage, made of its id and input (empty:
-    not known).
+    the next call. `response` is a fingerprint of the response that reported the usage, of its id and input (or "").
     """
 
     input_tokens: int

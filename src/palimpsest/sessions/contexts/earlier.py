@@ -162,9 +162,14 @@ class _RecordingReader(WindowReader):
         self.expiring: list[int] = []
 
     def window(
-        self, head: Head, cut: Cut, room_of: Callable[[], Steps[int | None]], rules: Sequence[Rule] = ()
+        self,
+        head: Head,
+        cut: Cut,
+        room_of: Callable[[], Steps[int | None]],
+        rules: Sequence[Rule] = (),
+        staying: Callable[[Sequence[Entry]], Sequence[Entry]] | None = None,
     ) -> Steps[tuple[list[Entry], bool]]:
-        entries, more = yield from super().window(head, cut, room_of, rules)
+        entries, more = yield from super().window(head, cut, room_of, rules, staying)
         self._record(entries)
         return entries, more
 
