@@ -143,9 +143,8 @@ def _declared(watched: Watched) -> None:
     marker = watched.marker
     with Resources.load(DECLARED, privacy=watched.redactor) as resources:
         keyed = resources.keyed("m")
-        keyed.append(
-            "k", [{"role": "user", "content": marker, marker: marker}, {"role": "assistant", "content": marker}]
-        )
+        told = {"role": "user", "content": marker, "metadata": {marker: marker}}
+        keyed.append("k", [told, {"role": "assistant", "content": marker}])
         keyed.append("k", marker)
         keyed.write("k", [{"role": "user", "content": f"again {marker}"}])
         watched.emitted.append(("read", repr([keyed.read("k"), keyed.stats("k"), keyed.health(), keyed.flush("k")])))
@@ -156,6 +155,7 @@ def _declared(watched: Watched) -> None:
         refusals: tuple[tuple[Callable[..., object], tuple[object, ...]], ...] = (
             (keyed.append, ("k", [marker, {marker: marker}])),
             (keyed.append, ("k", {marker: marker})),
+            (keyed.append, ("k", [{"role": "user", "content": marker, marker: marker}])),
             (keyed.write, ("k", [{"role": marker, "content": marker}])),
             (keyed.read, (marker + "\n",)),
             (agent.add, ([marker], marker)),

@@ -19,8 +19,7 @@ OPEN_GROUP = 4096
 """Most unanswered calls of the open group. The head names all of them; an append that would leave more is refused."""
 
 OPEN_CALLS = 256
-"""Most unanswered calls of closed groups that a head names, the newest ones. This bounds the head, which is written
-with every append; the result of an older call is an orphan."""
+"""Most unanswered calls of closed groups that a head names: the newest. The result of an older call is an orphan."""
 
 CONTEXT_NAMES = 256
 """Most named contexts whose newest version a head remembers, so that adding the same text again adds nothing."""
