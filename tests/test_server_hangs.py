@@ -71,6 +71,7 @@ def test_appends_that_wait_for_a_hanging_server_fail_together(server: Server) ->
     asyncio.run(work())
 
 
+@pytest.mark.wide
 def test_threads_that_wait_for_a_hanging_server_fail_together(server: Server) -> None:
     """The same holds for the threads of a synchronous memory."""
     with Memory.open(hasty(server)) as memory, ThreadPoolExecutor(MANY) as pool:
@@ -88,7 +89,10 @@ def test_threads_that_wait_for_a_hanging_server_fail_together(server: Server) ->
         check(failures, [entry.text for entry in session.entries()])
 
 
-@pytest.mark.parametrize("more", [{"timeout_seconds": TIMEOUT}, {"circuit_breaker": {"timeout": TIMEOUT}}])
+@pytest.mark.parametrize(
+    "more",
+    [{"timeout_seconds": TIMEOUT}, pytest.param({"circuit_breaker": {"timeout": TIMEOUT}}, marks=pytest.mark.wide)],
+)
 @pytest.mark.parametrize("server", EACH[:2], indirect=True)  # MongoDB's driver does not tell what it has sent
 def test_an_append_that_gets_no_connection_is_surely_unwritten(server: Server, more: Any) -> None:
     """If a server hangs, only what was sent may be stored: an append that had no connection certainly is not."""
