@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from ipaddress import AddressValueError, IPv6Address
 from itertools import pairwise
 
+from palimpsest.privacy.recognisers import labels
 from palimpsest.privacy.recognisers.cards import _NETWORKS
 from palimpsest.privacy.recognisers.numbers import _LENGTHS, _SPECIMENS
 from palimpsest.privacy.recognisers.scanning import DASHES, SPACES, softened
@@ -20,13 +21,6 @@ Places = set[tuple[int, int]]
 
 SPREAD = re.compile(r"(?:[ ._/?\t\r\n-]|[^\x00-\x7f]){1,3}")
 STRETCH = re.compile(r"[0-9](?:[0-9 .()/?-]|[^\x00-\x7f]){5,}[0-9]")
-PHONE_LABEL = re.compile(
-    r"(?<![A-Za-z0-9])(?:(?:tele)?(?:phone|fon|fone)|(?:tel|mobile|mobil|cell|call|fax|whatsapp|handy))\b\W{0,4}\Z",
-    re.IGNORECASE,
-)
-SSN_LABEL = re.compile(
-    r"(?<![A-Za-z0-9])(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?\Z", re.IGNORECASE
-)
 NINO = re.compile(r"(?!BG|GB|NK|KN|TN|NT|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z](?: ?[0-9]{2}){3} ?[A-D](?![A-Za-z0-9])")
 OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 IPV4 = re.compile(rf"(?<![A-Za-z0-9])(?<![0-9]\.){OCTET}(?:\.{OCTET}){{3}}(?![A-Za-z0-9]|\.[0-9])")
@@ -35,7 +29,16 @@ IPV6 = re.compile(
 )
 
 
-def groups(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
+DAY = re.compile(
+    r"(?:(?:19|20)[0-9]{2}([./-])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12][0-9]|3[01])"
+    r"|(?:0?[1-9]|[12][0-9]|3[01])([./-])(?:0?[1-9]|[12][0-9]|3[01])\2(?:19|20)[0-9]{2})(?![0-9])"
+)
+Groups = list[tuple[int, int]]
+MOST = 18
+"""How many groups of digits are looked at for one telephone number."""
+
+
+def groups(text: str, start: int = 0, end: int | None = None) -> Groups:
     """Return the places of all runs of digits."""
     return [match.span() for match in re.compile("[0-9]+").finditer(text, start, len(text) if end is None else end)]
 
@@ -49,9 +52,9 @@ def touching(char: str) -> bool:
     return char.isdecimal() or char.upper() != char.lower()
 
 
-def apart(text: str, start: int, end: int) -> bool:
-    """Whether no character that is `touching` adjoins the place, nor a decimal point with another digit."""
-    before, after = text[max(start - 2, 0) : start], text[end : end + 2]
+def apart(text: str, start: int, end: int, behind: int = 0) -> bool:
+    """Whether no character from `behind` on that is `touching` adjoins the place, nor a decimal point with a digit."""
+    before, after = text[max(start - 2, behind) : start], text[end : end + 2]
     if before and (touching(before[-1]) or (before[-1] == "." and before[0].isdecimal())):
         return False
     return not (after and (touching(after[0]) or (after[0] == "." and after[1:].isdecimal())))
@@ -155,40 +158,77 @@ def is_one_gap(gaps: list[str]) -> bool:
 
 def phone(text: str) -> Places:
     found: Places = set()
+    last = 0
     for stretch in STRETCH.finditer(text):
         run = groups(text, *stretch.span())
         if re.match(r"[0-9]{1,3}[.)] {1,2}[0(]", stretch.group()):  # begins with the number of a list item
             run = run[1:]
-        end = phone_end(text, run)
-        for start, stop in [(run[0][0], end)] if end is not None else american(text, run):
+        for start, stop in in_stretch(text, run):
             opens = start - (len(text[max(start - 2, 0) : start]) - len(text[max(start - 2, 0) : start].rstrip("+(")))
-            if apart(text, opens, stop):
+            if apart(text, opens, stop, behind=last):
                 found.add((opens, stop))
+                last = stop
     return found
 
 
-def phone_end(text: str, run: list[tuple[int, int]]) -> int | None:
-    """Return the end of the telephone number that begins with the first of these groups, or None if none does."""
-    taken = [run[0]]
-    for group in run[1:]:
-        gap = text[taken[-1][1] : group[0]]
-        allowed = len(gap) <= 3 and set(gap) <= {*f".()/{SPACES}{DASHES}"} and gap not in (". ", " - ", "/ ", " / ")
-        if not allowed or sum(end - start for start, end in [*taken, group]) > 17:
-            break
-        taken.append(group)
-    count, first, (start, end) = sum(e - s for s, e in taken), text[slice(*taken[0])], (taken[0][0], taken[-1][1])
+def in_stretch(text: str, run: Groups) -> Iterator[tuple[int, int]]:
+    ends = [i for i in range(1, len(run)) if ends_a_number(text[run[i - 1][1] : run[i][0]])]
+    follows = True  # a telephone number, or more than space
+    for begin, end in pairwise([0, *ends, len(run)]):
+        follows = follows or not text[run[begin - 1][1] : run[begin][0]].isspace()
+        part = run[begin:end]
+        while follows and part:
+            count = phone_groups(text, part[:MOST])
+            follows = count > 0
+            if follows:
+                yield part[0][0], part[count - 1][1]
+                part = part[count:]
+        yield from american(text, part)
+
+
+def ends_a_number(gap: str) -> bool:
+    endings = (". ", " - ", "/ ", " / ", " \u2013 ", " \u2014 ")
+    return len(gap) > 3 or gap in endings or gap.strip(f".()/{SPACES}{DASHES}") != ""
+
+
+def phone_groups(text: str, run: Groups) -> int:
+    """Return how many of these groups are a telephone number."""
+    taken = [count for count in range(1, len(run) + 1) if len(digits(text[run[0][0] : run[count - 1][1]])) <= 17]
+    if not taken:
+        return 0
+    first, widest = 0, 0
+    for i in range(1, len(run)):
+        size = len(digits(text[run[0][0] : run[i - 1][1]]))
+        if size > 17 or text[run[i][0]] != "0" or size < 9:
+            continue
+        sizes = {end - start for start, end in run[:i]}
+        is_column = sizes != {2} and sizes == {run[i][1] - run[i][0]}
+        gaps = [text[left[1] : right[0]] for left, right in pairwise(run[: i + 1])]
+        earlier = max((len(gap.strip("()")) for gap in gaps[:-1]), default=0)
+        if not is_column:
+            first = first or i
+            widest = widest or (i if len(gaps[-1]) > earlier else 0)
+    another = first and any(is_phone(text, run[first : first + count]) for count in range(2, 7))
+    tried = [widest, first if another else 0, taken[-1], first]
+    return next((count for count in tried if count and is_phone(text, run[:count])), 0)
+
+
+def is_phone(text: str, run: Groups) -> bool:
+    start, first = run[0][0], text[slice(*run[0])]
+    count = sum(e - s for s, e in run)
     if text[:start].endswith(("+", "+(")):
-        return end if 8 <= count <= 15 and first[0] != "0" else None
-    if len(taken) > 1 and re.match("00(?!0)", first) and 10 <= count <= 17:
-        return end
-    is_date = [e - s for s, e in taken[:3]] == [2, 2, 4]
-    national = len(taken) > 1 and re.match("0[1-9]", first) and 9 <= count <= 12
-    if national and not is_date and "." not in text[taken[0][1] : taken[1][0]]:
-        return end
-    return end if 7 <= count <= 15 and PHONE_LABEL.search(text[max(start - 24, 0) : start]) else None
+        return 8 <= count <= 15 and first[0] != "0"
+    if len(run) > 1 and re.match("00(?!0)", first) and 10 <= count <= 17:
+        return True
+    is_date = [e - s for s, e in run[:3]] == [2, 2, 4]
+    national = len(run) > 1 and re.match("0[1-9]", first) and 9 <= count <= 12
+    if national and not is_date and "." not in text[run[0][1] : run[1][0]]:
+        return True
+    is_labelled = labels.PHONE.search(text[max(start - 40, 0) : start]) is not None
+    return 7 <= count <= 15 and is_labelled and not DAY.match(text, start)
 
 
-def american(text: str, run: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def american(text: str, run: Groups) -> Iterator[tuple[int, int]]:
     for i in range(len(run) - 2):
         area, _, line = run[i : i + 3]
         number = re.fullmatch(r"[2-9][0-9]{2}(?:-| |\.|\) |\)|\)-)[2-9][0-9]{2}[-. ][0-9]{4}", text[area[0] : line[1]])
@@ -202,7 +242,7 @@ def american(text: str, run: list[tuple[int, int]]) -> Iterator[tuple[int, int]]
 
 def us_ssn(text: str) -> Places:
     found = {*in_groups(text, (3, 2, 4), f".{SPACES}{DASHES}")}
-    found |= {span for span in groups(text) if span[1] - span[0] == 9 and SSN_LABEL.search(text[: span[0]][-40:])}
+    found |= {span for span in groups(text) if span[1] - span[0] == 9 and labels.SSN.search(text[: span[0]][-40:])}
     return {
         (start, end)
         for start, end in found
@@ -216,7 +256,7 @@ def us_ssn(text: str) -> Places:
 def joined(text: str, start: int, end: int) -> bool:
     """Whether a dash joins the place to other characters, except to a label such as "SSN"."""
     before, after = text[max(start - 2, 0) : start], text[end : end + 2]
-    named = SSN_LABEL.search(text[:start][-40:])
+    named = labels.SSN.search(text[:start][-40:])
     ahead = before.endswith("-") and len(before) == 2 and touching(before[0]) and not named
     return ahead or (after.startswith("-") and len(after) == 2 and touching(after[1]))
 
@@ -255,16 +295,24 @@ def ip(text: str) -> Places:
         for match in IPV4.finditer(text)
         if not match.group().startswith(("127.", "0.0.0.0", "255.255.255.255"))  # noqa: S104 (nothing is bound to it)
     }
-    return four | {match.span() for match in IPV6.finditer(text) if is_ipv6(match.group())}
+    six = set()
+    for match in IPV6.finditer(text):
+        address = re.sub("(?<!:):$", "", match.group())  # a colon behind it
+        if is_ipv6(address):
+            six.add((match.start(), match.start() + len(address)))
+    return four | six
 
 
 def is_ipv6(text: str) -> bool:
-    if len([group for group in text.split(":") if group]) < 2 or not re.search("[0-9]", text):
+    groups = [group for group in text.split(":") if group]
+    if len(groups) < 2 or not re.search("[0-9]", text):
         return False
     try:
-        return not IPv6Address(text).is_loopback
+        address = IPv6Address(text)
     except AddressValueError:
         return False
+    in_use = len(groups) > 2 or "." in text or not address.is_reserved
+    return in_use and not address.is_loopback
 
 
 PLAIN: dict[str, Callable[[str], Places]] = {

@@ -137,7 +137,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(here: Path) -> None:
 # --- messages that nobody reads
 
 
-@pytest.mark.parametrize("nobody", ["a pipe without a reader", "a full disk"])
+@pytest.mark.parametrize("nobody", ["a pipe without a reader", pytest.param("a full disk", marks=pytest.mark.wide)])
 @pytest.mark.parametrize(
     ("command", "status"),
     [

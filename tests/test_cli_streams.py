@@ -187,7 +187,7 @@ def test_an_invalid_counter_name_is_refused_before_copying(chat: str, here: Path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="root gives up its rights as Linux knows them")
-@pytest.mark.parametrize("folder", [0o700, 0o500])
+@pytest.mark.parametrize("folder", [pytest.param(0o700, marks=pytest.mark.wide), 0o500])
 @pytest.mark.parametrize("command", [("show", "chat"), ("search", "order"), ("stats", "chat"), ("verify",)])
 def test_reading_commands_need_no_write_permission(
     chat: str, here: Path, command: tuple[str, ...], folder: int

@@ -327,6 +327,7 @@ def test_pages_in_compressed_streams_are_counted() -> None:
     assert pdf_pages(packed_pdf(120, plain=3)) == 123
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", [b"", b"endstream", b"\nendstream", b" x" * 100])
 def test_invalid_compressed_streams_count_as_nothing(end: bytes) -> None:
     """Bytes that only resemble compressed page objects, or are cut off, raise nothing and take no time."""

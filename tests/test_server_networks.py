@@ -56,6 +56,7 @@ def test_every_call_ends_in_time(behind: tuple[str, Network], how: Any) -> None:
         session = memory.session("s")
         session.add_user_message("one")
         for name, verb in VERBS.items():
+            session.entries()  # so that there is a connection: without one an add would surely not have been sent
             between.becomes(how)
             with pytest.raises(StoreUnavailable) as caught:
                 verb(session)

@@ -115,8 +115,10 @@ def _loads(
 def _stand_in(path: Path, fault: ConfigError) -> object:
     """Return what stands for a wrong value, so that what is beside it is checked: for a kind the nearest one.
 
-    What flushes has the same keys whatever its type.
+    What flushes has the same keys whatever its type. Nothing stands for the whole block.
     """
+    if not path:
+        return None
     if len(path) == 1 and path[0] in (*KINDS, "strategy"):
         return fault.nearest or (FLUSHING["type"] if path[0] == "type" else None)
     return NEEDED.get(str(path[-1]))

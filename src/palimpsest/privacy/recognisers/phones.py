@@ -109,7 +109,8 @@ def _is_labelled(text: str, start: int) -> bool:
     at = start - 4 if start > 3 and text.startswith('": ', start - 3) else start - 1
     while at >= max(start - 10, 0):
         if text[at].isalnum() or text[at] == "_":
-            may_end = text[at - 1 : at + 1].lower() in labels.PHONE_ENDS or not text[at].isascii()
+            letters = text[at - 1 : at + 1]  # beyond ASCII some count as ASCII ones: the second I of MOBİL
+            may_end = letters.lower() in labels.PHONE_ENDS or not letters.isascii()
             return may_end and labels.PHONE.search(text[max(start - 40, 0) : start]) is not None
         at -= 1
     return False
