@@ -43,7 +43,7 @@ class WindowReader:
 
     def is_one_page(self, head: Head, cut: Cut) -> bool:
         """Whether `window` reads everything that this cut shows in a single page, whatever room there is."""
-        hidden = spans.union(bare(head), cut.skipped) if cut.skipped else bare(head)
+        hidden = _hidden(head, cut)
         visible = spans.visible(hidden, cut.start - 1, head.next_seq)
         return head.next_seq - cut.start <= CHUNK and visible == [(cut.start, head.next_seq - 1)]
 
@@ -64,7 +64,7 @@ class WindowReader:
         """
         entries: list[Entry] = []
         room: int | None = None
-        hidden = spans.union(bare(head), cut.skipped) if cut.skipped else bare(head)
+        hidden = _hidden(head, cut)
         gaps = [(low, high) for low, high in hidden if high - low < GAP]
         wide_gaps = spans.minus(hidden, gaps) if gaps else hidden
         open_spans, total = spans.visible(wide_gaps, cut.start - 1, head.next_seq), 0
@@ -249,6 +249,12 @@ class WindowReader:
         shown = [entry for group in window.groups for entry in group.entries if entry.kind == "context"]
         outdated = [(entry.seq, NEWER_VERSION) for entry in shown if head.has_newer(entry.name, entry.seq)]
         return replace(window, stale=[*window.stale, *outdated]) if outdated else window
+
+
+def _hidden(head: Head, cut: Cut) -> tuple[Span, ...]:
+    """Return the ranges of the log of which the cut shows nothing."""
+    hidden = bare(head)
+    return spans.union(hidden, cut.skipped) if cut.skipped else hidden
 
 
 def _newest_began_earlier(entries: Sequence[Entry]) -> bool:

@@ -58,14 +58,7 @@ class Importing:
         check_file(path, "path", "read")
         check_progress(progress)
         values.switch("strict", strict)
-        if not isinstance(source, str) or source != "auto":
-            SOURCES.find(source)
-        if format is not None:
-            find_format(format)
-        if session_id is not None:
-            check_id(session_id, "session_id")
-        if key is not None and (not isinstance(key, str) or not key or unfit(key) is not None):
-            raise ConfigError("key", key, "a text that names this import, or None")
+        _check_names(source, format, session_id, key)
         most = limits_of(limits)
         run, finish = self._scope.runner.run, self._scope.runner.finish
         file: SourceFile = await run(_opened, path, strict, most)
@@ -106,6 +99,18 @@ class Importing:
         while chunk := await run(_next, pieces):
             for piece in chunk:
                 await checking.take(piece)
+
+
+def _check_names(source: str, format: str | None, session_id: str | None, key: str | None) -> None:
+    """Raise ConfigError for names of an import that cannot be meant."""
+    if not isinstance(source, str) or source != "auto":
+        SOURCES.find(source)
+    if format is not None:
+        find_format(format)
+    if session_id is not None:
+        check_id(session_id, "session_id")
+    if key is not None and (not isinstance(key, str) or not key or unfit(key) is not None):
+        raise ConfigError("key", key, "a text that names this import, or None")
 
 
 def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits) -> SourceFile:
